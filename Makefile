@@ -15,7 +15,7 @@ help: ## this list
 
 .PHONY: help setup demo test coverage simulate fuzz check format generate docs screens speedups bench bench-compare interop interop-clients interop-suite interop-smoke soak soak-spark lock try-wheel audit clean
 
-setup: .venv/ready ## make .venv with everything that is used here
+setup: .venv/ready .venv/speedups ## make .venv with everything that is used here
 
 .venv/ready: requirements.lock pyproject.toml tests/golden_option/golden_option.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -24,6 +24,14 @@ setup: .venv/ready ## make .venv with everything that is used here
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 	  -e . tests/golden_option
+	@touch $@
+
+# The extension in C is a gain and no need: without a compiler the rest is set up all the same.
+INSTALL_SPEEDUPS := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+  --no-build-isolation ./speedups
+.venv/speedups: .venv/ready speedups/sparrowmq_speedups.c speedups/setup.py speedups/pyproject.toml
+	@$(INSTALL_SPEEDUPS) >/dev/null 2>&1 || echo "The optional extension in C is left out: it needs" \
+	  "a C compiler and Python's headers. \`make speedups\` shows what is missing."
 	@touch $@
 
 demo: setup ## the main job on 336,776 flights; the report is demo-out/report.html
@@ -105,9 +113,11 @@ generate: setup ## make the files that are made of others
 docs: setup ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-speedups: setup ## build the extension in C and install it into .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation ./speedups
+# `make setup` does so too, but says less and goes on without it.
+speedups: .venv/ready ## build the extension in C and install it into .venv, or show why not
+	$(INSTALL_SPEEDUPS)
 
+# Without the extension in C: `PYTHONPATH=benchmarks/plain make bench`.
 bench: setup ## all benchmarks; the comparison with Apache is written to benchmarks/results
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 

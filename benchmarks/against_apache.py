@@ -13,9 +13,9 @@ At last Apache's client, started anew, sends 200 messages a second and takes how
 way (`java/Latency.java`). A broker's memory is what its process has resident when it has just
 started, and with a million messages stored.
 Before the drains both brokers rest: ours indexes the keys of what was sent in idle moments.
-The results are written as `apache.json` and `apache.md`, or as `apache-speedups.*` where the
-extension in C is installed; `make generate` takes them into `docs/explanation/speed.md`, and
-`--compare` sets two of them side by side.
+The results are written as `apache-speedups.*` where the extension in C is installed, or as
+`apache.*` where it is not, or is hidden by `PYTHONPATH=benchmarks/plain`; `make generate` takes
+them into `docs/explanation/speed.md`, and `--compare` sets two of them side by side.
 `--only` measures the broker alone, in the rows that have the text in their names, and prints it.
 
 Linux, Java 17 and the jars of Apache RocketMQ, which `make interop` fetches, are needed.

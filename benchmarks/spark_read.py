@@ -15,8 +15,8 @@ takes, trigger interval 0, by Spark's own phases, beside a Python source that gi
 and asks nobody; the other cases move all messages.
 
 With `--out` the results stand there as `spark.json` and `spark.md`, or `spark-speedups.*` if the
-broker has the extension. Both are written anew after every case, so a run that is interrupted
-leaves what it had.
+broker has the extension, which `PYTHONPATH=benchmarks/plain` hides. Both are written anew after
+every case, so a run that is interrupted leaves what it had.
 """
 
 from __future__ import annotations
