@@ -24,7 +24,7 @@ from sparrowmq import (
     PushConsumer,
 )
 from sparrowmq.errors import SparrowError
-from sparrowmq.membership.process_queue import ProcessQueueState
+from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.strategies import AllocateMessageQueueByConfig, AllocateMessageQueueByMachineRoom
 
 _output = threading.Lock()
@@ -141,8 +141,7 @@ def watch_assignment(consumer: PushConsumer, topic: str) -> None:
         now = sorted(
             f"{owned.queue.broker_name}:{owned.queue.queue_id}"
             for owned in held
-            if owned.queue.topic == topic
-            and owned.process_queue.state is ProcessQueueState.CONSUMING
+            if owned.queue.topic == topic and owned.state is QueueState.CONSUMING
         )
         if now != last:
             tell("assignment", queues=now)

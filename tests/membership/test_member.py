@@ -813,6 +813,6 @@ def test_messages_taken_back_from_a_queue_that_is_given_up_stay_unfinished() -> 
     owned.revoke(2, drain_timeout_ms=1_000)
     member.take_back(handed)
 
-    assert owned.process_queue.is_drained
+    assert 0 == owned.process_queue.in_flight_count
     assert (0, 0) == (len(member.deliveries), owned.process_queue.commit_offset)
     assert [] == of_type(member.due(3), Deliver)

@@ -1,22 +1,17 @@
-"""The process queue: states, commit point, flow control, expiry, delivery in order."""
+"""The process queue: commit point, flow control, expiry, delivery in order."""
 
 from __future__ import annotations
 
 import msgspec
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sparrowmq.errors import UsageError
 from sparrowmq.membership.process_queue import (
     CONSUME_TIMEOUT_MS,
     MIB,
-    TRANSITIONS,
     FlowControl,
     FlowLimits,
     ProcessQueue,
-    ProcessQueueEvent,
-    ProcessQueueState,
 )
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import INFLATED_BYTES_MAX
@@ -51,37 +46,7 @@ def offsets_of(messages: list[MessageExt]) -> list[int]:
     return [message.queue_offset for message in messages]
 
 
-class TestStates:
-    def move(self, queue: ProcessQueue, event: ProcessQueueEvent) -> None:
-        if event is ProcessQueueEvent.START:
-            queue.start(0, now_ms=0)
-        elif event is ProcessQueueEvent.REVOKE:
-            queue.revoke()
-        else:
-            queue.drop()
-
-    @pytest.mark.parametrize("state", ProcessQueueState)
-    @pytest.mark.parametrize("event", ProcessQueueEvent)
-    def test_every_pair_follows_the_table(
-        self, state: ProcessQueueState, event: ProcessQueueEvent
-    ) -> None:
-        queue = ProcessQueue(QUEUE, now_ms=0)
-        queue.state = state
-
-        target = TRANSITIONS.get((state, event))
-        if target is None:
-            with pytest.raises(UsageError, match=f"is {state.name}: {event.name} is not possible"):
-                self.move(queue, event)
-        else:
-            self.move(queue, event)
-        assert (target or state) is queue.state
-
-    def test_dropped_is_reached_from_everywhere_and_left_by_nothing(self) -> None:
-        dropped = ProcessQueueState.DROPPED
-
-        assert all((state, ProcessQueueEvent.DROP) in TRANSITIONS for state in ProcessQueueState)
-        assert {dropped} == {to for (of, _), to in TRANSITIONS.items() if of is dropped}
-
+class TestStart:
     def test_nothing_is_committed_before_the_start(self) -> None:
         queue = ProcessQueue(QUEUE, now_ms=0)
 
@@ -182,9 +147,9 @@ class TestGivingUp:
         queue.revoke()
 
         assert [] == queue.take_batch(1, now_ms=0)
-        assert not queue.is_drained
+        assert queue.in_flight_count
         assert 3 == queue.complete([1, 2])
-        assert queue.is_drained
+        assert 0 == queue.in_flight_count
         assert 3 == queue.commit_offset
 
     def test_what_could_not_be_finished_is_left_to_the_next_owner(self) -> None:
@@ -194,7 +159,7 @@ class TestGivingUp:
         queue.put_back([1])
 
         assert 1 == queue.complete([2])
-        assert queue.is_drained
+        assert 0 == queue.in_flight_count
         assert [] == queue.take_batch(1, now_ms=0)
 
     def test_a_late_answer_to_a_pull_is_dropped(self) -> None:
@@ -213,7 +178,7 @@ class TestGivingUp:
 
         assert queue.complete([1]) is None
         assert queue.commit_offset is None
-        assert queue.is_drained
+        assert 0 == queue.in_flight_count
         assert (0, 0, 0) == (queue.count, queue.in_flight_count, queue.size_bytes)
 
 
@@ -313,42 +278,41 @@ class TestExpiry:
 
 
 class TestInOrder:
-    def test_no_batch_begins_before_the_last_one_ended(self) -> None:
+    def test_a_commit_finishes_the_batch_under_delivery(self) -> None:
         queue = started(1, 2, 3, start=1)
 
-        assert [1, 2] == offsets_of(queue.take_in_order(2, now_ms=0))
-        assert [] == queue.take_in_order(2, now_ms=0)
+        assert [1, 2] == offsets_of(queue.take_batch(2, now_ms=0))
         assert 3 == queue.commit_in_order()
-        assert [3] == offsets_of(queue.take_in_order(2, now_ms=0))
+        assert [3] == offsets_of(queue.take_batch(2, now_ms=0))
         assert 4 == queue.commit_in_order()
 
     def test_rollback_delivers_the_same_batch_again(self) -> None:
         queue = started(1, 2, 3, start=1)
-        queue.take_in_order(2, now_ms=0)
+        queue.take_batch(2, now_ms=0)
         queue.rollback_in_order()
 
         assert 1 == queue.commit_offset
-        assert [1, 2] == offsets_of(queue.take_in_order(2, now_ms=0))
+        assert [1, 2] == offsets_of(queue.take_batch(2, now_ms=0))
 
     def test_messages_made_again_come_with_their_new_counts(self) -> None:
         queue = started(1, 2, 3, start=1)
-        batch = queue.take_in_order(2, now_ms=0)
+        batch = queue.take_batch(2, now_ms=0)
         queue.make_again(
             [msgspec.structs.replace(m, reconsume_times=m.reconsume_times + 1) for m in batch]
         )
 
-        again = queue.take_in_order(2, now_ms=0)
+        again = queue.take_batch(2, now_ms=0)
 
         assert [(1, 1), (2, 1)] == [(m.queue_offset, m.reconsume_times) for m in again]
 
     def test_a_draining_queue_is_not_delivered_from_after_a_rollback(self) -> None:
         queue = started(1, 2, start=1)
-        queue.take_in_order(1, now_ms=0)
+        queue.take_batch(1, now_ms=0)
         queue.revoke()
         queue.rollback_in_order()
 
-        assert queue.is_drained
-        assert [] == queue.take_in_order(1, now_ms=0)
+        assert 0 == queue.in_flight_count
+        assert [] == queue.take_batch(1, now_ms=0)
         assert 1 == queue.commit_offset
 
 
@@ -361,6 +325,7 @@ class CommitPointModel(RuleBasedStateMachine):
         self.next_offset = 0
         self.clock_ms = 0
         self.committed: list[int] = []
+        self.is_revoked = self.is_dropped = False
 
     @initialize(start=st.integers(min_value=0, max_value=50))
     def start(self, start: int) -> None:
@@ -371,7 +336,7 @@ class CommitPointModel(RuleBasedStateMachine):
     def under(self, fate: str) -> list[int]:
         return sorted(offset for offset, now in self.fates.items() if now == fate)
 
-    @precondition(lambda self: self.queue.state is ProcessQueueState.CONSUMING)
+    @precondition(lambda self: not self.is_revoked)
     @rule(gaps=st.lists(st.integers(0, 3), max_size=6), tail=st.integers(0, 3))
     def pull(self, gaps: list[int], tail: int) -> None:
         offsets: list[int] = []
@@ -386,8 +351,7 @@ class CommitPointModel(RuleBasedStateMachine):
     def take(self, count: int) -> None:
         taken = offsets_of(self.queue.take_batch(count, now_ms=self.clock_ms))
 
-        consuming = self.queue.state is ProcessQueueState.CONSUMING
-        assert (self.under("waits")[:count] if consuming else []) == taken
+        assert ([] if self.is_revoked else self.under("waits")[:count]) == taken
         self.fates.update(dict.fromkeys(taken, "taken"))
 
     @rule(data=st.data())
@@ -398,7 +362,7 @@ class CommitPointModel(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(taken), min_size=1, unique=True))
         self.fates.update(dict.fromkeys(chosen, "done"))
         commit = self.queue.complete(chosen)
-        if self.queue.state is not ProcessQueueState.DROPPED:
+        if not self.is_dropped:
             assert commit is not None
             self.committed.append(commit)
 
@@ -411,15 +375,17 @@ class CommitPointModel(RuleBasedStateMachine):
         self.fates.update(dict.fromkeys(chosen, "waits"))
         self.queue.put_back(chosen)
 
-    @precondition(lambda self: self.queue.state is not ProcessQueueState.DROPPED)
+    @precondition(lambda self: not self.is_revoked)
     @rule(rarely=st.integers(0, 9))
     def revoke(self, rarely: int) -> None:
         if rarely == 0:
+            self.is_revoked = True
             self.queue.revoke()
 
     @rule(rarely=st.integers(0, 19))
     def drop(self, rarely: int) -> None:
         if rarely == 0:
+            self.is_revoked = self.is_dropped = True
             self.queue.drop()
 
     @invariant()
@@ -427,7 +393,7 @@ class CommitPointModel(RuleBasedStateMachine):
         if not hasattr(self, "queue"):
             return
         unfinished = self.under("waits") + self.under("taken")
-        if self.queue.state is ProcessQueueState.DROPPED:
+        if self.is_dropped:
             assert self.queue.commit_offset is None
             return
         assert min(unfinished, default=self.next_offset) == self.queue.commit_offset

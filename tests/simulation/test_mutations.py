@@ -23,8 +23,9 @@ from sparrowmq.membership import lock_rounds
 from sparrowmq.membership.actions import AskMembers
 from sparrowmq.membership.member import GroupMember
 from sparrowmq.membership.owned_queue import OwnedQueue
-from sparrowmq.membership.process_queue import ProcessQueue, ProcessQueueState
+from sparrowmq.membership.process_queue import ProcessQueue
 from sparrowmq.membership.queue_lease import QueueLease
+from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState
 from sparrowmq.protocol.record import TRANSACTION_COMMIT
 from sparrowmq.simulation import transactions
@@ -51,14 +52,14 @@ BUSY = {"message_count": 800, "pause_ms_max": 40}
 
 def commit_too_early(queue: ProcessQueue) -> int | None:
     """Commit what was pulled, finished or not."""
-    return None if queue.state is ProcessQueueState.DROPPED else queue.pull_offset
+    return queue.pull_offset
 
 
 def drop_at_once(owned: OwnedQueue, now_ms: int, *, drain_timeout_ms: int) -> None:
     """Release a queue without waiting for its listener."""
     del now_ms, drain_timeout_ms
     owned.process_queue.drop()
-    owned.is_released = True
+    owned.state = QueueState.RELEASED
 
 
 def do_nothing(*_: object, **__: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.membership.process_queue import ProcessQueueState
+from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageQueue
 from sparrowmq.simulation.cluster import GROUP, SimulatedCluster
 from sparrowmq.simulation.faults import Faults
@@ -22,8 +22,7 @@ def consumed(cluster: SimulatedCluster) -> list[MessageQueue]:
         owned.queue
         for member in cluster.live_members
         for owned in member.subscriber.member.owned_queues()
-        if owned.process_queue.state is ProcessQueueState.CONSUMING
-        and owned.queue in cluster.queues
+        if owned.state is QueueState.CONSUMING and owned.queue in cluster.queues
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from sparrowmq.client.listener_calls import Pace
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.membership.owned_queue import OwnedQueue
-from sparrowmq.membership.process_queue import ProcessQueueState
 from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import (
     ConsumeRates,
@@ -133,11 +132,7 @@ def _describe_pace(pace: Pace) -> ConsumeRates:
 
 def holding_of(owned: OwnedQueue) -> tuple[bool, bool]:
     """Return whether a queue's lock is ours, and whether the queue is being given up."""
-    is_dropped = owned.process_queue.state in (
-        ProcessQueueState.DRAINING,
-        ProcessQueueState.DROPPED,
-    )
-    return owned.lease.until_ms is not None, is_dropped
+    return owned.lease.until_ms is not None, owned.is_revoked
 
 
 def _describe_queue(owned: OwnedQueue, boot_timestamp_ms: int) -> ProcessQueueInfo:

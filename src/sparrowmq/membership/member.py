@@ -46,9 +46,9 @@ from sparrowmq.membership.listed_ids import ListedIds
 from sparrowmq.membership.lock_rounds import LockRounds
 from sparrowmq.membership.member_config import MemberConfig
 from sparrowmq.membership.owned_queue import OwnedQueue, commit_wait_ms
-from sparrowmq.membership.process_queue import ProcessQueueState
 from sparrowmq.membership.queue_callbacks import QueueCallbacks
 from sparrowmq.membership.queue_lease import QueueLease
+from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.membership.reconcile import RebalancePlan, reconcile
 from sparrowmq.membership.repeated_job import LOST_MS, RepeatedJob
 from sparrowmq.model import MessageExt, MessageQueue
@@ -523,14 +523,13 @@ class GroupMember:
         self._facts.append(OffsetCorrected(queue, offset, corrected_offset))
         if owned.moved(offset, corrected_offset=corrected_offset, now_ms=now_ms):
             return
-        owned.process_queue.drop()
-        owned.is_released = True
+        owned.lose()
         self._begin_at(owned, corrected_offset, now_ms).go_on_from(owned, now_ms)
 
     def seek(self, queue: MessageQueue, offset: int, *, now_ms: int) -> bool:
         """Go on at another offset; False if the queue is not being consumed."""
         owned = self._queues.get(queue)
-        if owned is None or owned.process_queue.state is not ProcessQueueState.CONSUMING:
+        if owned is None or owned.state is not QueueState.CONSUMING:
             return False
         self._abandon(owned)
         self._begin_at(owned, offset, now_ms)
@@ -633,7 +632,7 @@ class GroupMember:
         if self._config.is_broadcasting or self._config.is_orderly:
             return
         for owned in self._queues.values():
-            if owned.process_queue.state is ProcessQueueState.CONSUMING:
+            if owned.state is QueueState.CONSUMING:
                 owned.backs.add_expired(now_ms, timeout_ms=self._config.consume_timeout_ms)
 
     # --- the end ----------------------------------------------------------------------------

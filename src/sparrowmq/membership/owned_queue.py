@@ -1,11 +1,6 @@
 """One queue that a group member has in hand, from the rebalance that gives it to its release.
 
-```
-given ──> STARTING ──acquired──> CONSUMING ──revoke──> DRAINING ──committed──> DROPPED ──> released
-             │  ^ (again after a failure,  │              │ deliveries end, or    │ the lock is
-             │     or a refused lock)      │ the lock     │ the bound passes; the │ given back
-             └───revoke──> DROPPED         └ is lost      └ last commit is answered
-```
+`queue_state.py` has the states of that life and the table of its transitions.
 
 Deliveries, commits and messages sent back depend on the queue's lock, so each asks the `QueueLease`
 first. While the lease is fenced none of them begins, and the lock is asked for again. If the
@@ -41,10 +36,10 @@ from sparrowmq.membership.process_queue import (
     PULL_IDLE_MAX_MS,
     FlowLimits,
     ProcessQueue,
-    ProcessQueueState,
 )
 from sparrowmq.membership.queue_callbacks import QueueCallbacks
 from sparrowmq.membership.queue_lease import QueueLease
+from sparrowmq.membership.queue_state import TRANSITIONS, QueueEvent, QueueState
 from sparrowmq.membership.repeated_job import (
     LOST_MS,
     RETRY_FIRST_MS,
@@ -89,8 +84,7 @@ class OwnedQueue:
         "_commit",
         "_commit_again_ms",
         "_committed_offset",
-        "_drain_deadline_ms",
-        "_drained_ms",
+        "_deadline_ms",
         "_failures",
         "_fruitless_count",
         "_has_abandoned_pull",
@@ -101,10 +95,10 @@ class OwnedQueue:
         "calls",
         "epoch",
         "in_order",
-        "is_released",
         "lease",
         "process_queue",
         "queue",
+        "state",
     )
 
     def __init__(
@@ -118,13 +112,14 @@ class OwnedQueue:
         in_order: InOrder | None = None,
     ) -> None:
         self.queue = queue
+        # Changed by `_move` alone.
+        self.state = QueueState.STARTING
         self.in_order = in_order
         self.lease = lease
         self.calls = calls
         self.epoch = epoch
         self.process_queue = ProcessQueue(queue, now_ms=now_ms)
         self.backs = SendBacks(self.process_queue)
-        self.is_released = False
         # Calls of the listener under way; the member's `Deliveries` lists them.
         self.call_count = 0
         self._failures = 0
@@ -138,20 +133,34 @@ class OwnedQueue:
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
         # None until one of our commits was answered or the broker returned the committed offset.
         self._committed_offset: int | None = None
-        self._drain_deadline_ms: int | None = None
-        # When the deliveries ended or their bound passed.
-        self._drained_ms: int | None = None
+        # When the deliveries under way are no longer waited for; in COMMITTING, the last commit.
+        self._deadline_ms = 0
         self._has_abandoned_pull = False
 
     @property
     def is_draining(self) -> bool:
-        """Whether the queue is being given up."""
-        return self._drain_deadline_ms is not None
+        """Whether the queue is being given up and its offset may still be committed."""
+        return self.state in (QueueState.DRAINING, QueueState.COMMITTING)
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether the queue was given up or is being given up."""
+        return self.state not in (QueueState.STARTING, QueueState.CONSUMING)
 
     @property
     def has_ended(self) -> bool:
-        """Whether only the lock is left to be given back."""
-        return self.process_queue.state is ProcessQueueState.DROPPED
+        """Whether the messages are dropped: at most the lock is left to be given back."""
+        return self.state in (QueueState.UNLOCKING, QueueState.RELEASED)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the queue is out of the member's hand."""
+        return self.state is QueueState.RELEASED
+
+    def _move(self, event: QueueEvent) -> None:
+        after = TRANSITIONS.get((self.state, event))
+        assert after is not None, f"{self.queue} is {self.state.name}: {event.name} has no place"
+        self.state = after
 
     @property
     def committed_offset(self) -> int | None:
@@ -160,10 +169,7 @@ class OwnedQueue:
 
     def is_sure(self, now_ms: int) -> bool:
         """Return whether messages may be delivered and committed under the lock."""
-        is_ours = self.process_queue.state in (
-            ProcessQueueState.CONSUMING,
-            ProcessQueueState.DRAINING,
-        )
+        is_ours = self.state is QueueState.CONSUMING or self.is_draining
         return is_ours and self.lease.until_ms is not None and not self.lease.is_fenced(now_ms)
 
     # --- what to do -------------------------------------------------------------------------
@@ -181,7 +187,7 @@ class OwnedQueue:
         flow: FlowLimits | None,
         may_acquire: bool,
     ) -> None:
-        """Add the actions that are due now, except deliveries; set `is_released` at the end.
+        """Add the actions that are due now, except deliveries.
 
         Args:
             flow: how much may be cached; None while pulls pause.
@@ -190,14 +196,12 @@ class OwnedQueue:
         if self._has_abandoned_pull:
             self._has_abandoned_pull = False
             actions.append(AbandonPull(self.queue, self.epoch))
-        state = self.process_queue.state
+        state = self.state
         is_fenced = self.lease.is_fenced(now_ms)
-        if state is ProcessQueueState.STARTING or (
-            state is ProcessQueueState.CONSUMING and is_fenced
-        ):
+        if state is QueueState.STARTING or (state is QueueState.CONSUMING and is_fenced):
             if may_acquire:
                 self._collect_acquire(now_ms, actions)
-        elif state is ProcessQueueState.CONSUMING:
+        elif state is QueueState.CONSUMING:
             # The start position is committed before any message is delivered.
             self._collect_commit(now_ms, actions)
             if self.calls.begin_assign(now_ms):
@@ -207,13 +211,16 @@ class OwnedQueue:
             if not self.backs.are_settled:
                 self._collect_backs(now_ms, actions)
                 self.backs.retry(now_ms)
-        elif state is ProcessQueueState.DRAINING and is_fenced:
+        elif self.is_draining and is_fenced:
             facts.append(QueueLost(self.queue))
             self._end()
-        elif state is ProcessQueueState.DRAINING:
+        elif self.is_draining:
             self._collect_backs(now_ms, actions)
-            self._collect_release(now_ms, actions, facts)
-        if self.process_queue.state is ProcessQueueState.DROPPED:
+            if state is QueueState.DRAINING:
+                self._collect_drain(now_ms, actions)
+            if self.state is QueueState.COMMITTING:
+                self._collect_last_commit(now_ms, actions, facts)
+        if self.state is QueueState.UNLOCKING:
             self._collect_unlock(now_ms, actions)
 
     def _collect_acquire(self, now_ms: int, actions: list[Action]) -> None:
@@ -227,16 +234,15 @@ class OwnedQueue:
     def _collect_unlock(self, now_ms: int, actions: list[Action]) -> None:
         """Give the lock back if we may hold one and no request for it is under way."""
         lease = self.lease
-        is_asked_for = self.is_acquiring(now_ms) or lease.is_renewing(now_ms)
-        if is_asked_for and lease.may_hold:
-            return
         if not lease.may_hold:
-            self.is_released = True
+            self._move(QueueEvent.UNLOCKED)
+        elif self.is_acquiring(now_ms) or lease.is_renewing(now_ms):
+            return
         elif self._unlock.started_ms is None:
             self._unlock.begin(now_ms)
             actions.append(Unlock(self.queue, self.epoch))
         elif not self._unlock.is_under_way(now_ms):
-            self.is_released = True
+            self._move(QueueEvent.UNLOCKED)
 
     def _collect_pull(self, now_ms: int, actions: list[Action], flow: FlowLimits) -> None:
         process_queue = self.process_queue
@@ -264,25 +270,26 @@ class OwnedQueue:
         self._commit.begin(now_ms)
         actions.append(Commit(self.queue, self.epoch, offset, is_last=False))
 
-    def _collect_release(self, now_ms: int, actions: list[Action], facts: list[Fact]) -> None:
-        assert self._drain_deadline_ms is not None
-        is_at_work = self.in_order is not None and self.call_count > 0
-        if is_at_work:
-            # Order takes precedence over time: no other member may begin while our listener runs.
-            return
+    def _collect_drain(self, now_ms: int, actions: list[Action]) -> None:
+        """Wait for the deliveries under way, then for `on_revoke`."""
         if self.in_order is not None:
+            if self.call_count > 0:
+                # Order takes precedence over time: no other member may begin while our listener
+                # runs.
+                return
             # Messages held without a commit come again at the next owner.
             self.process_queue.rollback_in_order()
-        in_flight = self.process_queue.in_flight_count - self.backs.retry_count
-        if (in_flight > 0 or self.backs.are_under_way) and now_ms < self._drain_deadline_ms:
+        is_busy = self._in_flight_count() > 0 or self.backs.are_under_way
+        if is_busy and now_ms < self._deadline_ms:
             return
         if self.calls.begin_revoke(now_ms):
             actions.append(CallOnRevoke(self.queue, self.epoch))
-        if not self.calls.may_release(now_ms):
-            return
-        if self._drained_ms is None:
-            self._drained_ms = now_ms
-        may_commit = now_ms < self._drained_ms + LAST_COMMIT_MS
+        if self.calls.may_release(now_ms):
+            self._deadline_ms = now_ms + LAST_COMMIT_MS
+            self._move(QueueEvent.DRAINED)
+
+    def _collect_last_commit(self, now_ms: int, actions: list[Action], facts: list[Fact]) -> None:
+        may_commit = now_ms < self._deadline_ms
         if may_commit and self._commit.started_ms is not None:
             return
         if self._is_dirty():
@@ -293,27 +300,31 @@ class OwnedQueue:
                     actions.append(Commit(self.queue, self.epoch, offset, is_last=True))
                 return
             facts.append(CommitLost(self.queue, offset))
-        if in_flight > 0:
-            facts.append(DrainTimedOut(self.queue, in_flight))
+        if (in_flight_count := self._in_flight_count()) > 0:
+            facts.append(DrainTimedOut(self.queue, in_flight_count))
         self._end()
 
+    def _in_flight_count(self) -> int:
+        """Return how many messages listeners have, or are being sent back."""
+        return self.process_queue.in_flight_count - self.backs.retry_count
+
     def _end(self) -> None:
-        """Drop the queue's messages; the queue is released once its lock is given back."""
+        """Drop the queue's messages; only the lock is left to be given back."""
+        self._move(QueueEvent.ENDED)
         self.process_queue.drop()
-        self.is_released = not self.lease.may_hold
 
     def next_due_ms(self, now_ms: int, *, may_acquire: bool) -> int:
         """Return when `collect` may add an action without an event; at most a minute ahead."""
         candidates = [now_ms + LOST_MS]
         if self.calls.is_wanted:
             candidates += self.calls.next_due_ms(now_ms)
-        state = self.process_queue.state
-        if state is ProcessQueueState.STARTING or (
-            state is ProcessQueueState.CONSUMING and self.lease.is_fenced(now_ms)
+        state = self.state
+        if state is QueueState.STARTING or (
+            state is QueueState.CONSUMING and self.lease.is_fenced(now_ms)
         ):
             if may_acquire:
                 candidates.append(self._acquire.next_due_ms(now_ms))
-        elif state is ProcessQueueState.CONSUMING:
+        elif state is QueueState.CONSUMING:
             if self.lease.until_ms is not None:
                 candidates.append(self.lease.until_ms)
             # A pull that is due already waits for room in the cache, which an event makes.
@@ -325,15 +336,12 @@ class OwnedQueue:
             # After a failure the retry is due later than the repetition.
             again_ms = now_ms if self._is_dirty() else self._commit_again_ms
             candidates.append(max(self._commit.next_due_ms(now_ms), again_ms))
-        elif state is ProcessQueueState.DRAINING:
-            assert self._drain_deadline_ms is not None
-            waits_ms = [self._drain_deadline_ms, self._commit.due_ms]
-            if self._drained_ms is not None:
-                waits_ms.append(self._drained_ms + LAST_COMMIT_MS)
+        elif self.is_draining:
+            waits_ms = [self._deadline_ms, self._commit.due_ms]
             if self.lease.until_ms is not None:
                 waits_ms.append(self.lease.until_ms)
             candidates += [wait_ms for wait_ms in waits_ms if wait_ms > now_ms]
-        elif state is ProcessQueueState.DROPPED:
+        elif state is QueueState.UNLOCKING:
             candidates.append(now_ms + UNLOCK_CHECK_MS)
         return min(candidates)
 
@@ -360,15 +368,17 @@ class OwnedQueue:
             return True
         was_asked = self._acquire.started_ms is not None
         self._acquire.end(now_ms, next_in_ms=0)
-        if self.process_queue.state is ProcessQueueState.CONSUMING and was_asked:
+        if self.state is QueueState.CONSUMING and was_asked:
             if lock_sent_ms is None or not is_committed or offset != self._committed_offset:
                 return False
             self.lease.grant(lock_sent_ms)
+            self._move(QueueEvent.ACQUIRED)
             return True
-        if self.process_queue.state is not ProcessQueueState.STARTING:
+        if self.state is not QueueState.STARTING:
             return True
         if lock_sent_ms is not None:
             self.lease.grant(lock_sent_ms)
+        self._move(QueueEvent.ACQUIRED)
         self.process_queue.start(offset, now_ms=now_ms)
         self._committed_offset = offset if is_committed else None
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
@@ -382,7 +392,7 @@ class OwnedQueue:
         """
         sent_ms = now_ms if self._acquire.started_ms is None else self._acquire.started_ms
         self._acquire.end(now_ms, next_in_ms=0)
-        if self.process_queue.state is ProcessQueueState.CONSUMING:
+        if self.state is QueueState.CONSUMING:
             return False
         again_ms = self.lease.wait_or_go_on(
             sent_ms, now_ms, is_owner_listed=is_owner_listed, drain_timeout_ms=drain_timeout_ms
@@ -398,8 +408,8 @@ class OwnedQueue:
 
     def begin_renewal(self, now_ms: int) -> bool:
         """Return whether to renew the lock now; the renewal then counts as under way."""
-        state, lease = self.process_queue.state, self.lease
-        is_ours = state in (ProcessQueueState.CONSUMING, ProcessQueueState.DRAINING)
+        lease = self.lease
+        is_ours = self.state is QueueState.CONSUMING or self.is_draining
         if not (is_ours and lease.is_wanted) or lease.is_fenced(now_ms):
             return False
         if lease.is_renewing(now_ms):
@@ -424,10 +434,10 @@ class OwnedQueue:
         self.lease.may_hold = False
 
     def lose(self) -> AbandonPull | None:
-        """Give the queue up at once: another member may own it. Return the pull to abandon."""
+        """Give the queue up at once, to begin anew. Return the pull to abandon."""
         is_pulling = self._pull.started_ms is not None
+        self._move(QueueEvent.LOST)
         self.process_queue.drop()
-        self.is_released = True
         return AbandonPull(self.queue, self.epoch) if is_pulling else None
 
     def acquire_failed(self, now_ms: int) -> None:
@@ -515,17 +525,14 @@ class OwnedQueue:
 
     def revoke(self, now_ms: int, *, drain_timeout_ms: int) -> None:
         """Begin to drain: no new pull and no new delivery; deliveries under way may finish."""
-        if self.is_draining:
+        if self.is_revoked:
             return
-        was_starting = self.process_queue.state is ProcessQueueState.STARTING
         self._has_abandoned_pull = self._pull.started_ms is not None
         self._pull.end(now_ms, next_in_ms=0)
-        self._drain_deadline_ms = now_ms + drain_timeout_ms
+        self._deadline_ms = now_ms + drain_timeout_ms
         self._commit.hurry(now_ms)
-        if was_starting:
-            self._end()
-        else:
-            self.process_queue.revoke()
+        self._move(QueueEvent.REVOKED)
+        self.process_queue.revoke()
 
     # --- deliveries -------------------------------------------------------------------------
 
@@ -551,7 +558,7 @@ class OwnedQueue:
     def consumed_all(self, deliveries: Sequence[Deliver]) -> None:
         """Take in calls of a listener that finished all their messages."""
         self.call_count -= len(deliveries)
-        if not self.is_released:
+        if not self.has_ended:
             self.process_queue.complete(
                 [message.queue_offset for each in deliveries for message in each.messages]
             )
@@ -574,7 +581,7 @@ class OwnedQueue:
             decided: by offset, the results of single messages, which override `acked_count`.
         """
         self.call_count -= 1
-        if self.is_released:
+        if self.has_ended:
             return
         backs: dict[int, list[MessageExt]] = {}
         for index, message in enumerate(messages):
@@ -600,7 +607,7 @@ class OwnedQueue:
     ) -> None:
         """Take in the result of a call of a listener in order."""
         self.call_count -= 1
-        if self.process_queue.state is ProcessQueueState.DROPPED:
+        if self.has_ended:
             return
         assert self.in_order is not None
         dead = self.in_order.settle(self.process_queue, messages, outcome, now_ms=now_ms)
@@ -617,7 +624,7 @@ class OwnedQueue:
 
     def sent_back(self, *, done: Collection[int], failed: Collection[int], now_ms: int) -> None:
         """Note by offset which messages the broker has now; the others are consumed here again."""
-        if not self.is_released:
+        if not self.has_ended:
             self.backs.end(done=done, failed=failed, now_ms=now_ms)
 
 

@@ -20,14 +20,12 @@ Source: ProcessQueue.java, DefaultMQPushConsumerImpl.pullMessage.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
 
 import msgspec
 
-from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 
@@ -39,44 +37,6 @@ CONSUME_TIMEOUT_MS = 15 * 60 * 1000
 EXPIRED_BATCH_MAX = 16
 
 MIB = 1024 * 1024
-
-
-class ProcessQueueState(Enum):
-    """The stages of a queue's life at a member."""
-
-    STARTING = "STARTING"
-    """Given to the member; its lock or its start offset is not known yet."""
-    CONSUMING = "CONSUMING"
-    """Pulls and deliveries go on."""
-    DRAINING = "DRAINING"
-    """No pull and no delivery begins; deliveries under way may finish and count."""
-    DROPPED = "DROPPED"
-    """Given up: late results have no effect."""
-
-
-class ProcessQueueEvent(Enum):
-    """The events that move a process queue from state to state."""
-
-    START = "START"
-    REVOKE = "REVOKE"
-    DROP = "DROP"
-
-
-# A pair that is missing here is a mistake of the caller.
-TRANSITIONS: Mapping[tuple[ProcessQueueState, ProcessQueueEvent], ProcessQueueState] = (
-    MappingProxyType(
-        {
-            (ProcessQueueState.STARTING, ProcessQueueEvent.START): ProcessQueueState.CONSUMING,
-            (ProcessQueueState.STARTING, ProcessQueueEvent.REVOKE): ProcessQueueState.DRAINING,
-            (ProcessQueueState.STARTING, ProcessQueueEvent.DROP): ProcessQueueState.DROPPED,
-            (ProcessQueueState.CONSUMING, ProcessQueueEvent.REVOKE): ProcessQueueState.DRAINING,
-            (ProcessQueueState.CONSUMING, ProcessQueueEvent.DROP): ProcessQueueState.DROPPED,
-            (ProcessQueueState.DRAINING, ProcessQueueEvent.REVOKE): ProcessQueueState.DRAINING,
-            (ProcessQueueState.DRAINING, ProcessQueueEvent.DROP): ProcessQueueState.DROPPED,
-            (ProcessQueueState.DROPPED, ProcessQueueEvent.DROP): ProcessQueueState.DROPPED,
-        }
-    )
-)
 
 
 class FlowControl(Enum):
@@ -113,6 +73,7 @@ class ProcessQueue:
     __slots__ = (
         "_cached",
         "_is_cut",
+        "_is_open",
         "_offsets",
         "_pending",
         "_taken",
@@ -121,12 +82,12 @@ class ProcessQueue:
         "pull_offset",
         "queue",
         "size_bytes",
-        "state",
     )
 
     def __init__(self, queue: MessageQueue, *, now_ms: int) -> None:
         self.queue = queue
-        self.state = ProcessQueueState.STARTING
+        # Whether messages are taken in and delivered: from the start to the revoke.
+        self._is_open = False
         self.pull_offset: int | None = None
         self.size_bytes = 0
         self.last_pull_ms = now_ms
@@ -145,45 +106,31 @@ class ProcessQueue:
 
     def __repr__(self) -> str:
         return (
-            f"ProcessQueue({self.queue}, {self.state.name}, cached={len(self._cached)}, "
+            f"ProcessQueue({self.queue}, cached={len(self._cached)}, "
             f"taken={len(self._taken)}, commit={self.commit_offset}, pull={self.pull_offset})"
         )
 
-    # --- state ------------------------------------------------------------------------------
+    # --- begin and end ----------------------------------------------------------------------
 
     def start(self, offset: int, *, now_ms: int) -> None:
         """Begin to consume at an offset."""
-        self._move(ProcessQueueEvent.START)
+        self._is_open = True
         self.pull_offset = offset
         self.last_pull_ms = now_ms
 
     def revoke(self) -> None:
-        """Begin to drain: waiting messages are not delivered, deliveries under way may finish."""
-        self._move(ProcessQueueEvent.REVOKE)
+        """Take in and deliver nothing more; deliveries under way may finish."""
+        self._is_open = False
         self._pending.clear()
 
     def drop(self) -> None:
-        """End the queue. Later results have no effect, and a second drop does nothing."""
-        self._move(ProcessQueueEvent.DROP)
-        self._pending.clear()
+        """Drop all messages; later results have no effect, and no offset is left to commit."""
+        self.revoke()
         self._taken.clear()
         self._offsets.clear()
         self._cached.clear()
+        self.pull_offset = None
         self.size_bytes = 0
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether the queue is being given up and no delivery is under way."""
-        return (
-            self.state in (ProcessQueueState.DRAINING, ProcessQueueState.DROPPED)
-            and not self._taken
-        )
-
-    def _move(self, event: ProcessQueueEvent) -> None:
-        state = TRANSITIONS.get((self.state, event))
-        if state is None:
-            raise UsageError(f"{self.queue} is {self.state.name}: {event.name} is not possible")
-        self.state = state
 
     # --- pulling ----------------------------------------------------------------------------
 
@@ -199,15 +146,15 @@ class ProcessQueue:
     def add(self, messages: Sequence[MessageExt], *, next_offset: int, is_cut: bool = False) -> int:
         """Take in the messages of a pull, in offset order, and the offset of the next pull.
 
-        A message that is cached already is replaced and not delivered again. Only a CONSUMING queue
-        takes messages: a pull answer that comes after a revoke is dropped.
+        A message that is cached already is replaced and not delivered again. A pull answer that
+        comes after a revoke is dropped.
 
         Args:
             is_cut: whether there was no room for the next message; the next pull waits for it.
 
         Returns: how many messages are new.
         """
-        if self.state is not ProcessQueueState.CONSUMING:
+        if not self._is_open:
             return 0
         count_before = len(self._cached)
         found = [message.queue_offset for message in messages]
@@ -292,8 +239,6 @@ class ProcessQueue:
     @property
     def commit_offset(self) -> int | None:
         """The offset that may be committed now; None before the start and once dropped."""
-        if self.state is ProcessQueueState.DROPPED:
-            return None
         first = self._first_unfinished()
         return self.pull_offset if first is None else first
 
@@ -306,9 +251,7 @@ class ProcessQueue:
     # --- concurrent delivery ----------------------------------------------------------------
 
     def take_batch(self, count_max: int, *, now_ms: int) -> list[MessageExt]:
-        """Take the lowest waiting messages for delivery; none unless the queue is CONSUMING."""
-        if self.state is not ProcessQueueState.CONSUMING:
-            return []
+        """Take the lowest waiting messages for delivery."""
         batch: list[MessageExt] = []
         pending, cached, taken = self._pending, self._cached, self._taken
         while pending and len(batch) < count_max:
@@ -325,8 +268,6 @@ class ProcessQueue:
 
         Returns: the offset that may be committed; None once the queue is dropped.
         """
-        if self.state is ProcessQueueState.DROPPED:
-            return None
         taken, cached, size_bytes = self._taken, self._cached, self.size_bytes
         for offset in offsets:
             taken.pop(offset, None)
@@ -347,7 +288,7 @@ class ProcessQueue:
             self._cached[offset] = msgspec.structs.replace(
                 message, reconsume_times=message.reconsume_times + 1
             )
-        if self.state is ProcessQueueState.CONSUMING:
+        if self._is_open:
             self._pending = deque(sorted({*self._pending, *returned}))
 
     def find_expired(
@@ -376,10 +317,6 @@ class ProcessQueue:
 
     # --- delivery in order ------------------------------------------------------------------
 
-    def take_in_order(self, count_max: int, *, now_ms: int) -> list[MessageExt]:
-        """Take the lowest messages; none while an earlier batch is under delivery."""
-        return [] if self._taken else self.take_batch(count_max, now_ms=now_ms)
-
     def commit_in_order(self) -> int | None:
         """Finish the batch under delivery; return the offset that may be committed."""
         return self.complete(list(self._taken))
@@ -394,6 +331,6 @@ class ProcessQueue:
             if self._taken.pop(message.queue_offset, None) is None:
                 continue
             self._cached[message.queue_offset] = message
-            if self.state is ProcessQueueState.CONSUMING:
+            if self._is_open:
                 self._pending.append(message.queue_offset)
         self._pending = deque(sorted(self._pending))

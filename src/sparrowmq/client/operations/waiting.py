@@ -6,7 +6,7 @@ from sparrowmq.calling.effects import Now, Operation, Sleep
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import max_offset
 from sparrowmq.client.subscriber import Subscriber
-from sparrowmq.membership.process_queue import ProcessQueueState
+from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageQueue
 
 # The default timeout of the waits.
@@ -30,8 +30,8 @@ def wait_assigned(subscriber: Subscriber, *, timeout_ms: int) -> Operation[list[
 
 def _is_consuming_all(subscriber: Subscriber) -> bool:
     member = subscriber.member
-    states = {owned.queue: owned.process_queue.state for owned in member.owned_queues()}
-    return all(states.get(queue) is ProcessQueueState.CONSUMING for queue in member.assigned)
+    states = {owned.queue: owned.state for owned in member.owned_queues()}
+    return all(states.get(queue) is QueueState.CONSUMING for queue in member.assigned)
 
 
 def wait_idle(subscriber: Subscriber, *, timeout_ms: int) -> Operation[bool]:

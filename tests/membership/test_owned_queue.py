@@ -1,0 +1,296 @@
+"""A queue's whole life in a member's hand, against the table of its states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
+from sparrowmq.membership.actions import (
+    AbandonPull,
+    Acquire,
+    Action,
+    CallOnAssign,
+    CallOnRevoke,
+    Commit,
+    CommitLost,
+    DrainTimedOut,
+    Fact,
+    Pull,
+    QueueLost,
+    Unlock,
+)
+from sparrowmq.membership.owned_queue import LAST_COMMIT_MS, UNLOCK_LOST_MS, OwnedQueue
+from sparrowmq.membership.process_queue import FlowLimits
+from sparrowmq.membership.queue_callbacks import CALL_WAIT_MAX_MS, QueueCallbacks
+from sparrowmq.membership.queue_lease import QueueLease
+from sparrowmq.membership.queue_state import TRANSITIONS, QueueEvent, QueueState
+from sparrowmq.model import MessageExt, MessageQueue
+
+QUEUE = MessageQueue("T", "b", 0)
+DRAIN_MS = 2_000
+
+
+def message(offset: int) -> MessageExt:
+    return MessageExt(
+        topic="T",
+        body=b"x",
+        properties={},
+        broker_name="b",
+        queue_id=0,
+        queue_offset=offset,
+        commit_log_position=100 * offset,
+    )
+
+
+def given(*, locks: bool = True, has_callbacks: bool = False) -> OwnedQueue:
+    return OwnedQueue(
+        QUEUE,
+        epoch=1,
+        lease=QueueLease(is_wanted=locks),
+        calls=QueueCallbacks(is_wanted=has_callbacks),
+        now_ms=0,
+    )
+
+
+def collect(owned: OwnedQueue, now_ms: int) -> tuple[list[Action], list[Fact]]:
+    actions: list[Action] = []
+    facts: list[Fact] = []
+    owned.collect(now_ms, actions, facts, flow=FlowLimits(), may_acquire=True)
+    return actions, facts
+
+
+def consuming(*, locks: bool = True, has_callbacks: bool = False, offset: int = 0) -> OwnedQueue:
+    """Return a queue that was acquired at time 0 and whose first pull is under way."""
+    owned = given(locks=locks, has_callbacks=has_callbacks)
+    collect(owned, 0)
+    owned.acquired(offset, is_committed=True, lock_sent_ms=0 if locks else None, now_ms=0)
+    assert Pull(QUEUE, 1, offset) in collect(owned, 0)[0]
+    return owned
+
+
+def delivered(owned: OwnedQueue, offsets: Sequence[int], *, now_ms: int) -> list[MessageExt]:
+    messages = [message(offset) for offset in offsets]
+    owned.pulled(offsets[0], messages, next_offset=offsets[-1] + 1, now_ms=now_ms)
+    return owned.take(len(offsets), now_ms)
+
+
+def state_of(owned: OwnedQueue) -> QueueState:
+    return owned.state
+
+
+def finish(owned: OwnedQueue, messages: Sequence[MessageExt]) -> None:
+    owned.consumed(messages, acked_count=len(messages), delay_level=0, decided={}, sends_back=True)
+
+
+# --- the table ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["load-balancing.md", "load-balancing.zh.md"])
+def test_the_reference_shows_the_table_that_holds(page: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / page).read_text()
+    table = next(part for part in text.split("\n\n") if "ACQUIRED |" in part)
+    rows = [
+        [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
+        for line in table.splitlines()
+    ]
+    events = [QueueEvent(name) for name in rows[0][1:]]
+    shown = {
+        (QueueState(row[0]), event): QueueState(cell)
+        for row in rows[2:]
+        for event, cell in zip(events, row[1:], strict=True)
+        if cell
+    }
+
+    assert list(QueueEvent) == events
+    assert list(QueueState) == [QueueState(row[0]) for row in rows[2:]]
+    assert shown == TRANSITIONS
+
+
+def test_every_state_is_reached_and_only_released_is_left_by_nothing() -> None:
+    reached = {QueueState.STARTING}
+    for _ in QueueState:
+        reached |= {after for (before, _), after in TRANSITIONS.items() if before in reached}
+
+    assert set(QueueState) == reached
+    assert {QueueState.RELEASED} == set(QueueState) - {before for before, _ in TRANSITIONS}
+
+
+@pytest.mark.parametrize("state", QueueState)
+@pytest.mark.parametrize("event", QueueEvent)
+def test_an_event_moves_a_queue_by_the_table_or_is_a_mistake(
+    state: QueueState, event: QueueEvent
+) -> None:
+    owned = given()
+    owned.state = state
+
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        with pytest.raises(AssertionError, match=f"is {state.name}: {event.name} has no place"):
+            owned._move(event)
+    else:
+        owned._move(event)
+    assert (after or state) is owned.state
+
+
+# --- the life -------------------------------------------------------------------------------
+
+
+def test_life_of_a_queue_from_its_lock_to_its_release() -> None:
+    owned = given()
+    assert QueueState.STARTING is state_of(owned)
+    assert [Acquire(QUEUE, 1, wants_lock=True)] == collect(owned, 0)[0]
+
+    owned.acquired(5, is_committed=True, lock_sent_ms=0, now_ms=1)
+    assert QueueState.CONSUMING is state_of(owned)
+    assert [Pull(QUEUE, 1, 5)] == collect(owned, 1)[0]
+
+    messages = delivered(owned, [5, 6], now_ms=2)
+    owned.revoke(3, drain_timeout_ms=DRAIN_MS)
+    assert [] == collect(owned, 3)[0]
+    assert QueueState.DRAINING is state_of(owned)
+
+    finish(owned, messages)
+    assert [Commit(QUEUE, 1, 7, is_last=True)] == collect(owned, 4)[0]
+    assert QueueState.COMMITTING is state_of(owned)
+
+    owned.committed(7, 5, wait_ms=0)
+    assert [Unlock(QUEUE, 1)] == collect(owned, 5)[0]
+    assert QueueState.UNLOCKING is state_of(owned)
+    assert owned.has_ended
+    assert not owned.is_released
+
+    owned.unlocked()
+    assert ([], []) == collect(owned, 6)
+    assert owned.is_released
+
+
+def test_queue_revoked_before_it_was_acquired_gives_its_lock_back_once_the_request_ended() -> None:
+    owned = given()
+    collect(owned, 0)
+
+    owned.revoke(1, drain_timeout_ms=DRAIN_MS)
+    assert [] == collect(owned, 1)[0]
+    assert QueueState.UNLOCKING is state_of(owned)
+
+    owned.acquired(5, is_committed=True, lock_sent_ms=0, now_ms=2)
+    assert [Unlock(QUEUE, 1)] == collect(owned, 2)[0]
+
+
+def test_queue_without_a_lock_is_released_with_its_last_commit() -> None:
+    owned = consuming(locks=False)
+
+    owned.revoke(1, drain_timeout_ms=DRAIN_MS)
+
+    assert ([AbandonPull(QUEUE, 1)], []) == collect(owned, 1)
+    assert owned.is_released
+
+
+def test_unlock_that_is_never_answered_ends_after_its_bound() -> None:
+    owned = consuming()
+    owned.revoke(1, drain_timeout_ms=DRAIN_MS)
+    assert Unlock(QUEUE, 1) in collect(owned, 1)[0]
+
+    collect(owned, 1 + UNLOCK_LOST_MS)
+    assert QueueState.UNLOCKING is state_of(owned)
+    collect(owned, 2 + UNLOCK_LOST_MS)
+    assert QueueState.RELEASED is state_of(owned)
+
+
+def test_drain_and_last_commit_have_a_bound_each() -> None:
+    owned = consuming(locks=False)
+    first, _ = delivered(owned, [0, 1], now_ms=1)
+    owned.revoke(2, drain_timeout_ms=DRAIN_MS)
+    collect(owned, 2)
+    finish(owned, [first])
+
+    drained_ms = 2 + DRAIN_MS
+    assert ([], []) == collect(owned, drained_ms - 1)
+    assert [Commit(QUEUE, 1, 1, is_last=True)] == collect(owned, drained_ms)[0]
+    assert ([], []) == collect(owned, drained_ms + LAST_COMMIT_MS - 1)
+    assert QueueState.COMMITTING is state_of(owned)
+
+    facts = collect(owned, drained_ms + LAST_COMMIT_MS)[1]
+    assert [CommitLost(QUEUE, 1), DrainTimedOut(QUEUE, 1)] == facts
+    assert owned.is_released
+
+
+def test_last_commit_waits_for_on_revoke_within_a_bound() -> None:
+    owned = consuming(locks=False, has_callbacks=True)
+    finish(owned, delivered(owned, [0], now_ms=1))
+    owned.revoke(2, drain_timeout_ms=DRAIN_MS)
+
+    assert CallOnRevoke(QUEUE, 1) in collect(owned, 2)[0]
+    assert ([], []) == collect(owned, 1 + CALL_WAIT_MAX_MS)
+    assert QueueState.DRAINING is state_of(owned)
+    assert [Commit(QUEUE, 1, 1, is_last=True)] == collect(owned, 2 + CALL_WAIT_MAX_MS)[0]
+
+
+def test_on_assign_is_called_once_and_deliveries_wait_for_it() -> None:
+    owned = given(locks=False, has_callbacks=True)
+    collect(owned, 0)
+    owned.acquired(0, is_committed=True, lock_sent_ms=None, now_ms=0)
+
+    assert CallOnAssign(QUEUE, 1) in collect(owned, 0)[0]
+    assert CallOnAssign(QUEUE, 1) not in collect(owned, 1)[0]
+    assert not owned.may_deliver(1)
+    owned.calls.returned()
+    assert owned.may_deliver(1)
+
+
+# --- the lock's end -------------------------------------------------------------------------
+
+
+def test_fenced_queue_neither_delivers_nor_commits_and_is_acquired_again() -> None:
+    owned = consuming()
+    finish(owned, delivered(owned, [0], now_ms=1))
+
+    assert [Acquire(QUEUE, 1, wants_lock=True)] == collect(owned, MARKED_LEASE_MS)[0]
+    assert not owned.may_deliver(MARKED_LEASE_MS)
+    assert not owned.is_sure(MARKED_LEASE_MS)
+
+    sent_ms = MARKED_LEASE_MS
+    assert owned.acquired(0, is_committed=True, lock_sent_ms=sent_ms, now_ms=sent_ms + 1)
+    assert QueueState.CONSUMING is state_of(owned)
+    assert Commit(QUEUE, 1, 1, is_last=False) in collect(owned, sent_ms + 1)[0]
+
+
+def test_fenced_queue_that_another_member_consumed_begins_anew() -> None:
+    owned = consuming()
+    collect(owned, MARKED_LEASE_MS)
+
+    sent_ms = MARKED_LEASE_MS
+    assert not owned.acquired(3, is_committed=True, lock_sent_ms=sent_ms, now_ms=sent_ms)
+
+    assert AbandonPull(QUEUE, 1) == owned.lose()
+    assert QueueState.RELEASED is state_of(owned)
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_queue_whose_lock_ends_while_it_is_given_up_commits_nothing(is_drained: bool) -> None:
+    owned = consuming()
+    messages = delivered(owned, [0], now_ms=1)
+    owned.revoke(2, drain_timeout_ms=10 * MARKED_LEASE_MS)
+    if is_drained:
+        finish(owned, messages)
+        assert Commit(QUEUE, 1, 1, is_last=True) in collect(owned, 3)[0]
+    else:
+        collect(owned, 3)
+
+    actions, facts = collect(owned, MARKED_LEASE_MS)
+    assert [QueueLost(QUEUE)] == facts
+    assert [] == [action for action in actions if isinstance(action, Commit)]
+    assert QueueState.UNLOCKING is state_of(owned)
+
+
+def test_late_results_of_a_lost_queue_change_nothing() -> None:
+    owned = consuming()
+    messages = delivered(owned, [0, 1], now_ms=1)
+    owned.lose()
+
+    owned.consumed(messages, acked_count=0, delay_level=0, decided={}, sends_back=True)
+
+    assert (0, True) == (owned.call_count, owned.backs.are_settled)
+    assert owned.process_queue.commit_offset is None
