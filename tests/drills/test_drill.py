@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.cli.main import build_app
+from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
+from sparrowmq.processes.crew import Child
+from sparrowmq.processes.member_log import Assigned, MemberLog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -61,6 +65,42 @@ def test_group_agrees_again_soon(kind: str) -> None:
     counts = (len(report["before"]["members"]), len(report["after"]["members"]))
     assert ((3, 2) if kind == "kill" else (2, 3)) == counts
     assert not rules(report) & {"R01", "R02", "R28", "Q06"}
+
+
+def test_event_begins_before_what_it_does_however_late_its_call_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with set_stage(queue_count=4, rate=50) as stage:
+        stage.start_member("1")
+        stage.start_member("2")
+        stage.wait("even shares", stage.is_balanced, limit_ms=START_LIMIT_MS)
+        begun_ms = monotonic_ms()
+        kill = Child.kill
+
+        def kill_and_dawdle(child: Child) -> None:
+            kill(child)
+            stage.wait(
+                "takeover",
+                lambda: (0, 1, 2, 3) in [c.queue_ids for c in stage.list_changes(begun_ms)],
+                limit_ms=START_LIMIT_MS,
+            )
+
+        monkeypatch.setattr(Child, "kill", kill_and_dawdle)
+        since_ms = stage.kill()
+        stage.settle()
+        episode, changes = stage.measure(since_ms), stage.list_changes(since_ms)
+
+    assert [("member-2", (0, 1, 2, 3))] == [(c.member, c.queue_ids) for c in changes]
+    assert (2, 0) == (episode.moved, episode.double_ms)
+    assert episode.settled_ms is not None
+    assert episode.settled_ms >= changes[0].after_ms
+
+
+def test_last_of_several_changes_in_one_millisecond_counts(tmp_path: Path) -> None:
+    steps = [Assigned(at_ms=7, queue_ids=queue_ids) for queue_ids in [(), (3,), (0, 3)]]
+    member = MemberLog("member-2", "GID", tmp_path, assignments=steps)
+
+    assert (Change(2, "member-2", (0, 3), is_lost=False),) == list_changes([member], since_ms=5)
 
 
 def test_duplicate_id_is_diagnosed_and_cured() -> None:

@@ -150,6 +150,7 @@ def json_of_drill(report: Report) -> Json:
             "twice": report.twice,
         },
         "changes": [change._asdict() for change in report.changes],
+        "watched_ms": report.watched_ms,
         "late_work": None if report.late_work is None else report.late_work._asdict(),
         "before": json_of_group(report.before),
         "after": json_of_group(report.after),

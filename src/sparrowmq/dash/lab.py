@@ -165,7 +165,7 @@ async def show_lab(lab: Lab, visit: Visit) -> View:
             "messages": result["messages"],
             "members": tuple(columns.values()),
             "lines": _lines(result, columns, words),
-            "until_ms": _length_ms(result),
+            "until_ms": picture_length_ms(result),
         }
     return View(template="lab.html", title="Lab", tables=tables, context=context, news=SUBJECT)
 
@@ -227,8 +227,13 @@ def _course(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [*begun, *result["changes"]]
 
 
-def _length_ms(result: dict[str, Any]) -> int:
-    """Return how long the picture is: a little longer than the last change."""
+def picture_length_ms(result: dict[str, Any]) -> int:
+    """Return how long the picture is: a little longer than the last change, or all that was seen.
+
+    What still has no owner, or several, had so until the drill ended.
+    """
+    if result["phases"][-1]["settled_ms"] is None:
+        return int(result["watched_ms"])
     last = max((change["after_ms"] for change in result["changes"]), default=0)
     return int(last * 1.1) + _LEAD_MS
 
@@ -237,7 +242,7 @@ def _lines(
     result: dict[str, Any], columns: dict[str, MatrixColumn], words: Words
 ) -> Sequence[Line]:
     """Draw who had each queue from the event on."""
-    until_ms = _length_ms(result)
+    until_ms = picture_length_ms(result)
     span = TimeWindow(-_LEAD_MS, until_ms)
     queue_ids = sorted({r["queue_id"] for r in result["after"]["queues"] if r["topic"] == TOPIC})
     course = _course(result)

@@ -18,7 +18,7 @@ from sparrowmq.demo.logbook import (
     SessionStarted,
 )
 from sparrowmq.processes.logbook import EventTail, Failed
-from sparrowmq.processes.member_log import MemberLog
+from sparrowmq.processes.member_log import MemberLog, is_balanced
 from sparrowmq.processes.usage import Usage
 
 
@@ -174,10 +174,6 @@ class Board:
             for queue_id in range(self.queue_count)
         ]
 
-    def has_one_owner_each(self, group: str) -> bool:
-        """Return whether every queue has exactly one owner now."""
-        return all(len(owners) == 1 for owners in self.owners(group))
-
     def lag(self, group: str) -> list[int] | None:
         """Return how far a group was behind in each queue when last looked at."""
         if not self.lags:
@@ -185,9 +181,8 @@ class Board:
         return self.lags[-1].first if group == self.first_group else self.lags[-1].second
 
     def is_balanced(self, group: str) -> bool:
-        """Return whether each queue has one owner and the members' shares differ by at most one."""
-        shares = [len(m.owned) for m in self.members_of(group) if not m.state.is_over]
-        return bool(shares) and self.has_one_owner_each(group) and max(shares) - min(shares) <= 1
+        """Return whether a group's living members have even shares of all queues."""
+        return is_balanced(self.members_of(group), queue_count=self.queue_count)
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:

@@ -97,6 +97,7 @@ class Report:
         before, after: the group as seen from outside; `after` is what the doctor looked at.
         sent, consumed, twice: messages; those consumed more than once count in both.
         changes: who held what when, from the first event on.
+        watched_ms: how long after the first event the last measure was taken.
         late_work: of the member that was cut off, None if none was.
     """
 
@@ -109,6 +110,7 @@ class Report:
     consumed: int
     twice: int
     changes: tuple[Change, ...]
+    watched_ms: int
     late_work: LateWork | None
 
 
@@ -130,7 +132,7 @@ def run_drill(
         stage.start_member("1", listener_ms=script.listener_ms, can_be_cut=is_cut)
         for number in range(1, script.member_count):
             stage.start_member(str(number + 1))
-        stage.wait("one owner for each queue", stage.is_shared, limit_ms=START_LIMIT_MS)
+        stage.wait("even share for each member", stage.is_balanced, limit_ms=START_LIMIT_MS)
         before = stage.look(SHORT_LOOK_MS)
         on_event(script.story)
         since_ms = _strike(kind, stage)
@@ -148,6 +150,7 @@ def run_drill(
             since_ms = _cure(kind, stage)
             stage.settle()
             phases.append(Phase(script.cure, stage.measure(since_ms)))
+        watched_ms = monotonic_ms() - struck_ms
         sent, got = stage.finish(waits=kind is not DrillKind.SLOW)
         changes = stage.list_changes(struck_ms)
         late_work = stage.find_late_work(struck_ms, since_ms) if is_cut else None
@@ -161,6 +164,7 @@ def run_drill(
         consumed=len(sent & got.keys()),
         twice=sum(count > 1 for count in got.values()),
         changes=changes,
+        watched_ms=watched_ms,
         late_work=late_work,
     )
 

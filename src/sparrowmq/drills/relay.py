@@ -40,8 +40,8 @@ class Relay:
         self.name_server = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
     def cut(self) -> None:
-        """Forward nothing any more."""
-        self._loop.call_soon_threadsafe(self._is_open.clear)
+        """Forward nothing any more, from the return of this call on."""
+        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(_PATIENCE_S)
 
     def heal(self) -> None:
         """Forward again, first what was held up."""
@@ -66,6 +66,9 @@ class Relay:
         self._servers.append(server)
         host, port = server.sockets[0].getsockname()
         return f"{host}:{port}"
+
+    async def _cut(self) -> None:
+        self._is_open.clear()
 
     async def _stop(self) -> None:
         for server in self._servers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor.case import Case, examine
-from sparrowmq.doctor.timeline import Episode, Holding, measure, owners_of
+from sparrowmq.doctor.timeline import Episode, Holding, measure
 from sparrowmq.drills.relay import Relay
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.processes.crew import Child, Crew, ending_on_sigterm
-from sparrowmq.processes.member_log import Delivery, MemberLog, start_member
+from sparrowmq.processes.member_log import Delivery, MemberLog, is_balanced, start_member
 from sparrowmq.testing import EmbeddedCluster
 
 GROUP, TOPIC, BROKER = "GID_drill", "drill", "broker-a"
@@ -126,8 +126,9 @@ class Stage:
 
     def kill(self) -> int:
         """Kill the first member."""
-        self._children[0].kill()
+        # Before the kill: by the time the process is reaped, the others may have its queues.
         at_ms = monotonic_ms()
+        self._children[0].kill()
         self._members[0].mark_killed(at_ms)
         return at_ms
 
@@ -166,24 +167,23 @@ class Stage:
         finally:
             driver.close()
 
-    def is_shared(self) -> bool:
-        """Return whether every queue has one owner, and every member a queue."""
-        owners = self._owners()
-        sharing = min(len(self._members), len(self._queues))
-        return all(len(names) == 1 for names in owners) and len(set(owners)) == sharing
+    def is_balanced(self) -> bool:
+        """Return whether the members that are not cut off have even shares of all queues."""
+        members = [member for member in self._members if member.name != self._cut_off]
+        return is_balanced(members, queue_count=len(self._queues))
 
     def has_share(self) -> bool:
         """Return whether the newest member has been assigned queues, or none."""
         return bool(self._members[-1].assignments)
 
     def settle(self) -> None:
-        """Wait until queues have one owner each and have not moved for a while, or the limit."""
+        """Wait until the group is balanced and no queue has moved for a while, or the limit."""
         start_ms = monotonic_ms()
         pause = threading.Event()
         while monotonic_ms() - start_ms < SETTLE_LIMIT_MS:
-            changed_ms = max(holding.at_ms for holding in self._holdings())
-            is_single = all(len(names) == 1 for names in self._owners())
-            if is_single and monotonic_ms() - max(changed_ms, start_ms) >= QUIET_MS:
+            changed_ms = self._holdings()[-1].at_ms
+            is_quiet = monotonic_ms() - max(changed_ms, start_ms) >= QUIET_MS
+            if is_quiet and self.is_balanced():
                 return
             pause.wait(_POLL_S)
 
@@ -214,28 +214,9 @@ class Stage:
         return sent, self._deliveries()
 
     def list_changes(self, since_ms: int) -> tuple[Change, ...]:
-        """Return who held what from an event on; a member's changes of one breath are one."""
+        """Return who held what from an event on."""
         self._read()
-        found = sorted(
-            Change(each.at_ms - since_ms, member.name, each.queue_ids, each.is_lost)
-            for member in self._members
-            for each in member.assignments
-            if each.at_ms >= since_ms
-        )
-        changes: dict[tuple[str, int, bool], Change] = {}
-        latest: dict[str, Change] = {}
-        for change in found:
-            before = latest.get(change.member)
-            start_ms = change.after_ms
-            if (
-                before is not None
-                and before.is_lost == change.is_lost
-                and start_ms - before.after_ms < BREATH_MS
-            ):
-                start_ms = before.after_ms
-            latest[change.member] = change._replace(after_ms=start_ms)
-            changes[change.member, start_ms, change.is_lost] = latest[change.member]
-        return tuple(sorted(changes.values()))
+        return list_changes(self._members, since_ms=since_ms)
 
     def find_late_work(self, cut_ms: int, healed_ms: int) -> LateWork:
         """Return what the first member's listener got while the member was cut off."""
@@ -264,13 +245,37 @@ class Stage:
         found = [holding for member in self._members for holding in member.holdings(self._queues)]
         return sorted([*found, *self._noted], key=lambda holding: holding.at_ms)
 
-    def _owners(self) -> list[tuple[str, ...]]:
-        held = {h.member: h.queues for h in self._holdings() if h.member != self._cut_off}
-        return list(owners_of(held, self._queues).values())
-
     def _read(self) -> None:
         for member in self._members:
             member.read()
+
+
+def list_changes(members: Iterable[MemberLog], *, since_ms: int) -> tuple[Change, ...]:
+    """Return the members' changes from an event on; a member's changes of one breath are one."""
+    # By time alone: of several in one millisecond, the member's last one counts.
+    found = sorted(
+        (
+            Change(each.at_ms - since_ms, member.name, each.queue_ids, each.is_lost)
+            for member in members
+            for each in member.assignments
+            if each.at_ms >= since_ms
+        ),
+        key=lambda change: change.after_ms,
+    )
+    changes: dict[tuple[str, int, bool], Change] = {}
+    latest: dict[str, Change] = {}
+    for change in found:
+        before = latest.get(change.member)
+        start_ms = change.after_ms
+        if (
+            before is not None
+            and before.is_lost == change.is_lost
+            and start_ms - before.after_ms < BREATH_MS
+        ):
+            start_ms = before.after_ms
+        latest[change.member] = change._replace(after_ms=start_ms)
+        changes[change.member, start_ms, change.is_lost] = latest[change.member]
+    return tuple(sorted(changes.values(), key=lambda change: change.after_ms))
 
 
 class _Sender:

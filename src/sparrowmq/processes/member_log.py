@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -175,6 +175,18 @@ class MemberLog:
         """Note that it was killed; it cannot write this down itself."""
         self.read()
         self.ended_ms, self.state = at_ms, MemberState.KILLED
+
+
+def is_balanced(members: Iterable[MemberLog], *, queue_count: int) -> bool:
+    """Return whether each queue has one owner, and the shares of living members are even.
+
+    Shares that differ by at most one are even. While queues move one after another, each may have
+    one owner for a moment, and the shares are not even yet.
+    """
+    shares = [member.owned for member in members if not member.state.is_over]
+    owned = sorted(queue_id for share in shares for queue_id in share)
+    counts = [len(share) for share in shares]
+    return owned == list(range(queue_count)) and max(counts) - min(counts) <= 1
 
 
 def start_member(
