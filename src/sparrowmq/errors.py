@@ -20,9 +20,7 @@ SparrowError                      retriable = outcome_unknown = refresh_route = 
 ├── SendFailed                    every attempt failed (outcome_unknown if one of them is)
 ├── BufferFull                    too much waits to be sent (retriable)
 └── StoreError
-    ├── CorruptRecord(position)
-    ├── StoreFull
-    └── StoreClosed
+    └── CorruptRecord(position)
 ```
 
 Retry loops read the three class flags and never a list of classes:
@@ -203,11 +201,3 @@ class CorruptRecord(StoreError):
     def __init__(self, message: str, *, position: int) -> None:
         super().__init__(message)
         self.position = position
-
-
-class StoreFull(StoreError):
-    """No space is left for another record."""
-
-
-class StoreClosed(StoreError):
-    """The store is closed, or refuses writes after a failed flush."""

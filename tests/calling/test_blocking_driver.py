@@ -100,7 +100,7 @@ def test_served_driver_runs_tasks_and_calls_of_other_threads(
 ) -> None:
     server = serve()
     stop = Event()
-    serving = Result(lambda: blocking.serve_until(stop))
+    serving = Result(lambda: blocking.run(wait(stop)))
 
     spawned = threading.Event()
     task = blocking.spawn(call(spawned.set), name="spawned")
@@ -125,7 +125,7 @@ def test_cancel_from_another_thread_ends_a_task(blocking: BlockingDriver) -> Non
             raise
 
     stop = Event()
-    serving = Result(lambda: blocking.serve_until(stop))
+    serving = Result(lambda: blocking.run(wait(stop)))
     task = blocking.spawn(victim(), name="victim")
     assert begun.wait(PATIENCE_S)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.calling.channel import IDLE_MS, Channel
-from sparrowmq.calling.effects import Effect, Invoke, Oneway, Operation, invoke, oneway
+from sparrowmq.calling.effects import Effect, Invoke, Oneway, Operation, invoke
 from sparrowmq.calling.scheduler import OperationTask, Scheduler
 from sparrowmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, TooManyInFlight
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -77,7 +77,7 @@ def ask() -> Operation[Any]:
 
 
 def tell() -> Operation[Any]:
-    return oneway("a:1", RemotingCommand(code=35), timeout_ms=3_000)
+    yield Oneway("a:1", RemotingCommand(code=35), 3_000)
 
 
 def test_requests_wait_for_the_connection_in_their_order() -> None:

@@ -19,13 +19,13 @@ from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
     Event,
+    Oneway,
     bounded,
     call,
     cancel,
     invoke,
     join,
     now,
-    oneway,
     sleep,
     spawn,
     timestamp,
@@ -58,6 +58,10 @@ def request(code: int = 10, body: bytes | None = None) -> RemotingCommand:
 def ask(address: str, body: bytes | None = None, timeout_ms: int = LONG_MS) -> Any:
     answer = yield from invoke(address, request(body=body), timeout_ms=timeout_ms)
     return answer.body
+
+
+def oneway(address: str, request: RemotingCommand, *, timeout_ms: int) -> Any:
+    yield Oneway(address, request, timeout_ms)
 
 
 def failure_of(operation: Any) -> Any:

@@ -9,7 +9,6 @@ import pytest
 from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.rules import diagnose
 from sparrowmq.doctor.snapshot import (
-    CLUSTERING,
     BrokerView,
     GroupSnapshot,
     HeldQueue,
@@ -43,7 +42,7 @@ class SeenGroup:
         topics: Sequence[str] = ("T",),
         brokers: Sequence[str] = ("broker-a",),
         interval_ms: int = 6_000,
-        model: str = CLUSTERING,
+        model: str = "CLUSTERING",
         strategy: str = "AVG",
         where: str = "CONSUME_FROM_FIRST_OFFSET",
         consume_type: str = "CONSUME_PASSIVELY",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import waiting
+from churn import least_moves
 from sparrowmq import PushConsumer
-from sparrowmq.simulation.churn import least_moves
 
 wait_until = partial(waiting.wait_until, timeout_s=60)
 

@@ -214,8 +214,6 @@ def test_rebalance_comes_every_twenty_seconds_and_after_one_while_it_fails() -> 
     member.rebalanced([TopicShare(TOPIC, None)], 20_010)
     assert [] == of_type(member.due(21_009), Rebalance)
     assert [Rebalance()] == of_type(member.due(21_010), Rebalance)
-    member.rebalance_failed(21_020)
-    assert [Rebalance()] == of_type(member.due(22_020), Rebalance)
 
 
 def test_notification_commits_first_and_rebalances_at_once() -> None:
@@ -257,7 +255,6 @@ def test_failed_or_missing_list_changes_nothing() -> None:
 
     plan = member.rebalanced([TopicShare(TOPIC, None)], 5)
     member.rebalanced([], 6)
-    member.rebalance_failed(7)
 
     assert RebalancePlan((), (), (Q0, Q1)) == plan
     assert (Q0, Q1) == member.assigned

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batches import decode_batch
 from golden import each_case
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import CompressionType, MessageExt
@@ -25,7 +26,6 @@ from sparrowmq.protocol.properties import (
 from sparrowmq.protocol.record import (
     BatchEntry,
     Record,
-    decode_batch,
     decode_host,
     decode_messages,
     decode_record,

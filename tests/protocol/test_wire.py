@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from batches import decode_batch
 from golden import each_case
 from sparrowmq.protocol import bodies, headers
 from sparrowmq.protocol.bodies import decode_body, encode_body
@@ -14,7 +15,7 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.headers import decode_header, encode_header
-from sparrowmq.protocol.record import decode_batch, decode_messages, encode_batch
+from sparrowmq.protocol.record import decode_messages, encode_batch
 from sparrowmq.protocol.register_body import decode_register_body, encode_register_body
 
 R = RequestCode

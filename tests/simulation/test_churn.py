@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from churn import least_moves, run_churn, run_storm
 from sparrowmq.broker import broker
 from sparrowmq.broker.processors import clients
 from sparrowmq.broker.state import BrokerState
@@ -13,7 +14,6 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Request
-from sparrowmq.simulation.churn import least_moves, run_churn, run_storm
 
 EVENTS = 15
 # A member is told of another at once; the rest is a look at the owners and a handover.

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
+from batches import decode_batch
 from sparrowmq.protocol.properties import parse_properties
-from sparrowmq.protocol.record import decode_batch
 from sparrowmq.spark.row_encoding import encode_rows
 from sparrowmq.spark.write_ids import SHORT_BYTES_MAX, WriteIds
 

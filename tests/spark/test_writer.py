@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from batches import decode_batch
 from sparrowmq import Admin, MessageQueue
 from sparrowmq.errors import (
     ConfigError,
@@ -20,7 +21,6 @@ from sparrowmq.errors import (
     UsageError,
 )
 from sparrowmq.protocol.properties import parse_properties
-from sparrowmq.protocol.record import decode_batch
 from sparrowmq.spark import writer
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.cluster import connect, disconnect

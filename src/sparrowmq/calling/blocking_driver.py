@@ -6,7 +6,7 @@ that starts with the first `Call`. There are two ways to use the driver:
 - *One-shot*: a producer, a Spark executor or a command calls `run(operation)`. The calling thread
   runs this operation and all spawned ones until the operation is done. Between two calls nothing
   runs; bytes that came meanwhile are read when the next call begins.
-- *Served*: a push consumer gives the driver a thread that calls `serve_until(event)`. Spawned tasks
+- *Served*: a push consumer gives the driver a thread that runs the member's loop. Spawned tasks
   then run all the time.
 
 Threads may share a driver. The first thread that calls `run` leads: it runs the scheduler for all
@@ -15,7 +15,7 @@ done, the leader passes the lead to a thread that still waits. Concurrent calls 
 connection and overlap, which a lock around `run` would not allow, and no background thread is
 needed.
 
-Only the leading thread may use the driver, except for `run`, `serve_until`, `spawn`, `cancel`,
+Only the leading thread may use the driver, except for `run`, `spawn`, `cancel`,
 `call_soon_threadsafe` and `close`. `Event.set`, `on_request` and `on_connection_lost` belong to the
 leading thread too.
 """
@@ -40,7 +40,6 @@ from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
     Effect,
-    Event,
     Invoke,
     Oneway,
     Operation,
@@ -202,13 +201,6 @@ class BlockingDriver:
             if answer is not None:
                 return answer
         return self.run(effects.invoke(address, request.command(), timeout_ms=timeout_ms))
-
-    def serve_until(self, event: Event) -> None:
-        """Run all tasks until the event is set, by a task or through `call_soon_threadsafe`.
-
-        Raises: UsageError if the driver is closed meanwhile.
-        """
-        self.run(effects.wait(event), name="serve")
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it runs while a thread leads. From any thread."""

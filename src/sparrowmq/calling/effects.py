@@ -203,11 +203,6 @@ def invoke(
     return reply
 
 
-def oneway(address: str, request: RemotingCommand, *, timeout_ms: int) -> Operation[None]:
-    """Yield `Oneway`."""
-    yield Oneway(address, request, timeout_ms)
-
-
 def sleep(duration_ms: int) -> Operation[None]:
     """Yield `Sleep`."""
     yield Sleep(duration_ms)

@@ -15,7 +15,6 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import queue_order
 
-CLUSTERING = "CLUSTERING"
 BROADCASTING = "BROADCASTING"
 
 

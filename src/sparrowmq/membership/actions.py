@@ -21,7 +21,7 @@ class Heartbeat(NamedTuple):
 
 
 class Rebalance(NamedTuple):
-    """Find our share of every topic's queues. Then `rebalanced` or `rebalance_failed`."""
+    """Find our share of every topic's queues. Then `rebalanced`."""
 
 
 class Acquire(NamedTuple):

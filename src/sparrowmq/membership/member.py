@@ -341,10 +341,6 @@ class GroupMember:
         self._rebalance.end(now_ms, next_in_ms=next_in_ms)
         return self._apply_targets(targets, now_ms)
 
-    def rebalance_failed(self, now_ms: int) -> None:
-        """Keep all queues and rebalance again: the members could not be listed."""
-        self._rebalance.end(now_ms, next_in_ms=REBALANCE_RETRY_MS)
-
     def _apply_targets(
         self, targets: Mapping[str, tuple[MessageQueue, ...]], now_ms: int
     ) -> RebalancePlan:

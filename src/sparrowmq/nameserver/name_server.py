@@ -30,6 +30,7 @@ from sparrowmq.protocol.headers import (
     DeleteKVConfigRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
@@ -372,7 +373,7 @@ def get_kv(server: NameServer, request: Request) -> Sequence[Output]:
             f"No config item, Namespace: {header.namespace} Key: {header.key}",
             ext_fields={},
         )
-    return answer(request, ext_fields={"value": value})
+    return answer(request, ext_fields=encode_header(GetKVConfigResponseHeader(value=value)))
 
 
 def delete_kv(server: NameServer, request: Request) -> Sequence[Output]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from struct import pack
-from typing import NamedTuple
 
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 
@@ -35,17 +34,6 @@ _ID_BYTES_V6 = 28
 # MessageClientIDSetter: a clock that stepped back by less than this counts as standing still.
 _CLOCK_STEP_BACK_MS_MAX = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class UniqId(NamedTuple):
-    """What a uniq id says of its origin; `timestamp_ms` is right for ids of the last month."""
-
-    ip: bytes
-    process_id: int
-    process_number: int
-    span_ms: int
-    counter: int
-    timestamp_ms: int
 
 
 def encode_offset_msg_id(store_host: bytes, position: int) -> str:
@@ -145,30 +133,6 @@ class UniqIdGenerator:
         self._month_start_ms, self._month_end_ms = month_bounds(
             timestamp_ms, utc_offset_ms=self._utc_offset_ms
         )
-
-
-def decode_uniq_id(text: str, *, timestamp_ms: int, utc_offset_ms: int = 0) -> UniqId:
-    """Read a uniq id.
-
-    Args:
-        timestamp_ms: now; an id that would lie after it belongs to the month before.
-    Raises: RemoteProtocolError if the text is no such id.
-    """
-    data = _decode_hex(text)
-    ip, rest = data[:-12], data[-12:]
-    # Unsigned, as Java reads it: 31 days are more milliseconds than a signed int holds.
-    span_ms = int.from_bytes(rest[6:10], "big")
-    start_ms, _ = month_bounds(timestamp_ms, utc_offset_ms=utc_offset_ms)
-    if start_ms + span_ms >= timestamp_ms:
-        start_ms, _ = month_bounds(start_ms - 1, utc_offset_ms=utc_offset_ms)
-    return UniqId(
-        ip=ip,
-        process_id=int.from_bytes(rest[0:2], "big"),
-        process_number=int.from_bytes(rest[2:6], "big", signed=True),
-        span_ms=span_ms,
-        counter=int.from_bytes(rest[10:12], "big"),
-        timestamp_ms=start_ms + span_ms,
-    )
 
 
 def month_bounds(timestamp_ms: int, *, utc_offset_ms: int = 0) -> tuple[int, int]:

@@ -560,17 +560,6 @@ def encode_batch(entries: Iterable[tuple[int, bytes, str]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(body: bytes) -> list[BatchEntry]:
-    """Read the body of SEND_BATCH_MESSAGE.
-
-    Raises: RemoteProtocolError if it is malformed.
-    """
-    return [
-        BatchEntry(flag, body[at : properties_at - 2], body[properties_at:end].decode())
-        for flag, at, properties_at, end in scan_batch(body)
-    ]
-
-
 def scan_batch(body: bytes) -> list[BatchSpan]:
     """Find the messages in the body of SEND_BATCH_MESSAGE.
 

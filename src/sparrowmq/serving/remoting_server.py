@@ -274,7 +274,7 @@ class RemotingServer:
         """Register an accepted connection, unless there are too many; None refuses it."""
         self._accepted += 1
         if (
-            len(self._links) >= self._limits.connections_max
+            self.connection_count >= self._limits.connections_max
             or _descriptor(link.transport) >= self._descriptors_max
         ):
             self._refused += 1
@@ -410,7 +410,7 @@ class RemotingServer:
                 "%d connections refused: %d are open, and the process may have %d descriptors "
                 "for connections; raise the limit (ulimit -n) if clients need more",
                 self._refused,
-                len(self._links),
+                self.connection_count,
                 self._descriptors_max,
             )
             self._refused = 0

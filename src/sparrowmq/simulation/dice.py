@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -21,10 +21,6 @@ class Dice(Protocol):
 
     def choice(self, seq: Sequence[T], /) -> T:
         """Return one element."""
-        ...
-
-    def shuffle(self, x: MutableSequence[Any], /) -> None:
-        """Bring elements into any order."""
         ...
 
     def expovariate(self, lambd: float, /) -> float:

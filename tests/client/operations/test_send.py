@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from batches import decode_batch
 from hostile import altered
 from play import Handler, Play
 from sparrowmq.client.config import ProducerConfig
@@ -40,7 +41,6 @@ from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, enc
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.message_id import UniqIdGenerator
-from sparrowmq.protocol.record import decode_batch
 
 NAME_SERVER = "ns:1"
 SENDS = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}

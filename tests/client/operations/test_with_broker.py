@@ -76,6 +76,13 @@ def test_pull_of_a_whole_queue_takes_large_steps(
     assert 1_024 == len(decode_messages(result.records, broker_name="broker-a").messages)
 
 
+def stored_ms(run: Run, cluster: EmbeddedCluster, queue: MessageQueue, offset: int) -> int:
+    header = make_pull_header("GID_offsets", queue, offset=offset, count_max=1)
+    records = run(pull(cluster.broker, header)).records
+    (message,) = decode_messages(records, broker_name="broker-a").messages
+    return message.store_timestamp_ms
+
+
 def test_offsets_of_queue_and_group(run: Run, cluster: EmbeddedCluster, topic: str) -> None:
     queue = MessageQueue(topic, "broker-a", 1)
     publisher = publisher_of(cluster.name_server)
@@ -85,21 +92,15 @@ def test_offsets_of_queue_and_group(run: Run, cluster: EmbeddedCluster, topic: s
 
     assert 0 == run(offsets.min_offset(cluster.broker, queue))
     assert 3 == run(offsets.max_offset(cluster.broker, queue))
-    earliest = run(offsets.earliest_timestamp(cluster.broker, queue))
-    # Messages of one millisecond are all as good an answer.
+    earliest = stored_ms(run, cluster, queue, 0)
     found = run(offsets.search_offset(cluster.broker, queue, timestamp_ms=earliest))
-    header = make_pull_header("GID_offsets", queue, offset=found, count_max=1)
-    (message,) = decode_messages(
-        run(pull(cluster.broker, header)).records, broker_name="broker-a"
-    ).messages
-    assert earliest == message.store_timestamp_ms
+    # Messages of one millisecond are all as good an answer.
+    assert earliest == stored_ms(run, cluster, queue, found)
     assert 2 == run(offsets.search_offset(cluster.broker, queue, timestamp_ms=earliest + 10**9))
     run(offsets.update_offset(cluster.broker, "GID_offsets", queue=queue, offset=2))
     assert 2 == run(offsets.query_offset(cluster.broker, "GID_offsets", queue=queue))
     lags = run(administer.group_lag(directory, "GID_offsets", topic))
     assert QueueLag(queue, 3, 2, 1) == lags[1]
-    empty = MessageQueue(topic, "broker-a", 7)
-    assert run(offsets.earliest_timestamp(cluster.broker, empty)) is None
 
 
 def test_members_are_listed_until_they_leave(

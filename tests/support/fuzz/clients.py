@@ -72,7 +72,6 @@ OPERATIONS = (
     ),
     Asked(lambda: offsets.query_offset(BROKER, "G", queue=QUEUE), R.QUERY_CONSUMER_OFFSET),
     Asked(lambda: offsets.max_offset(BROKER, QUEUE), R.GET_MAX_OFFSET),
-    Asked(lambda: offsets.earliest_timestamp(BROKER, QUEUE), R.GET_EARLIEST_MSG_STORETIME),
     Asked(
         lambda: locks.lock_batch(BROKER, "G", client_id=CLIENT_ID, queues=[QUEUE]),
         R.LOCK_BATCH_MQ,

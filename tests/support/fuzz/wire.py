@@ -7,6 +7,7 @@ import inspect
 
 import msgspec
 
+from batches import decode_batch
 from fuzz.inputs import choose, to_fields, to_text
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import CompressionType
@@ -19,13 +20,11 @@ from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.header_codec import decode_header, encode_header
 from sparrowmq.protocol.message_id import (
     decode_offset_msg_id,
-    decode_uniq_id,
     encode_offset_msg_id,
 )
 from sparrowmq.protocol.properties import encode_properties, find_property, parse_properties
 from sparrowmq.protocol.record import (
     MAGIC_V1,
-    decode_batch,
     decode_messages,
     decode_record,
     encode_batch,
@@ -227,5 +226,3 @@ def check_message_id(data: bytes) -> None:
     with contextlib.suppress(RemoteProtocolError):
         host, position = decode_offset_msg_id(text)
         assert text.upper() == encode_offset_msg_id(host, position)
-    with contextlib.suppress(RemoteProtocolError):
-        decode_uniq_id(text, timestamp_ms=NOON_MS)

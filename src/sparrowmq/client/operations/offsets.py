@@ -17,8 +17,6 @@ from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import ConsumerOffsetTable, TopicStatsTable, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
-    GetEarliestMsgStoretimeRequestHeader,
-    GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
@@ -147,16 +145,6 @@ def search_offset(
     return _check(
         decode_header(SearchOffsetResponseHeader, reply.ext_fields).offset, queue, address
     )
-
-
-def earliest_timestamp(
-    address: str, queue: MessageQueue, *, timeout_ms: int = INVOKE_TIMEOUT_MS
-) -> Operation[int | None]:
-    """Return the wall-clock time of the oldest message of the queue; None if it is empty."""
-    header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-    code = RequestCode.GET_EARLIEST_MSG_STORETIME
-    reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
-    return decode_header(GetEarliestMsgStoretimeResponseHeader, reply.ext_fields).timestamp_ms
 
 
 def _check(offset: int, queue: MessageQueue, address: str) -> int:
