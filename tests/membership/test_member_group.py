@@ -8,6 +8,7 @@ In order also, at each delivery: one call for a queue at a time, and none before
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from sparrowmq.membership.actions import (
     AskMembers,
     Commit,
     Deliver,
+    Fact,
     Heartbeat,
     Leave,
     Pull,
@@ -38,6 +40,7 @@ from sparrowmq.membership.actions import (
 from sparrowmq.membership.in_order import OrderlyOutcome
 from sparrowmq.membership.member import GroupMember, TopicShare
 from sparrowmq.membership.member_config import MemberConfig
+from sparrowmq.membership.process_queue import FlowLimits
 from sparrowmq.model import ConsumeOrderlyStatus, MessageExt, MessageQueue
 from sparrowmq.model.queue import java_order
 from sparrowmq.strategies.averagely import AllocateMessageQueueAveragely
@@ -79,7 +82,7 @@ class World:
         self.members: dict[str, GroupMember] = {}
         self.under_way: list[tuple[str, Action]] = []
         self.held: list[tuple[int, str, Pull]] = []
-        self.joined_count = 0
+        self.joined_count = self.begun_count = 0
         self.stuck_count: Counter[str] = Counter()
         self.is_healed = False
         # Queues whose lock ran out at a member: its listener may still run.
@@ -125,6 +128,9 @@ class World:
 
     def begin_due(self) -> None:
         for cid, member in tuple(self.members.items()):
+            self.begun_count += 1
+            if self.begun_count % 64 == 0:
+                self.check_quiet(member)
             actions = member.due(self.now_ms)
             facts = member.take_facts()
             self.lost |= {(cid, fact.queue) for fact in facts if isinstance(fact, QueueLost)}
@@ -141,6 +147,17 @@ class World:
         ready = [held for held in self.held if self.has_answer(*held)]
         self.held = [held for held in self.held if held not in ready]
         self.under_way += [(cid, action) for _, cid, action in ready]
+
+    def check_quiet(self, member: GroupMember) -> None:
+        """Check that queues which are left out of a round have nothing to do in it."""
+        for owned in member.owned_queues():
+            if owned.quiet_until_ms > self.now_ms:
+                found: list[Action] = []
+                facts: list[Fact] = []
+                copy.deepcopy(owned).collect(
+                    self.now_ms, found, facts, flow=FlowLimits(), may_acquire=True
+                )
+                assert ([], []) == (found, facts), owned.queue
 
     def has_answer(self, held_until_ms: int, _: str, action: Pull) -> bool:
         return held_until_ms <= self.now_ms or action.offset < self.ends[action.queue]

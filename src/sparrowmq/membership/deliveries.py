@@ -105,7 +105,10 @@ class Deliveries:
     def end(self, delivery_id: int) -> OwnedQueue | None:
         """Note that a call has returned; return its queue, None if the return was noted before."""
         call = self._under_way.pop(delivery_id, None)
-        return None if call is None else call.owned
+        if call is None:
+            return None
+        call.owned.quiet_until_ms = 0
+        return call.owned
 
     def end_all(self, deliveries: Sequence[Deliver]) -> dict[OwnedQueue, list[Deliver]]:
         """Note that calls have returned; return those not noted before, by owned queue."""
@@ -118,4 +121,5 @@ class Deliveries:
                 found[call.owned].append(delivery)
             else:
                 found[call.owned] = [delivery]
+                call.owned.quiet_until_ms = 0
         return found

@@ -146,8 +146,9 @@ class GroupMember:
             self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
             self._send_back_expired(now_ms)
         flow = None if self.is_suspended else self._config.flow
-        acquiring = sum(owned.is_acquiring(now_ms) for owned in self._queues.values())
-        in_hand = list(self._queues.values())
+        # None of the quiet queues is being acquired or released.
+        in_hand = [owned for owned in self._queues.values() if owned.quiet_until_ms <= now_ms]
+        acquiring = sum(owned.is_acquiring(now_ms) for owned in in_hand)
         for owned in in_hand:
             was_acquiring = owned.is_acquiring(now_ms)
             may_acquire = acquiring < ACQUIRES_MAX
@@ -179,10 +180,11 @@ class GroupMember:
             candidates.append(self._expiry_due_ms)
         if self.locks_queues:
             candidates.append(self._locks.next_due_ms(self._queues.values(), now_ms))
-        candidates += [
-            owned.next_due_ms(now_ms, may_acquire=self._may_acquire)
-            for owned in self._queues.values()
-        ]
+        for owned in self._queues.values():
+            due_ms = owned.quiet_until_ms
+            if due_ms <= now_ms:
+                due_ms = owned.next_due_ms(now_ms, may_acquire=self._may_acquire)
+            candidates.append(due_ms)
         return min(candidates)
 
     def take_facts(self) -> list[Fact]:
@@ -297,7 +299,7 @@ class GroupMember:
             self._is_known = True
             # The heartbeat makes the group's retry topic.
             self._route_retry_ms = ROUTE_RETRY_FIRST_MS
-        for owned in self._queues.values():
+        for owned in self._all():
             owned.hurry(now_ms)
 
     def registration_missing(self, now_ms: int) -> None:
@@ -308,7 +310,7 @@ class GroupMember:
         """Send a heartbeat and commit again: the broker may have been restarted."""
         self.heartbeat.ask(now_ms)
         self._locks.renew_soon(now_ms)
-        for owned in self._queues.values():
+        for owned in self._all():
             if owned.queue.broker_name in broker_names:
                 owned.forget_committed()
 
@@ -316,7 +318,7 @@ class GroupMember:
 
     def notified(self, now_ms: int) -> None:
         """Commit and rebalance: the group's members have changed."""
-        for owned in self._queues.values():
+        for owned in self._all():
             owned.commit_soon(now_ms)
         self._rebalance.ask(now_ms)
 
@@ -351,7 +353,7 @@ class GroupMember:
         self._wanted.update(targets)
         target = {queue for queues in self._wanted.values() for queue in queues}
         plan = reconcile(self.assigned, target)
-        for owned in self._queues.values():
+        for owned in self._all():
             if owned.queue not in target:
                 owned.revoke(now_ms, drain_timeout_ms=self._config.drain_timeout_ms)
         for queue in plan.acquire:
@@ -444,6 +446,7 @@ class GroupMember:
         self, action: RenewLocks, *, held: Collection[MessageQueue] | None, now_ms: int
     ) -> None:
         """Take in the broker's list of our locks; `held` is None if the broker did not answer."""
+        self._all()
         for queue in action.queues:
             owned = self._queues.get(queue)
             if owned is not None:
@@ -456,6 +459,7 @@ class GroupMember:
         self, action: AskMembers, *, in_hand: Collection[MessageQueue] | None, now_ms: int
     ) -> None:
         """Take in the queues that other members have in hand; None if a member did not answer."""
+        self._all()
         refused = [self._queues[queue] for queue in action.queues if queue in self._queues]
         self._locks.members_asked(refused, in_hand, now_ms)
 
@@ -621,13 +625,23 @@ class GroupMember:
             owned.commit_failed(now_ms)
 
     def _find(self, queue: MessageQueue, epoch: int) -> OwnedQueue | None:
+        """Return a queue to which something has happened, if it is still the one of that epoch."""
         owned = self._queues.get(queue)
-        return owned if owned is not None and owned.epoch == epoch else None
+        if owned is None or owned.epoch != epoch:
+            return None
+        owned.quiet_until_ms = 0
+        return owned
+
+    def _all(self) -> Collection[OwnedQueue]:
+        """Return the queues in hand, to all of which something happens."""
+        for owned in self._queues.values():
+            owned.quiet_until_ms = 0
+        return self._queues.values()
 
     def _send_back_expired(self, now_ms: int) -> None:
         if self._config.is_broadcasting or self._config.is_orderly:
             return
-        for owned in self._queues.values():
+        for owned in self._all():
             if owned.state is QueueState.CONSUMING:
                 owned.backs.add_expired(now_ms, timeout_ms=self._config.consume_timeout_ms)
 

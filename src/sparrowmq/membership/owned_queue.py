@@ -8,7 +8,9 @@ group's committed offset has not changed meanwhile, consumption goes on where it
 
 `collect` works out the next actions from the state each time. Nothing has to be scheduled, so no
 queue stops because a timer was forgotten. A request under way counts as lost after a bound, so an
-answer that never comes does not stop the queue either.
+answer that never comes does not stop the queue either. A queue that is consumed is left out of
+rounds until something happens to it or `quiet_until_ms` has come: a member has many queues, and
+most rounds are about one of them.
 """
 
 from __future__ import annotations
@@ -98,6 +100,7 @@ class OwnedQueue:
         "lease",
         "process_queue",
         "queue",
+        "quiet_until_ms",
         "state",
     )
 
@@ -136,6 +139,8 @@ class OwnedQueue:
         # When the deliveries under way are no longer waited for; in COMMITTING, the last commit.
         self._deadline_ms = 0
         self._has_abandoned_pull = False
+        # Until then `collect` adds nothing unless an event comes, which sets it to 0.
+        self.quiet_until_ms = 0
 
     @property
     def is_draining(self) -> bool:
@@ -211,6 +216,9 @@ class OwnedQueue:
             if not self.backs.are_settled:
                 self._collect_backs(now_ms, actions)
                 self.backs.retry(now_ms)
+            if flow is not None and self._acquire.started_ms is None:
+                # While pulls pause, those that are due wait, and no event ends that.
+                self.quiet_until_ms = self.next_due_ms(now_ms, may_acquire=may_acquire)
         elif self.is_draining and is_fenced:
             facts.append(QueueLost(self.queue))
             self._end()

@@ -73,4 +73,6 @@ class RepeatedJob:
 
     def next_due_ms(self, now_ms: int) -> int:
         """Return when the next run may begin if no event comes first."""
-        return now_ms + self.lost_ms if self.started_ms is not None else self.due_ms
+        if self.started_ms is None or not self.is_under_way(now_ms):
+            return self.due_ms
+        return self.started_ms + self.lost_ms + 1
