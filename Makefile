@@ -80,9 +80,10 @@ soak: setup ## minutes of cuts and restarts, in network namespaces
 	$(BIN)/python -m pytest -m interop -rsP tests/interop/test_soak.py
 
 # A query to Parquet and one from topic to topic, whose drivers, executors, Python workers and broker
-# are killed at random moments, SPARK_KILLS and SINK_KILLS times, several in each run of half a minute.
+# are killed at random moments, SPARK_KILLS and SINK_KILLS times, several in each run of half a
+# minute. Each run says what is sent, twice and lost so far.
 soak-spark: setup ## Spark killed SPARK_KILLS and SINK_KILLS times while it reads and writes
-	SPARK_KILLS=$(SPARK_KILLS) SINK_KILLS=$(SINK_KILLS) $(BIN)/python -m pytest -m interop -rsP \
+	SPARK_KILLS=$(SPARK_KILLS) SINK_KILLS=$(SINK_KILLS) $(BIN)/python -m pytest -m interop -rs -s \
 	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py
 
 # Inputs that break a decoder: MINUTES for each of TARGETS, which are all if none is named. An input

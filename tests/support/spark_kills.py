@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -10,10 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from sparrowmq import Message, MessageQueue, Producer
+from sparrowmq import LitePullConsumer, Message, MessageExt, MessageQueue, Producer
+from sparrowmq.spark.offsets import decode_offsets
 from sparrowmq.testing import EmbeddedCluster
 
 RUN_TIMEOUT_S = 400
@@ -124,6 +126,12 @@ class Campaign:
         # An executor is a process of its own in a cluster alone, whose start takes longer.
         return CLUSTER if self.runs % 2 else LOCAL
 
+    @property
+    def progress(self) -> str:
+        """The runs and kills up to now, in words."""
+        kinds = ", ".join(f"{count} of {victim}" for victim, count in self.tally.items())
+        return f"run {self.runs}, {sum(self.tally.values())} kills ({kinds})"
+
     def strike_often(self, job: Job, cluster: EmbeddedCluster, moment: Callable[[], float]) -> None:
         """Kill one thing after the other until the query ends, its driver last.
 
@@ -148,6 +156,29 @@ def produce(cluster: EmbeddedCluster, queues: int, first: int, count: int) -> No
         for number in range(first, first + count):
             queue = MessageQueue("in", "broker-a", number % queues)
             producer.send(Message("in", b"%d" % number), queue=queue)
+
+
+def committed_ends(checkpoint: Path) -> dict[MessageQueue, int]:
+    """Return where the last micro-batch that Spark holds for done ends; what is before is done."""
+    done = [int(path.name) for path in checkpoint.glob("commits/*") if path.name.isdigit()]
+    if not done:
+        return {}
+    lines = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()
+    return decode_offsets(json.loads(lines[-1]))
+
+
+def read_messages(cluster: EmbeddedCluster, ends: Mapping[MessageQueue, int]) -> list[MessageExt]:
+    """Return the messages of queues from the first on."""
+    found: list[MessageExt] = []
+    with LitePullConsumer("GID_kills_look", name_server=cluster.name_server) as consumer:
+        for queue, end in ends.items():
+            at = 0
+            while at < end:
+                messages = consumer.pull(queue, at, 1_000).messages
+                assert messages, f"{queue} has no message at {at}"
+                found += [each for each in messages if each.queue_offset < end]
+                at = messages[-1].queue_offset + 1
+    return found
 
 
 def strike(
