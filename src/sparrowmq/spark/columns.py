@@ -4,7 +4,9 @@ A pull answer is a buffer of records back to back. Decoding message by message i
 several microseconds per message. Here Python touches a message once, to find its start, and each
 requested column costs a few vector operations:
 
-- a fixed field is one gather of big-endian numbers at `start + its distance`;
+- the first 88 bytes of each record are copied side by side, for a processor waits longest for
+  memory that it has not read yet; a fixed field is then a column of these heads;
+- what stands behind a body, or behind an IPv6 host, is one gather of big-endian numbers;
 - a variable field is one Arrow `take`: the buffer itself, cut at every begin and end of the field,
   is seen as a binary array of which every second element is wanted, so bytes are copied once;
 - properties are taken into one text, whose separators (0x01, 0x02) NumPy finds all at once.
@@ -65,10 +67,31 @@ from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+Heads: TypeAlias = npt.NDArray[np.void]
 
 # A batch ends at this many inflated bytes. Together with the largest body after them, and with
 # Arrow's copy of both, a batch has 64 MiB at most.
 BATCH_INFLATED_BYTES = 16 * 1024 * 1024
+# What a record begins with if its hosts are IPv4; with IPv6 hosts, up to the first host.
+_HEAD = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">u4"),
+        ("body_crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("position", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+        ("born_host", "V8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction", ">i8"),
+        ("body_size", ">i4"),
+    ]
+)
 _BODY_COLUMNS = frozenset({"body", "value"})
 _RECORD_SIZE_MIN = 91
 _SIZE = struct.Struct(">i")
@@ -172,7 +195,7 @@ def _read_size(records: bytes, position: int) -> int:
     return size
 
 
-def gather_numbers(records: bytes, positions: Ints, kind: str) -> Ints:
+def gather_numbers(records: bytes | Bytes, positions: Ints, kind: str) -> Ints:
     """Read a number at each position; positions need no alignment."""
     dtype = np.dtype(kind)
     count = len(records) - dtype.itemsize + 1
@@ -182,9 +205,28 @@ def gather_numbers(records: bytes, positions: Ints, kind: str) -> Ints:
     return view[positions].astype(np.int64)
 
 
+def gather_heads(records: bytes, starts: Ints) -> Heads:
+    """Copy the first 88 bytes of each record, as an array with the fields of `_HEAD`.
+
+    Raises: RemoteProtocolError if the buffer ends before.
+    """
+    count = len(records) - _HEAD.itemsize + 1
+    beyond = np.flatnonzero(starts >= count)
+    if len(beyond):
+        raise RemoteProtocolError(
+            f"a record begins less than {_HEAD.itemsize} bytes before the end",
+            position=int(starts[beyond[0]]),
+        )
+    if len(starts) == 0:
+        return np.empty(0, _HEAD)
+    view = np.ndarray((count,), f"V{_HEAD.itemsize}", buffer=records, strides=(1,))
+    return view[starts].view(_HEAD)
+
+
 def store_timestamps_ms(records: bytes, starts: Ints) -> Ints:
     """Return the store time of each record."""
-    return gather_numbers(records, _lay_out(records, starts).store_timestamp_at, ">i8")
+    layout = _lay_out(records, starts, gather_heads(records, starts))
+    return gather_numbers(records, layout.store_timestamp_at, ">i8")
 
 
 def queue_offsets(records: bytes, starts: Ints) -> Ints:
@@ -196,7 +238,8 @@ def select_tags(records: bytes, starts: Ints, tags: frozenset[str]) -> Ints:
     """Return the starts of the records with one of the tags."""
     if len(starts) == 0:
         return starts
-    context = _Context(records, starts, _lay_out(records, starts), "", 0)
+    heads = gather_heads(records, starts)
+    context = _Context(records, starts, heads, _lay_out(records, starts, heads), "", 0)
     found = _decode_property(context, PROPERTY_TAGS)
     is_wanted = pc.call_function(
         "is_in", [found], options=pc.SetLookupOptions(pa.array(sorted(tags), type=pa.string()))
@@ -227,15 +270,18 @@ def decode_columns(
 
     Raises: RemoteProtocolError if a record contradicts its own sizes.
     """
-    layout = _lay_out(records, starts)
+    heads = gather_heads(records, starts)
+    layout = _lay_out(records, starts, heads)
     is_compressed = (layout.sys_flags & COMPRESSED) != 0
     if not is_compressed.any() or _BODY_COLUMNS.isdisjoint(schema.names):
-        yield _decode_rows(_Context(records, starts, layout, broker_name, partition), schema)
+        yield _decode_rows(_Context(records, starts, heads, layout, broker_name, partition), schema)
         return
     for rows, inflated in _inflate_rows(records, starts, layout, is_compressed, on_unreadable):
         part = _Layout(*[getattr(layout, name)[rows] for name in _Layout.__slots__])
         numbers = partition if isinstance(partition, int) else partition[rows]
-        context = _Context(records, starts[rows], part, broker_name, numbers, inflated=inflated)
+        context = _Context(
+            records, starts[rows], heads[rows], part, broker_name, numbers, inflated=inflated
+        )
         yield _decode_rows(context, schema)
 
 
@@ -312,6 +358,7 @@ class _Layout:
 class _Context:
     records: bytes
     starts: Ints
+    heads: Heads
     layout: _Layout
     broker_name: str
     partition: int | Ints
@@ -324,12 +371,12 @@ class _Context:
         return len(self.starts)
 
 
-def _lay_out(records: bytes, starts: Ints) -> _Layout:
+def _lay_out(records: bytes, starts: Ints, heads: Heads) -> _Layout:
     if len(starts) == 0:
         return _Layout(*[starts] * 10)
     size = len(records)
-    magic = gather_numbers(records, starts + 4, ">u4")
-    sys_flags = gather_numbers(records, starts + 36, ">i4")
+    magic = heads["magic"].astype(np.int64)
+    sys_flags = heads["sys_flag"].astype(np.int64)
     born_size = np.where(sys_flags & BORN_HOST_V6, 20, 8)
     store_size = np.where(sys_flags & STORE_HOST_V6, 20, 8)
     store_timestamp_at = starts + 48 + born_size
@@ -337,7 +384,10 @@ def _lay_out(records: bytes, starts: Ints) -> _Layout:
     reconsume_times_at = store_host_at + store_size
     body_at = reconsume_times_at + 16
     _check(body_at <= size, records, starts, "its header runs over the end")
-    body_end = body_at + gather_numbers(records, body_at - 4, ">i4")
+    if (sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)).any():
+        body_end = body_at + gather_numbers(records, body_at - 4, ">i4")
+    else:
+        body_end = body_at + heads["body_size"]
     _check(
         (body_at <= body_end) & (body_end + 3 <= size),
         records,
@@ -357,8 +407,12 @@ def _lay_out(records: bytes, starts: Ints) -> _Layout:
     fits = (is_v2 | (topic_end - topic_at <= TOPIC_BYTES_MAX)) & (properties_at <= size)
     _check(fits, records, starts, "its topic has no legal size")
     properties_end = properties_at + gather_numbers(records, topic_end, ">u2")
-    ends = starts + gather_numbers(records, starts, ">i4")
-    _check(properties_end == ends, records, starts, "its parts do not add up to its size")
+    _check(
+        properties_end == starts + heads["size"],
+        records,
+        starts,
+        "its parts do not add up to its size",
+    )
     return _Layout(
         sys_flags=sys_flags,
         store_timestamp_at=store_timestamp_at,
@@ -389,6 +443,13 @@ def _take(records: bytes | Bytes, begins: Ints, ends: Ints, kind: pa.DataType) -
     UTF-8.
     """
     count = len(begins)
+    width = int(ends[0] - begins[0]) if count else 0
+    if width and (ends - begins == width).all():
+        view = np.ndarray((len(records) - width + 1,), f"V{width}", buffer=records, strides=(1,))
+        cuts = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+        return pa.Array.from_buffers(
+            kind, count, [None, pa.py_buffer(cuts), pa.py_buffer(view[begins].view(np.uint8))]
+        )
     cuts = np.empty(2 * count + 1, dtype=np.int32)
     cuts[0] = 0
     cuts[1::2] = begins
@@ -420,13 +481,27 @@ def _constant(context: _Context, value: str | int, kind: pa.DataType) -> pa.Arra
     return pa.repeat(pa.scalar(value, type=kind), context.count)
 
 
-def _numbers(context: _Context, positions: Ints, kind: str, to: pa.DataType) -> pa.Array:
-    return pa.array(gather_numbers(context.records, positions, kind), type=pa.int64()).cast(to)
+def _numbers(context: _Context, name: str) -> pa.Array:
+    found = context.heads[name]
+    return pa.array(found.astype(found.dtype.newbyteorder("=")))
 
 
-def _instants(context: _Context, positions: Ints) -> pa.Array:
-    timestamps_ms = gather_numbers(context.records, positions, ">i8")
+def _instants(timestamps_ms: Ints) -> pa.Array:
     return pa.array(timestamps_ms * 1000, type=pa.int64()).view(_INSTANT)
+
+
+def _decode_born_timestamp(context: _Context) -> pa.Array:
+    return _instants(context.heads["born_timestamp"].astype(np.int64))
+
+
+def _decode_store_timestamp(context: _Context) -> pa.Array:
+    at = context.layout.store_timestamp_at
+    return _instants(gather_numbers(context.records, at, ">i8"))
+
+
+def _decode_reconsume_times(context: _Context) -> pa.Array:
+    times = gather_numbers(context.records, context.layout.reconsume_times_at, ">i4")
+    return pa.array(times.astype(np.int32))
 
 
 def _decode_body(context: _Context) -> pa.Array:
@@ -443,7 +518,7 @@ def _decode_body(context: _Context) -> pa.Array:
 def _decode_partition(context: _Context) -> pa.Array:
     if isinstance(context.partition, int):
         return _constant(context, context.partition, pa.int32())
-    return pa.array(context.partition, type=pa.int64()).cast(pa.int32())
+    return pa.array(context.partition.astype(np.int32))
 
 
 def _decode_topic(context: _Context) -> pa.Array:
@@ -514,7 +589,7 @@ def _split_parts(context: _Context) -> _Parts:
     layout = context.layout
     taken = _take(context.records, layout.properties_at - 1, layout.properties_end, pa.binary())
     cuts = np.frombuffer(taken.buffers()[1], dtype=np.int32)[: context.count + 1].astype(np.int64)
-    text: Bytes = np.frombuffer(taken.buffers()[2], dtype=np.uint8)[: cuts[-1]].copy()
+    text: Bytes = np.frombuffer(taken.buffers()[2], dtype=np.uint8)[: cuts[-1]]
     text[cuts[:-1]] = _PROPERTY_SEPARATOR
     before = np.flatnonzero(text == _PROPERTY_SEPARATOR)
     context.parts = _Parts(text, cuts, begins=before + 1, ends=np.append(before[1:], len(text)))
@@ -560,17 +635,26 @@ def _take_property(context: _Context, name: str, kind: pa.DataType) -> pa.Array:
     """Return the values of one property; the last of several in one text, as in Java."""
     parts = _split_parts(context)
     text, begins = parts.text, parts.begins
-    head = np.frombuffer(name.encode() + bytes([_NAME_VALUE_SEPARATOR]), dtype=np.uint8)
+    head = name.encode() + bytes([_NAME_VALUE_SEPARATOR])
     same = np.flatnonzero(parts.ends - begins > len(head))
-    for index, byte in enumerate(head):
-        same = same[text[begins[same] + index] == byte]
-    rows = parts.rows_of(begins[same])
+    at = 0
+    while at < len(head):
+        # As many bytes as fit in a number are compared at once.
+        width = next(each for each in (8, 4, 2, 1) if each <= len(head) - at)
+        wanted = int.from_bytes(head[at : at + width])
+        same = same[gather_numbers(text, begins[same] + at, f">u{width}") == wanted]
+        at += width
+    name_at = begins[same]
+    if (
+        len(same) == context.count
+        and ((parts.cuts[:-1] < name_at) & (name_at < parts.cuts[1:])).all()
+    ):
+        return _take(text, name_at + len(head), parts.ends[same], kind)
+    rows = parts.rows_of(name_at)
     if len(rows) > 1:
         is_last = np.append(rows[1:] != rows[:-1], True)
         same, rows = same[is_last], rows[is_last]
     values = _take(text, begins[same] + len(head), parts.ends[same], kind)
-    if len(rows) == context.count:
-        return values
     places = np.full(context.count, -1, dtype=np.int64)
     places[rows] = np.arange(len(rows))
     return values.take(pa.array(places, mask=places < 0))
@@ -647,29 +731,29 @@ def _has_repeats(names: pa.Array, rows: Ints) -> bool:
 _COLUMN_DECODERS: dict[str, Callable[[_Context], pa.Array]] = {
     "topic": _decode_topic,
     "brokerName": lambda c: _constant(c, c.broker_name, pa.string()),
-    "queueId": lambda c: _numbers(c, c.starts + 12, ">i4", pa.int32()),
-    "queueOffset": lambda c: _numbers(c, c.starts + QUEUE_OFFSET_AT, ">i8", pa.int64()),
-    "commitLogOffset": lambda c: _numbers(c, c.starts + POSITION_AT, ">i8", pa.int64()),
+    "queueId": lambda c: _numbers(c, "queue_id"),
+    "queueOffset": lambda c: _numbers(c, "queue_offset"),
+    "commitLogOffset": lambda c: _numbers(c, "position"),
     "msgId": _decode_msg_id,
     "offsetMsgId": _decode_offset_msg_id,
     "keys": lambda c: _decode_property(c, PROPERTY_KEYS),
     "tags": lambda c: _decode_property(c, PROPERTY_TAGS),
     "body": _decode_body,
-    "flag": lambda c: _numbers(c, c.starts + 16, ">i4", pa.int32()),
-    "sysFlag": lambda c: _numbers(c, c.starts + 36, ">i4", pa.int32()),
-    "bornTimestamp": lambda c: _instants(c, c.starts + 40),
-    "storeTimestamp": lambda c: _instants(c, c.layout.store_timestamp_at),
+    "flag": lambda c: _numbers(c, "flag"),
+    "sysFlag": lambda c: _numbers(c, "sys_flag"),
+    "bornTimestamp": _decode_born_timestamp,
+    "storeTimestamp": _decode_store_timestamp,
     "bornHost": lambda c: _hosts(c, c.starts + 48, c.layout.store_timestamp_at),
     "storeHost": lambda c: _hosts(c, c.layout.store_host_at, c.layout.reconsume_times_at),
-    "reconsumeTimes": lambda c: _numbers(c, c.layout.reconsume_times_at, ">i4", pa.int32()),
-    "storeSize": lambda c: _numbers(c, c.starts, ">i4", pa.int32()),
+    "reconsumeTimes": _decode_reconsume_times,
+    "storeSize": lambda c: _numbers(c, "size"),
     "properties": _decode_properties,
     "userProperties": _decode_user_properties,
     "key": _decode_keys_as_bytes,
     "value": _decode_body,
     "partition": _decode_partition,
-    "offset": lambda c: _numbers(c, c.starts + QUEUE_OFFSET_AT, ">i8", pa.int64()),
-    "timestamp": lambda c: _instants(c, c.starts + 40),
+    "offset": lambda c: _numbers(c, "queue_offset"),
+    "timestamp": _decode_born_timestamp,
     "timestampType": lambda c: _constant(c, 0, pa.int32()),
     "headers": _decode_headers,
 }

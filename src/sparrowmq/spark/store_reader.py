@@ -27,7 +27,6 @@ from sparrowmq.errors import (
     UnreadableMessage,
 )
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.record import POSITION_AT, QUEUE_OFFSET_AT
 from sparrowmq.spark.bounds import (
     Loss,
     OffsetChoice,
@@ -39,7 +38,7 @@ from sparrowmq.spark.columns import (
     Ints,
     arrow_schema,
     decode_columns,
-    gather_numbers,
+    gather_heads,
     select_tags,
     store_timestamps_ms,
 )
@@ -317,11 +316,12 @@ def _chunks(plan: _Plan, bases: Ints) -> Iterator[slice]:
 
 def _check(records: bytes, starts: Ints, part: _Plan, options: SourceOptions) -> None:
     """Check records against their entries."""
+    heads = gather_heads(records, starts)
     same = (
-        (gather_numbers(records, starts, ">i4") == part.sizes)
-        & (gather_numbers(records, starts + 12, ">i4") == part.queue_ids)
-        & (gather_numbers(records, starts + QUEUE_OFFSET_AT, ">i8") == part.queue_offsets)
-        & (gather_numbers(records, starts + POSITION_AT, ">i8") == part.positions)
+        (heads["size"] == part.sizes)
+        & (heads["queue_id"] == part.queue_ids)
+        & (heads["queue_offset"] == part.queue_offsets)
+        & (heads["position"] == part.positions)
     )
     if not same.all():
         at = int(np.argmin(same))
