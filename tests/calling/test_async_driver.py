@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -13,11 +14,12 @@ import pytest
 
 from frame_server import FrameServer, Peer, echo
 from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.calling.channel import SendAnswer
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
     Event,
+    Outcome,
     call,
     cancel,
     invoke,
@@ -269,14 +271,17 @@ def test_driver_belongs_to_one_loop() -> None:
 # Requests for which no task waits.
 
 
-def body_of(answer: SendAnswer) -> bytes | None:
+def body_of(answer: Outcome) -> bytes | None:
     assert isinstance(answer, RemotingCommand)
     return answer.body
 
 
-def send_request(body: bytes) -> SendRequest:
+async def ask_directly(
+    driver: AsyncDriver, address: str, body: bytes, *, timeout_ms: int = LONG_MS
+) -> Outcome:
     fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4)
-    return SendRequest(SendTemplate(fields), (0, 0, 0, 0), "", body)
+    request = SendRequest(SendTemplate(fields), (0, 0, 0, 0), "", body)
+    return await driver.ask(address, request, now_ms=monotonic_ms(), timeout_ms=timeout_ms)
 
 
 async def test_requests_without_tasks_are_answered_each_with_its_own(
@@ -284,12 +289,11 @@ async def test_requests_without_tasks_are_answered_each_with_its_own(
 ) -> None:
     server = serve()
     bodies = [b"%d" % number for number in range(200)]
-    requests = [send_request(body) for body in bodies]
 
     # The first ones wait for the connection.
     for _ in range(2):
         answers = await asyncio.gather(
-            *(driver.ask(server.address, request, timeout_ms=LONG_MS) for request in requests)
+            *(ask_directly(driver, server.address, body) for body in bodies)
         )
         assert bodies == [body_of(answer) for answer in answers]
 
@@ -308,13 +312,15 @@ async def test_request_without_a_task_runs_out_of_time(
             echo(peer, request)
 
     server = serve(hold)
-    await driver.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+    await ask_directly(driver, server.address, b"x")
 
-    with pytest.raises(InvokeTimeout, match=r"did not answer request 310 within 30 ms"):
-        await driver.ask(server.address, send_request(b"held"), timeout_ms=30)
+    outcome = await ask_directly(driver, server.address, b"held", timeout_ms=30)
+
+    assert isinstance(outcome, InvokeTimeout)
+    assert "did not answer request 310 within 30 ms" in str(outcome)
     # Its late answer is nobody's.
     held[0][0].reply(held[0][1], body=b"late")
-    answer = await driver.ask(server.address, send_request(b"y"), timeout_ms=30_000)
+    answer = await ask_directly(driver, server.address, b"y", timeout_ms=30_000)
 
     assert b"y" == body_of(answer)
 
@@ -325,10 +331,9 @@ async def test_request_without_a_task_ends_with_its_connection(
     server = serve(
         lambda peer, request: peer.close() if request.body == b"end" else echo(peer, request)
     )
-    await driver.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+    await ask_directly(driver, server.address, b"x")
 
-    with pytest.raises(ConnectionLost, match="lost"):
-        await driver.ask(server.address, send_request(b"end"), timeout_ms=LONG_MS)
+    assert isinstance(await ask_directly(driver, server.address, b"end"), ConnectionLost)
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
@@ -336,24 +341,56 @@ async def test_request_without_a_task_is_given_up(
     serve: Callable[..., FrameServer], driver: AsyncDriver, how: str
 ) -> None:
     server = serve(lambda peer, request: None if request.body == b"held" else echo(peer, request))
-    await driver.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
-    asking = asyncio.create_task(
-        driver.ask(server.address, send_request(b"held"), timeout_ms=LONG_MS)
-    )
+    await ask_directly(driver, server.address, b"x")
+    asking = asyncio.create_task(ask_directly(driver, server.address, b"held"))
     await asyncio.sleep(0)
 
     if how == "cancel":
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        answer = await driver.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS)
+        answer = await ask_directly(driver, server.address, b"y")
         assert b"y" == body_of(answer)
     else:
         await driver.aclose()
         with pytest.raises(UsageError, match="closed meanwhile"):
             await asking
         with pytest.raises(UsageError, match="is closed"):
-            await driver.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS)
+            await ask_directly(driver, server.address, b"y")
+
+
+async def test_request_that_was_given_up_is_forgotten_when_its_time_is_up(
+    serve: Callable[..., FrameServer], driver: AsyncDriver
+) -> None:
+    server = serve(lambda peer, request: None if request.body == b"held" else echo(peer, request))
+    await ask_directly(driver, server.address, b"x")
+    asking = asyncio.create_task(ask_directly(driver, server.address, b"held", timeout_ms=30))
+    await asyncio.sleep(0)
+    channel = driver._channels.find(server.address)
+    assert channel is not None
+    assert not channel.is_idle
+    asking.cancel()
+    # Begins after it and has the same time, so both are taken out together.
+    outcome = await ask_directly(driver, server.address, b"held", timeout_ms=30)
+
+    assert isinstance(outcome, InvokeTimeout)
+    assert channel.is_idle
+
+
+async def test_answered_requests_leave_nothing_to_the_garbage_collector(
+    serve: Callable[..., FrameServer], driver: AsyncDriver
+) -> None:
+    server = serve()
+    await ask_directly(driver, server.address, b"x")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            await ask_directly(driver, server.address, b"x")
+
+        assert gc.collect() < 50
+    finally:
+        gc.enable()
 
 
 async def test_request_without_a_task_is_signed(serve: Callable[..., FrameServer]) -> None:
@@ -368,7 +405,7 @@ async def test_request_without_a_task_is_signed(serve: Callable[..., FrameServer
         credentials=Credentials(access_key="key", secret_key="secret")
     ) as driver:
         for _ in range(2):
-            await driver.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+            await ask_directly(driver, server.address, b"x")
 
     for request in seen:
         assert is_signature_valid(request.ext_fields or {}, request.body, secret_key="secret")

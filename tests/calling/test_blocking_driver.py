@@ -13,8 +13,18 @@ import pytest
 
 from frame_server import FrameServer, Peer, echo
 from sparrowmq.calling.blocking_driver import BlockingDriver
-from sparrowmq.calling.channel import SendAnswer
-from sparrowmq.calling.effects import Cancelled, Event, call, invoke, now, sleep, spawn, wait
+from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.calling.effects import (
+    Cancelled,
+    Event,
+    Outcome,
+    call,
+    invoke,
+    now,
+    sleep,
+    spawn,
+    wait,
+)
 from sparrowmq.errors import ConnectionLost, InvokeTimeout, UsageError
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
@@ -344,14 +354,17 @@ def test_driver_of_the_parent_is_refused_after_a_fork(blocking: BlockingDriver) 
 # Requests for which no task waits.
 
 
-def body_of(answer: SendAnswer) -> bytes | None:
+def body_of(answer: Outcome) -> bytes | None:
     assert isinstance(answer, RemotingCommand)
     return answer.body
 
 
-def send_request(body: bytes) -> SendRequest:
+def ask_directly(
+    driver: BlockingDriver, address: str, body: bytes, *, timeout_ms: int = LONG_MS
+) -> Outcome:
     fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4)
-    return SendRequest(SendTemplate(fields), (0, 0, 0, 0), "", body)
+    request = SendRequest(SendTemplate(fields), (0, 0, 0, 0), "", body)
+    return driver.ask(address, request, now_ms=monotonic_ms(), timeout_ms=timeout_ms)
 
 
 def hold(peer: Peer, request: RemotingCommand) -> None:
@@ -371,9 +384,7 @@ def test_requests_of_several_threads_share_one_connection(
     def send(first: int) -> None:
         for number in range(first, first + 50):
             body = b"%d" % number
-            request = send_request(body)
-            answer = blocking.ask(server.address, request, timeout_ms=LONG_MS)
-            answers[body] = body_of(answer)
+            answers[body] = body_of(ask_directly(blocking, server.address, body))
 
     threads = [threading.Thread(target=send, args=(50 * n,)) for n in range(4)]
     for thread in threads:
@@ -389,15 +400,16 @@ def test_request_without_a_task_runs_out_of_time_while_others_go_on(
     serve: Callable[..., FrameServer], blocking: BlockingDriver
 ) -> None:
     server = serve(hold)
-    blocking.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+    ask_directly(blocking, server.address, b"x")
     spawned = threading.Event()
     blocking.spawn(call(spawned.set), name="spawned")
 
-    with pytest.raises(InvokeTimeout, match="did not answer request 310 within 30 ms"):
-        blocking.ask(server.address, send_request(b"held"), timeout_ms=30)
+    outcome = ask_directly(blocking, server.address, b"held", timeout_ms=30)
 
+    assert isinstance(outcome, InvokeTimeout)
+    assert "did not answer request 310 within 30 ms" in str(outcome)
     assert spawned.wait(PATIENCE_S)
-    answer = blocking.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS)
+    answer = ask_directly(blocking, server.address, b"y")
     assert b"y" == body_of(answer)
 
 
@@ -405,12 +417,11 @@ def test_request_without_a_task_ends_with_its_connection(
     serve: Callable[..., FrameServer], blocking: BlockingDriver
 ) -> None:
     server = serve(hold)
-    blocking.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+    ask_directly(blocking, server.address, b"x")
 
-    with pytest.raises(ConnectionLost):
-        blocking.ask(server.address, send_request(b"end"), timeout_ms=LONG_MS)
+    assert isinstance(ask_directly(blocking, server.address, b"end"), ConnectionLost)
     # The next one makes another.
-    answer = blocking.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS)
+    answer = ask_directly(blocking, server.address, b"y")
     assert b"y" == body_of(answer)
 
 
@@ -425,12 +436,12 @@ def test_request_without_a_task_ends_when_the_driver_is_closed(
             arrived.set()
 
     server = serve(note)
-    blocking.ask(server.address, send_request(b"x"), timeout_ms=LONG_MS)
+    ask_directly(blocking, server.address, b"x")
     errors: list[str] = []
 
     def ask() -> None:
         with pytest.raises(UsageError) as caught:
-            blocking.ask(server.address, send_request(b"held"), timeout_ms=LONG_MS)
+            ask_directly(blocking, server.address, b"held")
         errors.append(str(caught.value))
 
     thread = threading.Thread(target=ask)
@@ -441,4 +452,4 @@ def test_request_without_a_task_ends_when_the_driver_is_closed(
 
     assert ["the driver was closed meanwhile"] == errors
     with pytest.raises(UsageError, match="is closed"):
-        blocking.ask(server.address, send_request(b"y"), timeout_ms=LONG_MS)
+        ask_directly(blocking, server.address, b"y")

@@ -43,6 +43,11 @@ def test_requests_are_numbered_from_zero() -> None:
     assert 3 == session.outstanding_count
 
 
+def command_of(event: ResponseReceived) -> RemotingCommand:
+    assert isinstance(event.answer, RemotingCommand)
+    return event.answer
+
+
 def test_answer_returns_the_token_once() -> None:
     session = RemotingSession()
     frame = session.start_request(RemotingCommand(code=10), "token")
@@ -50,7 +55,7 @@ def test_answer_returns_the_token_once() -> None:
     (event,) = session.receive_data(answer(frame))
 
     assert isinstance(event, ResponseReceived)
-    assert ("token", b"answer") == (event.token, event.command.body)
+    assert ("token", b"answer") == (event.token, command_of(event).body)
     assert () == session.outstanding
     assert [] == session.receive_data(answer(frame))
     assert 1 == session.late_responses
@@ -155,8 +160,8 @@ def test_answer_with_a_header_beyond_a_limit_is_an_error_of_its_request_alone() 
 
     answers = [event for event in events if isinstance(event, ResponseReceived)]
     assert len(events) == len(answers)
-    assert [("a", 1), ("b", 0)] == [(event.token, event.command.code) for event in answers]
-    assert "at most 65536" in (answers[0].command.remark or "")
+    assert [("a", 1), ("b", 0)] == [(event.token, command_of(event).code) for event in answers]
+    assert "at most 65536" in (command_of(answers[0]).remark or "")
     assert () == session.outstanding
 
 
@@ -184,7 +189,7 @@ def test_every_answer_finds_its_own_token_in_any_order_and_in_any_pieces(
     expected = [(token, bodies[token]) for token in order if token not in abandoned]
     answers = [event for event in received if isinstance(event, ResponseReceived)]
     assert len(received) == len(answers)
-    assert expected == [(event.token, event.command.body) for event in answers]
+    assert expected == [(event.token, command_of(event).body) for event in answers]
     assert () == session.outstanding
     assert len(abandoned) == session.late_responses
 
@@ -223,11 +228,11 @@ ANSWERS = st.tuples(
 
 def describe(event: SessionEvent) -> object:
     """Return what an event says, a `SendAnswered` as the command it stands for."""
-    if isinstance(event, SendAnswered):
-        fields = (event.queue_id, event.queue_offset, event.offset_msg_id, None)
-        return event.token, ResponseCode.SUCCESS, fields
-    command = event.command
     token = event.token if isinstance(event, ResponseReceived) else None
+    command = event.answer if isinstance(event, ResponseReceived) else event.command
+    if isinstance(command, SendAnswered):
+        fields = (command.queue_id, command.queue_offset, command.offset_msg_id, None)
+        return token, ResponseCode.SUCCESS, fields
     found = command.ext_fields or {}
     try:
         places = (
@@ -304,6 +309,7 @@ def test_second_usual_answer_to_a_send_is_read_by_the_form_of_the_first(
     first, second = session.receive_data(b"".join(frames))
 
     assert isinstance(first, ResponseReceived)
-    assert SendAnswered("b", 3, 17, "A" * 32) == second
+    assert isinstance(first.answer, RemotingCommand)
+    assert ResponseReceived("b", SendAnswered(3, 17, "A" * 32)) == second
     # The third, which nobody waits for any more, is dropped.
     assert 1 == session.late_responses

@@ -17,7 +17,7 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
@@ -31,7 +31,6 @@ from sparrowmq.calling.channel import (
     Channel,
     OnConnectionLost,
     OnRequest,
-    SendAnswer,
 )
 from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import (
@@ -42,7 +41,8 @@ from sparrowmq.calling.effects import (
     Invoke,
     Oneway,
     Operation,
-    invoke,
+    Outcome,
+    try_send,
 )
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.calling.sockets import split_address, tune
@@ -89,7 +89,6 @@ class AsyncDriver:
         self._tls = check_context(tls)
         self._pool_size = pool_size
         self._pool: CallPool | None = None
-        self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduler = Scheduler(
             monotonic_ms=clock.monotonic_ms,
@@ -153,28 +152,32 @@ class AsyncDriver:
         result: T = task.outcome()
         return result
 
-    async def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> SendAnswer:
-        """Send a request and return its answer, as an operation with one `Invoke` would.
+    def ask(
+        self, address: str, request: SendRequest, *, now_ms: int, timeout_ms: int
+    ) -> Awaitable[Outcome]:
+        """Send a request; return what gives its answer, or the error an `Invoke` would raise.
 
-        On an open connection `ask` needs no task: the answer directly resolves one future.
+        On an open connection `ask` needs no task: the answer directly resolves one future. A future
+        that is cancelled keeps its place among the requests under way until its answer comes or its
+        time is up.
 
-        Raises: as `Invoke`; UsageError as `run`.
+        Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
         """
         loop = self._bind()
         channel = self._channels.find(address)
-        ask = _FutureAsk(loop.create_future(), clock.monotonic_ms() + timeout_ms)
-        if channel is None or not channel.ask(request, ask, self._scheduler):
-            return await self.run(invoke(address, request.command(), timeout_ms=timeout_ms))
+        if channel is None:
+            return self.run(try_send(address, request, timeout_ms=timeout_ms))
+        ask = _FutureAsk(request.code, now_ms + timeout_ms, channel, loop.create_future())
+        try:
+            if not channel.ask(request, ask, self._scheduler):
+                return self.run(try_send(address, request, timeout_ms=timeout_ms))
+        except TransportError as error:
+            ask.end(error)
+            return ask.future
         if not self._turn_due:
             self._run_soon()
-        self._asks.add(loop, channel, ask, timeout_ms)
-        try:
-            return await ask.future
-        except BaseException:
-            channel.forget(ask)
-            if self._is_closing:
-                raise UsageError("the driver was closed meanwhile") from None
-            raise
+        self._asks.add(loop, ask, timeout_ms)
+        return ask.future
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it begins at the loop's next turn."""
@@ -205,13 +208,14 @@ class AsyncDriver:
         self._is_closing = True
         self._turn_due = True  # No further turn begins.
         self._scheduler.stop(self._drop)
+        # First, so that the waits end by this error and not by that of their connections.
+        self._asks.close()
         self._channels.close()
         for dial in self._dials.values():
             dial.cancel()
         self._channels.report_unjoined()
         if self._timer is not None:
             self._timer.cancel()
-        self._asks.close()
         if self._awaited:
             _, left = await asyncio.wait(self._awaited, timeout=timeout_ms / 1000)
             if left:
@@ -232,11 +236,7 @@ class AsyncDriver:
             self._loop = loop
         if self._is_closing:
             raise UsageError("this client is closed; open a new one")
-        if os.getpid() != self._pid:
-            raise UsageError(
-                "this client was made before a fork, and a connection serves one process; open a "
-                "client in each process, after the fork"
-            )
+        self._channels.check_process()
         return loop
 
     def _run_soon(self) -> None:
@@ -432,20 +432,20 @@ class AsyncDriver:
 class _FutureAsk(Ask):
     """A wait whose end resolves a future."""
 
-    __slots__ = ("future",)
+    __slots__ = ("channel", "future")
 
-    def __init__(self, future: asyncio.Future[SendAnswer], deadline_ms: int) -> None:
+    def __init__(
+        self, code: int, deadline_ms: int, channel: Channel, future: asyncio.Future[Outcome]
+    ) -> None:
+        self.code = code
         self.deadline_ms = deadline_ms
+        self.channel = channel
         self.future = future
 
-    def end(self, answer: SendAnswer | None, error: TransportError | None) -> None:
+    def end(self, outcome: Outcome) -> None:
         """End the wait; do nothing if the wait was cancelled."""
-        if self.future.done():
-            return
-        if answer is not None:
-            self.future.set_result(answer)
-        elif error is not None:
-            self.future.set_exception(error)
+        if not self.future.done():
+            self.future.set_result(outcome)
 
 
 class _Asks:
@@ -456,26 +456,32 @@ class _Asks:
     """
 
     def __init__(self) -> None:
-        self._by_timeout: dict[int, deque[tuple[Channel, _FutureAsk]]] = {}
+        self._by_timeout: dict[int, deque[_FutureAsk]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
-    def add(
-        self, loop: asyncio.AbstractEventLoop, channel: Channel, ask: _FutureAsk, timeout_ms: int
-    ) -> None:
+    def add(self, loop: asyncio.AbstractEventLoop, ask: _FutureAsk, timeout_ms: int) -> None:
         """Add a wait, which ends when its time is up."""
         waits = self._by_timeout.get(timeout_ms)
         if waits is None:
             waits = self._by_timeout[timeout_ms] = deque()
-        while waits and waits[0][1].future.done():
-            waits.popleft()
-        waits.append((channel, ask))
-        if timeout_ms not in self._timers:
             self._set_timer(loop, timeout_ms, timeout_ms)
+        while waits and waits[0].future.done():
+            self._drop_first(waits)
+        waits.append(ask)
 
     def close(self) -> None:
-        """Stop ending waits."""
+        """End all waits."""
         for timer in self._timers.values():
             timer.cancel()
+        for waits in self._by_timeout.values():
+            for ask in waits:
+                if not ask.future.done():
+                    ask.future.set_exception(UsageError("the driver was closed meanwhile"))
+
+    def _drop_first(self, waits: deque[_FutureAsk]) -> None:
+        ask = waits.popleft()
+        if ask.future.cancelled():
+            ask.channel.forget(ask)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, timeout_ms: int, delay_ms: int) -> None:
         expire = partial(self._expire, loop, timeout_ms)
@@ -485,13 +491,13 @@ class _Asks:
         waits = self._by_timeout[timeout_ms]
         now_ms = clock.monotonic_ms()
         while waits:
-            channel, ask = waits[0]
+            ask = waits[0]
             if not ask.future.done():
                 if ask.deadline_ms > now_ms:
                     self._set_timer(loop, timeout_ms, ask.deadline_ms - now_ms)
                     return
-                channel.expire_ask(ask, timeout_ms)
-            waits.popleft()
+                ask.channel.expire_ask(ask, timeout_ms)
+            self._drop_first(waits)
         del self._timers[timeout_ms], self._by_timeout[timeout_ms]
 
 

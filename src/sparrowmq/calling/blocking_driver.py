@@ -23,7 +23,6 @@ leading thread too.
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 import threading
 from collections import deque
@@ -31,10 +30,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from sparrowmq.calling import clock, effects
+from sparrowmq.calling import clock
 from sparrowmq.calling.call_pool import CLOSE_TIMEOUT_MS, POOL_SIZE, CallPool, log_left
 from sparrowmq.calling.call_run import CallRun
-from sparrowmq.calling.channel import Ask, Channel, OnConnectionLost, OnRequest, SendAnswer
+from sparrowmq.calling.channel import Ask, Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.effects import (
     Call,
     CallEach,
@@ -43,6 +42,8 @@ from sparrowmq.calling.effects import (
     Invoke,
     Oneway,
     Operation,
+    Outcome,
+    try_send,
 )
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed
 from sparrowmq.calling.socket_network import SocketNetwork
@@ -74,21 +75,15 @@ class _Follower:
 class _ThreadAsk(Ask):
     """A wait of the leading thread, which polls the wait for its end."""
 
-    __slots__ = ("answer", "error")
+    __slots__ = ("outcome",)
 
-    def __init__(self, deadline_ms: int) -> None:
-        super().__init__(deadline_ms)
-        self.answer: SendAnswer | None = None
-        self.error: TransportError | None = None
+    def __init__(self, code: int, deadline_ms: int) -> None:
+        super().__init__(code, deadline_ms)
+        self.outcome: Outcome | None = None
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the wait has ended."""
-        return self.answer is not None or self.error is not None
-
-    def end(self, answer: SendAnswer | None, error: TransportError | None) -> None:
-        """Keep the answer or the error."""
-        self.answer, self.error = answer, error
+    def end(self, outcome: Outcome) -> None:
+        """Keep the outcome."""
+        self.outcome = outcome
 
 
 class BlockingDriver:
@@ -117,7 +112,6 @@ class BlockingDriver:
     ) -> None:
         self._pool_size = pool_size
         self._pool: CallPool | None = None
-        self._pid = os.getpid()
         self._scheduler = Scheduler(
             monotonic_ms=clock.monotonic_ms, timestamp_ms=clock.timestamp_ms
         )
@@ -180,13 +174,13 @@ class BlockingDriver:
         result: T = task.outcome()
         return result
 
-    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> SendAnswer:
-        """Send a request and return its answer, as an operation with one `Invoke` would.
+    def ask(self, address: str, request: SendRequest, *, now_ms: int, timeout_ms: int) -> Outcome:
+        """Send a request and return its answer, or the error that an `Invoke` would raise.
 
         If no other thread leads and the connection is open, `ask` needs no task. After a wait a
         thread's code is cold, and every saved step counts (benchmarks/against_apache.py: sync).
 
-        Raises: as `Invoke`; UsageError as `run`.
+        Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
         """
         with self._mutex:
             self._check_usable()
@@ -195,12 +189,12 @@ class BlockingDriver:
                 self._leader = threading.get_ident()
         if leads:
             try:
-                answer = self._lead_ask(address, request, timeout_ms)
+                outcome = self._lead_ask(address, request, now_ms, timeout_ms)
             finally:
                 self._pass_lead()
-            if answer is not None:
-                return answer
-        return self.run(effects.invoke(address, request.command(), timeout_ms=timeout_ms))
+            if outcome is not None:
+                return outcome
+        return self.run(try_send(address, request, timeout_ms=timeout_ms))
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it runs while a thread leads. From any thread."""
@@ -237,7 +231,7 @@ class BlockingDriver:
             timeout_ms: how long to wait for threads in `run` and in `Call` functions. Threads
                 that have not ended then are logged and left running.
         """
-        if os.getpid() != self._pid:
+        if self._network.channels.is_copy:
             self._is_closing = True
             self._network.close_copy()
             return
@@ -261,11 +255,7 @@ class BlockingDriver:
     def _check_usable(self) -> None:
         if self._is_closing:
             raise UsageError("this client is closed; open a new one")
-        if os.getpid() != self._pid:
-            raise UsageError(
-                "this client was made before a fork, and a connection serves one process; open a "
-                "client in each process, after the fork"
-            )
+        self._network.channels.check_process()
 
     def _lead(self, task: OperationTask) -> None:
         try:
@@ -278,25 +268,29 @@ class BlockingDriver:
         finally:
             self._pass_lead()
 
-    def _lead_ask(self, address: str, request: SendRequest, timeout_ms: int) -> SendAnswer | None:
+    def _lead_ask(
+        self, address: str, request: SendRequest, now_ms: int, timeout_ms: int
+    ) -> Outcome | None:
         """Run `_loop`'s steps until a request is answered; None if it cannot be written now."""
         scheduler, network = self._scheduler, self._network
-        now_ms = clock.monotonic_ms()
         if now_ms - network.attended_ms > UNATTENDED_MS:
             self._expire(scheduler.expire(network.attend(0)))
         channel = network.channels.find(address)
-        ask = _ThreadAsk(now_ms + timeout_ms)
-        if channel is None or not channel.ask(request, ask, scheduler):
-            return None
+        ask = _ThreadAsk(request.code, now_ms + timeout_ms)
+        try:
+            if channel is None or not channel.ask(request, ask, scheduler):
+                return None
+        except TransportError as error:
+            return error
         try:
             while True:
                 self._run_ready()
-                if ask.is_done:
-                    break
+                if ask.outcome is not None:
+                    return ask.outcome
                 if self._is_closing:
                     raise UsageError("the driver was closed meanwhile")
                 now_ms = network.attend(min(ask.deadline_ms, scheduler.next_deadline_ms()))
-                if ask.deadline_ms <= now_ms and not ask.is_done:
+                if ask.deadline_ms <= now_ms and ask.outcome is None:
                     channel.expire_ask(ask, timeout_ms)
                 if scheduler.next_deadline_ms() <= now_ms:
                     self._expire(scheduler.expire(now_ms))
@@ -304,9 +298,6 @@ class BlockingDriver:
             channel.forget(ask)
             self._run_ready()
             raise
-        if ask.error is not None:
-            raise ask.error
-        return ask.answer
 
     def _follow(self, follower: _Follower) -> None:
         task = follower.task

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
 
-from sparrowmq.calling.effects import Answer, Invoke, Oneway, Operation
+from sparrowmq.calling.effects import Answer, Invoke, Oneway, Operation, Outcome
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.errors import (
     ConnectFailed,
@@ -35,7 +35,7 @@ from sparrowmq.protocol.acl import Credentials, signed
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.send_request import SendRequest
-from sparrowmq.protocol.session import RemotingSession, RequestReceived, SendAnswered
+from sparrowmq.protocol.session import RemotingSession, RequestReceived
 
 LOG = logging.getLogger("sparrowmq.calling")
 
@@ -48,8 +48,6 @@ IDLE_MS = 120_000
 # Bytes per connection that the kernel has not taken yet. Beyond it, requests wait for room.
 WRITE_BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
-# The answer that ends an `Ask`.
-SendAnswer: TypeAlias = RemotingCommand | SendAnswered
 OnRequest: TypeAlias = Callable[[str, RemotingCommand], Answer]
 OnConnectionLost: TypeAlias = Callable[[str], None]
 
@@ -82,16 +80,18 @@ class Ask:
     """A wait for the answer to one request, without a task; each driver has its own kind.
 
     Args:
+        code: the request's code.
         deadline_ms: when the wait ends with a time-out.
     """
 
-    __slots__ = ("deadline_ms",)
+    __slots__ = ("code", "deadline_ms")
 
-    def __init__(self, deadline_ms: int) -> None:
+    def __init__(self, code: int, deadline_ms: int) -> None:
+        self.code = code
         self.deadline_ms = deadline_ms
 
-    def end(self, answer: SendAnswer | None, error: TransportError | None) -> None:
-        """End the wait by an answer or an error."""
+    def end(self, outcome: Outcome) -> None:
+        """End the wait."""
         raise NotImplementedError
 
 
@@ -187,7 +187,7 @@ class Channel:
     def expire_ask(self, ask: Ask, timeout_ms: int) -> None:
         """End a wait whose time is up."""
         self._session.abandon(ask)
-        ask.end(None, self._unanswered(SendRequest.code, f"within {timeout_ms} ms"))
+        ask.end(self._unanswered(ask.code, f"within {timeout_ms} ms"))
 
     def _unanswered(self, code: int, within: str, verb: str = "answer") -> InvokeTimeout:
         message = f"{self.address} did not {verb} request {code} {within}"
@@ -236,14 +236,12 @@ class Channel:
         self.deadline_ms = scheduler.now_ms + IDLE_MS
         self.has_received = True
         for event in self._session.receive_data(data):
-            if isinstance(event, SendAnswered):
-                event.token.end(event, None)  # type: ignore[attr-defined]
-            elif isinstance(event, RequestReceived):
+            if isinstance(event, RequestReceived):
                 self._answer(event.command, scheduler)
             elif isinstance(event.token, Ask):
-                event.token.end(event.command, None)
+                event.token.end(event.answer)
             else:
-                scheduler.resume(event.token, event.command)  # type: ignore[arg-type]
+                scheduler.resume(event.token, event.answer)  # type: ignore[arg-type]
 
     def ended_by_peer(self, reason: str) -> str:
         """Return why the peer ended the connection, with advice if the peer never answered."""
@@ -284,7 +282,7 @@ class Channel:
     ) -> None:
         error.__cause__ = cause
         if isinstance(task, Ask):
-            task.end(None, error)
+            task.end(error)
         else:
             scheduler.throw(task, error)
 

@@ -8,13 +8,15 @@ belong to the drivers.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import TypeAlias
+from weakref import WeakSet
 
 from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.effects import Invoke, Oneway
 from sparrowmq.calling.scheduler import OperationTask, Scheduler, Timed
-from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.errors import RemoteProtocolError, UsageError
 from sparrowmq.protocol.acl import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
@@ -66,6 +68,9 @@ class ChannelTable:
         self._credentials = credentials
         self._by_address: dict[str, Channel] = {}
         self._is_closed = False
+        # Whether a fork copied the table: the connections serve the process that made them.
+        self.is_copy = False
+        _TABLES.add(self)
         # Channels that have written since `take_unflushed`.
         self.unflushed: list[Channel] = []
 
@@ -85,6 +90,14 @@ class ChannelTable:
         self._by_address[effect.address] = channel
         channel.submit(task, effect, self._scheduler)
         self._dial(channel)
+
+    def check_process(self) -> None:
+        """Raise a UsageError if the table was made before a fork."""
+        if self.is_copy:
+            raise UsageError(
+                "this client was made before a fork, and a connection serves one process; open a "
+                "client in each process, after the fork"
+            )
 
     def find(self, address: str) -> Channel | None:
         """Return the channel to an address, open or being opened, None without any."""
@@ -154,3 +167,17 @@ class ChannelTable:
         task.joined = True
         assert task.error is not None
         self._on_failure(f"task {task.name} failed and nobody joined it", task.error)
+
+
+# A question for the process id, a call of the kernel, would cost each send as much as its ids.
+_TABLES: WeakSet[ChannelTable] = WeakSet()
+
+
+def _mark_copies() -> None:
+    for table in _TABLES:
+        table.is_copy = True
+
+
+# No other system than POSIX has forks.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_copies)

@@ -21,8 +21,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from sparrowmq.errors import InvokeTimeout
+from sparrowmq.errors import InvokeTimeout, TransportError
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.send_request import SendRequest
+from sparrowmq.protocol.session import SendAnswered
 
 T = TypeVar("T")
 
@@ -193,6 +195,8 @@ Effect: TypeAlias = (
 Operation: TypeAlias = Generator[Effect, Any, T]
 # The answer to a server's request: none, a command, or the result of an operation.
 Answer: TypeAlias = RemotingCommand | Operation[RemotingCommand] | None
+# What ends a send: the answer, or why there is none.
+Outcome: TypeAlias = RemotingCommand | SendAnswered | TransportError
 
 
 def invoke(
@@ -201,6 +205,14 @@ def invoke(
     """Yield `Invoke`."""
     reply: RemotingCommand = yield Invoke(address, request, timeout_ms)
     return reply
+
+
+def try_send(address: str, request: SendRequest, *, timeout_ms: int) -> Operation[Outcome]:
+    """Yield `Invoke` for a send; return the error of the connection instead of raising it."""
+    try:
+        return (yield from invoke(address, request.command(), timeout_ms=timeout_ms))
+    except TransportError as error:
+        return error
 
 
 def sleep(duration_ms: int) -> Operation[None]:

@@ -40,23 +40,22 @@ IN_FLIGHT_MAX = 65_535
 OPAQUE_MAX = 2**31 - 1
 
 
-class ResponseReceived(NamedTuple):
-    """The answer to the request that was started with `token`."""
+class SendAnswered(msgspec.Struct, frozen=True, gc=False):
+    """The usual answer to a `SendRequest`: the message is stored, and where."""
 
-    token: Hashable
-    command: RemotingCommand
+    queue_id: int
+    queue_offset: int
+    offset_msg_id: str
 
 
-class SendAnswered(msgspec.Struct, frozen=True):
-    """The usual answer to a `SendRequest`: the message is stored, and where.
+class ResponseReceived(msgspec.Struct, frozen=True):
+    """The answer to the request that was started with `token`.
 
     A struct, made in half a named tuple's time.
     """
 
     token: Hashable
-    queue_id: int
-    queue_offset: int
-    offset_msg_id: str
+    answer: RemotingCommand | SendAnswered
 
 
 class RequestReceived(NamedTuple):
@@ -65,7 +64,7 @@ class RequestReceived(NamedTuple):
     command: RemotingCommand
 
 
-SessionEvent: TypeAlias = ResponseReceived | SendAnswered | RequestReceived
+SessionEvent: TypeAlias = ResponseReceived | RequestReceived
 
 
 class RemotingSession:
@@ -180,7 +179,8 @@ class RemotingSession:
             sends.discard(opaque)
             token = self._tokens.pop(opaque)
             del self._opaques[token]
-            events.append(SendAnswered(token, int(queue_id), int(queue_offset), msg_id.decode()))
+            answer = SendAnswered(int(queue_id), int(queue_offset), msg_id.decode())
+            events.append(ResponseReceived(token, answer))
             decoder.pass_over(match)
 
     def _take_command(self, events: list[SessionEvent]) -> bool:

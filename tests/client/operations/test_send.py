@@ -17,7 +17,7 @@ from sparrowmq.client.operations.send import (
     go_on,
     leave,
     prepare,
-    read_answer,
+    read_outcome,
     select_queue,
     send,
     send_batch,
@@ -511,10 +511,9 @@ def send_directly(
         outcome = driver.handler(direct.address, direct.request.command())
     except TransportError as error:
         outcome = error
-    else:
-        result = read_answer(publisher, direct, outcome)
-        if result is not None:
-            return result
+    result = read_outcome(publisher, direct, outcome)
+    if result is not None:
+        return result
     result = driver(go_on(publisher, direct, outcome))
     assert isinstance(result, SendResult)
     return result

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.channel import SendAnswer
 from sparrowmq.calling.effects import Operation, bounded
 from sparrowmq.client.arguments import check_message
 from sparrowmq.client.assembly import (
@@ -50,7 +49,7 @@ from sparrowmq.client.subscriber import (
     ConsumeCounters,
     RebalanceCallbacks,
 )
-from sparrowmq.errors import SparrowError, TransportError, UsageError
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import (
     Message,
     MessageExt,
@@ -124,26 +123,21 @@ class AsyncProducer:
         """
         publisher = self._publisher
         self._check_open()
+        now_ms = clock.monotonic_ms()
         direct = sending.prepare(
-            publisher,
-            message,
-            queue,
-            timestamp_ms=clock.timestamp_ms(),
-            now_ms=clock.monotonic_ms(),
+            publisher, message, queue, timestamp_ms=clock.timestamp_ms(), now_ms=now_ms
         )
         if direct is None:
             send = partial(trace_of.send_traced, publisher, queue=queue)
             return await self._run(observe(publisher, message, send))
-        outcome: SendAnswer | TransportError
-        try:
-            outcome = await self._driver.ask(
-                direct.address, direct.request, timeout_ms=publisher.config.send_timeout_ms
-            )
-        except TransportError as error:
-            outcome = error
-        else:
-            if (result := sending.read_answer(publisher, direct, outcome)) is not None:
-                return result
+        outcome = await self._driver.ask(
+            direct.address,
+            direct.request,
+            now_ms=now_ms,
+            timeout_ms=publisher.config.send_timeout_ms,
+        )
+        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
+            return result
         return await self._driver.run(sending.go_on(publisher, direct, outcome))
 
     async def send_batch(

@@ -21,7 +21,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from sparrowmq.calling.effects import Invoke, Now, Oneway, Operation, Sleep, Timestamp, join, spawn
+from sparrowmq.calling.effects import (
+    Invoke,
+    Now,
+    Oneway,
+    Operation,
+    Outcome,
+    Sleep,
+    Timestamp,
+    join,
+    spawn,
+)
 from sparrowmq.client.arguments import check_message, check_messages, check_queue
 from sparrowmq.client.config import BATCH_COUNT_MAX
 from sparrowmq.client.operations.membership import heartbeat_all, unregister
@@ -410,7 +420,7 @@ def _set_queue(request: RemotingCommand, queue: MessageQueue) -> None:
 class DirectSend(msgspec.Struct, frozen=True):
     """A prepared send: its request, its queue and its broker's address.
 
-    A face sends it without running an operation (`prepare`, `read_answer`). After a failed attempt
+    A face sends it without running an operation (`prepare`, `read_outcome`). After a failed attempt
     the face runs `go_on`.
     """
 
@@ -476,32 +486,30 @@ def prepare(
     return DirectSend(address, request, topic, target, queue, key, msg_id, deadline_ms)
 
 
-def read_answer(
-    publisher: Publisher, direct: DirectSend, reply: RemotingCommand | SendAnswered
-) -> SendResult | None:
-    """Return the result of an answer, None if the message is not stored.
+def read_outcome(publisher: Publisher, direct: DirectSend, outcome: Outcome) -> SendResult | None:
+    """Return the result of a prepared send, None if the message is not stored.
 
     Raises: RemoteProtocolError if the answer cannot be right.
     """
-    if isinstance(reply, SendAnswered):
+    if isinstance(outcome, SendAnswered):
         return _result_at(
             SendStatus.SEND_OK,
             direct.msg_id,
-            reply.offset_msg_id,
+            outcome.offset_msg_id,
             publisher.config.namespace.unwrap_queue(direct.target),
-            reply.queue_id,
-            reply.queue_offset,
+            outcome.queue_id,
+            outcome.queue_offset,
         )
-    status = _STATUSES.get(reply.code)
+    if isinstance(outcome, TransportError):
+        return None
+    status = _STATUSES.get(outcome.code)
     if status is None:
         return None
     target = publisher.config.namespace.unwrap_queue(direct.target)
-    return _result_of(reply, status, target, direct.msg_id)
+    return _result_of(outcome, status, target, direct.msg_id)
 
 
-def go_on(
-    publisher: Publisher, direct: DirectSend, outcome: RemotingCommand | SendAnswered | SparrowError
-) -> Operation[SendResult]:
+def go_on(publisher: Publisher, direct: DirectSend, outcome: Outcome) -> Operation[SendResult]:
     """Go on as `send` does after a prepared attempt that failed."""
     assert not isinstance(outcome, SendAnswered)
     return _attempt(
