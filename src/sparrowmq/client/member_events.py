@@ -1,6 +1,7 @@
 """What happens to the members of one process besides their operations: requests, lost connections.
 
 Every host of members calls these functions on its driver's thread: the faces, and the simulation.
+Source: ClientRemotingProcessor.java.
 """
 
 from __future__ import annotations

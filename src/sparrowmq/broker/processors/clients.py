@@ -1,6 +1,7 @@
 """Clients' requests: heartbeats, lists of members, and queue locks.
 
-Source: ClientManageProcessor.java, ConsumerManageProcessor.java, AdminBrokerProcessor.java.
+Source: ClientManageProcessor.java, ConsumerManageProcessor.java, AdminBrokerProcessor.java,
+DefaultConsumerIdsChangeListener.java.
 """
 
 from __future__ import annotations

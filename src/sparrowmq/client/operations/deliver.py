@@ -2,6 +2,8 @@
 
 Hot path, benchmark: benchmarks/against_apache.py, drains. Successful calls therefore take a shorter
 path, and one task makes several calls (`client/listener_calls.py`).
+
+Source: ConsumeMessageConcurrentlyService.java, ConsumeMessageOrderlyService.java.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 themselves.
 
 An answer that cannot be right is an error, so that none of its messages is delivered or committed.
-Source: MQClientAPIImpl.processPullResponse.
+Source: PullMessageService, PullCallback and PullAPIWrapper; MQClientAPIImpl.processPullResponse.
 """
 
 from __future__ import annotations

@@ -1,0 +1,128 @@
+"""The requests about the locks of all queues of a member at once."""
+
+from __future__ import annotations
+
+from sparrowmq.coordination.member_marker import MARKED_LEASE_RENEWAL_MS
+from sparrowmq.membership.actions import Action, AskMembers, RenewLocks
+from sparrowmq.membership.lock_rounds import (
+    LOCK_ASK_MS,
+    MEMBERS_ASKED_MS,
+    MEMBERS_SILENT_MS,
+    LockRounds,
+)
+from sparrowmq.membership.owned_queue import OwnedQueue
+from sparrowmq.membership.queue_callbacks import QueueCallbacks
+from sparrowmq.membership.queue_lease import QueueLease
+from sparrowmq.model import MessageQueue
+
+
+def owned(number: int, *, broker_name: str = "b", is_locked: bool = True) -> OwnedQueue:
+    """Return a queue that is consumed since time 0, with or without its lock."""
+    queue = OwnedQueue(
+        MessageQueue("T", broker_name, number),
+        epoch=1,
+        lease=QueueLease(is_wanted=True),
+        calls=QueueCallbacks(is_wanted=False),
+        now_ms=0,
+    )
+    sent_ms = 0 if is_locked else None
+    queue.acquired(0, is_committed=True, lock_sent_ms=sent_ms, now_ms=0)
+    return queue
+
+
+def waiting(number: int) -> OwnedQueue:
+    """Return a queue whose lock is refused since time 0."""
+    queue = OwnedQueue(
+        MessageQueue("T", "b", number),
+        epoch=1,
+        lease=QueueLease(is_wanted=True),
+        calls=QueueCallbacks(is_wanted=False),
+        now_ms=0,
+    )
+    queue.lock_refused(is_owner_listed=True, drain_timeout_ms=10_000, now_ms=0)
+    return queue
+
+
+def collect(rounds: LockRounds, queues: list[OwnedQueue], now_ms: int) -> list[Action]:
+    actions: list[Action] = []
+    rounds.collect(queues, now_ms, actions)
+    return actions
+
+
+def test_locks_are_renewed_by_one_request_to_each_broker() -> None:
+    queues = [owned(0), owned(1, broker_name="c"), owned(2)]
+    rounds = LockRounds(0)
+
+    assert [
+        RenewLocks("b", (queues[0].queue, queues[2].queue), 0),
+        RenewLocks("c", (queues[1].queue,), 0),
+    ] == collect(rounds, queues, 0)
+    assert MARKED_LEASE_RENEWAL_MS == rounds.next_due_ms(queues, 0)
+
+
+def test_renewal_under_way_is_not_sent_twice() -> None:
+    queues = [owned(0)]
+    rounds = LockRounds(0)
+    collect(rounds, queues, 0)
+
+    rounds.renew_soon(0)
+
+    assert [] == collect(rounds, queues, LOCK_ASK_MS)
+
+
+def test_lock_that_is_not_held_is_asked_for_soon() -> None:
+    queues = [owned(0), owned(1, is_locked=False)]
+    rounds = LockRounds(0)
+
+    collect(rounds, queues, 0)
+
+    assert LOCK_ASK_MS == rounds.next_due_ms(queues, 0)
+
+
+def test_members_are_asked_once_a_lock_has_been_refused_for_long_enough() -> None:
+    queues = [waiting(0), waiting(1)]
+    rounds = LockRounds(0)
+
+    assert [] == collect(rounds, queues, MEMBERS_ASKED_MS - 1)
+    asked = collect(rounds, queues, MEMBERS_ASKED_MS)
+    assert [AskMembers(tuple(queue.queue for queue in queues))] == asked
+    assert [] == collect(rounds, queues, MEMBERS_ASKED_MS + 1)
+
+
+def test_wait_doubles_while_a_member_has_a_queue_in_hand() -> None:
+    queues = [waiting(0)]
+    rounds = LockRounds(0)
+    waits = []
+    now_ms = MEMBERS_ASKED_MS
+    for _ in range(3):
+        assert collect(rounds, queues, now_ms)
+        rounds.members_asked(queues, [queues[0].queue], now_ms)
+        begun_ms = now_ms
+        while not collect(rounds, queues, now_ms):
+            now_ms += 1
+        waits.append(now_ms - begun_ms)
+        rounds.members_asked(queues, None, now_ms)
+        now_ms += MEMBERS_SILENT_MS
+
+    assert [2 * MEMBERS_ASKED_MS, 4 * MEMBERS_ASKED_MS, 8 * MEMBERS_ASKED_MS] == waits
+
+
+def test_member_that_does_not_answer_is_left_alone_for_long() -> None:
+    queues = [waiting(0)]
+    rounds = LockRounds(0)
+    collect(rounds, queues, MEMBERS_ASKED_MS)
+
+    rounds.members_asked(queues, None, 100)
+
+    assert [] == collect(rounds, queues, 99 + MEMBERS_SILENT_MS)
+    assert [AskMembers((queues[0].queue,))] == collect(rounds, queues, 100 + MEMBERS_SILENT_MS)
+
+
+def test_queue_that_nobody_has_is_acquired_at_once() -> None:
+    queue = waiting(0)
+    rounds = LockRounds(0)
+    collect(rounds, [queue], MEMBERS_ASKED_MS)
+
+    rounds.members_asked([queue], [], 45)
+
+    assert 45 >= queue.next_due_ms(45, may_acquire=True)

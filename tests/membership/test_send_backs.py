@@ -1,0 +1,111 @@
+"""Messages that go back to the broker: each once, and consumed here where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparrowmq.membership.process_queue import ProcessQueue
+from sparrowmq.membership.repeated_job import LOST_MS
+from sparrowmq.membership.send_backs import EXPIRED_DELAY_LEVEL, LOCAL_RETRY_MS, SendBacks
+from sparrowmq.model import MessageExt, MessageQueue
+
+QUEUE = MessageQueue("T", "b", 0)
+
+
+def message(offset: int) -> MessageExt:
+    return MessageExt(
+        topic="T",
+        body=b"x",
+        properties={},
+        broker_name="b",
+        queue_id=0,
+        queue_offset=offset,
+        commit_log_position=100 * offset,
+    )
+
+
+def taken(count: int) -> tuple[ProcessQueue, SendBacks, list[MessageExt]]:
+    """Return a queue whose first messages the listener has had since time 0."""
+    queue = ProcessQueue(QUEUE, now_ms=0)
+    queue.start(0, now_ms=0)
+    queue.add([message(offset) for offset in range(count)], next_offset=count)
+    return queue, SendBacks(queue), queue.take_batch(count, now_ms=0)
+
+
+def offsets_of(messages: Iterable[MessageExt]) -> list[int]:
+    return [each.queue_offset for each in messages]
+
+
+def test_message_is_finished_once_the_broker_has_it() -> None:
+    queue, backs, messages = taken(2)
+    backs.add(messages[:1], 3)
+    assert not backs.are_settled
+
+    ((sent, level),) = backs.begin(5)
+    assert ([0], 3, True) == (offsets_of(sent), level, backs.are_under_way)
+    assert 0 == queue.commit_offset
+
+    backs.end(done=[0], failed=[], now_ms=6)
+    assert (1, True) == (queue.commit_offset, backs.are_settled)
+
+
+def test_message_under_way_or_finished_is_not_sent_again() -> None:
+    queue, backs, messages = taken(2)
+    backs.add(messages[:1], 0)
+    backs.begin(0)
+    queue.complete([1])
+
+    backs.add(messages, 0)
+
+    assert [] == backs.begin(1)
+
+
+def test_message_that_cannot_be_sent_back_is_consumed_here_after_a_wait() -> None:
+    queue, backs, messages = taken(1)
+    backs.add(messages, 0)
+    backs.begin(0)
+
+    backs.end(done=[], failed=[0], now_ms=10)
+    assert (1, [10 + LOCAL_RETRY_MS]) == (backs.retry_count, backs.retries_due_ms)
+    backs.retry(9 + LOCAL_RETRY_MS)
+    assert 0 == queue.pending_count
+
+    backs.retry(10 + LOCAL_RETRY_MS)
+    (again,) = queue.take_batch(1, now_ms=10 + LOCAL_RETRY_MS)
+    assert (1, True) == (again.reconsume_times, backs.are_settled)
+
+
+def test_request_without_an_answer_counts_as_failed_after_its_bound() -> None:
+    _, backs, messages = taken(1)
+    backs.add(messages, 0)
+    backs.begin(0)
+
+    backs.begin(LOST_MS)
+    assert (True, 0) == (backs.are_under_way, backs.retry_count)
+    backs.begin(LOST_MS + 1)
+    assert (False, 1) == (backs.are_under_way, backs.retry_count)
+
+
+def test_late_answer_finishes_a_message_that_waits_to_be_consumed_here() -> None:
+    queue, backs, messages = taken(1)
+    backs.add(messages, 0)
+    backs.begin(0)
+    backs.begin(LOST_MS + 1)
+
+    backs.end(done=[0], failed=[], now_ms=LOST_MS + 2)
+    backs.retry(2 * LOST_MS)
+
+    assert (0, 0, 1) == (queue.count, queue.pending_count, queue.commit_offset)
+
+
+def test_expired_message_is_sent_back_once() -> None:
+    _, backs, _ = taken(2)
+
+    backs.add_expired(1_001, timeout_ms=1_000)
+    backs.add_expired(1_002, timeout_ms=1_000)
+
+    ((sent, level),) = backs.begin(1_002)
+    assert ([0, 1], EXPIRED_DELAY_LEVEL) == (offsets_of(sent), level)
+    backs.end(done=[], failed=[0, 1], now_ms=1_003)
+    backs.add_expired(1_004, timeout_ms=1_000)
+    assert [] == backs.begin(1_004)
