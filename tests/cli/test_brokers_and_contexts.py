@@ -77,7 +77,7 @@ def test_contexts_are_named_chosen_and_forgotten() -> None:
 
     assert 0 == run("context", "use", "dev").exit_code
     down = run("ls")
-    assert (3, True) == (down.exit_code, "the address is that of context dev" in down.stderr)
+    assert (3, True) == (down.exit_code, "the address comes from context dev" in down.stderr)
 
     assert 0 == run("context", "set", "prod", "-n", "ns-2:9876").exit_code
     listed = run("context", "ls", "--json").stdout
@@ -92,7 +92,7 @@ def test_contexts_are_named_chosen_and_forgotten() -> None:
     [
         (("context", "use", "nowhere"), "no context 'nowhere'"),
         (("context", "delete", "nowhere"), "there are none"),
-        (("context", "set", "a b"), "must be of letters"),
+        (("context", "set", "a b"), "must consist of letters"),
         (("context", "set", "a", "-n", "host with blanks"), "is no address"),
         (("context", "set", "a", "--namespace", "%"), "namespace"),
     ],

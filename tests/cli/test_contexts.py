@@ -52,7 +52,7 @@ def test_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "contexts.toml"
     path.write_text(text)
 
-    with pytest.raises(ConfigError, match=r"contexts\.toml is no file of contexts"):
+    with pytest.raises(ConfigError, match=r"contexts\.toml is not a file of contexts"):
         read_contexts(path)
 
 
@@ -92,7 +92,7 @@ def test_no_cluster_says_which_address_and_who_named_it(home: Path) -> None:
     result = CliRunner().invoke(build_app(), ["ls"])
 
     assert (3, "") == (result.exit_code, result.stdout)
-    assert "the address is that of context far" in result.stderr
+    assert "the address comes from context far" in result.stderr
     assert 1 == len(result.stderr.splitlines())
 
 

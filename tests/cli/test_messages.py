@@ -72,7 +72,7 @@ def test_a_traced_message_shows_its_way(smq: Commands, shared_cluster: EmbeddedC
 
     assert ("sent", "GID_p", "SUCCESS") == (step["what"], step["group"], step["outcome"])
     assert "GID_p" in shown.stdout
-    assert (1, True) == (untraced.exit_code, "may have trace off" in untraced.stderr)
+    assert (1, True) == (untraced.exit_code, "`trace` may be off" in untraced.stderr)
 
 
 def test_what_is_not_there_is_said(smq: Commands, shared_cluster: EmbeddedCluster) -> None:
@@ -84,7 +84,7 @@ def test_what_is_not_there_is_said(smq: Commands, shared_cluster: EmbeddedCluste
     empty = smq("tail", "T_none")
 
     assert [1, 1, 2, 0] == [r.exit_code for r in (unknown_id, unknown_key, unknown_place, empty)]
-    assert "no message of T_none there" in empty.stderr
+    assert "topic T_none has no message in this range" in empty.stderr
 
 
 def test_lines_of_standard_input_and_of_files_are_messages(
@@ -110,7 +110,7 @@ def test_lines_of_standard_input_and_of_files_are_messages(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["x", "--file", "y"], "give a body, or --file"),
+        (["x", "--file", "y"], "give a body or --file"),
         (["x", "--property", "a"], "write NAME=VALUE"),
         (["x", "--queue", "3"], "write BROKER:ID"),
         (["--file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),

@@ -105,7 +105,7 @@ def test_topic_is_created_shown_changed_and_deleted(smq: Commands) -> None:
     again = smq("topic", "create", "T_life")
     planned = smq.json("topic", "update", "T_life", "--queues", "6", "--perm", "r")
     shown = smq.json("topic", "show", "T_life")
-    assert (2, True) == (again.exit_code, "is there already" in again.stderr)
+    assert (2, True) == (again.exit_code, "exists already" in again.stderr)
     assert not planned["applied"]
     assert [("rw → r", "4 → 6")] == [(c["perm"], c["read_queues"]) for c in planned["changes"]]
     assert [4] == [broker["read_queues"] for broker in shown["brokers"]]
@@ -113,7 +113,7 @@ def test_topic_is_created_shown_changed_and_deleted(smq: Commands) -> None:
     assert smq.json("topic", "update", "T_life", "--queues", "6", "--yes")["applied"]
     wait_until("six queues", lambda: len(smq.json("topic", "show", "T_life")["queues"]) == 6)
     dry = smq("topic", "delete", "T_life")
-    assert (0, True) == (dry.exit_code, "give --yes to do it" in dry.stderr)
+    assert (0, True) == (dry.exit_code, "give --yes to make this change" in dry.stderr)
     assert "T_life" in smq("topic", "ls").stdout
     assert 0 == smq("topic", "delete", "T_life", "--yes").exit_code
     assert "T_life" not in smq("topic", "ls").stdout
@@ -161,7 +161,7 @@ def test_reset_shows_the_difference_and_changes_nothing_until_told(
     assert ([2, 6], False) == (committed(), planned["applied"])
 
     told = smq("group", "reset", "GID_reset", "--to", "3", "--queue", "broker-a:1", "--yes")
-    assert "0 messages will be skipped, 3 will come again" in told.stderr
+    assert "0 messages will be skipped, 3 will be delivered again" in told.stderr
     assert [2, 3] == committed()
 
     assert smq.json("group", "skip", "GID_reset", "--yes")["applied"]
@@ -237,7 +237,9 @@ def test_members_that_are_connected_go_on_where_they_are_told(
         wait_until("all consumed", lambda: len(bodies) == 3)
 
         told = smq("group", "reset", "GID_told", "--to", "earliest", "--yes")
-        assert (0, True) == (told.exit_code, "will notify 1 member" in told.stderr), told.stderr
+        assert (0, True) == (told.exit_code, "will notify 1 connected member" in told.stderr), (
+            told.stderr
+        )
         wait_until("all consumed again", lambda: len(bodies) == 6)
 
 

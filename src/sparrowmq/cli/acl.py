@@ -20,7 +20,7 @@ acl = typer.Typer(
     rich_markup_mode=None,
 )
 
-AccessKey = Annotated[str, typer.Argument(metavar="ACCESS_KEY", help="the account's access key")]
+AccessKey = Annotated[str, typer.Argument(metavar="ACCESS_KEY", help="access key of the account")]
 _COLUMNS = [
     OutputColumn("broker"),
     OutputColumn("access_key", "access key"),
@@ -50,13 +50,13 @@ def put_account(
     cluster: CommandCluster,
     access_key: AccessKey,
     secret_key_file: Annotated[
-        Path | None, typer.Option("--secret-key-file", help="the file that holds its secret")
+        Path | None, typer.Option("--secret-key-file", help="a file with the secret")
     ] = None,
     admin: Annotated[
-        bool | None, typer.Option("--admin/--no-admin", help="whether it may change all")
+        bool | None, typer.Option("--admin/--no-admin", help="whether it may administer all")
     ] = None,
     address: Annotated[
-        str | None, typer.Option("--from", help="it may come from these addresses only")
+        str | None, typer.Option("--from", help="the addresses it may come from")
     ] = None,
     topics: Annotated[
         str | None, typer.Option("--topics", help="DENY, PUB, SUB or PUB|SUB, on all topics")
@@ -143,7 +143,7 @@ def _read_secret(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the secret: {error}") from None
     if not secret:
-        raise UsageError(f"{path} is empty; it must hold the secret")
+        raise UsageError(f"{path} is empty; write the secret into the file")
     return secret
 
 

@@ -1,4 +1,4 @@
-"""`sparrowmq broker`: run one; with a subcommand, look at the brokers of a cluster."""
+"""`sparrowmq broker`: run a broker; its subcommands look at the brokers of a cluster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sparrowmq.errors import UsageError
 
 __all__ = ["broker"]
 
-BrokerName = Annotated[str, typer.Argument(metavar="BROKER", help="its name or host:port")]
+BrokerName = Annotated[str, typer.Argument(metavar="BROKER", help="the broker's name or host:port")]
 
 
 @broker.command("ls")
 @on_cluster
 def list_brokers(cluster: CommandCluster) -> None:
-    """List the brokers, with what they store and give out a second."""
+    """List the brokers, with the messages that each stores and delivers a second."""
     seen = cluster.run(take_overview(cluster.directory))
     rows = [broker_row(each) for each in seen.brokers]
     for each in seen.brokers:
@@ -39,7 +39,7 @@ def list_brokers(cluster: CommandCluster) -> None:
 @broker.command("show")
 @on_cluster
 def show_broker(cluster: CommandCluster, name: BrokerName) -> None:
-    """Show what a broker says of itself, under RocketMQ's names."""
+    """Show a broker's own report, under RocketMQ's names."""
     at = cluster.run(brokers.find_broker(cluster.directory, name))
     _print_table(cluster, dict(cluster.run(brokers.runtime_info(cluster.directory, at))))
 
@@ -54,9 +54,9 @@ def show_config(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Show a broker's settings, or change some while it runs.
+    """Show a broker's settings, or change some of them while the broker runs.
 
-    SparrowMQ's brokers cannot be changed from afar; Apache's can.
+    Only Apache's brokers accept changes over the network; SparrowMQ's brokers refuse them.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def show_config(
     for each in changes:
         setting, equals, value = each.partition("=")
         if not equals:
-            raise UsageError(f"{each!r} is no change; write NAME=VALUE")
+            raise UsageError(f"{each!r} does not change a setting; write NAME=VALUE")
         wanted[setting] = value
     rows: list[Json] = [
         {"setting": setting, "value": arrow(known.get(setting), value)}
@@ -93,10 +93,12 @@ def show_config(
 def drain_broker(
     cluster: CommandCluster,
     name: BrokerName,
-    undo: Annotated[bool, typer.Option("--undo", help="have producers send to it again")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="let producers send to the broker again")
+    ] = False,
     yes: Yes = False,
 ) -> None:
-    """Have producers leave a broker, so that it can be stopped once it is consumed.
+    """Stop producers from sending to a broker. Stop the broker once its messages are consumed.
 
     \b
     Examples:

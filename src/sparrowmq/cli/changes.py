@@ -1,6 +1,6 @@
-"""Changes that lose something: a dry run that shows the difference, unless `--yes` is given.
+"""Changes that can lose data: a command shows the difference, and applies it only with `--yes`.
 
-Nothing here asks: a command does the same on a terminal, in a pipe and in a job.
+No command asks a question: it does the same on a terminal, in a pipe and in a job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import Json, OutputColumn, format_value, print_json, print_rows
 
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="do it; without, only show what would change")
+    bool,
+    typer.Option("--yes", "-y", help="make the change; without --yes, the command only shows it"),
 ]
 
 
@@ -28,13 +29,11 @@ def carry_out(
     apply: Callable[[], None],
     done: str,
 ) -> None:
-    """Show what changes, and do it if it is confirmed.
+    """Show a change, and make it if the user confirmed it.
 
     Args:
-        rows, columns: the difference.
-        is_confirmed: whether `--yes` was given.
-        apply: does it.
-        done: what to say then.
+        rows, columns: the table that shows the change. is_confirmed: whether `--yes` was given.
+        apply: makes the change. done: the line to print after the change.
     """
     if not cluster.as_json:
         print_rows(rows, columns)
@@ -42,7 +41,7 @@ def carry_out(
         apply()
     if cluster.as_json:
         print_json({"applied": is_confirmed, "changes": rows})
-    say(done if is_confirmed else "nothing was changed; give --yes to do it")
+    say(done if is_confirmed else "nothing was changed; give --yes to make this change")
 
 
 def arrow(before: object, after: object) -> str:

@@ -1,4 +1,4 @@
-"""`sparrowmq ls` and `check`: what is on a cluster, who is behind, and whether all is well."""
+"""`sparrowmq ls` and `check`: the parts of a cluster, the groups that lag, and its health."""
 
 from __future__ import annotations
 
@@ -57,19 +57,23 @@ GROUP_COLUMNS = (
 def ls(
     cluster: CommandCluster,
     every: Annotated[
-        bool, typer.Option("--all", "-a", help="also the topics that RocketMQ makes for itself")
+        bool, typer.Option("--all", "-a", help="also show RocketMQ's internal topics")
     ] = False,
     interval: Annotated[
         float,
         typer.Option(
-            "--interval", min=0.0, max=600.0, help="seconds between two looks that give rates"
+            "--interval",
+            min=0.0,
+            max=600.0,
+            help="seconds between the two looks from which rates are computed",
         ),
     ] = 0.0,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="rows of each table on a terminal; 0 shows all")
+        int,
+        typer.Option("--limit", min=0, help="rows that each table has on a terminal; 0 shows all"),
     ] = 30,
 ) -> None:
-    """List brokers, topics and consumer groups: those that need a look come first.
+    """List brokers, topics and consumer groups; those that need attention come first.
 
     \b
     Examples:
@@ -108,7 +112,7 @@ def ls(
 def look_twice(
     cluster: CommandCluster, interval_ms: int
 ) -> Operation[tuple[Overview | None, Overview]]:
-    """Look at the cluster, twice if there is an interval. Raises: as `take_overview`."""
+    """Look at the cluster, twice if an interval is given. Raises: as `take_overview`."""
     before = None
     if interval_ms:
         before = yield from take_overview(cluster.directory)
@@ -159,7 +163,7 @@ def group_row(group: GroupOverview, flow: FlowRates | None) -> Json:
 
 
 def trouble_of(group: GroupOverview) -> str:
-    """Say in a few words what can be seen to be wrong with a group from afar, "" for nothing."""
+    """Return a group's visible fault in a few words, "" if there is none."""
     if group.duplicate_ids:
         return f"{count_of(len(group.duplicate_ids), 'client id')} used twice"
     if group.members == () and group.lag:
@@ -168,7 +172,7 @@ def trouble_of(group: GroupOverview) -> str:
 
 
 class Health(IntEnum):
-    """How a cluster is; also the exit code, as monitoring systems read it."""
+    """The health of a cluster; the value is the exit code that monitoring systems expect."""
 
     OK = 0
     WARNING = 1
@@ -176,7 +180,7 @@ class Health(IntEnum):
 
 
 class Trouble(NamedTuple):
-    """One thing that is not as it should be."""
+    """One fault of a cluster."""
 
     health: Health
     what: str
@@ -187,28 +191,29 @@ class Trouble(NamedTuple):
 def check(
     cluster: CommandCluster,
     group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
+        list[str] | None,
+        typer.Option("--group", "-g", help="check only this group; may be repeated"),
     ] = None,
     warn_lag: Annotated[
-        int, typer.Option("--warn-lag", min=1, help="messages behind that are worth a warning")
+        int, typer.Option("--warn-lag", min=1, help="lag in messages that gives a warning")
     ] = 10_000,
     max_lag: Annotated[
-        int, typer.Option("--max-lag", min=1, help="messages behind that are critical")
+        int, typer.Option("--max-lag", min=1, help="lag in messages that is critical")
     ] = 100_000,
     max_disk: Annotated[
         int,
         typer.Option(
             min=0,
             max=100,
-            help="a broker's disk is critical above this percentage; brokers refuse messages above"
-            " 90, unless set otherwise",
+            help="percentage of a broker's disk in use that is critical; by default brokers "
+            "refuse messages above 90",
         ),
     ] = 90,
 ) -> None:
-    """Say in a line whether a cluster is well; exit with 0 if so, 1 for a warning, 2 if critical.
+    """Print a cluster's health in one line; exit with 0 for OK, 1 for a warning, 2 for critical.
 
-    It looks at the brokers and their disks, and at every group's lag and members; exit code 3 is a
-    cluster that cannot be looked at.
+    The check reads the brokers and their disks, and every group's lag and members. Exit code 3: the
+    cluster cannot be reached.
 
     \b
     Examples:
@@ -251,7 +256,7 @@ def check(
 
 
 def _disk_trouble(broker: BrokerOverview, max_percent: int) -> str:
-    """Return what is wrong with a broker's disk, "" if nothing is."""
+    """Return the fault of a broker's disk, "" if there is none."""
     used = broker.disk_used_ratio
     if used is None or used * 100 <= max_percent:
         return ""
@@ -259,7 +264,7 @@ def _disk_trouble(broker: BrokerOverview, max_percent: int) -> str:
 
 
 def _judge(group: GroupOverview, *, warn_lag: int, max_lag: int) -> Trouble | None:
-    """Return the worst that is wrong with a group, None if nothing is."""
+    """Return the worst fault of a group, None if there is none."""
     behind = f"{count_of(group.lag, 'message')} behind"
     if group.duplicate_ids:
         return Trouble(Health.CRITICAL, group.group, f"{trouble_of(group)}, {behind}")

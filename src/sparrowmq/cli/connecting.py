@@ -1,8 +1,8 @@
-"""How subcommands connect that look at a cluster: the options, and what becomes of them.
+"""The connection of subcommands that look at a cluster: its options and their effect.
 
 A command takes a `CommandCluster` as its first parameter and is decorated by `on_cluster`, which
-puts the options of every such command in its place: `--nameserver`, `--context`, `--tls-ca`,
-`--timeout` and `--json`.
+replaces that parameter by the options of every such command: `--nameserver`, `--context`,
+`--tls-ca`, `--timeout` and `--json`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ NameServer = Annotated[
     typer.Option("--nameserver", "-n", help="host:port of name servers, separated by ';'"),
 ]
 ContextName = Annotated[
-    str | None, typer.Option("--context", "-c", help="a cluster of `sparrowmq context`")
+    str | None,
+    typer.Option(
+        "--context", "-c", help="the name of a cluster, as `sparrowmq context ls` lists it"
+    ),
 ]
 TlsCa = Annotated[str | None, typer.Option("--tls-ca", help=find_setting("tls-ca").help)]
 Timeout = Annotated[
@@ -47,14 +50,14 @@ Timeout = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON on stdout")]
 
-# A shell waits for the names that complete a word.
+# A shell blocks while it waits for the names that complete a word.
 COMPLETION_TIMEOUT_S = 1.0
 
 
 def complete_from(
     list_names: Callable[[Directory], Operation[list[str]]],
 ) -> Callable[[typer.Context, str], list[str]]:
-    """Return what completes a name from those of the command's cluster; none if it is silent."""
+    """Return a completer of names from the command's cluster, which offers none if it is silent."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
@@ -81,7 +84,7 @@ GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="the consumer group", autocompletion=complete_group)
 ]
 
-# What every command of `on_cluster` takes: the parameter, its option, its default.
+# The options of every command of `on_cluster`: parameter, option, default.
 CLUSTER_OPTIONS: tuple[tuple[str, Any, object], ...] = (
     ("nameserver", NameServer, None),
     ("context", ContextName, None),
@@ -93,11 +96,10 @@ CLUSTER_OPTIONS: tuple[tuple[str, Any, object], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class CommandCluster:
-    """A cluster that a command talks to.
+    """The cluster of a command.
 
     Args:
-        context: where it is.
-        directory, driver: what operations are run with.
+        context: the cluster's address and credentials. directory, driver: run the operations.
         as_json: whether the command is to print JSON.
     """
 
@@ -112,7 +114,7 @@ class CommandCluster:
 
     @property
     def client_settings(self) -> dict[str, Any]:
-        """What a client's face takes to connect as this command does."""
+        """Return the settings that connect a client as this command connects."""
         return {"name_server": self.context.name_server, **client_settings(self.context)}
 
 
@@ -139,7 +141,7 @@ def directory_of_all(context: Context, *, timeout_s: float) -> Directory:
 
 
 def make_tls(context: Context) -> ssl.SSLContext | None:
-    """Return what clients take as `tls`, None without. Raises: ConfigError that names the file."""
+    """Return clients' `tls` setting, None without TLS. Raises: ConfigError that names the file."""
     if not context.tls_ca:
         return None
     return client_context(
@@ -158,9 +160,9 @@ def open_cluster(
     timeout: float,
     as_json: bool = False,
 ) -> Generator[CommandCluster]:
-    """Connect as the options say, and close the connections at the end.
+    """Connect by the options, and close the connections at the end.
 
-    Raises: ConfigError; ConnectFailed of whatever is done, with the word why this address is asked.
+    Raises: ConfigError; ConnectFailed, which then says where the address came from.
     """
     chosen = choose_context(name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ)
     where = chosen.context
@@ -179,14 +181,14 @@ def open_cluster(
 def _why(error: ConnectFailed, chosen: Chosen) -> str:
     if chosen.source == "the default":
         return (
-            f"{error}; this is the default address: `sparrowmq up` starts a cluster there, "
-            f"--nameserver gives another"
+            f"{error}; no address was given, so the default was used; `sparrowmq up` starts a "
+            "cluster there, and --nameserver gives another"
         )
-    return f"{error}; the address is that of {chosen.source}"
+    return f"{error}; the address comes from {chosen.source}"
 
 
 def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a `CommandCluster` as its first argument, and its users the options for it.
+    """Pass a command a `CommandCluster` as its first argument, and give the command its options.
 
     Errors become one line on stderr and an exit code; see `reporting_errors`.
     """
@@ -214,15 +216,15 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def naming_topic(cluster: CommandCluster, topic: str) -> Generator[None]:
-    """Turn the error of a topic that nobody knows into one that names the nearest.
+    """Turn the error of an unknown topic into one that names the nearest topic.
 
-    Raises: UsageError in the place of TopicRouteNotFound.
+    Raises: UsageError in place of TopicRouteNotFound.
     """
     try:
         yield
     except TopicRouteNotFound:
         nearest = find_nearest(topic, cluster.run(list_topics(cluster.directory)))
-        hint = f"did you mean {nearest}?" if nearest else "`sparrowmq topic ls` lists all"
+        hint = f"did you mean {nearest}?" if nearest else "`sparrowmq topic ls` lists the topics"
         raise UsageError(
             f"there is no topic {topic!r} at {cluster.context.name_server}; {hint}"
         ) from None

@@ -60,7 +60,7 @@ def list_contexts(as_json: AsJson = False) -> None:
 
 @context.command("show")
 def show_context(as_json: AsJson = False) -> None:
-    """Show which cluster commands talk to, and what says so."""
+    """Show the cluster that commands talk to, and the option, variable or file that chose it."""
     with reporting_errors():
         chosen = choose_context(name_server=None, name=None, tls_ca=None, environ=os.environ)
         row: Json = {
@@ -85,19 +85,21 @@ def set_context(
         typer.Option("--nameserver", "-n", help="host:port of name servers, separated by ';'"),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", help="of topics and groups")
+        str | None, typer.Option("--namespace", help="the namespace of topics and groups")
     ] = None,
     tls_ca: Annotated[
-        str | None, typer.Option("--tls-ca", help="a PEM file with the authorities to trust")
+        str | None,
+        typer.Option("--tls-ca", help="a PEM file with the certificate authorities to trust"),
     ] = None,
     tls_cert: Annotated[
-        str | None, typer.Option("--tls-cert", help="a PEM file with a certificate to show")
+        str | None, typer.Option("--tls-cert", help="a PEM file with the client's certificate")
     ] = None,
     tls_key: Annotated[
-        str | None, typer.Option("--tls-key", help="a PEM file with its key")
+        str | None, typer.Option("--tls-key", help="a PEM file with the certificate's key")
     ] = None,
     access_key: Annotated[
-        str | None, typer.Option("--access-key", help="for brokers with access control")
+        str | None,
+        typer.Option("--access-key", help="the access key, for brokers with access control"),
     ] = None,
     secret_key_env: Annotated[
         str | None,
@@ -108,7 +110,7 @@ def set_context(
         typer.Option("--secret-key-file", help="the file that holds the access key's secret"),
     ] = None,
 ) -> None:
-    """Name a cluster, or change what a name stands for; the first one is used at once.
+    """Name a cluster, or change a named one. The first context becomes the current one.
 
     \b
     Examples:
@@ -132,7 +134,7 @@ def set_context(
             found.contexts.get(name, Context()),
             **{key: value for key, value in given.items() if value is not None},
         )
-        # Says what is wrong with an address or a namespace.
+        # Refuses a bad address or namespace, with the reason.
         make_directory(changed.name_server, namespace=changed.namespace or None)
         contexts = {**found.contexts, name: changed}
         current = found.current or name
@@ -152,7 +154,7 @@ def use_context(name: Name) -> None:
 
 @context.command("delete")
 def delete_context(name: Name) -> None:
-    """Forget a context; the cluster itself is left alone."""
+    """Forget a context; the cluster itself does not change."""
     with reporting_errors():
         found = read_contexts(contexts_path())
         found.get(name)

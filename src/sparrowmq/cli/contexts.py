@@ -1,4 +1,4 @@
-"""Contexts: named clusters in a file of the user's, so that no command needs an address.
+"""Contexts: clusters that the user has named in a file, which commands use without an address.
 
 The file is `$XDG_CONFIG_HOME/sparrowmq/contexts.toml` (`~/.config` where that is not set):
 
@@ -10,13 +10,13 @@ nameserver = "ns-1:9876;ns-2:9876"
 tls-ca = "/etc/sparrowmq/ca.pem"
 ```
 
-Which cluster a command talks to, in this order: `--nameserver`, `--context` or
-`$SPARROWMQ_CONTEXT`, `$NAMESRV_ADDR` as RocketMQ's tools read it, the current context,
+A command takes its cluster from the first of these that is given: `--nameserver`, `--context` or
+`$SPARROWMQ_CONTEXT`, `$NAMESRV_ADDR`, which RocketMQ's tools also read, the current context,
 `127.0.0.1:9876`.
 
-No secret stands in the file: `access-key` goes with `secret-key-env`, the name of a variable, or
-`secret-key-file`, the path of a file that holds the secret alone. Where no context names a key,
-`$SPARROWMQ_ACCESS_KEY` and `$SPARROWMQ_SECRET_KEY` do.
+The file holds no secret: `access-key` goes with `secret-key-env`, the name of a variable, or
+`secret-key-file`, the path of a file that holds only the secret. A context without a key takes
+`$SPARROWMQ_ACCESS_KEY` and `$SPARROWMQ_SECRET_KEY`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 
 class Context(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """One cluster: where its name servers are, and how to connect to it."""
+    """One cluster: the addresses of its name servers, and how to connect."""
 
     name_server: str = msgspec.field(default=DEFAULT_NAME_SERVER, name="nameserver")
     namespace: str = ""
@@ -50,9 +50,9 @@ class Context(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
     secret_key_file: str = ""
 
     def read_secret(self, environ: Mapping[str, str]) -> str | None:
-        """Return the access key's secret from where the context says it is; None without a key.
+        """Return the access key's secret from its variable or file; None without a key.
 
-        Raises: ConfigError if it is not there.
+        Raises: ConfigError if there is no secret.
         """
         if not self.access_key:
             return None
@@ -68,13 +68,12 @@ class Context(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"cannot read the secret of {self.access_key}: {error}") from None
         raise ConfigError(
-            f"access key {self.access_key} has no secret; say where it is by secret-key-env or "
-            f"secret-key-file"
+            f"access key {self.access_key} has no secret; set secret-key-env or secret-key-file"
         )
 
 
 class Contexts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file: the contexts by name, and which one is meant where none is named."""
+    """The file: the contexts by name, and the current one."""
 
     current: str = ""
     contexts: dict[str, Context] = {}
@@ -96,21 +95,21 @@ def _no_context(name: str, known: Mapping[str, Context]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A context and why it is the one: the option, variable or file that says so."""
+    """A context, and the option, variable or file that chose it."""
 
     context: Context
     source: str
 
 
 def contexts_path(environ: Mapping[str, str] | None = None) -> Path:
-    """Return where the file is."""
+    """Return the path of the file."""
     variables = os.environ if environ is None else environ
     home = variables.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "sparrowmq" / "contexts.toml"
 
 
 def read_contexts(path: Path) -> Contexts:
-    """Read the file; there are no contexts without one.
+    """Read the file; a missing file holds no contexts.
 
     Raises: ConfigError that names the file.
     """
@@ -123,7 +122,7 @@ def read_contexts(path: Path) -> Contexts:
     try:
         return msgspec.convert(tomllib.loads(text), Contexts)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{path} is no file of contexts: {error}") from None
+        raise ConfigError(f"{path} is not a file of contexts: {error}") from None
 
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
@@ -153,7 +152,7 @@ def _quoted(value: str) -> str:
 def check_context_name(name: str) -> str:
     """Return the name unchanged. Raises: ConfigError if TOML would need quotes for it."""
     if not name or set(name) - set(_NAMES):
-        raise ConfigError(f"the context name {name!r} must be of letters, digits, '_' and '-'")
+        raise ConfigError(f"the context name {name!r} must consist of letters, digits, '_' and '-'")
     return name
 
 
@@ -164,13 +163,13 @@ def choose_context(
     tls_ca: str | None,
     environ: Mapping[str, str],
 ) -> Chosen:
-    """Return the cluster that is meant; see the top of this file for the order.
+    """Return the cluster of a command; the order stands at the top of this file.
 
     Args:
-        name_server, name, tls_ca: the options, None where not given.
-        environ: the environment's variables.
+        name_server, name, tls_ca: the options, None if not given. environ: the environment's
+        variables.
 
-    Raises: ConfigError for two options that contradict, an unknown context, a damaged file.
+    Raises: ConfigError for two options that contradict, an unknown context or a damaged file.
     """
     if name_server and name:
         raise ConfigError("give --nameserver or --context, not both")

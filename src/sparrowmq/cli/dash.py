@@ -22,37 +22,38 @@ def dash(
     timeout: Timeout = 3.0,
     host: Annotated[str, typer.Option("--host", help="the address to listen on")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65_535, help="the port; 0 takes any free one")
+        int, typer.Option("--port", min=0, max=65_535, help="the port; 0 takes any free port")
     ] = 8181,
     data: Annotated[
-        Path, typer.Option("--data", help="the directory of the history of owners and lag")
+        Path, typer.Option("--data", help="directory for the history of owners and lag")
     ] = Path("sparrowmq-data"),
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="let the page change the cluster")
     ] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow-host", help="a name under which browsers ask, if it is not an address"
-        ),
+        typer.Option("--allow-host", help="a host name in the page's URL, unless it is an address"),
     ] = None,
     tls_cert: Annotated[
         str, typer.Option("--tls-cert", help="a PEM file with a certificate: serve by HTTPS")
     ] = "",
     tls_key: Annotated[
-        str, typer.Option("--tls-key", help="a PEM file with its key, if --tls-cert has it not")
+        str,
+        typer.Option(
+            "--tls-key", help="a PEM file with the certificate's key, unless --tls-cert holds it"
+        ),
     ] = "",
     insecure: Annotated[
         bool,
         typer.Option(
-            "--insecure", help="allow a --host that other machines can reach, without HTTPS"
+            "--insecure", help="serve a --host that other machines can reach without HTTPS"
         ),
     ] = False,
     stop_with_stdin: Annotated[
         bool, typer.Option("--stop-with-stdin", hidden=True, help="stop when stdin closes")
     ] = False,
 ) -> None:
-    """Show a cluster in a browser: groups, who has which queue, why, and what is wrong."""
+    """Show a cluster in a browser: groups, the owner of each queue and why, and what is wrong."""
     with reporting_errors():
         chosen = choose_context(
             name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ

@@ -1,7 +1,7 @@
 """`sparrowmq demo`: the main job on real flights.
 
-Exit code 0 if every condition of success holds, 1 if one does not or a stage failed, 2 for a
-directory that cannot be used, 130 after Ctrl-C and 143 after SIGTERM.
+Exit codes: 0, every condition of success holds; 1, a condition does not hold or a stage failed; 2,
+the directory cannot be used; 130, Ctrl-C; 143, SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 def demo(
     out: Annotated[
-        Path, typer.Option("--out", help="where the report, the figures and the data go")
+        Path, typer.Option("--out", help="directory for the report, the figures and the data")
     ] = Path("demo-out"),
     limit: Annotated[
         int | None,
         typer.Option(
             "--limit",
             min=1_000,
-            help="only the first N flights, for a quick look; the report says so",
+            help="use only the first N flights, for a quick look; the report names this limit",
         ),
     ] = None,
 ) -> None:
     """Run the main job: produce, balance, break, heal, ingest with Spark, report."""
-    # Other subcommands must not pay for the imports of this one.
+    # Imported here, lest other subcommands pay for these imports.
     from rich.console import Console
 
     from sparrowmq.demo.scenario import run_demo
@@ -41,7 +41,7 @@ def demo(
         raise typer.Exit(EXIT_USAGE) from None
     except (SparrowError, OSError) as error:
         typer.echo(f"sparrowmq: the demo failed: {error}", err=True)
-        typer.echo(f"What its processes printed is in {out / 'run' / 'output'}", err=True)
+        typer.echo(f"Its processes' output is in {out / 'run' / 'output'}", err=True)
         raise typer.Exit(EXIT_FAILURE) from None
     except KeyboardInterrupt:
         typer.echo("sparrowmq: interrupted; every process of the demo was ended", err=True)

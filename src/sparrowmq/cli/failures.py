@@ -1,4 +1,4 @@
-"""How subcommands end that look at a cluster or run a job: one line on stderr, and an exit code."""
+"""The end of subcommands that look at a cluster or run a job: a line on stderr, an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sparrowmq group`: list consumer groups, show one, its lag; reset, skip, update and delete."""
+"""`sparrowmq group`: list, show, reset, update and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ group = typer.Typer(
 )
 
 TopicOption = Annotated[
-    str | None, typer.Option("--topic", "-t", help="the topic, if the group has several")
+    str | None, typer.Option("--topic", "-t", help="the topic, needed if the group reads several")
 ]
 QueueOption = Annotated[
     list[str] | None,
-    typer.Option("--queue", "-q", help="only BROKER:ID, such as broker-a:3; may be repeated"),
+    typer.Option(
+        "--queue", "-q", help="only this queue, as BROKER:ID, such as broker-a:3; may be repeated"
+    ),
 ]
-# Least time between two looks of a command that watches.
+# The shortest time between two looks of a command that watches.
 WATCH_MS_MIN = 500
 
 
@@ -53,10 +55,15 @@ WATCH_MS_MIN = 500
 def list_groups(
     cluster: CommandCluster,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.0, help="seconds between two looks for rates")
+        float,
+        typer.Option(
+            "--interval",
+            min=0.0,
+            help="seconds between the two looks from which rates are computed",
+        ),
     ] = 0.0,
 ) -> None:
-    """List consumer groups: those that need a look first."""
+    """List consumer groups; those that need attention come first."""
     before, seen = cluster.run(look_twice(cluster, round(interval * 1000)))
     flows = {} if before is None else group_flows(before, seen)
     rows = [group_row(each, flows.get(each.group)) for each in seen.groups]
@@ -71,7 +78,7 @@ def list_groups(
 def show_group(cluster: CommandCluster, name: GroupName) -> None:
     """Show a group: its members, subscriptions, lag by topic, and settings.
 
-    `sparrowmq rebalance show` says who owns which queue, `rebalance doctor` what is wrong.
+    `sparrowmq rebalance show` shows the owner of each queue, `rebalance doctor` what is wrong.
     """
     snapshot = _look(cluster, name)
     known = cluster.run(settings.find_group_settings(cluster.directory, name))
@@ -120,12 +127,12 @@ def show_lag(
     cluster: CommandCluster,
     name: GroupName,
     topic: TopicOption = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="show it again and again")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="repeat until Ctrl-C")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.5, help="with --watch: seconds between looks")
+        float, typer.Option("--interval", min=0.5, help="with --watch: seconds between two looks")
     ] = 2.0,
 ) -> None:
-    """Show how far a group is in each queue, furthest behind first.
+    """Show a group's lag in each queue, the largest first.
 
     \b
     Examples:
@@ -167,9 +174,9 @@ def reset_group(
     queue: QueueOption = None,
     yes: Yes = False,
 ) -> None:
-    """Move a group's offsets: shows what changes in each queue, and does it with --yes.
+    """Show the new offset of a group in each queue, and with --yes move the group there.
 
-    Brokers notify the members that are connected, which go on there at once.
+    Brokers notify the connected members, which continue from the new offsets at once.
 
     \b
     Examples:
@@ -189,7 +196,7 @@ def skip_backlog(
     queue: QueueOption = None,
     yes: Yes = False,
 ) -> None:
-    """Have a group skip all messages there are: shows how many, and does it with --yes."""
+    """Show how many messages a group would skip to reach the end, and with --yes skip them."""
     _reset(cluster, name, topic, queue or [], target=Target(is_latest=True), is_confirmed=yes)
 
 
@@ -200,17 +207,18 @@ def update_group(
     name: GroupName,
     enabled: Annotated[
         bool | None,
-        typer.Option("--enable/--disable", help="whether brokers give messages to the group"),
+        typer.Option("--enable/--disable", help="whether brokers deliver messages to the group"),
     ] = None,
     retries: Annotated[
-        int | None, typer.Option("--retries", min=0, help="times that a failed message comes again")
+        int | None,
+        typer.Option("--retries", min=0, help="how often a failed message is delivered again"),
     ] = None,
     retry_queues: Annotated[
-        int | None, typer.Option("--retry-queues", min=0, help="queues of its retry topic")
+        int | None, typer.Option("--retry-queues", min=0, help="queues of the group's retry topic")
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Change a group's settings at every broker, or make the group.
+    """Change a group's settings at every broker, or create the group.
 
     \b
     Examples:
@@ -258,9 +266,9 @@ def update_group(
 @group.command("delete")
 @on_cluster
 def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> None:
-    """Delete a group: its settings, its offsets, its retries and dead letters.
+    """Delete a group: its settings, offsets, retries and dead letters.
 
-    Refused while members are connected, who would make it again.
+    Refused while members are connected, because they would create the group again.
     """
     snapshot = _look(cluster, name)
     members = _member_rows(snapshot)
@@ -332,7 +340,8 @@ def _member_rows(snapshot: GroupSnapshot) -> list[Json]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for broker in snapshot.last.brokers:
         for seat in broker.seats:
-            # A client has a port of its own at each broker; the host is what distinguishes them.
+            # A client uses another port at each broker, so that only the host identifies its
+            # machine.
             host = seat.address.rpartition(":")[0]
             found.setdefault((seat.client_id, host, seat.language), []).append(broker.broker_name)
     return [
@@ -364,7 +373,7 @@ def _topic_rows(snapshot: GroupSnapshot) -> list[Json]:
 def _parse_target(text: str) -> Target:
     if text in ("earliest", "latest"):
         return Target(is_earliest=text == "earliest", is_latest=text == "latest")
-    # Milliseconds since 1970 have more digits than anybody's offsets.
+    # Milliseconds since 1970 have more digits than any offset in practice.
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return Target(offset=int(text))
     return Target(timestamp_ms=parse_time(text, now_timestamp_ms=timestamp_ms()))
@@ -402,15 +411,15 @@ def _reset(
     skipped = sum(max(0, each.skipped) for each in plan.queues)
     again = sum(max(0, -each.skipped) for each in plan.queues)
     if plan.members:
-        say(f"the brokers will notify {count_of(len(plan.members), 'member')}, which are connected")
-    say(f"{skipped:,} messages will be skipped, {again:,} will come again")
+        say(f"the brokers will notify {count_of(len(plan.members), 'connected member')}")
+    say(f"{skipped:,} messages will be skipped, {again:,} will be delivered again")
     carry_out(
         cluster,
         rows,
         columns,
         is_confirmed=is_confirmed,
         apply=lambda: cluster.run(apply_reset(cluster.directory, plan)),
-        done=f"group {name} goes on there",
+        done=f"group {name} continues from the new offsets",
     )
 
 

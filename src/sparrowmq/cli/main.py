@@ -1,7 +1,7 @@
 """The command `sparrowmq` (and `smq`): one subcommand for each thing to run.
 
-A subcommand's module is imported once somebody asks for it: the list of all is a table, so that
-`--help` and servers start without what the others need.
+A subcommand's module is imported when the subcommand runs. `--help` reads a table, and servers
+start without the imports of other subcommands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Command(NamedTuple):
-    """A subcommand: where it is, what the list says of it, the extras that bring what it needs."""
+    """A subcommand: its module, its line in `--help`, and the extras that it needs."""
 
     module: str
     summary: str
@@ -28,41 +28,43 @@ class _Command(NamedTuple):
 _COMMANDS = {
     "up": _Command("sparrowmq.cli.up", "Run a name server and a broker in one process."),
     "nameserver": _Command("sparrowmq.cli.up", "Run a name server."),
-    "broker": _Command("sparrowmq.cli.broker", "Run a broker, or look at those of a cluster."),
-    "store": _Command("sparrowmq.cli.store", "Check and copy the directory of a broker."),
-    "context": _Command("sparrowmq.cli.context", "Name clusters; choose which to talk to."),
+    "broker": _Command("sparrowmq.cli.broker", "Run a broker, or look at a cluster's brokers."),
+    "store": _Command("sparrowmq.cli.store", "Check or copy a broker's directory."),
+    "context": _Command("sparrowmq.cli.context", "Name clusters; choose the one to talk to."),
     "ls": _Command("sparrowmq.cli.cluster", "List brokers, topics and groups, with their lag."),
     "top": _Command("sparrowmq.cli.top", "Watch all consumer groups on a live screen."),
-    "check": _Command("sparrowmq.cli.cluster", "Whether a cluster is well, as an exit code."),
+    "check": _Command(
+        "sparrowmq.cli.cluster", "Check a cluster's health; the exit code gives the result."
+    ),
     "topic": _Command("sparrowmq.cli.topic", "List, show, create, update and delete topics."),
     "group": _Command(
         "sparrowmq.cli.group", "List, show, reset, update and delete consumer groups."
     ),
     "tail": _Command("sparrowmq.cli.messages", "Print a topic's last messages; follow it."),
     "send": _Command("sparrowmq.cli.send", "Send a message, or one for each line of a file."),
-    "msg": _Command("sparrowmq.cli.messages", "Find messages: by id, key, place or time."),
+    "msg": _Command("sparrowmq.cli.messages", "Find messages by id, key, place or time."),
     "dlq": _Command("sparrowmq.cli.messages", "Dead letters: list, show, send again."),
     "acl": _Command("sparrowmq.cli.acl", "Accounts of access control: list, put, delete."),
     "rebalance": _Command(
         "sparrowmq.cli.rebalance",
-        "Who owns which queue of a consumer group, why, and what is wrong.",
+        "Show the owners of a group's queues, the reason, and what is wrong.",
     ),
     "dash": _Command(
         "sparrowmq.cli.dash", "Show a cluster in a browser: the live page.", "cli,dash"
     ),
     "metrics": _Command(
-        "sparrowmq.cli.metrics", "Serve a cluster's series for Prometheus.", "cli,prometheus"
+        "sparrowmq.cli.metrics", "Serve a cluster's metrics to Prometheus.", "cli,prometheus"
     ),
     "snapshot": _Command(
-        "sparrowmq.cli.snapshot", "Write what a cluster says of itself as tables.", "cli,spark"
+        "sparrowmq.cli.snapshot", "Write the state of a cluster to tables.", "cli,spark"
     ),
     "pipeline": _Command(
         "sparrowmq.cli.pipeline",
-        "Jobs on Spark: ingest topics, and look into backlog, duplicates and balance.",
+        "Run a job on Spark: ingest, backlog, duplicates or balance.",
         "cli,spark",
     ),
     "demo": _Command(
-        "sparrowmq.cli.demo", "Balance two groups over real flights, and read them.", "demo"
+        "sparrowmq.cli.demo", "Balance two groups over real flights; read them with Spark.", "demo"
     ),
 }
 
@@ -121,7 +123,7 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; also one that begins with a command of mqadmin."""
+    """Run the command line, whose first word may also be a command of mqadmin."""
     arguments = sys.argv[1:]
     if arguments and arguments[0] not in _COMMANDS:
         arguments = _translate(arguments)
@@ -137,7 +139,7 @@ def main() -> None:
 
 
 def _translate(arguments: list[str]) -> list[str]:
-    """Return our words for a command of mqadmin; any other is returned as it is."""
+    """Return the arguments, with a command of mqadmin translated."""
     from sparrowmq.cli.mqadmin import ALIASES, WrongOption, translate
 
     if arguments[0] not in ALIASES:

@@ -1,6 +1,6 @@
-"""How messages are printed: a line each, in full, or as JSON.
+"""The printing of messages: a line each, in full, or as JSON.
 
-Bodies and properties are what strangers wrote: characters that a terminal would obey are escaped.
+Strangers wrote the bodies and properties: characters that control a terminal are escaped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from sparrowmq.cli.output import Json, format_time
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 
-# Of a body printed in full.
 _SHOWN_ELSEWHERE = {PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY}
 
 
 class BodyFormat(StrEnum):
-    """How to show bodies; AUTO takes JSON or text where the body is that, else hex."""
+    """The form of bodies; AUTO shows JSON and text as such, and other bytes as hex."""
 
     AUTO = "auto"
     JSON = "json"
@@ -30,7 +29,7 @@ class BodyFormat(StrEnum):
 
 
 def escape(text: str) -> str:
-    """Write characters that a terminal obeys, or does not show, as escapes."""
+    """Escape the characters that control a terminal or are invisible."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -52,7 +51,7 @@ def format_body(body: bytes, body_format: BodyFormat) -> str:
 
 
 def json_of_message(message: MessageExt) -> Json:
-    """Return a message as JSON: `body` is a text, or null with `body_base64` where it is none."""
+    """Return a message as JSON; a body that is no text is null, with `body_base64`."""
     body: str | None
     try:
         body, more = message.body.decode(), {}

@@ -1,6 +1,6 @@
-"""`sparrowmq tail`, `send`, `msg` and `dlq`: messages themselves.
+"""`sparrowmq tail`, `msg` and `dlq`: read, find and resend messages.
 
-`tail`, `msg` and `dlq show` read without a group: they join nothing and commit nothing.
+`tail`, `msg` and `dlq show` read without a group: they join no group and commit no offset.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from sparrowmq.model.names import dlq_topic
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 
 msg = typer.Typer(
-    help="Find messages: by id, by key, by place, by time.",
+    help="Find messages by id, key, place or time.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -72,12 +72,14 @@ _TRACE_COLUMNS = (
 TopicOption = Annotated[str, typer.Option("--topic", "-t", help="the topic")]
 QueueOption = Annotated[
     list[str] | None,
-    typer.Option("--queue", "-q", help="only BROKER:ID, such as broker-a:3; may be repeated"),
+    typer.Option(
+        "--queue", "-q", help="only this queue, as BROKER:ID, such as broker-a:3; may be repeated"
+    ),
 ]
 FormatOption = Annotated[BodyFormat, typer.Option("--format", help="how to show bodies")]
-# How long a turn of `tail --follow` waits; Ctrl-C ends it at once.
+# The longest wait of a turn of `tail --follow`; Ctrl-C ends the wait at once.
 TURN_MS = 60_000
-# Of each queue, this many messages are looked at for the last ones that a filter lets through.
+# With a filter, `--last` examines this many messages of each queue.
 FILTERED_LOOK_BACK = 10_000
 
 
@@ -86,7 +88,7 @@ def tail(
     cluster: CommandCluster,
     topic: TopicName,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="go on with what comes, until Ctrl-C")
+        bool, typer.Option("--follow", "-f", help="continue with new messages, until Ctrl-C")
     ] = False,
     last: Annotated[
         int,
@@ -95,28 +97,28 @@ def tail(
             "-l",
             min=0,
             max=100_000,
-            help="begin with the last so many; with a filter, of 10,000 a queue",
+            help="begin with the last N; a filter searches the last 10,000 of a queue",
         ),
     ] = 10,
     since: Annotated[
         str | None,
         typer.Option("--from", help=f"begin at earliest, latest, or a time: {TIME_HELP}"),
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="only these, as 'TagA || TagB'")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="only tags, as 'TagA || TagB'")] = None,
     sql: Annotated[
-        str | None, typer.Option("--sql", help='only these, by properties: "price > 10"')
+        str | None, typer.Option("--sql", help='only by properties: "price > 10"')
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="only those with this key")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="only messages with this key")] = None,
     queue: QueueOption = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="end after so many messages; 0 does not")
+        int, typer.Option("--limit", min=0, help="end after N messages; 0: no limit")
     ] = 0,
     body_format: FormatOption = BodyFormat.AUTO,
-    body: Annotated[bool, typer.Option("--body", help="print bodies alone, one a line")] = False,
+    body: Annotated[bool, typer.Option("--body", help="print only bodies, one a line")] = False,
 ) -> None:
-    """Print a topic's last messages, and with --follow those that come.
+    """Print a topic's last messages, and with --follow each new one.
 
-    It reads without a group: it joins nothing and commits nothing.
+    The command reads without a group: it joins no group and commits no offset.
 
     \b
     Examples:
@@ -151,7 +153,7 @@ def tail(
         if shown == limit:
             break
     if not follow and not shown:
-        say(f"no message of {topic} there")
+        say(f"topic {topic} has no message in this range")
 
 
 def _tail(
@@ -162,9 +164,9 @@ def _tail(
     *,
     follows: bool = False,
 ) -> Iterator[MessageExt]:
-    """Yield the messages that there are, as they are read, and with `follows` those that come.
+    """Yield the stored messages as they are read, and with `follows` each new one.
 
-    With `last` the last so many of those that there are come, in the order of storing.
+    With `last`, yield only the last N stored messages, in the order of storing.
     """
     if last is None:
         yield from _read(cluster, browser, key)
@@ -206,11 +208,13 @@ def _parse_start(text: str) -> Start:
 @on_cluster
 def get_message(
     cluster: CommandCluster,
-    msg_id: Annotated[str, typer.Argument(metavar="ID", help="the producer's id, or the broker's")],
+    msg_id: Annotated[
+        str, typer.Argument(metavar="ID", help="the producer's or the broker's message id")
+    ],
     topic: TopicOption,
     body_format: FormatOption = BodyFormat.AUTO,
 ) -> None:
-    """Show the message with an id, as `send` and producers print it.
+    """Show the message with an id, as `send` and producers print the id.
 
     \b
     Examples:
@@ -219,7 +223,7 @@ def get_message(
     with naming_topic(cluster, topic):
         found = cluster.run(administer.view_message(cluster.directory, topic, msg_id))
     if found is None:
-        say(f"topic {topic} has no message {msg_id}, or no longer")
+        say(f"topic {topic} has no message {msg_id}, or has deleted it")
         raise typer.Exit(EXIT_FOUND)
     _print_messages(cluster, [found], body_format)
 
@@ -228,12 +232,12 @@ def get_message(
 @on_cluster
 def find_messages(
     cluster: CommandCluster,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="one of the messages' keys")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="a key of the messages")],
     topic: TopicOption,
     since: Annotated[str | None, typer.Option("--from", help=f"a time: {TIME_HELP}")] = None,
-    until: Annotated[str | None, typer.Option("--to", help="a time, too")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="a time in the same form")] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=64, help="the most of each broker")
+        int, typer.Option("--limit", min=1, max=64, help="the most messages from each broker")
     ] = 64,
     body_format: FormatOption = BodyFormat.AUTO,
 ) -> None:
@@ -255,7 +259,7 @@ def find_messages(
     with naming_topic(cluster, topic):
         found = cluster.run(operation)
     if not found:
-        say(f"topic {topic} has no message with key {key!r} there")
+        say(f"topic {topic} has no message with key {key!r} in this range")
         raise typer.Exit(EXIT_FOUND)
     _print_messages(cluster, found, body_format)
 
@@ -264,11 +268,11 @@ def find_messages(
 @on_cluster
 def trace_message(
     cluster: CommandCluster,
-    msg_id: Annotated[str, typer.Argument(metavar="ID", help="the producer's id")],
+    msg_id: Annotated[str, typer.Argument(metavar="ID", help="the producer's message id")],
 ) -> None:
-    """Show a message's way: who sent it, who consumed it when, for how long, and how that ended.
+    """Show a message's path: producer, consumers, when and how long they ran, and the result.
 
-    Producers and consumers write it down if they have trace on.
+    Producers and consumers record the path if their `trace` is on.
 
     \b
     Examples:
@@ -281,7 +285,7 @@ def trace_message(
     elif steps:
         print_rows(rows, _TRACE_COLUMNS)
     if not steps:
-        say(f"no trace of message {msg_id}; its producer and consumers may have trace off")
+        say(f"no trace of message {msg_id}; `trace` may be off in its producer and consumers")
         raise typer.Exit(EXIT_FOUND)
 
 
@@ -294,7 +298,7 @@ def show_place(
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="the message's offset")],
     body_format: FormatOption = BodyFormat.AUTO,
 ) -> None:
-    """Show the message at an offset of a queue, such as the one that a group stands at.
+    """Show the message at an offset of a queue, such as a group's committed offset.
 
     \b
     Examples:
@@ -309,7 +313,7 @@ def show_place(
     if not cursor.offset <= offset < (cursor.end or 0):
         raise UsageError(
             f"queue {queue} of {topic} has messages {cursor.offset} to {(cursor.end or 0) - 1}, "
-            f"not {offset}"
+            f"and none at {offset}"
         )
     cursor.offset, cursor.end = offset, offset + 1
     found = list(_read(cluster, browser))
@@ -352,9 +356,9 @@ def list_dlq(cluster: CommandCluster) -> None:
 
 
 LastOption = Annotated[
-    int, typer.Option("--last", "-l", min=1, max=100_000, help="the last so many")
+    int, typer.Option("--last", "-l", min=1, max=100_000, help="only the last N")
 ]
-KeyOption = Annotated[str | None, typer.Option("--key", help="only those with this key")]
+KeyOption = Annotated[str | None, typer.Option("--key", help="only messages with this key")]
 
 
 @dlq.command("show")
@@ -379,7 +383,7 @@ def resend(
     key: KeyOption = None,
     yes: Yes = False,
 ) -> None:
-    """Send dead letters to their group again, and to no other group; they also stay where they are.
+    """Send dead letters again, to their own group only; the dead letters also stay in place.
 
     \b
     Examples:
@@ -413,7 +417,7 @@ def resend(
         columns,
         is_confirmed=yes,
         apply=apply,
-        done=f"{len(chosen)} messages were sent to {group} again; they come in some 10 s",
+        done=f"{len(chosen)} messages were sent to {group} again; they arrive in about 10 s",
     )
 
 
@@ -425,6 +429,8 @@ def _dead_letters(
     try:
         browser = cluster.run(operation)
     except TopicRouteNotFound:
-        say(f"group {group} has no dead letters; `sparrowmq dlq ls` lists the groups that have")
+        say(
+            f"group {group} has no dead letters; `sparrowmq dlq ls` lists the groups that have some"
+        )
         return []
     return list(_tail(cluster, browser, last, key))

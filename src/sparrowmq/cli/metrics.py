@@ -1,4 +1,4 @@
-"""`sparrowmq metrics`: the series of a cluster, for Prometheus."""
+"""`sparrowmq metrics`: the metrics of a cluster, for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def metrics(
     timeout: Timeout = 3.0,
     host: Annotated[str, typer.Option("--host", help="the address to listen on")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65_535, help="the port; 0 takes any free one")
+        int, typer.Option("--port", min=0, max=65_535, help="the port; 0 takes any free port")
     ] = 9557,
     interval: Annotated[
         float,
-        typer.Option("--interval", min=1.0, max=3600.0, help="seconds between two looks"),
+        typer.Option(
+            "--interval", min=1.0, max=3600.0, help="seconds between two looks at the cluster"
+        ),
     ] = 15.0,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="allow a --host that other machines can reach")
@@ -32,8 +34,8 @@ def metrics(
         bool, typer.Option("--stop-with-stdin", hidden=True, help="stop when stdin closes")
     ] = False,
 ) -> None:
-    """Serve a cluster's series for Prometheus: lag, owners, rebalances; also of Apache's."""
-    # Late: help, and the page of commands that is made of it, do without the library.
+    """Serve lag, owners and rebalances of a SparrowMQ or Apache cluster to Prometheus."""
+    # Imported late: help, and the page of commands generated from help, need no library.
     from sparrowmq.cli.serving import run_server
     from sparrowmq.exporter.server import ExporterSettings, serve
 

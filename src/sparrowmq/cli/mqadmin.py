@@ -1,7 +1,7 @@
-"""mqadmin's daily commands, under its names and with its options, as ours.
+"""mqadmin's daily commands, under its names and with its options.
 
-`sparrowmq topicRoute -t flights` runs `sparrowmq topic show flights` and says so: who knows mqadmin
-is served at once, and learns the other name. Options of ours (`--json`, `--yes`) may follow.
+`sparrowmq topicRoute -t flights` runs `sparrowmq topic show flights` and prints that name, which a
+user of mqadmin so learns. Our own options (`--json`, `--yes`) may follow.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-# Options by mqadmin's letter and name: whether a value follows, all of them everywhere the same.
+# Options by mqadmin's letter and name: whether a value follows. Each has one meaning everywhere.
 _NAME_SERVER = {"n": "--nameserver", "namesrvAddr": "--nameserver"}
 
 
@@ -17,10 +17,10 @@ class Alias(NamedTuple):
     """One of mqadmin's commands.
 
     Args:
-        words: ours.
+        words: our command.
         arguments: the options whose values are our arguments, in order, each by its names.
         options: our options by mqadmin's names; None takes the value and drops it.
-        tail: what else stands in ours.
+        tail: the further arguments of our command.
     """
 
     words: tuple[str, ...]
@@ -91,7 +91,7 @@ ALIASES: Mapping[str, Alias] = {
 
 
 class WrongOption(Exception):
-    """An option that the command does not take; the text says which it takes."""
+    """An option that the command does not take; the text lists the options that it takes."""
 
 
 def translate(arguments: Sequence[str]) -> list[str]:
@@ -100,10 +100,10 @@ def translate(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: a name of `ALIASES` and what follows.
 
-    Raises: WrongOption for an option that it does not take, and for one that is missing.
+    Raises: WrongOption for an unknown option, and for a missing one.
     """
     name, *rest = arguments
-    # With a group, it shows that one.
+    # With a group, the command shows that group.
     alias = ALIASES[name]
     if name == "consumerProgress" and {f"-{_GROUP[0]}", f"--{_GROUP[1]}"} & set(rest):
         alias = Alias(("group", "lag"), (_GROUP,), {"t": "--topic", "topic": "--topic"})
@@ -117,7 +117,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
         if not word.startswith("-"):
             raise WrongOption(f"{name} takes options only, not {word!r}")
         if place is None and key not in options:
-            # Ours, such as --json; what follows is left to it.
+            # Our option, such as --json; the rest of the line belongs to our command.
             if not word.startswith("--"):
                 raise WrongOption(f"{name} has no option {word}; it takes {_describe(alias)}")
             ours.append(word)

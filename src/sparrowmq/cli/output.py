@@ -1,8 +1,8 @@
-"""What commands print: rows, as a table for people and as JSON for programs.
+"""The output of commands: rows, as a table for people or as JSON for programs.
 
-Data goes to stdout, prose to stderr. A table on a terminal leaves out its optional columns, the
-last first, until it fits; names are folded rather than cut, numbers never. A pipe has no width:
-nothing is folded or left out there.
+Data goes to stdout, prose to stderr. On a terminal a table drops its optional columns, the last
+first, until it fits; long names are folded, numbers never. A pipe has no width, so that nothing is
+folded or dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOTHING = "–"
 
 
 class OutputColumn(NamedTuple):
-    """A column: the row's key, the title (the key if ""), and whether it may be left out."""
+    """A column: the row's key, the title (the key if ""), and whether the column is optional."""
 
     key: str
     title: str = ""
@@ -38,7 +38,7 @@ def make_console() -> Console:
 
 
 def print_on(console: Console, renderable: RenderableType) -> None:
-    """Print; to a pipe without the blanks that fill up a table's lines."""
+    """Print; to a pipe without the blanks that pad a table's lines."""
     if console.is_terminal:
         console.print(renderable)
         return
@@ -49,14 +49,14 @@ def print_on(console: Console, renderable: RenderableType) -> None:
 
 
 def fits(console: Console, table: Table) -> bool:
-    """Return whether a table, none of whose cells is folded, can be shown without a cut."""
-    # Measured for the console's own width, no table is wider.
+    """Return whether the console can show a table that folds no cell without a cut."""
+    # Measured at the console's own width, every table would fit.
     anywhere = console.options.update(max_width=_UNLIMITED_WIDTH)
     return console.measure(table, options=anywhere).maximum <= console.width
 
 
 def print_json(value: object, *, is_one_line: bool = False) -> None:
-    """Print a value as JSON on stdout, whole: who reads a pipe need not wait for the next one."""
+    """Print a value as JSON on stdout and flush, so that a pipe's reader gets the whole value."""
     print(json.dumps(value, indent=None if is_one_line else 2, ensure_ascii=False), flush=True)
 
 
@@ -69,7 +69,8 @@ def print_rows(
 ) -> None:
     """Print rows as a table: texts left, numbers right, a dash for None.
 
-    An optional column of which nothing is known is left out. With a title, a blank line ends it.
+    An optional column without any value is left out. After a table with a title, a blank line
+    follows.
     """
     console = console or make_console()
     if title:

@@ -1,8 +1,8 @@
 """`sparrowmq pipeline`: the jobs that run on Spark.
 
 Each job writes Parquet tables and `report.html` below `--out`, prints a summary on stdout (`--json`
-for programs) and what happens on stderr. Exit code 0 is fine, 2 is a wrong option or input, 3 is
-a cluster that could not be reached or a job that failed, 130 is Ctrl-C.
+for programs) and its progress on stderr. Exit codes: 0, success; 2, a wrong option or input; 3, the
+cluster cannot be reached or the job failed; 130, Ctrl-C.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STDERR = 2
 _ROWS_PRINTED = 20
 
 pipeline = typer.Typer(
-    help="Jobs on Spark: ingest topics, and look into backlog, duplicates and balance.",
+    help="Run a job on Spark: ingest, backlog, duplicates or balance.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -51,25 +51,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON o
 def balance_command(
     out: Out,
     snapshot: Annotated[
-        str | None,
-        typer.Option("--snapshot", help="directory with the tables topics and members"),
+        str | None, typer.Option("--snapshot", help="directory with the tables topics and members")
     ] = None,
     generate: Annotated[
-        int | None, typer.Option("--generate", help="make up so many groups instead")
+        int | None,
+        typer.Option("--generate", help="generate N groups instead of reading a snapshot"),
     ] = None,
     topics: Annotated[int, typer.Option("--topics", help="topics of a generated group")] = 10,
     strategy: Annotated[
-        list[str] | None, typer.Option("--strategy", "-s", help="only these; may be repeated")
+        list[str] | None,
+        typer.Option("--strategy", "-s", help="only this strategy; may be repeated"),
     ] = None,
     rate: Annotated[
         float,
-        typer.Option("--rate", min=0.0, help="messages/s of a queue, where the input is silent"),
+        typer.Option(
+            "--rate", min=0.0, help="messages/s of a queue for which the input has no rate"
+        ),
     ] = 1.0,
     master: Master = "local[*]",
     driver_memory: Memory = "2g",
     as_json: AsJson = False,
 ) -> None:
-    """Compare what every strategy would do to every group of a cluster."""
+    """Compare the effect of every strategy on every group of a cluster."""
     with _reporting_errors():
         from sparrowmq.pipeline import balance
 
@@ -95,16 +98,19 @@ def ingest_command(
     ] = "127.0.0.1:9876",
     ddl: Annotated[
         str | None,
-        typer.Option("--schema", help="of bodies, as 'id BIGINT NOT NULL, name STRING'"),
+        typer.Option("--schema", help="schema of the bodies, as 'id BIGINT NOT NULL, name STRING'"),
     ] = None,
     json_schema: Annotated[
-        Path | None, typer.Option("--json-schema", help="file with a JSON Schema of bodies")
+        Path | None, typer.Option("--json-schema", help="file with a JSON Schema of the bodies")
     ] = None,
     date_column: Annotated[
-        str, typer.Option("--date-column", help="whose date is the partition")
+        str, typer.Option("--date-column", help="column whose date is the partition")
     ] = "storeTimestamp",
     table_format: Annotated[
-        str, typer.Option("--format", help="of the table: parquet; delta once it runs on Spark 4.3")
+        str,
+        typer.Option(
+            "--format", help="format of the table: parquet; delta once Delta Lake runs on Spark 4.3"
+        ),
     ] = "parquet",
     option: Annotated[
         list[str] | None,
@@ -112,19 +118,23 @@ def ingest_command(
     ] = None,
     dlq: Annotated[
         str | None,
-        typer.Option("--dlq", help="send what does not fit to this group's dead letters instead"),
+        typer.Option(
+            "--dlq",
+            help="send what does not fit to this group's dead letters instead",
+        ),
     ] = None,
     follow: Annotated[
-        float | None, typer.Option("--follow", min=0.0, help="go on, a batch every so many seconds")
+        float | None,
+        typer.Option("--follow", min=0.0, help="keep running: a batch every N seconds"),
     ] = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="then make few large files of many small ones")
+        bool, typer.Option("--compact", help="then merge small files into few large ones")
     ] = False,
     master: Master = "local[*]",
     driver_memory: Memory = "1g",
     as_json: AsJson = False,
 ) -> None:
-    """Write topics to Parquet by date, each message once; what does not fit goes to quarantine."""
+    """Write topics to Parquet by date, each message once; invalid messages go to quarantine."""
     with _reporting_errors():
         from sparrowmq.pipeline import ingest
 
@@ -154,20 +164,20 @@ def ingest_command(
 @pipeline.command("backlog")
 def backlog_command(
     snapshots: Annotated[
-        str, typer.Option("--snapshots", help="directory that `sparrowmq snapshot` has filled")
+        str, typer.Option("--snapshots", help="directory that `sparrowmq snapshot` wrote")
     ],
     out: Out,
     group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
+        list[str] | None, typer.Option("--group", "-g", help="only this group; may be repeated")
     ] = None,
     min_lag: Annotated[
-        int, typer.Option("--min-lag", min=1, help="leave out who was never so far behind")
+        int, typer.Option("--min-lag", min=1, help="leave out queues whose lag stayed below N")
     ] = 100,
     master: Master = "local[*]",
     driver_memory: Memory = "1g",
     as_json: AsJson = False,
 ) -> None:
-    """Find which queues piled up, since when, who owned them, and why."""
+    """Find the queues with a backlog, when it began, who owned them, and the cause."""
     with _reporting_errors():
         from sparrowmq.pipeline import backlog
 
@@ -185,27 +195,34 @@ def duplicates_command(
         str | None, typer.Option("--consumed", help="consumption records, Parquet or JSON lines")
     ] = None,
     trace: Annotated[
-        str | None, typer.Option("--trace", help="host:port of name servers: read message trace")
+        str | None,
+        typer.Option("--trace", help="host:port of name servers: read the message trace there"),
     ] = None,
     trace_topic: Annotated[str, typer.Option("--trace-topic", help="its topic")] = TRACE_TOPIC,
     produced: Annotated[
-        str | None, typer.Option("--produced", help="what was produced, such as ingest's table")
+        str | None, typer.Option("--produced", help="the produced messages, such as ingest's table")
     ] = None,
     events: Annotated[
-        str | None, typer.Option("--events", help="rebalance events; found if not given")
+        str | None,
+        typer.Option("--events", help="rebalance events; the job infers them if not given"),
     ] = None,
     follow: Annotated[
         float | None,
-        typer.Option("--follow", min=0.0, help="go on as they come, looking every so many seconds"),
+        typer.Option("--follow", min=0.0, help="keep running, with a look every N seconds"),
     ] = None,
     delay: Annotated[
-        float, typer.Option("--delay", min=1.0, help="with --follow: judge what is so many s old")
+        float,
+        typer.Option(
+            "--delay",
+            min=1.0,
+            help="with --follow: judge messages that are N seconds old",
+        ),
     ] = 600.0,
     master: Master = "local[*]",
     driver_memory: Memory = "2g",
     as_json: AsJson = False,
 ) -> None:
-    """Find which messages were consumed more than once or never, by whom, after which event."""
+    """Find messages that were consumed twice or never, their consumers, and the event before."""
     with _reporting_errors():
         from sparrowmq.pipeline import duplicates
 
@@ -253,7 +270,7 @@ def _print_table(values: Table) -> None:
 
 
 def _say_batch(batch: Batch) -> None:
-    bad = f", {batch.put_aside:,} of them do not fit" if batch.put_aside else ""
+    bad = f", {batch.put_aside:,} of them do not fit the schema" if batch.put_aside else ""
     say(f"batch {batch.batch_id}: {batch.messages:,} messages{bad}, {batch.seconds:.1f} s")
 
 
@@ -294,7 +311,7 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def _signals_noted(is_wanted: bool = True) -> Generator[Callable[[], bool]]:
-    """Note Ctrl-C, and SIGTERM as service managers send it; yields whether one came."""
+    """Note Ctrl-C and SIGTERM; yield a function that returns whether one came."""
     noted: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM) if is_wanted else ()
     before = {
@@ -312,14 +329,14 @@ def _signals_noted(is_wanted: bool = True) -> Generator[Callable[[], bool]]:
 def _session(
     job: str, master: str, driver_memory: str, *, runs_long: bool = False
 ) -> Generator[SparkSession]:
-    """Give a Spark session that ends with the job."""
+    """Yield a Spark session that ends with the job."""
     from pyspark.sql import SparkSession
 
     from sparrowmq.spark import spark_session
 
     running = SparkSession.getActiveSession()
     if running is not None:
-        # Called from a program that has a session: it is not ours to end.
+        # The calling program had a session already, and ends it itself.
         yield running
         return
     say(f"starting Spark on {master}")
@@ -341,14 +358,14 @@ def _session(
         Path(log).unlink()
         raise
     except BaseException:
-        say(f"what Spark wrote is in {log}")
+        say(f"Spark's output is in {log}")
         raise
     Path(log).unlink()
 
 
 @contextmanager
 def _stderr_into(handle: int) -> Generator[None]:
-    """Have what is started meanwhile write its stderr to a file: Java, and its Python workers."""
+    """Send the stderr of processes that start meanwhile (Java, Python workers) to a file."""
     sys.stderr.flush()
     kept = os.dup(_STDERR)
     os.dup2(handle, _STDERR)
@@ -362,7 +379,7 @@ def _stderr_into(handle: int) -> Generator[None]:
 
 @contextmanager
 def _reporting_errors() -> Generator[None]:
-    """Report what Spark says of a failure too, in one line."""
+    """Report the errors of Spark as well, in one line."""
     with reporting_errors():
         try:
             yield
@@ -375,7 +392,7 @@ def _reporting_errors() -> Generator[None]:
 
 
 def _spark_reason(error: Exception) -> str | None:
-    """Return the line in which the data source, or Spark, says what went wrong."""
+    """Return the line in which the data source or Spark gives the reason of a failure."""
     if not type(error).__module__.startswith("pyspark."):
         return None
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -1,8 +1,8 @@
 """`sparrowmq rebalance`: look at a consumer group of any RocketMQ cluster; simulate; drill.
 
-Data goes to stdout, prose to stderr. Exit code 0 is fine; 1 is a finding as bad as `--fail-on`; 2
-is a wrong argument, an unknown group or strategy included; 3 is a cluster that could not be
-looked at; 130 is Ctrl-C.
+Data goes to stdout, prose to stderr. Exit codes: 0, success; 1, a finding as severe as `--fail-on`;
+2, a wrong argument, also an unknown group or strategy; 3, the cluster cannot be reached; 130,
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.strategies.registry import strategy_from
 
-# Nobody outside knows their settings: owners are what members report.
+# Only the members know the settings of these strategies, so that owners come from their reports.
 _STRATEGIES_WITH_SETTINGS = frozenset({"CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY"})
 
 rebalance = typer.Typer(
-    help="Who owns which queue of a consumer group, why, and what is wrong.",
+    help="Show the owners of a group's queues, the reason, and what is wrong.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
 class FailOn(StrEnum):
-    """From which severity on the exit code is 1."""
+    """The least severity that makes the exit code 1."""
 
     INFO = "info"
     WARN = "warn"
@@ -59,13 +59,16 @@ Look = Callable[[int], GroupSnapshot]
 Interval = Annotated[
     float,
     typer.Option(
-        "--interval", min=0.0, max=600.0, help="seconds between two looks; 0 looks once, no rates"
+        "--interval",
+        min=0.0,
+        max=600.0,
+        help="seconds between the two looks; 0 looks once and shows no rates",
     ),
 ]
 StrategyName = Annotated[
     str | None,
     typer.Option(
-        "--strategy", help="the group's strategy; else the one that members report, or AVG"
+        "--strategy", help="the group's strategy; by default the one that members report, else AVG"
     ),
 ]
 
@@ -78,7 +81,7 @@ def show(
     strategy: StrategyName = None,
     interval: Interval = 1.0,
 ) -> None:
-    """Show the queue × client matrix, with lag; hatched where nobody owns a queue."""
+    """Show the queue × client matrix with lag; a queue without an owner is hatched."""
     look = _looking(cluster, group, strategy)
     case = examine(look(_ms(interval)))
     if cluster.as_json:
@@ -96,10 +99,10 @@ def watch(
     strategy: StrategyName = None,
     interval: Interval = 2.0,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="how many times; 0 until Ctrl-C")
+        int, typer.Option("--count", min=0, help="number of looks; 0 looks until Ctrl-C")
     ] = 0,
 ) -> None:
-    """Show the matrix again and again; with --json, one object a line."""
+    """Show the matrix repeatedly; with --json, print one object a line."""
     look = _looking(cluster, group, strategy)
     pause_ms = max(_ms(interval), 100)
     cases = _watch(look, pause_ms, count)
@@ -125,7 +128,7 @@ def doctor(
         str | None,
         typer.Argument(
             metavar="[GROUP]",
-            help="the consumer group; else all of them",
+            help="the consumer group; by default all groups",
             autocompletion=complete_group,
         ),
     ] = None,
@@ -134,14 +137,17 @@ def doctor(
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", min=1, max=500, help="without a group: look at so many, most behind first"
+            "--limit",
+            min=1,
+            max=500,
+            help="without a group: look at N groups, those with the most lag first",
         ),
     ] = GROUPS_AT_ONCE,
     fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="exit with 1 if a finding is as bad as this")
+        FailOn, typer.Option("--fail-on", help="exit with 1 if a finding is at least this severe")
     ] = FailOn.NEVER,
 ) -> None:
-    """Say what is wrong with a group, or with all: what was seen, what it means, what to do.
+    """Report what is wrong with a group, or with all: evidence, consequence and remedy.
 
     \b
     Examples:
@@ -155,7 +161,7 @@ def doctor(
         snapshots = [look(_ms(interval))]
     else:
         if strategy is not None:
-            raise UsageError("--strategy is a group's; name the group")
+            raise UsageError("--strategy applies to one group; name the group")
         snapshots = _look_at_all(cluster, limit, interval)
     diagnoses = [(examine(snapshot), diagnose(snapshot)) for snapshot in snapshots]
     diagnoses.sort(key=lambda pair: _urgency(*pair))
@@ -171,11 +177,11 @@ def doctor(
 
 
 def _look_at_all(cluster: CommandCluster, limit: int, interval_s: float) -> list[GroupSnapshot]:
-    """Look at the groups that need it most, all at the same time."""
+    """Look at the groups with the most lag, several at a time."""
     seen = cluster.run(take_overview(cluster.directory))
     names = [group.group for group in seen.groups]
     if len(names) > limit:
-        say(f"looking at the {limit} of {len(names)} groups that are most behind; see --limit")
+        say(f"looking at the {limit} of {len(names)} groups with the most lag; see --limit")
     if interval_s and names:
         count = min(limit, len(names))
         rounds = math.ceil(count / GROUPS_AT_ONCE)
@@ -198,7 +204,7 @@ def _urgency(case: Case, findings: list[Finding]) -> tuple[int, int, str]:
 
 
 def _print_diagnoses(diagnoses: list[tuple[Case, list[Finding]]], *, is_all: bool) -> None:
-    """Print what was found; of all groups, those without a finding by name alone."""
+    """Print the findings. Of all groups, those without a finding are only named."""
     console = make_console()
     fine = []
     for case, findings in diagnoses:
@@ -209,7 +215,7 @@ def _print_diagnoses(diagnoses: list[tuple[Case, list[Finding]]], *, is_all: boo
     if fine:
         console.print(f"nothing is wrong with {', '.join(fine)}", soft_wrap=True)
     elif is_all and not diagnoses:
-        say("there is no consumer group")
+        say("the cluster has no consumer group")
 
 
 @rebalance.command()
@@ -217,13 +223,16 @@ def _print_diagnoses(diagnoses: list[tuple[Case, list[Finding]]], *, is_all: boo
 def explain(
     cluster: CommandCluster,
     group: GroupName,
-    queue: Annotated[str, typer.Option("--queue", "-q", help="BROKER:ID, such as broker-a:3")],
+    queue: Annotated[
+        str, typer.Option("--queue", "-q", help="the queue as BROKER:ID, such as broker-a:3")
+    ],
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="the topic, if the group has several")
+        str | None,
+        typer.Option("--topic", "-t", help="the topic, needed if the group reads several"),
     ] = None,
     strategy: StrategyName = None,
 ) -> None:
-    """Say why a queue has the owner it has: sorted ids, sorted queues, the arithmetic."""
+    """Explain a queue's owner: the sorted client ids, the sorted queues and the arithmetic."""
     look = _looking(cluster, group, strategy)
     snapshot = look(0)
     found = explain_queue(snapshot, find_queue(snapshot, queue, topic=topic))
@@ -231,7 +240,7 @@ def explain(
         print_json(rebalance_json.json_of_explanations(snapshot, found))
         return
     if len(found) > 1:
-        say(f"brokers give out {len(found)} different lists of members")
+        say(f"the brokers return {len(found)} different lists of members")
     if not snapshot.strategy_is_known:
         say("no member reported its strategy: AVG, RocketMQ's default, is assumed")
     console = make_console()
@@ -242,17 +251,20 @@ def explain(
 @rebalance.command()
 def simulate(
     queues: Annotated[int, typer.Option("--queues", help="queues of the topic")] = 8,
-    members: Annotated[int, typer.Option("--members", help="members at first")] = 3,
+    members: Annotated[int, typer.Option("--members", help="members at the start")] = 3,
     strategy: Annotated[
-        str, typer.Option("--strategy", help="whose assignments to show; all are compared")
+        str,
+        typer.Option(
+            "--strategy", help="the strategy whose assignments are shown; the comparison has all"
+        ),
     ] = "AVG",
     events: Annotated[
         str, typer.Option("--events", help="join, leave[:N], kill[:N], separated by commas")
     ] = "join,leave",
     brokers: Annotated[int, typer.Option("--brokers", help="brokers that share the queues")] = 1,
-    rooms: Annotated[int, typer.Option("--rooms", help="machine rooms they stand in")] = 1,
+    rooms: Annotated[int, typer.Option("--rooms", help="machine rooms of the brokers")] = 1,
     duplicate_id: Annotated[
-        bool, typer.Option("--duplicate-id", help="the last member carries the first one's id")
+        bool, typer.Option("--duplicate-id", help="the last member has the client id of the first")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -280,14 +292,14 @@ def simulate(
 
 @rebalance.command()
 def drill(
-    kind: Annotated[DrillKind, typer.Argument(metavar="DRILL", help="what to stage")],
+    kind: Annotated[DrillKind, typer.Argument(metavar="DRILL", help="the failure to stage")],
     queues: Annotated[int, typer.Option("--queues", min=3, max=64, help="queues of the topic")] = 8,
     rate: Annotated[
         int, typer.Option("--rate", min=1, max=1_000, help="messages sent a second")
     ] = 200,
     as_json: AsJson = False,
 ) -> None:
-    """Stage kill, join, leave, duplicate-id, partition or slow on a cluster of its own."""
+    """Stage a failure (kill, join, leave, duplicate-id, partition or slow) on a private cluster."""
     with reporting_errors():
         report = run_drill(kind, queue_count=queues, rate=rate, on_event=say)
         if as_json:
@@ -308,7 +320,7 @@ def _looking(cluster: CommandCluster, group: str, strategy: str | None) -> Look:
 
 
 def _watch(look: Look, pause_ms: int, count: int) -> Iterator[Case]:
-    """Look again and again; a cluster that fails once it was seen may well come back."""
+    """Look repeatedly; once a look succeeded, a failed one does not end the loop."""
     seen = 0
     while not count or seen < count:
         try:

@@ -1,4 +1,4 @@
-"""What `sparrowmq rebalance --json` prints, as plain values: names are stable, some may come."""
+"""The output of `sparrowmq rebalance --json`, as plain values under stable names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def state_of(ownership: Ownership, queue: MessageQueue) -> str:
-    """Return how a queue stands: owned, unowned, double, or disputed between brokers' lists."""
+    """Return a queue's state: owned, unowned, double, or disputed between the lists of brokers."""
     seats = ownership.owners[queue]
     if queue in ownership.disputed:
         return "disputed"
@@ -27,7 +27,7 @@ def state_of(ownership: Ownership, queue: MessageQueue) -> str:
 
 
 def json_of_group(case: Case) -> Json:
-    """Return who owns what, and how far the group is."""
+    """Return the owners of a group's queues, and the group's offsets."""
     snapshot = case.snapshot
     known = snapshot.progress()
     queues = []
@@ -65,7 +65,7 @@ def json_of_group(case: Case) -> Json:
 
 
 def json_of_findings(case: Case, findings: Sequence[Finding]) -> Json:
-    """Return what the doctor found."""
+    """Return the doctor's findings."""
     queues = case.snapshot.progress()
     return {
         **_head(case.snapshot),
@@ -92,7 +92,7 @@ def json_of_findings(case: Case, findings: Sequence[Finding]) -> Json:
 
 
 def json_of_explanations(snapshot: GroupSnapshot, explanations: Sequence[Explanation]) -> Json:
-    """Return why a queue has its owner, once for each list that brokers give out."""
+    """Return the reasons for a queue's owner, one for each member list that brokers return."""
     return {
         **_head(snapshot),
         "explanations": [
@@ -110,7 +110,7 @@ def json_of_explanations(snapshot: GroupSnapshot, explanations: Sequence[Explana
 
 
 def json_of_courses(plan: Plan, courses: Sequence[Course]) -> Json:
-    """Return how each strategy fared."""
+    """Return the results of each strategy."""
     return {
         "queues": plan.queue_count,
         "members": plan.member_count,
@@ -130,7 +130,7 @@ def json_of_courses(plan: Plan, courses: Sequence[Course]) -> Json:
 
 
 def json_of_drill(report: Report) -> Json:
-    """Return what a drill showed."""
+    """Return the results of a drill."""
     after = json_of_findings(report.after, report.findings)
     return {
         "drill": report.kind.value,

@@ -1,7 +1,7 @@
-"""What `sparrowmq rebalance` shows: the queue × client matrix, findings, explanations, simulations.
+"""The views of `sparrowmq rebalance`: queue × client matrix, findings, explanations, simulations.
 
-Colour is never the only sign: an owner is named in words, a queue that nobody owns is hatched, and
-one that several own is marked in each of their columns.
+Colour is never the only sign: owners are named in words, a queue without an owner is hatched, and a
+queue with several owners is marked in the column of each.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-# A matrix with more columns than this is no matrix any more; owners are then named only.
+# A matrix with more columns is unreadable; owners are then only named.
 _COLUMNS_MAX = 26
 # Lines around the matrix and the list of members.
 _FRAME_ROWS = 7
-# Longer lines of prose are hard to read, however wide the terminal is.
+# Longer lines of prose are hard to read, also on a wide terminal.
 PROSE_WIDTH = 100
 _SEVERITY_STYLES = {
     Severity.ERROR: "bold white on #c62828",
@@ -47,8 +47,8 @@ _LAG_STYLES = ((10_000, "#e05252"), (1_000, "#d98e04"), (1, "#d8c15a"), (0, "#0b
 def render_group(case: Case, console: Console, *, is_watched: bool = False) -> RenderableType:
     """Make the queue × client matrix with lag, and the list of members below it.
 
-    Where the terminal is too narrow for a column for each member, owners are named only. On a
-    terminal that is watched, and too low for all rows, queues with the same owners share one.
+    On a terminal too narrow for a column for each member, owners are only named. A repeated view
+    that is too high for the terminal puts queues with the same owners into one row.
     """
     labels = _label(case.ownership.seats)
     columns = list(labels) if len(labels) <= _COLUMNS_MAX else []
@@ -70,13 +70,13 @@ def _head(case: Case) -> Text:
         count_of(len(case.ownership.seats), "member"),
     ]
     if not snapshot.is_broadcasting:
-        # Members of a broadcasting group keep their offsets to themselves.
+        # Members of a broadcasting group store their offsets locally.
         parts.append(case.describe_backlog(snapshot.progress()))
     return Text.assemble((snapshot.group, "bold"), "  " + " · ".join(parts))
 
 
 def _label(seats: Sequence[Seat]) -> dict[Seat, str]:
-    """Give each connection a letter, or a number where there are too many."""
+    """Give each connection a letter, or a number if there are too many."""
     if len(seats) <= len(_LETTERS):
         return dict(zip(seats, _LETTERS, strict=False))
     return {seat: str(number) for number, seat in enumerate(seats, 1)}
@@ -101,7 +101,7 @@ def _matrix(case: Case, labels: dict[Seat, str], columns: Sequence[Seat], *, mer
 
 
 def _runs(case: Case) -> list[list[MessageQueue]]:
-    """Return queues that follow one another, of one broker and with the same owners, as one."""
+    """Return runs of consecutive queues of one broker that have the same owners."""
     owners = case.ownership.owners
     runs: list[list[MessageQueue]] = []
     for queue in owners:
@@ -121,7 +121,7 @@ def _runs(case: Case) -> list[list[MessageQueue]]:
 def _row(
     case: Case, queues: Sequence[MessageQueue], columns: Sequence[Seat], labels: dict[Seat, str]
 ) -> list[RenderableType]:
-    """Make a row of queues with the same owners; lag and rates are sums."""
+    """Make the row of some queues with the same owners; lag and rates are sums."""
     queue, known = queues[0], case.snapshot.progress()
     rates = [case.rates[queue] for queue in queues if queue in case.rates]
     lag = case.lag(queues)
@@ -194,7 +194,7 @@ def _remarks(case: Case) -> Text:
 
 
 def render_findings(case: Case, findings: Sequence[Finding]) -> RenderableType:
-    """Make the doctor's report: the group in a line, then each finding, the worst first."""
+    """Render the doctor's report: the group in a line, then the findings, the worst first."""
     parts: list[RenderableType] = [_head(case), Text()]
     for finding in findings:
         badge = f" {finding.severity.name} "
@@ -217,15 +217,19 @@ def render_findings(case: Case, findings: Sequence[Finding]) -> RenderableType:
         parts += [Padding(lines, (0, 0, 1, 2))]
     if not findings:
         parts.append(
-            Text("nothing is wrong: every queue has one owner, and work goes on", "#0b8a66")
+            Text(
+                "nothing is wrong: every queue has one owner, and consumption continues", "#0b8a66"
+            )
         )
         if not case.can_see_standstill:
-            parts.append(Text("looks were too close together to see a queue stand still", "dim"))
+            parts.append(
+                Text("the looks were too close together to detect a queue that stands still", "dim")
+            )
     return Constrain(Group(*parts), PROSE_WIDTH)
 
 
 def render_explanation(explanation: Explanation) -> RenderableType:
-    """Make an explanation: who owns the queue, and why."""
+    """Render an explanation of a queue's owner."""
     queue = explanation.queue
     owners = _spell_owners(explanation.owners)
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -257,7 +261,7 @@ def _spell_owners(owners: Sequence[str]) -> str:
 
 
 def render_drill(report: Report, console: Console) -> RenderableType:
-    """Make a drill's report: the group before and after, how long it took, what the doctor says."""
+    """Render a drill's report: the group before and after, the durations, the doctor's findings."""
     figures = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     figures.add_column("event", min_width=20)
     for name in ("one owner each", "no owner", "two owners", "moved"):
@@ -286,7 +290,7 @@ def render_drill(report: Report, console: Console) -> RenderableType:
         render_group(report.before, console),
         Text("\nafter", "bold underline"),
         render_group(report.after, console),
-        Text("\nwho held what, from the event on", "bold underline"),
+        Text("\nwho owned what, from the event on", "bold underline"),
         _changes(report),
         figures,
         messages,
@@ -318,12 +322,12 @@ def _late_work(late: LateWork) -> Text:
 
 
 def render_course(plan: Plan, course: Course) -> RenderableType:
-    """Make the assignment before and after each event: members down, events across."""
+    """Render the assignment before and after each event: members down, events across."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("member", no_wrap=True)
     for step in course.steps:
         table.add_column(str(step.event) if step.event else "at first")
-    # As members sort them, so that shares stand in the order of the queues.
+    # Sorted as members sort them, so that a share lists its queues in order.
     members = {member for step in course.steps for member in step.members}
     numbers = [m.number for m in sorted(members, key=lambda m: (java_order(m.client_id), m.number))]
     places = {queue: place for place, queue in enumerate(plan.queues)}
@@ -364,15 +368,15 @@ def _flag(is_bad: object, text: str) -> Text:
     return Text(text, "bold #e05252" if is_bad else "")
 
 
-# Columns of the comparison: what becomes of the shares, and what it takes.
+# Columns of the comparison: the resulting shares, and the cost.
 _SHARE_COLUMNS = ("moved", "needless", "skew", "idle", "nobody", "several")
 _COST_COLUMNS = ("messages", "trips", "wait ≤", "stopped", "overlap", "split view")
 
 
 def render_comparison(plan: Plan, courses: Sequence[Course], console: Console) -> RenderableType:
-    """Make one row for each strategy: all events together, the worst where a sum says nothing.
+    """Render a row for each strategy: sums over all events, or the worst event.
 
-    A narrow terminal gets two tables in the place of one.
+    A narrow terminal gets two tables instead of one.
     """
     events = ", ".join(str(event) for event in plan.events) or "no event"
     tables = [_comparison(courses, 0, len(_SHARE_COLUMNS + _COST_COLUMNS))]

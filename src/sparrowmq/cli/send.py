@@ -1,4 +1,4 @@
-"""`sparrowmq send`: one message from an argument or a file, or a message a line."""
+"""`sparrowmq send`: one message from an argument or a file, or one for each line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.spelling import parse_queue
 
 PRODUCER_GROUP = "SPARROWMQ_CLI"
-# Lines sent by one request: RocketMQ's batches are 4 MiB at most, and of one queue.
+# Lines sent by one request. RocketMQ limits a batch to 4 MiB and to one queue.
 BATCH_COUNT = 256
 BATCH_BYTES = 1024 * 1024
 
@@ -33,10 +33,10 @@ def send(
     topic: TopicName,
     body: Annotated[
         str | None,
-        typer.Argument(metavar="[BODY]", help="the message; else standard input is read"),
+        typer.Argument(metavar="[BODY]", help="the message; by default standard input is read"),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help="read this file, a message a line")
+        Path | None, typer.Option("--file", help="read this file, one message a line")
     ] = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="the file, or standard input, is one message")
@@ -49,7 +49,8 @@ def send(
         list[str] | None, typer.Option("--property", "-p", help="NAME=VALUE; may be repeated")
     ] = None,
     sharding_key: Annotated[
-        str | None, typer.Option("--sharding-key", help="messages of one key keep their order")
+        str | None,
+        typer.Option("--sharding-key", help="messages with the same key keep their order"),
     ] = None,
     delay_level: Annotated[
         int, typer.Option("--delay-level", min=0, max=18, help="1 is 1 s, ... 18 is 2 h later")
@@ -68,9 +69,9 @@ def send(
       sparrowmq send pictures --file bird.png --whole
     """
     if body is not None and (file is not None or whole):
-        raise UsageError("give a body, or --file, or neither to read standard input")
+        raise UsageError("give a body or --file, not both; without either, standard input is read")
     if body is None and file is None and sys.stdin.isatty():
-        raise UsageError("give a body, --file, or something on standard input")
+        raise UsageError("there is no message: give a body, --file, or data on standard input")
     message = Message(
         topic,
         b"" if body is None else body.encode(),
@@ -102,10 +103,10 @@ def send(
 def _send_lines(
     producer: Producer, stream: BinaryIO, pattern: Message, queue: MessageQueue | None
 ) -> int:
-    """Send a message like the pattern for each line that is not empty; return how many."""
+    """Send a copy of the pattern for each line that is not empty; return the number sent."""
     sent = 0
     lines = _lines(stream)
-    # RocketMQ delays no batch, and a batch goes to one queue, whatever its sharding keys.
+    # RocketMQ cannot delay a batch, and puts a batch into one queue regardless of sharding keys.
     can_batch = not pattern.delay_level and pattern.sharding_key is None
     with _progress() as advance:
         while batch := _take_batch(lines, BATCH_COUNT if can_batch else 1):
@@ -196,7 +197,7 @@ class _Advance(Protocol):
 
 
 def _progress() -> AbstractContextManager[_Advance]:
-    """Show on a terminal how many messages and bytes went, and how fast."""
+    """Show on a terminal the number of messages and bytes sent, and the rate."""
     return _bar() if sys.stderr.isatty() else _no_bar()
 
 

@@ -1,4 +1,4 @@
-"""How subcommands run that serve until a signal: their logging, and their exit codes."""
+"""The run of subcommands that serve until a signal: logging and exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXIT_NOT_SERVED = 1
 
 
 def run_server(serving: Coroutine[Any, Any, None]) -> int:
-    """Serve until a signal; return the exit code: 0; 1 if it cannot serve; 2, a wrong setting."""
+    """Serve until a signal; return the exit code: 0; 1 if serving fails; 2 for a wrong setting."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.WARNING,

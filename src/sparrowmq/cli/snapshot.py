@@ -1,8 +1,8 @@
-"""`sparrowmq snapshot`: look at every consumer group of a cluster and keep what was seen.
+"""`sparrowmq snapshot`: look at every consumer group of a cluster and store the result.
 
-Repeated looks add files to the same tables; `sparrowmq pipeline backlog` reads their history,
-`sparrowmq pipeline balance` the newest. Exit code 2 is a wrong option, 3 a cluster that could not
-be looked at.
+Repeated looks add files to the same tables; `sparrowmq pipeline backlog` reads the history,
+`sparrowmq pipeline balance` the newest look. Exit codes: 2, a wrong option; 3, the cluster cannot
+be reached.
 """
 
 from __future__ import annotations
@@ -23,18 +23,24 @@ def snapshot(
     cluster: CommandCluster,
     out: Annotated[Path, typer.Option("--out", "-o", help="directory of the tables")],
     group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="only this one; may be repeated")
+        list[str] | None, typer.Option("--group", "-g", help="only this group; may be repeated")
     ] = None,
     every: Annotated[
         float, typer.Option("--every", min=0.0, help="seconds from one look to the next")
     ] = 10.0,
-    count: Annotated[int, typer.Option("--count", min=0, help="looks; 0 until Ctrl-C")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="number of looks; 0 looks until Ctrl-C")
+    ] = 1,
     interval: Annotated[
         float,
-        typer.Option("--interval", min=0.0, help="seconds between two looks that give rates"),
+        typer.Option(
+            "--interval",
+            min=0.0,
+            help="seconds between the two looks from which rates are computed",
+        ),
     ] = 0.0,
 ) -> None:
-    """Write who is in every group, who owns which queue, and how far it is, as Parquet."""
+    """Write every group's members, queue owners and lag as Parquet tables."""
     try:
         _run(
             cluster,
@@ -92,4 +98,7 @@ def _print_result(
     if as_json:
         print(json.dumps({"timestamp_ms": at_ms, "groups": groups, **rows}), flush=True)
         return
-    say(f"{groups} groups, {rows['members']} members, {rows['queues']} queues: added to {out}")
+    say(
+        f"{groups} groups, {rows['members']} members and {rows['queues']} queues were added to "
+        f"{out}"
+    )

@@ -1,4 +1,4 @@
-"""`sparrowmq store`: check and copy the directory of a broker."""
+"""`sparrowmq store`: check or copy a broker's directory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.hosting.store_backup import back_up
 from sparrowmq.hosting.store_check import Soundness, checking
 
-store = typer.Typer(help="Check and copy the directory of a broker.", rich_markup_mode=None)
+store = typer.Typer(help="Check or copy a broker's directory.", rich_markup_mode=None)
 
 StoreDirectory = Annotated[
     Path,
     typer.Argument(
         metavar="DIRECTORY",
-        help="the broker's: DATA/store of `sparrowmq up`, --data of `sparrowmq broker`",
+        help="the broker's directory: DATA/store of `sparrowmq up`, --data of `sparrowmq broker`",
     ),
 ]
 _COLUMNS = [OutputColumn("path"), OutputColumn("state"), OutputColumn("found")]
@@ -28,13 +28,13 @@ _COLUMNS = [OutputColumn("path"), OutputColumn("state"), OutputColumn("found")]
 @store.command("check")
 def check(
     directory: StoreDirectory,
-    show_all: Annotated[bool, typer.Option("--all", help="list what is sound as well")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="also list the sound files")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Check every record, queue entry and index entry of a store that no broker uses.
 
-    Nothing is changed. Exit code 0: sound, or unfinished as after a crash, which the next start
-    mends. 1: damaged. 2: no store. 3: it is in use, or cannot be read.
+    The check changes nothing. Exit code 0: sound, or unfinished after a crash, which the next start
+    repairs. 1: damaged. 2: no store. 3: the store is in use or cannot be read.
 
     \b
     Examples:
@@ -63,12 +63,12 @@ def check(
 def back_up_store(
     directory: StoreDirectory,
     target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="where to: an empty or new directory")
+        Path, typer.Argument(metavar="TARGET", help="the copy's directory, empty or new")
     ],
 ) -> None:
-    """Copy a store, also while its broker runs; the copy can be checked, and started on.
+    """Copy a store, also while its broker runs. A broker can start on the copy.
 
-    The copy has every message that was acknowledged before.
+    The copy has every message that was acknowledged before the copy began.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
 """`sparrowmq top`: a live screen of consumer groups: lag, rates, members, and who owns what.
 
-The cluster is looked at by one thread, which has the connections to itself; the screen is drawn by
-another, from what it is handed.
+One thread looks at the cluster and alone uses the connections; another draws the screen from the
+results that it receives.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.finding import Finding, count_of
 from sparrowmq.errors import SparrowError, UsageError
 
-# Looks that a sparkline shows.
+# The number of looks that a sparkline shows.
 HISTORY_MAX = 30
 _BARS = " ▁▂▃▄▅▆▇█"
 _COLUMNS = ("group", "lag", "lag before", "in/s", "out/s", "members", "topics", "trouble")
 
 
 class GroupRow(NamedTuple):
-    """A group on the screen: what was seen of it, how it moves, its lag at the last looks."""
+    """A group on the screen: the last look, its rates, and its lag at the last looks."""
 
     group: GroupOverview
     flow: FlowRates | None
     lags: Sequence[int]
 
 
-# By what rows are sorted, and the key that chooses it.
+# The orders of the rows, and the key that chooses each.
 ORDERS: dict[str, tuple[str, Callable[[GroupRow], object]]] = {
     "attention": ("a", lambda row: 0),
     "lag": ("l", lambda row: -row.group.lag),
@@ -63,17 +63,17 @@ ORDERS: dict[str, tuple[str, Callable[[GroupRow], object]]] = {
 
 
 class LagHistory:
-    """The lag of every group at the last looks, and the look before."""
+    """The lag of every group at the last looks, and the latest look."""
 
     def __init__(self) -> None:
         self._lags: dict[str, deque[int]] = {}
         self._before: Overview | None = None
 
     def add(self, seen: Overview) -> list[GroupRow]:
-        """Take a look; return the rows, those that need attention first."""
+        """Take the result of a look; return the rows, those that need attention first."""
         flows = {} if self._before is None else group_flows(self._before, seen)
         self._before = seen
-        # A group that is gone is forgotten.
+        # A deleted group is forgotten.
         known = {group.group for group in seen.groups}
         self._lags = {name: lags for name, lags in self._lags.items() if name in known}
         rows = []
@@ -89,12 +89,12 @@ def sparkline(values: Sequence[int]) -> str:
     largest = max(values, default=0)
     if not largest:
         return ""
-    # The least number that is not 0 is seen.
+    # The least number that is not 0 stays visible.
     return "".join(_BARS[-(-value * (len(_BARS) - 1) // largest)] for value in values)
 
 
 class GroupScreen(Screen[None]):
-    """One group: the queue × client matrix, and what the doctor finds."""
+    """One group: the queue × client matrix, and the doctor's findings."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "back"),
@@ -114,7 +114,7 @@ class GroupScreen(Screen[None]):
         yield Footer()
 
     def update(self, case: Case, findings: list[Finding]) -> None:
-        """Show a look."""
+        """Show the result of a look."""
         console = self.app.console
         matrix = rebalance_view.render_group(case, console)
         self.query_one("#matrix", Static).update(matrix)
@@ -153,7 +153,7 @@ class LookFailed(Message):
 
 
 class ScreenLookout(threading.Thread):
-    """Looks at the cluster, or at one group, again and again, and posts what it sees.
+    """Looks at the cluster, or at one group, repeatedly, and posts the results.
 
     Args:
         post: hands a message to the screen, from any thread.
@@ -166,7 +166,7 @@ class ScreenLookout(threading.Thread):
         self._cluster = cluster
         self._interval_ms = interval_ms
         self._post = post
-        # Set by the screen: the group to look at, None for all; and whether to look at all.
+        # Set by the screen: the group to look at (None for all), and whether looking is paused.
         self.group: str | None = None
         self.is_paused = False
         self.stopped = threading.Event()
@@ -197,7 +197,7 @@ class ScreenLookout(threading.Thread):
         self.hurried.set()
 
     def stop(self) -> None:
-        """End, once the look that is under way has."""
+        """End after the current look."""
         self.stopped.set()
         self.hurried.set()
         self.join()
@@ -237,7 +237,7 @@ class TopApp(App[None]):
         self._lookout.start()
 
     def stop(self) -> None:
-        """End the thread that looks; called once the screen is gone."""
+        """End the thread that looks; called once the screen is closed."""
         self._lookout.stop()
 
     def on_seen(self, event: Seen) -> None:
@@ -271,7 +271,7 @@ class TopApp(App[None]):
 
     @property
     def _status(self) -> Static:
-        # The lowest screen's, whichever is on top.
+        # The status line of the lowest screen, whichever screen is on top.
         return self.screen_stack[0].query_one("#status", Static)
 
     def action_sort(self, order: str) -> None:
@@ -280,12 +280,12 @@ class TopApp(App[None]):
         self._draw()
 
     def action_pause(self) -> None:
-        """Stop to look, or go on."""
+        """Pause, or continue."""
         self._lookout.is_paused = not self._lookout.is_paused
         self.sub_title = self._name_server + " (paused)" * self._lookout.is_paused
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Show the group of the row, until somebody leads back."""
+        """Show the group of the selected row, until Escape."""
         if event.row_key.value is not None:
             self._lookout.look_at(event.row_key.value)
             self.push_screen(
@@ -323,18 +323,18 @@ def top(
         float, typer.Option("--interval", min=0.5, max=60.0, help="seconds between two looks")
     ] = 2.0,
 ) -> None:
-    """Watch all consumer groups on a live screen: lag, rates, members; Enter shows who owns what.
+    """Watch all consumer groups on a live screen: lag, rates, members, and a group's owners.
 
     \b
     Keys:
-      Enter   the queue × client matrix of a group, and what is wrong with it; Escape leads back
-      a l i o n   sort by attention, lag, messages in or out a second, or name
-      space   pause
-      q       quit
+      Enter the queue × client matrix of a group, and what is wrong with it; Escape goes back a l i
+      o n sort by attention, lag, messages in or out a second, or name space pause q quit
     """
     if cluster.as_json or not sys.stdout.isatty():
-        raise UsageError("top is for a terminal; programs read `sparrowmq ls --json --interval 2`")
-    # Before the screen is taken over, so that what is wrong with the address is read.
+        raise UsageError(
+            "top needs a terminal; in a program, use `sparrowmq ls --json --interval 2`"
+        )
+    # Before the screen takes the terminal, so that an error about the address stays visible.
     cluster.run(take_overview(cluster.directory))
     app = TopApp(cluster, round(interval * 1000))
     try:

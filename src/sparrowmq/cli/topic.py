@@ -27,7 +27,7 @@ topic = typer.Typer(
 def list_topics(
     cluster: CommandCluster,
     every: Annotated[
-        bool, typer.Option("--all", "-a", help="also the topics that RocketMQ makes for itself")
+        bool, typer.Option("--all", "-a", help="also show RocketMQ's internal topics")
     ] = False,
 ) -> None:
     """List topics, with their queues and the groups that read them."""
@@ -42,7 +42,7 @@ def list_topics(
 @topic.command("show")
 @on_cluster
 def show_topic(cluster: CommandCluster, name: TopicName) -> None:
-    """Show a topic: its brokers, what each queue holds, and who reads it."""
+    """Show a topic: its brokers, the offsets of each queue, and the groups that read it."""
     with naming_topic(cluster, name):
         status = cluster.run(topics.topic_status(cluster.directory, name))
     brokers = [
@@ -111,17 +111,18 @@ def create_topic(
     name: TopicName,
     queues: Annotated[int, typer.Option("--queues", "-q", min=1, help="queues at each broker")] = 8,
     cluster_name: Annotated[
-        str | None, typer.Option("--cluster", help="only the brokers of this cluster")
+        str | None,
+        typer.Option("--cluster", help="create the topic only at the brokers of this cluster"),
     ] = None,
 ) -> None:
-    """Create a topic; wait until it can be used.
+    """Create a topic, and wait until clients can use it.
 
     \b
     Examples:
       sparrowmq topic create orders --queues 16
     """
     if name in cluster.run(topics.list_topics(cluster.directory)):
-        raise UsageError(f"topic {name!r} is there already; `sparrowmq topic update` changes it")
+        raise UsageError(f"topic {name!r} exists already; `sparrowmq topic update` changes it")
     operation = administer.create_topic(
         cluster.directory, name, queues=queues, cluster=cluster_name
     )
@@ -141,18 +142,18 @@ def update_topic(
         int | None, typer.Option("--queues", "-q", min=1, help="queues to read and to write")
     ] = None,
     read_queues: Annotated[
-        int | None, typer.Option("--read-queues", min=1, help="queues that consumers divide")
+        int | None, typer.Option("--read-queues", min=1, help="queues that consumers read")
     ] = None,
     write_queues: Annotated[
-        int | None, typer.Option("--write-queues", min=1, help="queues that producers use")
+        int | None, typer.Option("--write-queues", min=1, help="queues that producers write to")
     ] = None,
     perm: Annotated[str | None, typer.Option("--perm", help="r, w, rw or none")] = None,
     yes: Yes = False,
 ) -> None:
     """Change a topic's queues or permissions, at every broker that has it.
 
-    To take queues away without losing messages, first lower --write-queues, and --read-queues only
-    once the queues above are consumed.
+    To remove queues without losing messages, first lower --write-queues. Lower --read-queues only
+    once the removed queues are consumed.
 
     \b
     Examples:
@@ -201,7 +202,7 @@ def update_topic(
 @topic.command("delete")
 @on_cluster
 def delete_topic(cluster: CommandCluster, name: TopicName, yes: Yes = False) -> None:
-    """Delete a topic at every broker and name server, with its groups' offsets.
+    """Delete a topic at every broker and name server, with the offsets of its groups.
 
     \b
     Examples:

@@ -27,19 +27,19 @@ from sparrowmq.hosting.servers import (
 )
 from sparrowmq.hosting.settings_file import read_environment, read_settings
 
-# Where a context keeps why its file or its variables cannot be taken.
+# The key under which a context keeps the error of its file or variables.
 _FAILURE = "sparrowmq.settings"
 
 
 def _option(name: str, *declarations: str, **extra: Any) -> Any:
-    """Return the option of a setting, by other names if any are given."""
+    """Return the option of a setting, under other names if given."""
     return typer.Option(*(declarations or [f"--{name}"]), help=find_setting(name).help, **extra)
 
 
 def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
-    """Have variables, and after them a file, give what no option gives.
+    """Take settings that no option gives from variables, and then from a file.
 
-    What is wrong with them is said once servers begin: subcommands of `broker` do without them.
+    Their errors are reported only when servers start: subcommands of `broker` do not use them.
     """
     parameters: dict[str, str] = {}
     for each in context.command.params:
@@ -67,8 +67,8 @@ Config = Annotated[
         callback=_take_settings,
         envvar=environment_name("config"),
         show_envvar=False,
-        help="a file of settings, name = value, by the names of these options or of RocketMQ's "
-        "broker.conf; options and variables go before it",
+        help="a file of settings, name = value, under the names of these options or of "
+        "RocketMQ's broker.conf; options and variables override it",
     ),
 ]
 
@@ -107,12 +107,12 @@ StopWithStdin = Annotated[
 ]
 Verbose = Annotated[bool, _option("verbose")]
 Dashboard = Annotated[
-    bool, typer.Option("--dashboard", help="serve the live page too, in a process of its own")
+    bool, typer.Option("--dashboard", help="also serve the live page, in a separate process")
 ]
 DashboardPort = Annotated[
     int,
     typer.Option(
-        "--dashboard-port", min=0, max=65_535, help="the live page's port; 0 takes any free one"
+        "--dashboard-port", min=0, max=65_535, help="the live page's port; 0 takes any free port"
     ),
 ]
 MetricsPort = Annotated[
@@ -121,11 +121,11 @@ MetricsPort = Annotated[
         "--metrics-port",
         min=0,
         max=65_535,
-        help="serve series for Prometheus at this port, in a process of its own, as `sparrowmq "
-        "metrics` does; 0 takes any free one",
+        help="serve Prometheus metrics at this port in a separate process, as `sparrowmq "
+        "metrics` does; 0 takes any free port",
     ),
 ]
-# How long a process beside the servers may take to end.
+# The time that a process beside the servers has to end.
 _BESIDE_TIMEOUT_S = 20
 
 
@@ -188,7 +188,7 @@ def up(
 
 
 def _settings(context: typer.Context, given: dict[str, Any], **renamed: Any) -> HostSettings:
-    """Return the settings among the arguments of a command; all are named as in HostSettings."""
+    """Return the settings among a command's arguments, which have the names of HostSettings."""
     failure = context.meta.get(_FAILURE)
     if failure is not None:
         say(str(failure))
@@ -198,9 +198,9 @@ def _settings(context: typer.Context, given: dict[str, Any], **renamed: Any) -> 
 
 
 class _ProcessBeside:
-    """A command of ours on the cluster in a process of its own: it delays no message.
+    """One of our commands on the cluster, in a separate process, so that it delays no message.
 
-    It ends with this process, however that ends.
+    The process ends with this one, however this one ends.
     """
 
     def __init__(self, command: Sequence[str], *, tls_ca: str) -> None:
@@ -210,7 +210,7 @@ class _ProcessBeside:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, name_server: str) -> None:
-        """Start it; it says on stderr where it serves."""
+        """Start the process, which prints its address on stderr."""
         command = [sys.executable, "-m", "sparrowmq.cli.main", *self._command]
         self._process = subprocess.Popen(
             [*command, "--nameserver", name_server], stdin=subprocess.PIPE, stdout=sys.stderr
@@ -221,7 +221,7 @@ class _ProcessBeside:
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
-            # Its standard input closes.
+            # Closing its standard input ends the process.
             self._process.communicate(timeout=_BESIDE_TIMEOUT_S)
 
 
