@@ -63,6 +63,17 @@ def test_queues_share_a_partition_until_it_has_enough() -> None:
     assert [1, 1, 1, 1, 1] == [len(part) for part in bounded]
 
 
+def test_what_is_left_for_the_last_partition_is_evened_out() -> None:
+    ranges = [QueueRange(each, 0, 15) for each in Q[:5]]
+    large = QueueRange(Q[5], 0, 60)
+
+    plan = plan_partitions(ranges, partitions_min=0, rows_min=60)
+    beside_large = plan_partitions([*ranges, large], partitions_min=0, rows_min=60)
+
+    assert [3, 2] == [len(part) for part in plan]
+    assert [3, 2, 1] == [len(part) for part in beside_large]
+
+
 def test_the_larger_queue_is_split_into_more_pieces() -> None:
     ranges = [QueueRange(Q[0], 0, 30), QueueRange(Q[1], 0, 10)]
 

@@ -130,7 +130,21 @@ def plan_partitions(
         else:
             partitions.append([piece])
             rows = piece.rows
+    for first, second in itertools.pairwise(partitions):
+        _even_out(first, second)
     return [tuple(each) for each in partitions]
+
+
+def _even_out(first: list[QueueRange], second: list[QueueRange]) -> None:
+    """Move ranges from the end of a partition to the next as long as the larger gets smaller.
+
+    What is left for the last partition may be little, and while its task has nothing to do any
+    more, the others read on.
+    """
+    sizes = [sum(each.rows for each in part) for part in (first, second)]
+    while len(first) > 1 and sizes[1] + first[-1].rows < sizes[0]:
+        sizes = [sizes[0] - first[-1].rows, sizes[1] + first[-1].rows]
+        second.insert(0, first.pop())
 
 
 def _split(
