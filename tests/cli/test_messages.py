@@ -82,9 +82,11 @@ def test_what_is_not_there_is_said(smq: Commands, shared_cluster: EmbeddedCluste
     unknown_key = smq("msg", "find", "nothing", "--topic", "T_none")
     unknown_place = smq("msg", "at", "T_none", "broker-a:0", "7")
     empty = smq("tail", "T_none")
+    dead = smq("dlq", "ls")
 
     assert [1, 1, 2, 0] == [r.exit_code for r in (unknown_id, unknown_key, unknown_place, empty)]
     assert "topic T_none has no message in this range" in empty.stderr
+    assert f"no group has dead letters at {shared_cluster.name_server}" in dead.stderr
 
 
 def test_lines_of_standard_input_and_of_files_are_messages(
@@ -258,6 +260,10 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         assert ("hard to digest", ["d1"]) == (letter["body"], letter["keys"])
         assert [] == smq.json("dlq", "show", "GID_dead", "--key", "d2")
         assert not smq.json("dlq", "resend", "GID_dead")["applied"]
+        unknown = smq("dlq", "resend", "GID_dead", "--key", "d2", "--yes")
+        assert (
+            "nothing to change: group GID_dead has no dead letter with key 'd2'" in unknown.stderr
+        )
         assert smq.json("dlq", "resend", "GID_dead", "--key", "d1", "--yes")["applied"]
         wait_until("a second attempt", lambda: len(attempts) == 2, timeout_s=60)
 

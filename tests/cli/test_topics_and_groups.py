@@ -154,6 +154,7 @@ def test_reset_shows_the_difference_and_changes_nothing_until_told(
     def committed() -> list[int | None]:
         return [lag.committed_offset for lag in admin.group_lag("GID_reset", "T_reset")]
 
+    assert [0] == [row["queue"] for row in smq.json("group", "skip", "GID_reset")["changes"]]
     planned = smq.json("group", "reset", "GID_reset", "--to", "earliest")
     assert [(2, 0, -2), (6, 0, -6)] == [
         (row["before"], row["after"], row["skipped"]) for row in planned["changes"]
@@ -166,6 +167,12 @@ def test_reset_shows_the_difference_and_changes_nothing_until_told(
 
     assert smq.json("group", "skip", "GID_reset", "--yes")["applied"]
     assert [4, 6] == committed()
+    same = smq("group", "skip", "GID_reset", "--yes")
+    assert ("", True) == (
+        same.stdout,
+        "nothing to change: group GID_reset has these offsets in 2 queues" in same.stderr,
+    )
+    assert not smq.json("group", "skip", "GID_reset", "--yes")["applied"]
 
     early = smq.json("group", "reset", "GID_reset", "--to", "1d", "--yes")
     assert [0, 0] == [row["after"] for row in early["changes"]] == committed()

@@ -41,7 +41,7 @@ def list_accounts(cluster: CommandCluster) -> None:
     if cluster.as_json:
         print_json(rows)
     else:
-        print_rows(rows, _COLUMNS)
+        print_rows(rows, _COLUMNS, empty="no broker has an account")
 
 
 @acl.command("put")

@@ -33,7 +33,7 @@ def list_brokers(cluster: CommandCluster) -> None:
     if cluster.as_json:
         print_json(rows)
     else:
-        print_rows(rows, BROKER_COLUMNS)
+        print_rows(rows, BROKER_COLUMNS, empty="no broker is registered")
 
 
 @broker.command("show")
@@ -77,6 +77,7 @@ def show_config(
     rows: list[Json] = [
         {"setting": setting, "value": arrow(known.get(setting), value)}
         for setting, value in wanted.items()
+        if known.get(setting) != value
     ]
     carry_out(
         cluster,
@@ -85,6 +86,7 @@ def show_config(
         is_confirmed=yes,
         apply=lambda: cluster.run(brokers.set_broker_config(cluster.directory, at, wanted)),
         done=f"{at.name} was changed",
+        unchanged=f"{at.name} has these values",
     )
 
 

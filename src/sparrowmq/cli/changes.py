@@ -28,20 +28,28 @@ def carry_out(
     is_confirmed: bool,
     apply: Callable[[], None],
     done: str,
+    unchanged: str | None = None,
 ) -> None:
     """Show a change, and make it if the user confirmed it.
 
     Args:
-        rows, columns: the table that shows the change. is_confirmed: whether `--yes` was given.
+        rows, columns: the table that shows the change, with a row for each thing that changes.
+        is_confirmed: whether `--yes` was given.
         apply: makes the change. done: the line to print after the change.
+        unchanged: the line to print instead if there is no row; None makes the change without one.
     """
-    if not cluster.as_json:
+    is_needed = bool(rows) or unchanged is None
+    is_applied = is_confirmed and is_needed
+    if is_needed and not cluster.as_json:
         print_rows(rows, columns)
-    if is_confirmed:
+    if is_applied:
         apply()
     if cluster.as_json:
-        print_json({"applied": is_confirmed, "changes": rows})
-    say(done if is_confirmed else "nothing was changed; give --yes to make this change")
+        print_json({"applied": is_applied, "changes": rows})
+    if not is_needed:
+        say(f"nothing to change: {unchanged}")
+    else:
+        say(done if is_applied else "nothing was changed; give --yes to make this change")
 
 
 def arrow(before: object, after: object) -> str:

@@ -55,7 +55,9 @@ def list_contexts(as_json: AsJson = False) -> None:
                 OutputColumn("namespace", optional=True),
                 OutputColumn("tls"),
             ]
-            print_rows(rows, columns)
+            print_rows(
+                rows, columns, empty="there is no context; `sparrowmq context set` makes one"
+            )
 
 
 @context.command("show")

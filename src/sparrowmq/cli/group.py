@@ -70,7 +70,8 @@ def list_groups(
     if cluster.as_json:
         print_json(rows)
     else:
-        print_rows(rows, GROUP_COLUMNS)
+        where = cluster.context.name_server
+        print_rows(rows, GROUP_COLUMNS, empty=f"there is no consumer group at {where}")
 
 
 @group.command("show")
@@ -144,7 +145,7 @@ def show_lag(
         if cluster.as_json:
             print_json(rows)
         else:
-            print_rows(rows, _LAG_COLUMNS)
+            print_rows(rows, _LAG_COLUMNS, empty=f"group {name} has no offset in any queue")
         return
     looks = _watch(cluster, name, topic, round(interval * 1000))
     console = make_console()
@@ -231,7 +232,7 @@ def update_group(
         max_reconsume_times=retries,
         retry_queues=retry_queues,
     )
-    planned = cluster.run(operation)
+    planned = [each for each in cluster.run(operation) if each.before != each.after]
     rows: list[Json] = [
         {
             "broker": change.broker.name,
@@ -260,6 +261,7 @@ def update_group(
         is_confirmed=yes,
         apply=lambda: cluster.run(settings.update_group(cluster.directory, planned)),
         done=f"group {name} was changed",
+        unchanged=f"every broker has these settings of group {name}",
     )
 
 
@@ -398,7 +400,8 @@ def _reset(
     )
     with naming_topic(cluster, chosen):
         plan = cluster.run(operation)
-    rows = [_reset_row(each) for each in plan.queues]
+    rows = [_reset_row(each) for each in plan.queues if each.before != each.after]
+    same = len(plan.queues) - len(rows)
     columns = [
         OutputColumn("topic"),
         OutputColumn("broker"),
@@ -410,9 +413,12 @@ def _reset(
     ]
     skipped = sum(max(0, each.skipped) for each in plan.queues)
     again = sum(max(0, -each.skipped) for each in plan.queues)
-    if plan.members:
-        say(f"the brokers will notify {count_of(len(plan.members), 'connected member')}")
-    say(f"{skipped:,} messages will be skipped, {again:,} will be delivered again")
+    if rows:
+        if plan.members:
+            say(f"the brokers will notify {count_of(len(plan.members), 'connected member')}")
+        say(f"{skipped:,} messages will be skipped, {again:,} will be delivered again")
+        if same:
+            say(f"{count_of(same, 'more queue')} would not change")
     carry_out(
         cluster,
         rows,
@@ -420,6 +426,7 @@ def _reset(
         is_confirmed=is_confirmed,
         apply=lambda: cluster.run(apply_reset(cluster.directory, plan)),
         done=f"group {name} continues from the new offsets",
+        unchanged=f"group {name} has these offsets in {count_of(same, 'queue')} of {chosen}",
     )
 
 

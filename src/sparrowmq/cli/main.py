@@ -10,7 +10,6 @@ import importlib
 import shlex
 import sys
 from collections import UserDict
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -69,14 +68,29 @@ _COMMANDS = {
 }
 
 
+# Longer than what any command says of itself in its first sentence, which lists show whole.
+_SENTENCE_CHARS_MAX = 200
+
+
 class _LateCommands(UserDict[str, Any]):
     """The subcommands by name, each made when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         import typer
+        from typer.core import TyperGroup
+
+        class Group(TyperGroup):
+            def format_commands(self, ctx: Any, formatter: Any) -> None:
+                rows = [
+                    (name, each.get_short_help_str(_SENTENCE_CHARS_MAX))
+                    for name, each in self.commands.items()
+                ]
+                with formatter.section("Commands"):
+                    formatter.write_dl(rows)
 
         found = getattr(importlib.import_module(_COMMANDS[name].module), name)
         if isinstance(found, typer.Typer):
+            found.info.cls = Group
             return typer.main.get_group(found)
         alone = typer.Typer(rich_markup_mode=None, add_completion=False)
         alone.command(name)(found)
@@ -108,6 +122,9 @@ def build_app() -> typer.Typer:
 
     def print_version(is_asked: bool) -> None:
         if is_asked:
+            # Reading packages' metadata takes a sixth of the time that --help may take.
+            from importlib import metadata
+
             typer.echo(f"sparrowmq {metadata.version('sparrowmq')}")
             raise typer.Exit
 

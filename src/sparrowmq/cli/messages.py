@@ -352,7 +352,8 @@ def list_dlq(cluster: CommandCluster) -> None:
             OutputColumn("messages"),
             OutputColumn("last_timestamp_ms", "last"),
         ]
-        print_rows(rows, columns)
+        where = cluster.context.name_server
+        print_rows(rows, columns, empty=f"no group has dead letters at {where}")
 
 
 LastOption = Annotated[
@@ -391,6 +392,7 @@ def resend(
       sparrowmq dlq resend GID_board --key order-4711 --yes
     """
     chosen = _dead_letters(cluster, group, last, key)
+    named = "" if key is None else f" with key {key!r}"
     rows: list[Json] = [
         {
             "msg_id": message.msg_id,
@@ -418,6 +420,7 @@ def resend(
         is_confirmed=yes,
         apply=apply,
         done=f"{len(chosen)} messages were sent to {group} again; they arrive in about 10 s",
+        unchanged=f"group {group} has no dead letter{named}",
     )
 
 

@@ -17,6 +17,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sparrowmq.cli.failures import say
+
 Json: TypeAlias = dict[str, Any]
 
 _UNLIMITED_WIDTH = 10_000
@@ -65,18 +67,24 @@ def print_rows(
     columns: Sequence[OutputColumn],
     *,
     title: str = "",
+    empty: str = "",
     console: Console | None = None,
 ) -> None:
     """Print rows as a table: texts left, numbers right, a dash for None.
 
     An optional column without any value is left out. After a table with a title, a blank line
     follows.
+
+    Args:
+        empty: the line to print on stderr if there are no rows; without it stdout has `none`.
     """
     console = console or make_console()
     if title:
         console.print(Text(title, "bold"))
     if rows:
         _print_table(rows, columns, console)
+    elif empty:
+        say(empty)
     else:
         console.print(Text("none", "dim"))
     if title:

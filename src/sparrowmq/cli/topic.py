@@ -36,7 +36,9 @@ def list_topics(
     if cluster.as_json:
         print_json(rows)
     else:
-        print_rows(rows, [column for column in TOPIC_COLUMNS if column.key != "in_per_s"])
+        columns = [column for column in TOPIC_COLUMNS if column.key != "in_per_s"]
+        where = cluster.context.name_server
+        print_rows(rows, columns, empty=f"there is no topic at {where}")
 
 
 @topic.command("show")
@@ -173,7 +175,7 @@ def update_topic(
         perm=None if perm is None else topics.parse_perm(perm),
     )
     with naming_topic(cluster, name):
-        planned = cluster.run(operation)
+        planned = [each for each in cluster.run(operation) if each[1] != each[2]]
     rows = [
         {
             "broker": broker.name,
@@ -196,6 +198,7 @@ def update_topic(
         is_confirmed=yes,
         apply=lambda: cluster.run(topics.update_topic(cluster.directory, planned)),
         done=f"topic {name} was changed",
+        unchanged=f"every broker has these settings of topic {name}",
     )
 
 
