@@ -67,9 +67,9 @@ def test_only_what_a_turn_must_end_for_awaits_its_end(rig: Any) -> None:
     def awaits_turn(code: int, fields: dict[str, str], body: bytes | None = None) -> bool:
         command = RemotingCommand(code=code, ext_fields=fields, body=body)
         broker.handle(command, connection, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
-        awaits: bool = broker.awaits_turn
+        awaits: bool = broker.awaits_turn()
         rig.work()
-        assert not broker.awaits_turn
+        assert not broker.awaits_turn()
         return awaits
 
     pull = {"consumerGroup": "GID_c", "topic": "T", "queueId": "0", "maxMsgNums": "32"}

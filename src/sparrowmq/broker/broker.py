@@ -66,6 +66,8 @@ _QUEUES_SWEPT_MAX = 200
 # From a lost name server to the next registration. RocketMQ waits for its next round, every 30 s.
 REGISTRATION_RETRY_MS = 1_000
 
+_PULL = RequestCode.PULL_MESSAGE.value
+
 PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
     {
         RequestCode.SEND_MESSAGE: send.send,
@@ -189,9 +191,12 @@ class Broker:
     ) -> Sequence[Output]:
         """Handle one command and return its outputs."""
         if command.header is not None and self.state.access is None:
-            outputs = plain_send.send_plain(
-                self.state, command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
-            )
+            if command.code == _PULL:
+                outputs = pull.pull_plain(self.state, command, connection)
+            else:
+                outputs = plain_send.send_plain(
+                    self.state, command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
+                )
             if outputs is not None:
                 return outputs
         if command.is_response:
@@ -254,9 +259,8 @@ class Broker:
         """Whether `settle` must be called again to answer further held pulls."""
         return self.state.holds.has_ended
 
-    @property
     def awaits_turn(self) -> bool:
-        """Whether a handled command needs `settle`, or a round that begins after it."""
+        """Return whether a handled command needs `settle`, or a round that begins after it."""
         state = self.state
         return (
             state.store.awaits_dispatch

@@ -58,9 +58,11 @@ class ConsumerOffsets:
         Used for the offset that a pull carries. Differs from RocketMQ: pulls are served late and
         out of order, so a pull that was under way in a handover would set the group back.
         """
-        known = self.find(group, topic, queue_id)
+        queues = self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})
+        known = queues.get(queue_id)
         if known is None or offset > known:
-            self.commit(group, topic, queue_id, offset=offset)
+            queues[queue_id] = offset
+            self.is_changed = True
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups that have committed offsets of the topic, sorted."""

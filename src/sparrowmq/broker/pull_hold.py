@@ -86,7 +86,9 @@ class PullHold:
     @property
     def has_ended(self) -> bool:
         """Whether `release` has pulls to return or to forget."""
-        return bool(self._woken or self._discarded or self._first_due())
+        return bool(
+            self._woken or self._discarded or (self._deadlines and self._first_due() is not None)
+        )
 
     @property
     def has_drained(self) -> bool:

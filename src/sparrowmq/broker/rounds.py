@@ -16,22 +16,24 @@ class Rounds:
 
     begun: int = 0
     finished: int = 0
-    asked: int = 0
+    # Whether a round that was asked for has not begun yet.
+    is_asked: bool = False
+
+    @property
+    def asked(self) -> int:
+        """The number of the last round that was asked for."""
+        return self.begun + self.is_asked
 
     def ask(self) -> int:
         """Ask for a round; return the number of the round that covers the change."""
-        self.asked = self.begun + 1
-        return self.asked
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether a round that was asked for has not begun yet."""
-        return self.asked > self.begun
+        self.is_asked = True
+        return self.begun + 1
 
     def begin(self) -> int | None:
         """Begin a round and return its number; None if a round runs or none is asked for."""
-        if self.begun != self.finished or self.asked <= self.begun:
+        if self.begun != self.finished or not self.is_asked:
             return None
+        self.is_asked = False
         self.begun += 1
         return self.begun
 

@@ -111,7 +111,7 @@ class BrokerServer:
             tls=tls,
             takes_plain=takes_plain,
             on_turn=self.end_turn,
-            awaits_turn=lambda: self._broker.awaits_turn,
+            awaits_turn=self._broker.awaits_turn,
             world=LoopWorld(timestamp_ms=wall_clock),
         )
         self._driver = AsyncDriver(

@@ -266,8 +266,9 @@ class Link(asyncio.Protocol):
                 return 0
             self.transport.write(self._tls.take_output())
             return size
-        if max(map(len, unwritten)) < _LARGE_BYTES_MIN:
-            unwritten = [b"".join(unwritten)]
+        if size < _LARGE_BYTES_MIN or max(map(len, unwritten)) < _LARGE_BYTES_MIN:
+            self.transport.write(b"".join(unwritten))
+            return size
         for data in unwritten:
             self.transport.write(data)
         return size

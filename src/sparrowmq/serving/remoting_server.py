@@ -184,7 +184,7 @@ class RemotingServer:
     async def stop(self) -> None:
         """Write the remaining answers and close every connection."""
         self.stop_reading()
-        self._write_out()
+        self._write_out(self._monotonic_ms())
         for link in list(self._links.values()):
             link.close("the server stops")
         for _ in range(_CLOSING_TURNS_MAX):
@@ -243,19 +243,18 @@ class RemotingServer:
         finally:
             if self._behind:
                 self._serve_behind()
-            self._write_out()
+            self._write_out(self._monotonic_ms())
             self._is_writer_near = False
             if self._behind:
                 self.end_turn_soon()
 
-    def _write_out(self) -> None:
+    def _write_out(self, now_ms: int) -> None:
         # A connection whose bytes the kernel takes at once has none left from earlier turns.
         if self._unsent_bytes > self._limits.unsent_bytes_max:
             self._measure_unsent()
         if not self._unwritten:
             return
         links, self._unwritten = self._unwritten, []
-        now_ms = self._monotonic_ms()
         for link in links:
             self._unsent_bytes += link.write_out(now_ms)
 
@@ -300,10 +299,11 @@ class RemotingServer:
         if self._is_turn_due:
             return
         # A turn that has lasted ends in any case: connections that are behind go on then.
-        if self._behind or self._awaits_turn() or self._monotonic_ms() > self._turn_began_ms:
+        now_ms = self._monotonic_ms()
+        if self._behind or now_ms > self._turn_began_ms or self._awaits_turn():
             self.end_turn_soon()
         else:
-            self._write_out()
+            self._write_out(now_ms)
 
     def go_on(self, link: Link) -> None:
         """Serve the waiting requests of a connection that has room again."""

@@ -191,7 +191,7 @@ class BrokerNode:
             self._network,
             self.broker,
             on_turn=self._turn,
-            awaits_turn=lambda: broker.awaits_turn,
+            awaits_turn=broker.awaits_turn,
             on_failure=self._checkers.note_failure,
             on_request=self._note_request,
             on_reply=self._note_reply,

@@ -53,14 +53,14 @@ def read_messages(
     scan_max = count_max if tags_codes is None else max(count_max, _FILTERED_ENTRIES_MAX)
     entries = queue.read(queue_offset, scan_max)
     if tags_codes is None and entries:
-        records, count = _read_all(log, entries, bytes_max)
+        records, count = read_all(log, entries, bytes_max)
         if count:
             next_offset = queue_offset + count
             return GetResult(GetStatus.FOUND, next_offset, low, high, records, count)
     return _read_chosen(queue, log, queue_offset, entries, count_max, bytes_max, tags_codes)
 
 
-def _read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, int]:
+def read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, int]:
     """Return the records of the first entries, and their number; none if a record is missing.
 
     No Python step is taken per message. Records that lie back to back, as in a producer's batch,
