@@ -90,11 +90,15 @@ static int is_property(Bytes begin, Bytes mark, const char *name, size_t size) {
 }
 
 static int is_ascii(Bytes at, Bytes end) {
-    unsigned char all = 0;
+    uint64_t all = 0, eight;
+    for (; end - at >= 8; at += 8) {
+        memcpy(&eight, at, 8);
+        all |= eight;
+    }
     while (at < end) {
         all |= *at++;
     }
-    return all < 0x80;
+    return (all & 0x8080808080808080u) == 0;
 }
 
 /* Java's String.hashCode of ASCII, going on from `hash`. */
@@ -258,50 +262,81 @@ done:
 
 /* --- the index ------------------------------------------------------------------------------ */
 
-static int append_number(PyObject *list, long long value) {
-    PyObject *number = PyLong_FromLongLong(value);
-    if (number == NULL) {
-        return -1;
-    }
-    int failed = PyList_Append(list, number);
-    Py_DECREF(number);
-    return failed;
+/* Keys of records, each as the hash that the index wants, its record's position and its store time. */
+typedef struct {
+    int32_t *hashes;
+    int64_t *positions, *times;
+    size_t count, room;
+} Keys;
+
+static void free_keys(Keys *keys) {
+    PyMem_Free(keys->hashes);
+    PyMem_Free(keys->positions);
+    PyMem_Free(keys->times);
 }
 
-/* Finds the value of the last property of a name that has one; *value_end is NULL without any. */
-static void find_value(Bytes begin, Bytes end, const char *name, size_t size, Bytes *value, Bytes *value_end) {
-    *value_end = NULL;
+/* Makes room for one more key. */
+static int make_room(Keys *keys) {
+    if (keys->count < keys->room) {
+        return 0;
+    }
+    size_t room = keys->room ? 2 * keys->room : 1024;
+    int32_t *hashes = PyMem_Realloc(keys->hashes, room * sizeof *hashes);
+    keys->hashes = hashes == NULL ? keys->hashes : hashes;
+    int64_t *positions = PyMem_Realloc(keys->positions, room * sizeof *positions);
+    keys->positions = positions == NULL ? keys->positions : positions;
+    int64_t *times = PyMem_Realloc(keys->times, room * sizeof *times);
+    keys->times = times == NULL ? keys->times : times;
+    if (hashes == NULL || positions == NULL || times == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    keys->room = room;
+    return 0;
+}
+
+/* A value among properties; `end` is NULL without any. */
+typedef struct {
+    Bytes at, end;
+} Value;
+
+/* Finds the values of the last UNIQ_KEY and the last KEYS that have one. */
+static void find_values(Bytes begin, Bytes end, Value *unique, Value *keys) {
+    unique->end = keys->end = NULL;
     for (Bytes at = begin; at < end; at++) {
         at = memchr(at, 1, (size_t)(end - at));
         if (at == NULL) {
             return;
         }
-        if (is_property(begin, at, name, size)) {
+        Value *found = is_property(begin, at, "UNIQ_KEY", 8) ? unique : is_property(begin, at, "KEYS", 4) ? keys : NULL;
+        if (found != NULL) {
             Bytes stop = memchr(at + 1, SEPARATOR, (size_t)(end - at - 1));
             if (stop != at + 1) {
-                *value = at + 1;
-                *value_end = stop == NULL ? end : stop;
+                found->at = at + 1;
+                found->end = stop == NULL ? end : stop;
             }
         }
     }
 }
 
 /* Adds each of the blank-separated keys of a value. */
-static int add_keys(PyObject *lists[3], uint32_t topic_hash, Bytes at, Bytes end, long long position, long long time) {
-    while (at < end) {
-        Bytes stop = memchr(at, ' ', (size_t)(end - at));
+static int add_keys(Keys *keys, uint32_t topic_hash, Value value, long long position, long long time) {
+    for (Bytes at = value.at; value.end != NULL && at < value.end;) {
+        Bytes stop = memchr(at, ' ', (size_t)(value.end - at));
         if (stop == NULL) {
-            stop = end;
+            stop = value.end;
         }
         if (stop > at) {
             uint32_t hash = hash_on(topic_hash, at, stop);
             if (hash >= 0x80000000u) {
                 hash = (0u - hash) & 0x7FFFFFFFu;
             }
-            if (append_number(lists[0], hash) < 0 || append_number(lists[1], position) < 0 ||
-                append_number(lists[2], time) < 0) {
+            if (make_room(keys) < 0) {
                 return -1;
             }
+            keys->hashes[keys->count] = (int32_t)hash;
+            keys->positions[keys->count] = position;
+            keys->times[keys->count++] = time;
         }
         at = stop + 1;
     }
@@ -315,10 +350,10 @@ static PyObject *collect_keys(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y#LL", &chunk, &chunk_size, &position, &skip_position)) {
         return NULL;
     }
-    PyObject *lists[3] = {PyList_New(0), PyList_New(0), PyList_New(0)};
+    Keys keys = {NULL, NULL, NULL, 0, 0};
     PyObject *result = NULL;
     Bytes at = chunk, end = chunk + chunk_size;
-    if (lists[0] == NULL || lists[1] == NULL || lists[2] == NULL) {
+    if (make_room(&keys) < 0) {
         goto done;
     }
     while (end - at >= HEAD_SIZE) {
@@ -350,75 +385,79 @@ static PyObject *collect_keys(PyObject *self, PyObject *args) {
         long long place = position + (at - chunk);
         /* A rollback is in no queue, and so not in the index. */
         if ((sys_flag & 0xC) != 0xC && place != skip_position) {
-            Bytes properties = topic + topic_size + 2, value = NULL, value_end;
+            Value unique, others;
             uint32_t topic_hash = hash_on(0, topic, topic + topic_size) * 31 + '#';
-            find_value(properties, record_end, "UNIQ_KEY", 8, &value, &value_end);
-            if (value_end != NULL && add_keys(lists, topic_hash, value, value_end, place, time) < 0) {
-                goto done;
-            }
-            find_value(properties, record_end, "KEYS", 4, &value, &value_end);
-            if (value_end != NULL && add_keys(lists, topic_hash, value, value_end, place, time) < 0) {
+            find_values(topic + topic_size + 2, record_end, &unique, &others);
+            if (add_keys(&keys, topic_hash, unique, place, time) < 0 ||
+                add_keys(&keys, topic_hash, others, place, time) < 0) {
                 goto done;
             }
         }
         at = record_end;
     }
-    result = Py_BuildValue("nOOO", (Py_ssize_t)(at - chunk), lists[0], lists[1], lists[2]);
+    result = Py_BuildValue("ny#y#y#", (Py_ssize_t)(at - chunk), (const char *)keys.hashes,
+                           (Py_ssize_t)(keys.count * sizeof *keys.hashes), (const char *)keys.positions,
+                           (Py_ssize_t)(keys.count * sizeof *keys.positions), (const char *)keys.times,
+                           (Py_ssize_t)(keys.count * sizeof *keys.times));
 done:
-    Py_XDECREF(lists[0]);
-    Py_XDECREF(lists[1]);
-    Py_XDECREF(lists[2]);
+    free_keys(&keys);
     return result;
 }
 
+/* The seconds that an entry has: from `begin` to `time`, in milliseconds. */
+static uint32_t seconds_between(long long begin, long long time) {
+    if (begin <= 0 || time <= begin) {
+        return 0;
+    }
+    long long seconds = (time - begin) / 1000;
+    return seconds > INT32_MAX ? INT32_MAX : (uint32_t)seconds;
+}
+
 static PyObject *add_entries(PyObject *self, PyObject *args) {
-    PyObject *slots_of, *lists[3];
-    long number;
-    Py_buffer buffer;
-    if (!PyArg_ParseTuple(args, "OO!O!O!l", &slots_of, &PyList_Type, &lists[0], &PyList_Type, &lists[1], &PyList_Type,
-                          &lists[2], &number)) {
+    Py_buffer slots_of, pages_of, hashes_of, positions_of, times_of;
+    long page_slots, number;
+    long long begin_ms;
+    if (!PyArg_ParseTuple(args, "w*w*ly*y*y*Ll", &slots_of, &pages_of, &page_slots, &hashes_of, &positions_of,
+                          &times_of, &begin_ms, &number)) {
         return NULL;
     }
-    if (PyObject_GetBuffer(slots_of, &buffer, PyBUF_WRITABLE) < 0) {
-        return NULL;
+    int32_t *slots = slots_of.buf;
+    unsigned char *pages = pages_of.buf;
+    const int32_t *hashes = hashes_of.buf;
+    const int64_t *positions = positions_of.buf, *times = times_of.buf;
+    Py_ssize_t slot_count = slots_of.len / 4, count = hashes_of.len / 4;
+    PyObject *data = NULL, *result = NULL;
+    if (slot_count == 0 || page_slots < 1 || pages_of.len < (slot_count + page_slots - 1) / page_slots ||
+        positions_of.len != count * 8 || times_of.len != count * 8) {
+        PyErr_SetString(PyExc_ValueError, "arrays of different lengths, no slots, or too few pages");
+        goto done;
     }
-    int32_t *slots = buffer.buf;
-    Py_ssize_t slot_count = buffer.len / 4, count = PyList_Size(lists[0]);
-    PyObject *data = PyBytes_FromStringAndSize(NULL, count * INDEX_ENTRY_SIZE);
-    PyObject *used = PyList_New(count), *previous = PyList_New(count), *result = NULL;
-    if (data == NULL || used == NULL || previous == NULL || slot_count == 0 || PyList_Size(lists[1]) != count ||
-        PyList_Size(lists[2]) != count) {
+    data = PyBytes_FromStringAndSize(NULL, count * INDEX_ENTRY_SIZE);
+    if (data == NULL) {
         goto done;
     }
     unsigned char *out = (unsigned char *)PyBytes_AsString(data);
+    Py_ssize_t fresh = 0;
     for (Py_ssize_t n = 0; n < count; n++, out += INDEX_ENTRY_SIZE) {
-        long long hash = PyLong_AsLongLong(PyList_GetItem(lists[0], n));
-        long long position = PyLong_AsLongLong(PyList_GetItem(lists[1], n));
-        long long seconds = PyLong_AsLongLong(PyList_GetItem(lists[2], n));
-        if (PyErr_Occurred()) {
-            goto done;
-        }
-        Py_ssize_t slot = (Py_ssize_t)((unsigned long long)hash % (unsigned long long)slot_count);
-        write32(out, (uint32_t)hash);
-        write64(out + 4, (uint64_t)position);
-        write32(out + 12, (uint32_t)seconds);
+        Py_ssize_t slot = (Py_ssize_t)((uint32_t)hashes[n] % (unsigned long long)slot_count);
+        /* The first entry of a file counts from the end of the file before. */
+        long long from = number == 1 && n > 0 ? times[0] : begin_ms;
+        write32(out, (uint32_t)hashes[n]);
+        write64(out + 4, (uint64_t)positions[n]);
+        write32(out + 12, seconds_between(from, times[n]));
         write32(out + 16, (uint32_t)slots[slot]);
-        PyObject *before = PyLong_FromLong(slots[slot]), *place = PyLong_FromSsize_t(slot);
+        fresh += slots[slot] == 0;
         slots[slot] = (int32_t)(number + n);
-        if (before == NULL || PyList_SetItem(previous, n, before) < 0 || place == NULL ||
-            PyList_SetItem(used, n, place) < 0) {
-            goto done;
-        }
+        pages[slot / page_slots] = 1;
     }
-    result = PyTuple_Pack(3, data, used, previous);
+    result = Py_BuildValue("On", data, fresh);
 done:
-    PyBuffer_Release(&buffer);
+    PyBuffer_Release(&slots_of);
+    PyBuffer_Release(&pages_of);
+    PyBuffer_Release(&hashes_of);
+    PyBuffer_Release(&positions_of);
+    PyBuffer_Release(&times_of);
     Py_XDECREF(data);
-    Py_XDECREF(used);
-    Py_XDECREF(previous);
-    if (result == NULL && !PyErr_Occurred()) {
-        PyErr_SetString(PyExc_ValueError, "lists of different lengths, or no slots");
-    }
     return result;
 }
 
@@ -536,7 +575,7 @@ PyMODINIT_FUNC PyInit_sparrowmq_speedups(void) {
     fill_crc_table();
     PyObject *made = PyModule_Create(&module);
     /* What the functions take and return; sparrowmq uses them only with the number it knows. */
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 2) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 3) < 0) {
         Py_DECREF(made);
         return NULL;
     }

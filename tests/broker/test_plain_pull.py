@@ -76,8 +76,8 @@ def subscribe(rig: Any, connection: Any, group: str, expression: str, model: str
 
 
 def java_hash(tag: str) -> int:
-    (character,) = tag
-    return ord(character)
+    assert 1 == len(tag)
+    return ord(tag)
 
 
 def make_pair(make_rig: Callable[..., Any]) -> list[tuple[Any, Any]]:

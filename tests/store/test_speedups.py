@@ -193,7 +193,12 @@ def assert_keys_are_the_same(chunk: bytes, skip_position: int) -> bool:
     keys = LogKeys({})
     at = keys.collect(chunk, 1 << 40, skip_position)
 
-    assert (at, keys.hashes(), keys.positions, keys.timestamps_ms) == found
+    assert found == (
+        at,
+        array("i", keys.hashes()).tobytes(),
+        array("q", keys.positions).tobytes(),
+        array("q", keys.timestamps_ms).tobytes(),
+    )
     return True
 
 
@@ -225,34 +230,55 @@ def test_keys_of_damaged_records_are_found_alike_or_left_alone(
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**62), st.integers(0, 2**31 - 1)),
+        st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**62), st.integers(-5, 2**62)),
+        min_size=1,
         max_size=20,
     ),
     st.integers(1, 7),
-    st.integers(1, 1_000_000),
+    st.integers(1, 3),
+    st.sampled_from([-1, 0, 1, 2**40]),
+    st.sampled_from([1, 2, 1_000_000]),
 )
 def test_entries_are_added_alike(
-    entries: list[tuple[int, int, int]], slot_count: int, number: int
+    entries: list[tuple[int, int, int]],
+    slot_count: int,
+    page_slots: int,
+    begin_ms: int,
+    number: int,
 ) -> None:
-    hashes, positions, seconds = ([entry[column] for entry in entries] for column in range(3))
+    hashes = array("i", [entry[0] for entry in entries])
+    positions, times = (array("q", [entry[column] for entry in entries]) for column in (1, 2))
     slots = [array("i", range(slot_count)) for _ in range(2)]
+    pages = [bytearray(-(-slot_count // page_slots)) for _ in range(2)]
     functions = speedups.functions
     assert functions is not None
 
-    expected = _add_entries(slots[0], hashes, positions, seconds, number)
-    actual = functions.add_entries(slots[1], hashes, positions, seconds, number)
+    expected, actual = (
+        add(slots[at], pages[at], page_slots, hashes, positions, times, begin_ms, number)
+        for at, add in enumerate((_add_entries, functions.add_entries))
+    )
 
     assert expected == actual
     assert slots[0] == slots[1]
+    assert pages[0] == pages[1]
+    assert {slot // page_slots for slot in [each % slot_count for each in hashes]} == {
+        at for at, is_dirty in enumerate(pages[0]) if is_dirty
+    }
 
 
 def test_wrong_arguments_are_errors() -> None:
     functions: Any = speedups.functions
+    one, slots, page = array("q", [1]), array("i", [0]), bytearray(1)
+    key = array("i", [1])
     calls: tuple[Callable[[], object], ...] = (
-        lambda: functions.add_entries(array("i", [0]), [1], [1, 2], [1], 1),
-        lambda: functions.add_entries(array("i"), [1], [1], [1], 1),
-        lambda: functions.add_entries(array("i", [0]), [2**70], [1], [1], 1),
-        lambda: functions.add_entries(b"1234", [1], [1], [1], 1),
+        lambda: functions.add_entries(slots, page, 1, key, array("q", [1, 2]), one, 0, 1),
+        lambda: functions.add_entries(slots, page, 1, key, one, array("q"), 0, 1),
+        lambda: functions.add_entries(array("i"), page, 1, key, one, one, 0, 1),
+        lambda: functions.add_entries(slots, bytearray(), 1, key, one, one, 0, 1),
+        lambda: functions.add_entries(slots, page, 0, key, one, one, 0, 1),
+        lambda: functions.add_entries(array("i", [0] * 3), page, 2, key, one, one, 0, 1),
+        lambda: functions.add_entries(b"1234", page, 1, key, one, one, 0, 1),
+        lambda: functions.add_entries(slots, page, 1, [1], [1], [1], 0, 1),
         lambda: functions.encode_batch(b"", b"", b"", b"", 0, 0, 0),
         lambda: functions.collect_keys("", 0, 0),
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sparrowmq.model import MessageExt
 
 # The number that the extension must have: another one takes or returns something else.
-_INTERFACE = 2
+_INTERFACE = 3
 
 
 class Speedups(Protocol):
@@ -56,7 +56,7 @@ class Speedups(Protocol):
 
     def collect_keys(
         self, chunk: bytes, position: int, skip_position: int, /
-    ) -> tuple[int, list[int], list[int], list[int]] | None:
+    ) -> tuple[int, bytes, bytes, bytes] | None:
         """Find the keys of the whole records at the beginning of a chunk of the log.
 
         Args:
@@ -64,22 +64,33 @@ class Speedups(Protocol):
             skip_position: of a record whose keys are left out.
 
         Returns: where in the chunk the last record ends; and for each key its `slot_hash`, the
-            position of its record and that one's store time.
+            position of its record and that one's store time, as numbers of this machine of 4,
+            8 and 8 bytes.
         """
         ...
 
     def add_entries(
         self,
         slots: array[int],
-        hashes: list[int],
-        positions: list[int],
-        seconds: list[int],
+        pages: bytearray,
+        page_slots: int,
+        hashes: array[int] | memoryview[int],
+        positions: array[int] | memoryview[int],
+        timestamps_ms: array[int] | memoryview[int],
+        begin_ms: int,
         number: int,
         /,
-    ) -> tuple[bytes, list[int], list[int]]:
+    ) -> tuple[bytes, int]:
         """Write entries of an index file, and their numbers, from `number` on, into its slots.
 
-        Returns: the entries; the slot of each; and what was in the slot before.
+        Args:
+            slots: each the number of its latest entry, 0 without any.
+            pages: set to 1 for each page, of `page_slots` slots, with a slot that changes.
+            hashes: of 4 bytes each; positions and times have 8.
+            begin_ms: the time from which entries count; if the first has number 1, the others
+                count from that one's time.
+
+        Returns: the entries, and how many slots had none before.
         """
         ...
 

@@ -141,10 +141,10 @@ class FileSeries:
     def read(self, position: int, size: int) -> bytes:
         """Return the bytes from `position` on, fewer at the end of the files."""
         # Usually one file has them all, and begins at a multiple of its size.
-        base: int | None = position - position % self.file_size
-        file = self._files.get(base)
-        if file is not None and position + size <= base + self.file_size:
-            return file.read(position - base, size)
+        begin = position - position % self.file_size
+        file = self._files.get(begin)
+        if file is not None and position + size <= begin + self.file_size:
+            return file.read(position - begin, size)
         base = self.base_of(position)
         if base is None:
             return b""

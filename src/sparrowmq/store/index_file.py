@@ -29,7 +29,7 @@ import sys
 from array import array
 from collections.abc import Generator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from sparrowmq.protocol import speedups
 from sparrowmq.store.even_index import KeyRun
@@ -50,6 +50,7 @@ ENTRIES_PER_STEP = 2_048
 # Slots are written in pieces of this many, which are 4 KiB.
 _PAGE_SLOTS = 1024
 assert array("i").itemsize == _SLOT_SIZE
+Numbers: TypeAlias = "array[int] | memoryview[int]"
 
 
 class IndexHeader(NamedTuple):
@@ -137,7 +138,8 @@ class IndexFile:
         self._entries_at = HEADER_SIZE + _SLOT_SIZE * slot_count
         # All slots, as long as entries are added to the file.
         self._slots: array[int] | None = None
-        self._dirty_pages: set[int] = set()
+        # A 1 for each page of slots that the file does not have yet.
+        self._dirty_pages = bytearray(-(-slot_count // _PAGE_SLOTS))
 
     @property
     def room(self) -> int:
@@ -147,27 +149,33 @@ class IndexFile:
     @property
     def is_dirty(self) -> bool:
         """Whether entries were added that the slots in the file do not name yet."""
-        return bool(self._dirty_pages)
+        return 1 in self._dirty_pages
 
     # -- adding --------------------------------------------------------------------------------
 
-    def add(self, hashes: list[int], positions: list[int], timestamps_ms: list[int]) -> None:
+    def add(self, hashes: Numbers, positions: Numbers, timestamps_ms: Numbers) -> None:
         """Add entries, at least one and at most `room`.
 
         Args:
-            hashes: the `slot_hash` of each key.
-            positions: the records' positions in the log, ascending.
-            timestamps_ms: the records' store times.
+            hashes: the `slot_hash` of each key, of 4 bytes.
+            positions: the records' positions in the log, of 8 bytes, ascending.
+            timestamps_ms: the records' store times, of 8 bytes.
 
-        Raises: OSError; nothing has changed then.
+        Raises: OSError; no entry is added then.
         """
-        functions, number = speedups.functions, self.header.next_number
-        add_entries = _add_entries if functions is None else functions.add_entries
-        seconds = self._seconds(timestamps_ms)
-        data, used, previous = add_entries(self._load_slots(), hashes, positions, seconds, number)
-        self._write(data, used, previous)
-        self._dirty_pages.update([slot // _PAGE_SLOTS for slot in used])
-        self._extend(positions, timestamps_ms, used_slots=previous.count(0))
+        functions, header = speedups.functions, self.header
+        data, used_slots = (_add_entries if functions is None else functions.add_entries)(
+            self._load_slots(),
+            self._dirty_pages,
+            _PAGE_SLOTS,
+            hashes,
+            positions,
+            timestamps_ms,
+            header.begin_timestamp_ms,
+            header.next_number,
+        )
+        self._write(data)
+        self._extend(positions, timestamps_ms, used_slots=used_slots)
 
     def add_run(self, run: KeyRun) -> None:
         """Add the entries of a run, as `add` does."""
@@ -188,21 +196,22 @@ class IndexFile:
         )
         # A run has few store times.
         times, which = np.unique(run.timestamps_ms, return_inverse=True)
-        seconds = self._seconds([int(run.timestamps_ms[0]), *times.tolist()])
+        timestamps_ms = [int(run.timestamps_ms[0]), *times.tolist()]
+        seconds = _seconds(self.header.begin_timestamp_ms, timestamps_ms, self.header.next_number)
         entries["seconds"] = np.array(seconds[1:])[which]
         entries["seconds"][0] = seconds[0]
-        self._write(entries.tobytes(), used, previous)
-        self._dirty_pages.update(np.unique(used // _PAGE_SLOTS).tolist())
+        np.frombuffer(self._dirty_pages, dtype=np.uint8)[used // _PAGE_SLOTS] = 1
+        self._write(entries.tobytes())
         self._extend(run.positions, run.timestamps_ms, used_slots=int((previous == 0).sum()))
 
-    def _write(self, data: bytes, used: Sequence[int], previous: Sequence[int]) -> None:
+    def _write(self, data: bytes) -> None:
         """Write entries; if the write fails, restore the slots that the entries use."""
         try:
             self._file.write(self._entries_at + _ENTRY_SIZE * self.header.next_number, data)
         except OSError:
             slots = self._load_slots()
-            for slot, before in zip(reversed(used), reversed(previous), strict=True):
-                slots[slot] = before
+            for key_hash, _, _, previous in reversed(list(_ENTRY.iter_unpack(data))):
+                slots[key_hash % self._slot_count] = previous
             raise
 
     def _extend(
@@ -220,18 +229,6 @@ class IndexFile:
             next_number=header.next_number + len(positions),
         )
 
-    def _seconds(self, timestamps_ms: Sequence[int]) -> list[int]:
-        """Return the store times as the seconds that entries have.
-
-        The first entry of a file counts from the end of the previous file, as in RocketMQ.
-        """
-        begin_ms = self.header.begin_timestamp_ms
-        if self.header.next_number == 1:
-            first = _seconds_between(begin_ms, timestamps_ms[0])
-            begin_ms = timestamps_ms[0]
-            return [first, *[_seconds_between(begin_ms, each) for each in timestamps_ms[1:]]]
-        return [_seconds_between(begin_ms, each) for each in timestamps_ms]
-
     def _load_slots(self) -> array[int]:
         if self._slots is None:
             data = self._file.read(HEADER_SIZE, _SLOT_SIZE * self._slot_count)
@@ -244,29 +241,27 @@ class IndexFile:
         """Return the slots that changed since the last call, and the header."""
         slots = self._load_slots()
         runs: list[tuple[int, bytes]] = []
-        pages = sorted(self._dirty_pages)
-        at = 0
-        while at < len(pages):
-            stop = at + 1
-            while stop < len(pages) and pages[stop] == pages[stop - 1] + 1:
-                stop += 1
-            first, last = pages[at] * _PAGE_SLOTS, (pages[stop - 1] + 1) * _PAGE_SLOTS
+        pages = self._dirty_pages
+        at = pages.find(1)
+        while at >= 0:
+            stop = pages.find(0, at)
+            stop = len(pages) if stop < 0 else stop
+            first, last = at * _PAGE_SLOTS, stop * _PAGE_SLOTS
             runs.append((first, slots[first:last].tobytes()))
-            at = stop
-        self._dirty_pages.clear()
+            at = pages.find(1, stop)
+        self._dirty_pages = bytearray(len(pages))
         return SlotWrites(self._file, self.header.encode(), tuple(runs))
 
     def put_back(self, writes: SlotWrites) -> None:
         """Let `take_dirty` return slots again that could not be written."""
         for first, data in writes.runs:
-            count = len(data) // _SLOT_SIZE
-            self._dirty_pages.update(
-                range(first // _PAGE_SLOTS, (first + count - 1) // _PAGE_SLOTS + 1)
-            )
+            begin, end = first // _PAGE_SLOTS, first + len(data) // _SLOT_SIZE
+            count = -(-end // _PAGE_SLOTS) - begin
+            self._dirty_pages[begin : begin + count] = b"\1" * count
 
     def let_go(self) -> None:
         """Forget the slots in memory: the file has them, and no more entries are added."""
-        assert not self._dirty_pages
+        assert not self.is_dirty
         self._slots = None
 
     def close(self) -> None:
@@ -298,10 +293,10 @@ class IndexFile:
             for slot, number in enumerate(slots):
                 if not 0 <= number < next_number:
                     slots[slot] = self._entry_of_slot(number, next_number)
-                    self._dirty_pages.add(slot // _PAGE_SLOTS)
+                    self._dirty_pages[slot // _PAGE_SLOTS] = 1
         self.header = header._replace(used_slot_count=self._slot_count - slots.count(0))
         if self.header.encode() != self._file.read(0, HEADER_SIZE):
-            self._dirty_pages.add(0)
+            self._dirty_pages[0] = 1
 
     def _entry_of_slot(self, number: int, next_number: int) -> int:
         while number >= next_number:
@@ -374,19 +369,40 @@ class IndexFile:
 
 
 def _add_entries(
-    slots: array[int], hashes: list[int], positions: list[int], seconds: list[int], number: int
-) -> tuple[bytes, list[int], list[int]]:
+    slots: array[int],
+    pages: bytearray,
+    page_slots: int,
+    hashes: Numbers,
+    positions: Numbers,
+    timestamps_ms: Numbers,
+    begin_ms: int,
+    number: int,
+) -> tuple[bytes, int]:
     """Do in Python what `Speedups.add_entries` does in C."""
-    slot_count = len(slots)
-    used = [key_hash % slot_count for key_hash in hashes]
+    slot_count, seconds = len(slots), _seconds(begin_ms, timestamps_ms, number)
     previous: list[int] = []
-    for slot in used:
+    for key_hash in hashes:
+        slot = key_hash % slot_count
         previous.append(slots[slot])
         slots[slot] = number
+        pages[slot // page_slots] = 1
         number += 1
-    flat = [field for entry in zip(hashes, positions, seconds, previous, strict=True)
-            for field in entry]  # fmt: skip
-    return Struct(">" + "iqii" * len(used)).pack(*flat), used, previous
+    return b"".join(map(_ENTRY.pack, hashes, positions, seconds, previous)), previous.count(0)
+
+
+def _seconds(begin_ms: int, timestamps_ms: Sequence[int], number: int) -> list[int]:
+    """Return store times as the seconds that entries have, from entry `number` on.
+
+    The first entry of a file counts from the end of the previous file, as in RocketMQ.
+    """
+    first = timestamps_ms[0]
+    if number == 1:
+        rest = _seconds(first, timestamps_ms[1:], 2) if len(timestamps_ms) > 1 else []
+        return [_seconds_between(begin_ms, first), *rest]
+    least, most = min(timestamps_ms), max(timestamps_ms)
+    if (second := _seconds_between(begin_ms, least)) == _seconds_between(begin_ms, most):
+        return [second] * len(timestamps_ms)
+    return [_seconds_between(begin_ms, each) for each in timestamps_ms]
 
 
 def _seconds_between(begin_ms: int, timestamp_ms: int) -> int:

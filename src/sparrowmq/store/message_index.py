@@ -21,6 +21,7 @@ Source: IndexService.java, DefaultMessageStore.queryMessage, 4.9.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from struct import Struct
@@ -37,6 +38,7 @@ from sparrowmq.store.index_file import (
     HEADER_SIZE,
     IndexFile,
     IndexHeader,
+    Numbers,
     SlotWrites,
     decode_index_header,
     index_file_size,
@@ -314,10 +316,16 @@ class MessageIndex:
             collected = functions.collect_keys(chunk, position, self._skip_position)
             if collected is not None:
                 at, hashes, positions, timestamps_ms = collected
-                return at, _Found(hashes, positions, timestamps_ms)
+                return at, _Found(
+                    memoryview(hashes).cast("i"),
+                    memoryview(positions).cast("q"),
+                    memoryview(timestamps_ms).cast("q"),
+                )
         keys = LogKeys(self._topics)
         at = keys.collect(chunk, position, self._skip_position)
-        return at, _Found(keys.hashes(), keys.positions, keys.timestamps_ms)
+        return at, _Found(
+            array("i", keys.hashes()), array("q", keys.positions), array("q", keys.timestamps_ms)
+        )
 
     def _add(self, found: _Found) -> None:
         hashes, at = found.hashes, 0
@@ -474,9 +482,9 @@ class MessageIndex:
 class _Found(NamedTuple):
     """The `slot_hash` of keys and the positions of their records, in the log's order."""
 
-    hashes: list[int]
-    positions: list[int]
-    timestamps_ms: list[int]
+    hashes: Numbers
+    positions: Numbers
+    timestamps_ms: Numbers
 
 
 class LogKeys:
