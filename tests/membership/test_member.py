@@ -261,6 +261,18 @@ def test_failed_or_missing_list_changes_nothing() -> None:
     assert [] == member.take_facts()
 
 
+def test_view_of_a_topic_comes_with_its_share_even_where_the_strategy_failed() -> None:
+    member, _ = joined(Q0)
+
+    member.rebalanced([TopicShare(TOPIC, None)], 5)
+    assert () == member.history.members(TOPIC)
+    member.rebalanced([TopicShare(TOPIC, None, ("c0", "c1"), QUEUES[:1])], 6)
+    member.rebalanced([TopicShare(TOPIC, (Q0,), ("c0", "c2"), QUEUES)], 7)
+
+    assert ("c0", "c2") == member.history.members(TOPIC)
+    assert [False, True] == [member.history.is_new(queue) for queue in (Q0, Q1)]
+
+
 def test_own_id_missing_once_registers_again_and_twice_is_believed() -> None:
     member, _ = joined(Q0)
     member.due(0)

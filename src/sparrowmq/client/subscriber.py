@@ -21,7 +21,6 @@ from sparrowmq.errors import NoWritableQueue, SparrowError
 from sparrowmq.membership.actions import CallOnAssign, CallOnRevoke, Fact, QueueLost
 from sparrowmq.membership.member import GroupMember
 from sparrowmq.membership.member_config import MemberConfig
-from sparrowmq.membership.queue_history import QueueHistory
 from sparrowmq.model import (
     ConsumeContext,
     ConsumeOrderlyContext,
@@ -243,7 +242,6 @@ class Subscriber:
     strategy: AllocateMessageQueueStrategy = field(init=False)
     member: GroupMember = field(init=False)
     routes: RouteCache = field(default_factory=RouteCache)
-    history: QueueHistory = field(default_factory=QueueHistory)
     wake: Event = field(default_factory=Event)
     # The consumers that share its connections, by group; this one too, from `start` to the end.
     companions: dict[str, Subscriber] = field(default_factory=dict)

@@ -47,6 +47,7 @@ from sparrowmq.membership.lock_rounds import LockRounds
 from sparrowmq.membership.member_config import MemberConfig
 from sparrowmq.membership.owned_queue import OwnedQueue, commit_wait_ms
 from sparrowmq.membership.queue_callbacks import QueueCallbacks
+from sparrowmq.membership.queue_history import QueueHistory
 from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.membership.reconcile import RebalancePlan, reconcile
@@ -80,14 +81,20 @@ EXPIRY_CHECK_MS = 1_000
 class TopicShare(NamedTuple):
     """The result of a rebalance for one topic.
 
-    `queues` is our share, or None if the share could not be worked out; None changes nothing. A
-    topic without a route has no `TopicShare`, and nothing changes either. `cid_all` is the broker's
-    list of members, () for none. `is_settled` is False while queues are known to be in a handover.
+    A topic without a route has no `TopicShare`, and nothing changes.
+
+    Args:
+        topic: the topic.
+        queues: our share; None if the share could not be worked out, which changes nothing.
+        cid_all: the broker's list of members, () for none.
+        mq_all: all queues of the topic; None if the members could not be found.
+        is_settled: False while queues are known to be in a handover.
     """
 
     topic: str
     queues: tuple[MessageQueue, ...] | None
     cid_all: tuple[str, ...] = ()
+    mq_all: Sequence[MessageQueue] | None = None
     is_settled: bool = True
 
 
@@ -118,6 +125,7 @@ class GroupMember:
         self._has_routes = self._had_all_routes = False
         self._is_known = False
         self._listed_ids = ListedIds(config.group, config.client_id)
+        self.history = QueueHistory()
         self._epoch = 0
         self.deliveries = Deliveries(
             count_max=config.deliveries_max,
@@ -334,6 +342,8 @@ class GroupMember:
         targets: dict[str, tuple[MessageQueue, ...]] = {}
         is_complete = True
         for share in shares:
+            if share.mq_all is not None:
+                self.history.note(share.topic, share.mq_all, cid_all=share.cid_all)
             is_complete = is_complete and share.is_settled
             if share.queues is None or (share.cid_all and ids.is_early):
                 is_complete = False

@@ -21,6 +21,7 @@ from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import BegunAtEnd, RebalanceCallbacks, Subscriber
 from sparrowmq.errors import ConnectFailed, ConnectionLost, InvokeTimeout, SparrowError
 from sparrowmq.membership.actions import Acquire, AskMembers, Unlock
+from sparrowmq.membership.queue_history import QueueHistory
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
@@ -43,6 +44,9 @@ class BrokerCondition:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self.history = QueueHistory()
+        self.history.note("T", [OLD], cid_all=["me", "other"])
+        self.history.note("T", [OLD, ADDED], cid_all=["me", "other"])
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         def note(*_: object, **told: Any) -> bool:
@@ -68,8 +72,6 @@ def subscriber() -> Subscriber:
         queue_datas=[QueueData(broker_name="b", read_queue_nums=2, write_queue_nums=2, perm=6)],
     )
     made.routes.update(route_from("T", route, now_ms=0))
-    made.history.note("T", [OLD], cid_all=["me", "other"])
-    made.history.note("T", [OLD, ADDED], cid_all=["me", "other"])
     made.member = BrokerCondition()  # type: ignore[assignment]
     return made
 
@@ -139,7 +141,7 @@ def test_lock_is_done_without_only_where_no_master_can_hold_it(
 def test_lock_and_start_of_an_owner_that_left_are_asked_for_at_once(
     subscriber: Subscriber, play: Any, is_locked: bool
 ) -> None:
-    subscriber.history.note("T", [OLD, ADDED], cid_all=["me"])
+    subscriber.member.history.note("T", [OLD, ADDED], cid_all=["me"])
     played = play(broker(is_locked=is_locked))
     played(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
 
@@ -175,7 +177,7 @@ def ask(subscriber: Subscriber, play: Any, bodies: dict[str, bytes]) -> Any:
 
 
 def test_other_members_tell_what_they_have_in_hand(subscriber: Subscriber, play: Any) -> None:
-    subscriber.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"])
+    subscriber.member.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"])
 
     in_hand = ask(subscriber, play, {"c1": member_info(ADDED), "c2": member_info()})
 
@@ -185,7 +187,7 @@ def test_other_members_tell_what_they_have_in_hand(subscriber: Subscriber, play:
 def test_queue_may_be_in_hand_of_a_member_that_is_not_connected_now(
     subscriber: Subscriber, play: Any
 ) -> None:
-    subscriber.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"])
+    subscriber.member.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"])
 
     assert frozenset([OLD]) == ask(subscriber, play, {"c1": member_info(), "c2": b""})
 
@@ -197,7 +199,7 @@ def test_queue_may_be_in_hand_of_a_member_that_is_not_connected_now(
 def test_nothing_is_known_while_a_member_does_not_tell_or_there_are_many(
     subscriber: Subscriber, play: Any, cid_all: list[str]
 ) -> None:
-    subscriber.history.note("T", [OLD, ADDED], cid_all=cid_all)
+    subscriber.member.history.note("T", [OLD, ADDED], cid_all=cid_all)
 
     assert ask(subscriber, play, {"c1": member_info()}) is None
 

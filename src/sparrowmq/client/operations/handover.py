@@ -45,7 +45,7 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
     """Carry out `Acquire`: lock a queue, find its start position, report both to the member."""
     queue, epoch, wants_lock = action
     config, member = subscriber.config, subscriber.member
-    is_listed = subscriber.history.is_owner_listed(
+    is_listed = member.history.is_owner_listed(
         queue, subscriber.strategy, group=config.group, client_id=config.client_id
     )
     sent_ms: int = yield Now()
@@ -127,7 +127,7 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
         committed,
         topic=queue.topic,
         consume_timestamp_ms=subscriber.consume_timestamp_ms,
-        queue_is_new=config.added_queues_from_first and subscriber.history.is_new(queue),
+        queue_is_new=config.added_queues_from_first and subscriber.member.history.is_new(queue),
     )
     if isinstance(start, UseOffset):
         return _Start(start.offset, is_committed=committed is not None)
@@ -163,7 +163,7 @@ def ask_members(subscriber: Subscriber, action: AskMembers) -> Operation[None]:
     """Carry out `AskMembers`; a broker passes the question on to each member."""
     config, member = subscriber.config, subscriber.member
     topics = {queue.topic for queue in action.queues}
-    listed = {cid for topic in topics for cid in subscriber.history.members(topic)}
+    listed = {cid for topic in topics for cid in member.history.members(topic)}
     others = sorted(listed - {config.client_id})
     address = subscriber.routes.master_address(action.queues[0].broker_name)
     in_hand: frozenset[MessageQueue] | None = None

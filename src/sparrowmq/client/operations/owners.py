@@ -30,7 +30,7 @@ def look_at_brokers(
     subscriber: Subscriber, broker_names: Sequence[str]
 ) -> Operation[dict[str, OwnersListBody | None]]:
     """Ask brokers for members and owners at the same time; None for a broker that failed."""
-    config, history = subscriber.config, subscriber.history
+    config, history = subscriber.config, subscriber.member.history
     found: dict[str, OwnersListBody | None] = dict.fromkeys(broker_names)
     addresses = {
         name: address

@@ -47,8 +47,7 @@ def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
             continue
         mq_all = route.subscribe_queues
         if subscriber.is_broadcasting or not mq_all:
-            subscriber.history.note(topic, mq_all)
-            shares.append(TopicShare(topic, mq_all))
+            shares.append(TopicShare(topic, mq_all, mq_all=mq_all))
         else:
             views.append(TopicView(topic, mq_all, ()))
     strategy = subscriber.strategy
@@ -62,7 +61,6 @@ def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
         names = _broker_names(subscriber, view.topic)
         cid_all = yield from _find_members(subscriber, names, lists)
         if cid_all:
-            subscriber.history.note(view.topic, view.mq_all, cid_all=cid_all)
             shares.append(allocate(subscriber, view.topic, view.mq_all, cid_all))
         else:
             shares.append(TopicShare(view.topic, None))
@@ -81,7 +79,7 @@ def allocate_group(
     Args:
         topics: the topics with their queues; the members are found here.
     """
-    config, history = subscriber.config, subscriber.history
+    config, history = subscriber.config, subscriber.member.history
     brokers = {name for view in topics for name in _broker_names(subscriber, view.topic)}
     found = yield from look_at_brokers(subscriber, sorted(brokers))
     looks = {name: look for name, look in found.items() if look is not None}
@@ -90,8 +88,6 @@ def allocate_group(
         return [TopicShare(view.topic, None) for view in topics]
     views = _views_without(subscriber, topics, looks)
     queues_of = {view.topic: view.mq_all for view in topics}
-    for view in views:
-        history.note(view.topic, queues_of[view.topic], cid_all=view.cid_all)
     owners = yield from find_owners(subscriber, looks)
     history.note_holders(owners or NO_OWNERS)
     mine: Sequence[MessageQueue] | None = None
@@ -113,7 +109,8 @@ def allocate_group(
             kept = [q for q in subscriber.member.assigned if q.broker_name in silent]
             given = _existing(subscriber, mine, view.topic, view.mq_all)
             queues = (*given, *(q for q in kept if q.topic == view.topic))
-        shares.append(TopicShare(view.topic, queues, tuple(view.cid_all), is_settled))
+        mq_all = queues_of[view.topic]
+        shares.append(TopicShare(view.topic, queues, tuple(view.cid_all), mq_all, is_settled))
     return shares
 
 
@@ -162,8 +159,8 @@ def allocate(
     except Exception as error:
         # A strategy may be the user's own and raise anything; we then keep our queues.
         subscriber.report(AllocationFailed(topic, strategy.name, error))
-        return TopicShare(topic, None, cid_all)
-    return TopicShare(topic, _existing(subscriber, mine, topic, mq_all), cid_all)
+        return TopicShare(topic, None, cid_all, mq_all)
+    return TopicShare(topic, _existing(subscriber, mine, topic, mq_all), cid_all, mq_all)
 
 
 def _existing(
