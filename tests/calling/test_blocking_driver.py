@@ -362,8 +362,8 @@ def body_of(answer: Outcome) -> bytes | None:
 def ask_directly(
     driver: BlockingDriver, address: str, body: bytes, *, timeout_ms: int = LONG_MS
 ) -> Outcome:
-    fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4)
-    request = SendRequest(SendTemplate(fields), (0, 0, 0, 0), "", body)
+    fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4, code=310)
+    request = SendRequest(SendTemplate(310, fields), (0, 0, 0, 0), "", body)
     return driver.ask(address, request, now_ms=monotonic_ms(), timeout_ms=timeout_ms)
 
 

@@ -83,15 +83,16 @@ def test_counter_wraps_after_65536_ids() -> None:
 
 
 def test_ids_reserved_together_are_those_made_singly() -> None:
-    singly, together = make_generator(counter=65_530), make_generator(counter=65_530)
+    singly, together, listed = (make_generator(counter=65_530) for _ in range(3))
 
-    expected = [singly.next_id(NOON_MS) for _ in range(20)]
+    expected = [singly.next_id(NOON_MS) for _ in range(1_020)]
 
     found = []
-    for count in (9, 11):
+    for count in (9, 11, 0, 1_000):
         head, first = together.reserve(NOON_MS, count)
         found += [f"{head}{(first + index) & 0xFFFF:04X}" for index in range(count)]
     assert expected == found
+    assert expected == [id for count in (9, 11, 0, 1_000) for id in listed.next_ids(NOON_MS, count)]
 
 
 def test_month_begins_anew_when_it_is_over() -> None:

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparrowmq.errors import LocalProtocolError
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import encode_frame, encode_head
 from sparrowmq.protocol.send_request import (
@@ -20,9 +21,9 @@ NAMES = st.text("abcXYZ019_-%|", min_size=1, max_size=20)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
-def make_template(group: str = "G", topic: str = "T") -> SendTemplate:
-    fields = make_fields(group, topic, template_topic="TBW102", template_queues_max=4)
-    return SendTemplate(fields)
+def make_template(group: str = "G", topic: str = "T", code: int = 310) -> SendTemplate:
+    fields = make_fields(group, topic, template_topic="TBW102", template_queues_max=4, code=code)
+    return SendTemplate(code, fields)
 
 
 def encode_generally(request: SendRequest, opaque: int) -> bytes:
@@ -32,7 +33,7 @@ def encode_generally(request: SendRequest, opaque: int) -> bytes:
 
 
 # In a template these would be places.
-@example("ns%dogs", "ns%birds", (0, 0, 0, 0), "", b"x", 0)
+@example("ns%dogs", "ns%birds", (0, 0, 0, 0), "", b"x", 0, 320)
 @given(
     NAMES,
     NAMES,
@@ -45,6 +46,7 @@ def encode_generally(request: SendRequest, opaque: int) -> bytes:
     TEXTS,
     st.binary(min_size=1, max_size=30),
     st.integers(0, 2**31 - 1),
+    st.sampled_from([RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE]),
 )
 def test_bytes_are_those_of_the_general_encoder(
     group: str,
@@ -53,8 +55,9 @@ def test_bytes_are_those_of_the_general_encoder(
     properties: str,
     body: bytes,
     opaque: int,
+    code: int,
 ) -> None:
-    request = SendRequest(make_template(group, topic), fields, properties, body)
+    request = SendRequest(make_template(group, topic, code), fields, properties, body)
 
     assert encode_generally(request, opaque) == request.encode(opaque)
 

@@ -194,8 +194,8 @@ def test_every_answer_finds_its_own_token_in_any_order_and_in_any_pieces(
     assert len(abandoned) == session.late_responses
 
 
-FIELDS = make_fields("G", "T", template_topic="TBW102", template_queues_max=4)
-SEND = SendRequest(SendTemplate(FIELDS), (0, 0, 0, 0), "UNIQ_KEY\x01U", b"body")
+FIELDS = make_fields("G", "T", template_topic="TBW102", template_queues_max=4, code=310)
+SEND = SendRequest(SendTemplate(310, FIELDS), (0, 0, 0, 0), "UNIQ_KEY\x01U", b"body")
 # Fields of an answer to a send as brokers of 4.x, of 5.x and ours order them, and one that says
 # more; the first is the most frequent.
 ORDERS = (
@@ -285,11 +285,13 @@ def test_answers_to_sends_say_what_a_general_reader_finds(
 
 
 @pytest.mark.parametrize("gives_own_id", [False, True])
+@pytest.mark.parametrize("count", [1, 512])
 def test_second_usual_answer_to_a_send_is_read_by_the_form_of_the_first(
-    gives_own_id: bool,
+    gives_own_id: bool, count: int
 ) -> None:
     session = RemotingSession()
-    fields = {"queueId": "3", "TRACE_ON": "true", "msgId": "A" * 32, "queueOffset": "17"}
+    msg_ids = ",".join(["A" * 56] * count)
+    fields = {"queueId": "3", "TRACE_ON": "true", "msgId": msg_ids, "queueOffset": "17"}
     for token in "abc":
         session.start_request(SEND, token)
     session.abandon("c")
@@ -310,6 +312,6 @@ def test_second_usual_answer_to_a_send_is_read_by_the_form_of_the_first(
 
     assert isinstance(first, ResponseReceived)
     assert isinstance(first.answer, RemotingCommand)
-    assert ResponseReceived("b", SendAnswered(3, 17, "A" * 32)) == second
+    assert ResponseReceived("b", SendAnswered(3, 17, msg_ids)) == second
     # The third, which nobody waits for any more, is dropped.
     assert 1 == session.late_responses

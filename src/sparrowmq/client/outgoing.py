@@ -1,4 +1,4 @@
-"""From a user's message to what a send request carries: checks, properties, compression.
+"""From a user's message to what a send request carries: checks, properties, compression, batches.
 
 RocketMQ's clients also put `WAIT=true` on every message; brokers take its absence for the same,
 so we leave it out.
@@ -7,10 +7,10 @@ Source: DefaultMQProducerImpl.sendKernelImpl, Validators.checkMessage, MessageBa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message
 from sparrowmq.model.message import (
@@ -26,14 +26,16 @@ from sparrowmq.model.message import (
     PROPERTY_UNIQ_KEY,
 )
 from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, RETRY_GROUP_TOPIC_PREFIX, check_topic
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.compression import compress_body
+from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.properties import (
     NAME_VALUE_SEPARATOR,
     PROPERTIES_BYTES_MAX,
     PROPERTY_SEPARATOR,
     encode_properties,
 )
-from sparrowmq.protocol.record import TRANSACTION_PREPARED
+from sparrowmq.protocol.record import TRANSACTION_PREPARED, encode_batch
 from sparrowmq.protocol.subscription import TAG_SEPARATOR
 
 # MessageConst.STRING_HASH_SET, with the times of 5.x, which a copy must not be delayed by again:
@@ -61,6 +63,14 @@ class OutgoingMessage(NamedTuple):
     sys_flag: int
     flag: int
     properties: str
+
+
+class BatchPart(NamedTuple):
+    """The messages that one request of a batch carries."""
+
+    code: int
+    outgoing: OutgoingMessage
+    msg_ids: list[str]
 
 
 def encode_message(
@@ -115,7 +125,7 @@ def check_and_encode(
     return _properties_of(message, msg_id, namespace=namespace, has_timer=has_timer)
 
 
-def check_and_encode_all(
+def _check_and_encode_all(
     messages: Sequence[Message], msg_ids: Sequence[str], *, config: ProducerConfig
 ) -> list[tuple[int, bytes, str]]:
     """Check the messages of a batch and return them as `record.encode_batch` takes them."""
@@ -146,16 +156,20 @@ def check_sendable_topic(topic: str) -> None:
         raise UsageError(f"topic {topic} belongs to the broker; nobody may send to it")
 
 
-def check_batch(messages: Sequence[Message]) -> str:
+def check_batch(messages: Sequence[Message], *, has_queue: bool = False) -> str:
     """Return the topic of the messages of one batch.
+
+    Args:
+        has_queue: whether their queue is chosen already, and not by their sharding keys.
 
     Raises: UsageError if they cannot go as one batch.
     """
     if not messages:
         raise UsageError("a batch needs at least one message")
-    topic = messages[0].topic
+    topic, key = messages[0].topic, messages[0].sharding_key
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         raise UsageError(f"a batch cannot go to the retry topic {topic}; send its messages singly")
+    has_several_keys = False
     for message in messages:
         if message.topic != topic:
             raise UsageError(
@@ -163,7 +177,47 @@ def check_batch(messages: Sequence[Message]) -> str:
             )
         if message.delay_level:
             raise UsageError("a batch cannot be delayed; send its messages singly")
+        if message.sharding_key != key:
+            has_several_keys = True
+    if has_several_keys and not has_queue:
+        raise UsageError(
+            "a batch goes to one queue, but its messages have several sharding keys; "
+            "group them by `select_queue` and name the queue"
+        )
     return topic
+
+
+def make_parts(
+    messages: Sequence[Message], ids: UniqIdGenerator, timestamp_ms: int, *, config: ProducerConfig
+) -> Iterator[BatchPart]:
+    """Encode a batch as requests within the brokers' limits of messages and bytes.
+
+    Raises: as `encode_message`.
+    """
+    for begin in range(0, len(messages), BATCH_COUNT_MAX):
+        chunk = messages[begin : begin + BATCH_COUNT_MAX]
+        msg_ids = ids.next_ids(timestamp_ms, len(chunk))
+        entries = _check_and_encode_all(chunk, msg_ids, config=config)
+        yield from _cut(entries, msg_ids, config.body_bytes_max)
+
+
+def _cut(
+    entries: list[tuple[int, bytes, str]], msg_ids: list[str], bytes_max: int
+) -> Iterator[BatchPart]:
+    """Yield entries as one request, or each half separately if the request is too large."""
+    body = encode_batch(entries)
+    if len(body) <= bytes_max:
+        outgoing = OutgoingMessage(body, 0, 0, "")
+        yield BatchPart(RequestCode.SEND_BATCH_MESSAGE, outgoing, msg_ids)
+    elif len(entries) == 1:
+        # The message exceeds the broker's limit only with the fields that a batch adds.
+        ((flag, alone, properties),) = entries
+        outgoing = OutgoingMessage(alone, 0, flag, properties)
+        yield BatchPart(RequestCode.SEND_MESSAGE_V2, outgoing, msg_ids)
+    else:
+        middle = len(entries) // 2
+        yield from _cut(entries[:middle], msg_ids[:middle], bytes_max)
+        yield from _cut(entries[middle:], msg_ids[middle:], bytes_max)
 
 
 def _properties_of(message: Message, msg_id: str, *, namespace: str, has_timer: bool) -> str:

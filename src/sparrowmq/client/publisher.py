@@ -64,7 +64,7 @@ class Publisher:
         lookups: the look-up that is under way of a topic's route, by topic.
         heartbeat_due_ms: when brokers must hear of this producer again; None before the first.
         checked_topics: topics whose names were found good.
-        templates: what sends share, by topic; as many as `checked_topics`.
+        templates: what sends share, by request code and topic; two for each of `checked_topics`.
         tracer: the tracer of its messages, if they are traced.
         observers: see each of its sends.
         versions: what each broker's answer to a heartbeat says of its version, by address; 0 if it
@@ -81,7 +81,7 @@ class Publisher:
     lookups: dict[str, Task] = field(default_factory=dict)
     heartbeat_due_ms: int | None = None
     checked_topics: set[str] = field(default_factory=set)
-    templates: dict[str, SendTemplate] = field(default_factory=dict)
+    templates: dict[tuple[int, str], SendTemplate] = field(default_factory=dict)
     tracer: Tracer | None = None
     observers: tuple[SendObserver, ...] = ()
     versions: Mapping[str, int] = field(default_factory=dict)

@@ -75,6 +75,8 @@ class QueueSelector:
             until_ms = self._avoided_until_ms
             well = [q for q in queues if until_ms.get(q.broker_name, now_ms) <= now_ms]
             queues = well or queues
+        if avoid_broker is None:
+            return self._next(queues)
         for _ in range(len(queues)):
             queue = self._next(queues)
             if queue.broker_name != avoid_broker:

@@ -88,14 +88,14 @@ class Message(msgspec.Struct, frozen=True):
     delay: timedelta | None = None
 
     def __post_init__(self) -> None:
-        keys, properties = self.keys, self.properties
+        tags, sharding_key, properties = self.tags, self.sharding_key, self.properties
         # One look where nothing is wrong: messages are made by the hundred thousand.
         if (
-            type(keys) is not tuple
+            type(self.keys) is not tuple
             or type(self.body) is not bytes
             or type(self.topic) is not str
-            or not isinstance(self.tags, str | None)
-            or not isinstance(self.sharding_key, str | None)
+            or (tags is not None and type(tags) is not str)
+            or (sharding_key is not None and type(sharding_key) is not str)
             or type(self.delay_level) is not int
             or type(self.flag) is not int
         ):

@@ -10,13 +10,15 @@ import pytest
 from batches import decode_batch
 from hostile import altered
 from play import Handler, Play
-from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.send import (
+    DirectSend,
     fetch_publish_queues,
     go_on,
     leave,
     prepare,
+    prepare_batch,
     read_outcome,
     select_queue,
     send,
@@ -501,10 +503,14 @@ def test_result_is_a_plain_tuple() -> None:
 
 
 def send_directly(
-    driver: Play, publisher: Publisher, message: Message, queue: MessageQueue | None = None
+    driver: Play, publisher: Publisher, messages: list[Message], queue: MessageQueue | None = None
 ) -> SendResult:
-    """Send as a face does."""
-    direct = prepare(publisher, message, queue, timestamp_ms=driver.now_ms, now_ms=driver.now_ms)
+    """Send a message or several as a face does."""
+    now_ms = driver.now_ms
+    if len(messages) == 1:
+        direct = prepare(publisher, messages[0], queue, timestamp_ms=now_ms, now_ms=now_ms)
+    else:
+        direct = prepare_batch(publisher, messages, queue, timestamp_ms=now_ms, now_ms=now_ms)
     assert direct is not None
     outcome: RemotingCommand | TransportError
     try:
@@ -536,30 +542,35 @@ FAILURES: list[tuple[list[Exception | int], int]] = [
 @pytest.mark.parametrize("brokers", [("a",), ("a", "b")])
 @pytest.mark.parametrize(("failures", "retry_times"), FAILURES)
 @pytest.mark.parametrize("queue", [None, MessageQueue("T", "a", 1)])
+@pytest.mark.parametrize("count", [1, 3])
 def test_sends_around_the_operation_end_as_those_by_it(
     play: Callable[[Handler], Play],
     brokers: tuple[str, ...],
     failures: list[Exception | int],
     retry_times: int,
     queue: MessageQueue | None,
+    count: int,
 ) -> None:
     def outcome_of(*, is_direct: bool) -> Any:
         servers = Servers(*brokers)
         driver, publisher = play(servers), make_publisher(retry_times)
-        message = Message("T", b"x", keys=("k",), tags="A")
+        messages = [Message("T", b"x%d" % n, keys=("k",), tags="A") for n in range(count)]
         # The route is known then, and the broker knows the producer.
-        driver(send(publisher, message))
+        driver(send(publisher, messages[0]))
         servers.sent.clear()
         servers.failures["a:1"] = list(failures)
         ended: Any
         try:
             if is_direct:
-                ended = send_directly(driver, publisher, message, queue)
+                ended = send_directly(driver, publisher, messages, queue)
+            elif count == 1:
+                ended = driver(send(publisher, messages[0], queue=queue))
             else:
-                ended = driver(send(publisher, message, queue=queue))
+                ended = driver(send_batch(publisher, messages, queue=queue))
         except (SendFailed, BrokerError) as error:
             ended = type(error), str(error), getattr(error, "brokers_tried", None)
-        return ended, driver.slept_ms, [(at, dict(r.ext_fields or {})) for at, r in servers.sent]
+        sent = [(at, r.code, dict(r.ext_fields or {}), r.body) for at, r in servers.sent]
+        return ended, driver.slept_ms, sent
 
     assert outcome_of(is_direct=False) == outcome_of(is_direct=True)
 
@@ -582,3 +593,28 @@ def test_only_the_usual_send_goes_around_the_operation(play: Callable[[Handler],
         prepare(publisher, "text", None, timestamp_ms=1, now_ms=driver.now_ms)  # type: ignore[arg-type]
     publisher.routes.remove("T")
     assert not is_direct()
+
+
+def test_batch_of_one_request_goes_around_the_operation(play: Callable[[Handler], Play]) -> None:
+    driver, publisher = play(Servers("a")), make_publisher()
+    driver(send(publisher, Message("T", b"x")))
+
+    def prepared(*messages: Message, queue: MessageQueue | None = None) -> DirectSend | None:
+        now_ms = driver.now_ms
+        return prepare_batch(publisher, messages, queue, timestamp_ms=1, now_ms=now_ms)
+
+    many, large = [Message("T", b"x")] * BATCH_COUNT_MAX, Message("T", bytes(3_000_000))
+    direct = prepared(*many)
+    assert direct is not None
+    assert [b"x"] * BATCH_COUNT_MAX == [e.body for e in decode_batch(direct.request.body)]
+    assert BATCH_COUNT_MAX == len(direct.msg_id.split(","))
+    assert prepared(*many, many[0]) is None
+    assert prepared(large, large) is None
+    keyed = [Message("T", b"x", sharding_key=key) for key in "ab"]
+    with pytest.raises(UsageError, match="several sharding keys"):
+        prepared(*keyed)
+    assert prepared(*keyed, queue=MessageQueue("T", "a", 1)) is not None
+    with pytest.raises(UsageError, match="at least one message"):
+        prepared()
+    with pytest.raises(UsageError, match="is no Message"):
+        prepared("text")  # type: ignore[arg-type]

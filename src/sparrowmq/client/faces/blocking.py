@@ -130,15 +130,7 @@ class Producer:
         if direct is None:
             send = partial(trace_of.send_traced, publisher, queue=queue)
             return self._run(observe(publisher, message, send))
-        outcome = self._driver.ask(
-            direct.address,
-            direct.request,
-            now_ms=now_ms,
-            timeout_ms=publisher.config.send_timeout_ms,
-        )
-        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
-            return result
-        return self._driver.run(sending.go_on(publisher, direct, outcome))
+        return self._send(direct, now_ms)
 
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
@@ -152,8 +144,16 @@ class Producer:
         Raises: as `send`; UsageError if the messages are of several topics, or one is delayed. If
         a later request fails, SendFailed says how many of the first messages are stored.
         """
-        send = partial(trace_of.send_batch_traced, self._publisher, queue=queue)
-        return self._run(observe_batch(self._publisher, messages, send))
+        publisher = self._publisher
+        self._check_open()
+        now_ms = clock.monotonic_ms()
+        direct = sending.prepare_batch(
+            publisher, messages, queue, timestamp_ms=clock.timestamp_ms(), now_ms=now_ms
+        )
+        if direct is None:
+            send = partial(trace_of.send_batch_traced, publisher, queue=queue)
+            return self._run(observe_batch(publisher, messages, send))
+        return self._send(direct, now_ms)
 
     def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
         """Write a message to the connection and wait for no answer; it may be lost."""
@@ -246,6 +246,18 @@ class Producer:
         Raises: RouteError, ConnectFailed, BrokerError.
         """
         return self._run(sending.select_queue(self._publisher, message))
+
+    def _send(self, direct: sending.DirectSend, now_ms: int) -> SendResult:
+        publisher = self._publisher
+        outcome = self._driver.ask(
+            direct.address,
+            direct.request,
+            now_ms=now_ms,
+            timeout_ms=publisher.config.send_timeout_ms,
+        )
+        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
+            return result
+        return self._driver.run(sending.go_on(publisher, direct, outcome))
 
     def _run(self, operation: Operation[T]) -> T:
         self._check_open()

@@ -13,11 +13,10 @@ Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl; MQClientAPIImpl.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 
@@ -39,11 +38,11 @@ from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
 from sparrowmq.client.outgoing import (
     OutgoingMessage,
-    check_and_encode_all,
     check_batch,
     check_sendable_topic,
     encode_message,
     make_half,
+    make_parts,
     mark,
 )
 from sparrowmq.client.publisher import DelayRounded, Publisher
@@ -72,7 +71,6 @@ from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from sparrowmq.protocol.record import encode_batch
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.session import SendAnswered
 
@@ -176,15 +174,11 @@ def send_batch(
     """
     check_messages(messages)
     timestamp_ms: int = yield Timestamp()
-    topic, queue = _target_of(publisher, check_batch(messages), queue)
+    topic = check_batch(messages, has_queue=queue is not None)
+    topic, queue = _target_of(publisher, topic, queue)
     key = messages[0].sharding_key
-    if queue is None and any(message.sharding_key != key for message in messages):
-        raise UsageError(
-            "a batch goes to one queue, but its messages have several sharding keys; "
-            "group them by `select_queue` and name the queue"
-        )
     # All messages are checked before the first is sent.
-    parts = list(_make_parts(publisher, messages, timestamp_ms))
+    parts = list(make_parts(messages, publisher.ids, timestamp_ms, config=publisher.config))
     results: list[SendResult] = []
     stored_count = 0
     for part in parts:
@@ -215,46 +209,6 @@ def send_batch(
         msg_id=",".join(result.msg_id for result in results),
         offset_msg_id=",".join(result.offset_msg_id for result in results),
     )
-
-
-class _Part(NamedTuple):
-    """The messages that one request of a batch carries."""
-
-    code: int
-    outgoing: OutgoingMessage
-    msg_ids: list[str]
-
-
-def _make_parts(
-    publisher: Publisher, messages: Sequence[Message], timestamp_ms: int
-) -> Iterator[_Part]:
-    """Encode messages as requests within the brokers' limits of messages and bytes."""
-    config = publisher.config
-    for begin in range(0, len(messages), BATCH_COUNT_MAX):
-        chunk = messages[begin : begin + BATCH_COUNT_MAX]
-        start, first = publisher.ids.reserve(timestamp_ms, len(chunk))
-        msg_ids = [f"{start}{(first + n) & 0xFFFF:04X}" for n in range(len(chunk))]
-        entries = check_and_encode_all(chunk, msg_ids, config=config)
-        yield from _cut(entries, msg_ids, config.body_bytes_max)
-
-
-def _cut(
-    entries: list[tuple[int, bytes, str]], msg_ids: list[str], bytes_max: int
-) -> Iterator[_Part]:
-    """Yield entries as one request, or each half separately if the request is too large."""
-    body = encode_batch(entries)
-    if len(body) <= bytes_max:
-        outgoing = OutgoingMessage(body, 0, 0, "")
-        yield _Part(RequestCode.SEND_BATCH_MESSAGE, outgoing, msg_ids)
-    elif len(entries) == 1:
-        # The message exceeds the broker's limit only with the fields that a batch adds.
-        ((flag, alone, properties),) = entries
-        outgoing = OutgoingMessage(alone, 0, flag, properties)
-        yield _Part(RequestCode.SEND_MESSAGE_V2, outgoing, msg_ids)
-    else:
-        middle = len(entries) // 2
-        yield from _cut(entries[:middle], msg_ids[:middle], bytes_max)
-        yield from _cut(entries[middle:], msg_ids[middle:], bytes_max)
 
 
 def send_encoded_batch(
@@ -359,7 +313,7 @@ def _make_fields(publisher: Publisher, topic: str, code: int) -> dict[str, str]:
         topic,
         template_topic=config.template_topic,
         template_queues_max=config.template_queues_max,
-        is_batch=code == RequestCode.SEND_BATCH_MESSAGE,
+        code=code,
     )
 
 
@@ -418,10 +372,10 @@ def _set_queue(request: RemotingCommand, queue: MessageQueue) -> None:
 
 
 class DirectSend(msgspec.Struct, frozen=True):
-    """A prepared send: its request, its queue and its broker's address.
+    """A prepared send of a message or a batch: its request, its queue and its broker's address.
 
-    A face sends it without running an operation (`prepare`, `read_outcome`). After a failed attempt
-    the face runs `go_on`.
+    A face sends it without running an operation (`prepare`, `prepare_batch`, `read_outcome`). After
+    a failed attempt the face runs `go_on`.
     """
 
     address: str
@@ -449,40 +403,103 @@ def prepare(
 
     Raises: UsageError or ConfigError as `send`.
     """
-    config, heartbeat_due_ms = publisher.config, publisher.heartbeat_due_ms
-    if (
-        publisher.tracer is not None
-        or publisher.observers
-        # The operation measures the time of each answer.
-        or config.avoid_slow_brokers
-        or callable(queue)
-        or heartbeat_due_ms is None
-        or heartbeat_due_ms <= now_ms
-    ):
+    if callable(queue) or not _is_direct(publisher, now_ms):
         return None
     check_message(message)
     if message.delay is not None:
         # The operation first asks whether the brokers support the delay.
         return None
     topic, queue = _target_of(publisher, message.topic, queue)
+    msg_id = publisher.ids.next_id(timestamp_ms)
+    outgoing = encode_message(message, msg_id, config=publisher.config)
+    return _aim(
+        publisher,
+        topic,
+        outgoing,
+        RequestCode.SEND_MESSAGE_V2,
+        queue=queue,
+        key=message.sharding_key,
+        msg_id=msg_id,
+        timestamp_ms=timestamp_ms,
+        now_ms=now_ms,
+    )
+
+
+def prepare_batch(
+    publisher: Publisher,
+    messages: Sequence[Message],
+    queue: MessageQueue | None,
+    *,
+    timestamp_ms: int,
+    now_ms: int,
+) -> DirectSend | None:
+    """Prepare a send of messages as `prepare` does; None also if they need several requests.
+
+    Raises: UsageError or ConfigError as `send_batch`.
+    """
+    check_messages(messages)
+    if len(messages) > BATCH_COUNT_MAX or not _is_direct(publisher, now_ms):
+        return None
+    topic = check_batch(messages, has_queue=queue is not None)
+    topic, queue = _target_of(publisher, topic, queue)
+    parts = list(make_parts(messages, publisher.ids, timestamp_ms, config=publisher.config))
+    if len(parts) != 1:
+        return None
+    code, outgoing, msg_ids = parts[0]
+    return _aim(
+        publisher,
+        topic,
+        outgoing,
+        code,
+        queue=queue,
+        key=messages[0].sharding_key,
+        msg_id=",".join(msg_ids),
+        timestamp_ms=timestamp_ms,
+        now_ms=now_ms,
+    )
+
+
+def _is_direct(publisher: Publisher, now_ms: int) -> bool:
+    """Return whether no heartbeat is due and nothing must see each send."""
+    heartbeat_due_ms = publisher.heartbeat_due_ms
+    return (
+        heartbeat_due_ms is not None
+        and heartbeat_due_ms > now_ms
+        and publisher.tracer is None
+        and not publisher.observers
+        # The operation measures the time of each answer.
+        and not publisher.config.avoid_slow_brokers
+    )
+
+
+def _aim(
+    publisher: Publisher,
+    topic: str,
+    outgoing: OutgoingMessage,
+    code: int,
+    *,
+    queue: MessageQueue | None,
+    key: str | None,
+    msg_id: str,
+    timestamp_ms: int,
+    now_ms: int,
+) -> DirectSend | None:
+    """Choose the queue of a prepared send; None if its route or its broker is not known."""
     route = publisher.routes.find(topic)
     if route is None or not _is_usable(publisher, route, now_ms):
         return None
-    key = message.sharding_key
     target = _choose(publisher, route, queue=queue, key=key)
     address = publisher.routes.master_address(target.broker_name)
     if address is None:
         return None
-    msg_id = publisher.ids.next_id(timestamp_ms)
-    body, sys_flag, flag, properties = encode_message(message, msg_id, config=config)
-    template = publisher.templates.get(topic)
+    template = publisher.templates.get((code, topic))
     if template is None:
-        fields = _make_fields(publisher, topic, RequestCode.SEND_MESSAGE_V2)
-        template = publisher.templates[topic] = SendTemplate(fields)
-    request = SendRequest(
-        template, (target.queue_id, sys_flag, timestamp_ms, flag), properties, body
-    )
-    deadline_ms = now_ms + config.send_timeout_ms
+        template = SendTemplate(code, _make_fields(publisher, topic, code))
+        publisher.templates[code, topic] = template
+    body, sys_flag, flag, properties = outgoing
+    fields = (target.queue_id, sys_flag, timestamp_ms, flag)
+    request = SendRequest(template, fields, properties, body)
+    deadline_ms = now_ms + publisher.config.send_timeout_ms
     return DirectSend(address, request, topic, target, queue, key, msg_id, deadline_ms)
 
 
