@@ -51,7 +51,7 @@ def delivery(number: int) -> Deliver:
         queue_offset=number,
         commit_log_position=number,
     )
-    return Deliver(QUEUE, 1, number, [message])
+    return Deliver(QUEUE, 1, number, (message,))
 
 
 def under_way(*begun: tuple[int, int]) -> list[CallUnderWay]:
@@ -119,7 +119,7 @@ def test_nothing_is_stuck_where_nothing_may_run(calls: ListenerCalls) -> None:
 
 def hand_over(calls: ListenerCalls, count: int) -> None:
     for number in range(count):
-        handed = Handed(delivery(number), [], ConsumeContext(QUEUE))
+        handed = Handed(delivery(number), (), ConsumeContext(QUEUE))
         calls.waiting.append((([], handed.context), handed))
 
 

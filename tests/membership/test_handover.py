@@ -148,7 +148,7 @@ def test_queue_taken_without_its_lock_is_consumed_and_the_lock_asked_for() -> No
     renew(member, now_ms=10 * MARKED_LEASE_MS + 2 * LOCK_ASK_MS, held=(Q0,))
 
     assert [Pull(Q0, 1, 5)] == pulls
-    assert [Deliver(Q0, 1, 1, [message(5)])] == [a for a in late if isinstance(a, Deliver)]
+    assert [Deliver(Q0, 1, 1, (message(5),))] == [a for a in late if isinstance(a, Deliver)]
     # From now on it is believed in for as long as the lease lasts.
     late_ms = 11 * MARKED_LEASE_MS + 2 * LOCK_ASK_MS
     assert [Acquire(Q0, 1, wants_lock=True)] == of(member, Acquire, late_ms)

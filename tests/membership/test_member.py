@@ -337,8 +337,8 @@ def test_answer_leads_to_next_pull_and_deliveries_at_once() -> None:
 
     assert [
         Pull(Q0, 1, 3),
-        Deliver(Q0, 1, 1, [message(0), message(1)]),
-        Deliver(Q0, 1, 2, [message(2)]),
+        Deliver(Q0, 1, 1, (message(0), message(1))),
+        Deliver(Q0, 1, 2, (message(2),)),
     ] == member.due(1)
 
 
@@ -548,7 +548,7 @@ def test_message_that_cannot_be_sent_back_is_consumed_again_here() -> None:
     assert [] == of_type(member.due(2 + LOCAL_RETRY_MS), Deliver)
     assert 3 + LOCAL_RETRY_MS == member.next_due_ms(2 + LOCAL_RETRY_MS)
     (again,) = of_type(member.due(3 + LOCAL_RETRY_MS), Deliver)
-    assert Deliver(Q0, 1, 2, [msgspec.structs.replace(message(1), reconsume_times=1)]) == again
+    assert Deliver(Q0, 1, 2, (msgspec.structs.replace(message(1), reconsume_times=1),)) == again
 
 
 def test_broadcasting_drops_what_failed() -> None:

@@ -74,7 +74,8 @@ def consuming(*, locks: bool = True, has_callbacks: bool = False, offset: int = 
 def delivered(owned: OwnedQueue, offsets: Sequence[int], *, now_ms: int) -> list[MessageExt]:
     messages = [message(offset) for offset in offsets]
     owned.pulled(offsets[0], messages, next_offset=offsets[-1] + 1, now_ms=now_ms)
-    return owned.take(len(offsets), now_ms)
+    (batch,) = owned.take(len(offsets), 1, now_ms)
+    return list(batch)
 
 
 def state_of(owned: OwnedQueue) -> QueueState:

@@ -68,11 +68,11 @@ class _Tally:
     failed: int = 0
 
 
-class Handed(msgspec.Struct, frozen=True):
+class Handed(msgspec.Struct, frozen=True, gc=False):
     """A delivery as the listener gets it: messages as users see them, and the call's context."""
 
     delivery: Deliver
-    messages: list[MessageExt]
+    messages: tuple[MessageExt, ...]
     context: ConsumeContext | ConsumeOrderlyContext
 
 
@@ -143,7 +143,7 @@ class ListenerCalls:
 
     def _judge(self, returned: Sequence[Returned]) -> None:
         count = len(returned)
-        duration_ms = sum(each.duration_ms for each in returned)
+        duration_ms = sum([each.duration_ms for each in returned])
         if count >= QUICK_CALLS_MIN or duration_ms > 1:
             self._is_quick = duration_ms * QUICK_CALLS_PER_MS <= count
 

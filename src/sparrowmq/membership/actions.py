@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from sparrowmq.model import MessageExt, MessageQueue
 
 
@@ -71,13 +73,16 @@ class AbandonPull(NamedTuple):
     epoch: int
 
 
-class Deliver(NamedTuple):
-    """Give messages to the listener. Then `consumed`, `consumed_all` or `take_back`."""
+class Deliver(msgspec.Struct, frozen=True, gc=False):
+    """Give messages to the listener. Then `consumed`, `consumed_all` or `take_back`.
+
+    A struct, made in half a named tuple's time: there may be one for each message.
+    """
 
     queue: MessageQueue
     epoch: int
     delivery_id: int
-    messages: list[MessageExt]
+    messages: tuple[MessageExt, ...]
 
 
 class SendBack(NamedTuple):

@@ -570,7 +570,7 @@ class GroupMember:
 
     def consumed_all(self, deliveries: Sequence[Deliver]) -> int:
         """Take in calls in which the listener finished every message; return how many messages."""
-        count = sum(len(delivery.messages) for delivery in deliveries)
+        count = sum([len(delivery.messages) for delivery in deliveries])
         for owned, own in self.deliveries.end_all(deliveries).items():
             owned.consumed_all(own)
         return count

@@ -552,11 +552,16 @@ class OwnedQueue:
             and self.calls.may_deliver(now_ms)
         )
 
-    def take(self, count_max: int, now_ms: int) -> list[MessageExt]:
-        """Take the next messages for a call of the listener, if there are any."""
-        messages = self.process_queue.take_batch(count_max, now_ms=now_ms)
-        self.call_count += bool(messages)
-        return messages
+    def take(self, count_max: int, calls_max: int, now_ms: int) -> list[tuple[MessageExt, ...]]:
+        """Take the next messages for up to `calls_max` calls of the listener, if there are any.
+
+        Args:
+            count_max: the most messages of one call.
+        """
+        taken = self.process_queue.take_batch(count_max * calls_max, now_ms=now_ms)
+        batches = [tuple(taken[at : at + count_max]) for at in range(0, len(taken), count_max)]
+        self.call_count += len(batches)
+        return batches
 
     def take_back(self, messages: Sequence[MessageExt]) -> None:
         """Let messages wait again: the listener was not called with them."""

@@ -252,13 +252,18 @@ class ProcessQueue:
 
     def take_batch(self, count_max: int, *, now_ms: int) -> list[MessageExt]:
         """Take the lowest waiting messages for delivery."""
+        pending, cached = self._pending, self._cached
         batch: list[MessageExt] = []
-        pending, cached, taken = self._pending, self._cached, self._taken
         while pending and len(batch) < count_max:
-            offset = pending.popleft()
-            if (message := cached.get(offset)) is not None:
-                taken[offset] = now_ms
-                batch.append(message)
+            if len(pending) <= count_max - len(batch):
+                offsets = list(pending)
+                pending.clear()
+            else:
+                offsets = [pending.popleft() for _ in range(count_max - len(batch))]
+            # Messages that were finished while they waited have left the cache.
+            offsets = [offset for offset in offsets if offset in cached]
+            batch += [cached[offset] for offset in offsets]
+            self._taken.update(dict.fromkeys(offsets, now_ms))
         if batch:
             self.last_consume_ms = now_ms
         return batch

@@ -9,6 +9,7 @@ Source: NamespaceUtil.java.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -62,10 +63,10 @@ class Namespace(NamedTuple):
         """Return a queue with its topic's plain name."""
         return queue._replace(topic=self.unwrap(queue.topic)) if self.name else queue
 
-    def unwrap_messages(self, messages: list[MessageExt]) -> list[MessageExt]:
+    def unwrap_messages(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
         """Return messages with their topic's plain name."""
         if not self.name:
-            return messages
+            return list(messages)
         return [msgspec.structs.replace(each, topic=self.unwrap(each.topic)) for each in messages]
 
 

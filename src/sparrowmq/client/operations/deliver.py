@@ -48,20 +48,19 @@ _DIRECT_OUTCOMES = {
 
 def hand_over(subscriber: Subscriber, delivery: Deliver) -> None:
     """Queue a delivery for the tasks that call the listener."""
-    queue, _, _, messages = delivery
-    config = subscriber.config
+    queue, messages, config = delivery.queue, delivery.messages, subscriber.config
     subscriber.counters.delivered += len(messages)
     if queue.topic == subscriber.retry_topic:
-        messages = [with_own_topic(message) for message in messages]
+        messages = tuple([with_own_topic(message) for message in messages])
     if config.namespace.name:
-        messages = config.namespace.unwrap_messages(messages)
+        messages = tuple(config.namespace.unwrap_messages(messages))
         queue = config.namespace.unwrap_queue(queue)
     context: ConsumeContext | ConsumeOrderlyContext
     if config.orderly:
         context = ConsumeOrderlyContext(queue)
     else:
-        context = ConsumeContext(queue, None, 0, tuple(messages))
-    # The listener gets a copy, since it may change the list.
+        context = ConsumeContext(queue, None, 0, messages)
+    # The listener gets a list of its own, which it may change.
     call = Handed(delivery, messages, context)
     subscriber.listener_calls.waiting.append(((list(messages), context), call))
 
@@ -114,9 +113,8 @@ def _settle_done(
             each.error is None
             and (status is None or status is ConsumeStatus.CONSUME_SUCCESS)
             and context.ack_index is None
-            and not context.is_decided
+            and context.end_undecided()
         ):
-            context.end()
             topic = delivery.queue.topic
             if topic in done:
                 done[topic].append(delivery)
