@@ -154,45 +154,47 @@ static PyObject *encode_batch(PyObject *self, PyObject *args) {
     Bytes end = body + body_size;
     Py_ssize_t count = 0;
     size_t total = 0;
-    int32_t code;
+    int32_t *tags = PyMem_Malloc(((size_t)body_size / 22 + 1) * sizeof *tags);
+    PyObject *data = NULL, *entries = NULL, *positions = NULL, *codes = NULL, *result = NULL;
+    if (tags == NULL) {
+        return PyErr_NoMemory();
+    }
     for (Bytes at = body; at < end; count++) {
         if (end - at < 22 || count == count_max) {
-            Py_RETURN_NONE;
+            goto unusual;
         }
         uint32_t size = read32(at), message_size = read32(at + 16);
         if (size < 22 || size > (size_t)(end - at) || message_size > size - 22) {
-            Py_RETURN_NONE;
+            goto unusual;
         }
         Bytes properties = at + 22 + message_size;
         size_t own = (size_t)properties[-2] << 8 | properties[-1];
-        if (22 + (size_t)message_size + own != size || !read_properties(properties, at + size, &code)) {
-            Py_RETURN_NONE;
+        if (22 + (size_t)message_size + own != size || !read_properties(properties, at + size, &tags[count])) {
+            goto unusual;
         }
         size_t text = own + (own && at[size - 1] != SEPARATOR) + (size_t)added_size;
         if (text > (size_t)properties_max) {
-            Py_RETURN_NONE;
+            goto unusual;
         }
         total += (size_t)head_size + message_size + (size_t)topic_size + 2 + text + CRC_PROPERTY_SIZE;
         at += size;
     }
     if (count == 0 || total > 0x7FFFFFFF) {
-        Py_RETURN_NONE;
+        goto unusual;
     }
-    PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
-    PyObject *entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_SIZE);
-    PyObject *positions = PyTuple_New(count);
-    PyObject *codes = PySet_New(NULL);
-    PyObject *result = NULL;
+    data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_SIZE);
+    positions = PyTuple_New(count);
+    codes = PySet_New(NULL);
     if (data == NULL || entries == NULL || positions == NULL || codes == NULL) {
         goto done;
     }
     unsigned char *out = (unsigned char *)PyBytes_AsString(data);
     unsigned char *entry = (unsigned char *)PyBytes_AsString(entries);
-    int32_t last_code = 0;
     Py_ssize_t n = 0;
     for (Bytes at = body; at < end; n++) {
         uint32_t size = read32(at), message_size = read32(at + 16);
-        Bytes message = at + 20, properties = message + message_size + 2;
+        Bytes message = at + 20;
         size_t own = size - 22 - message_size;
         unsigned char *record = out;
         memcpy(out, head, (size_t)head_size);
@@ -208,7 +210,7 @@ static PyObject *encode_batch(PyObject *self, PyObject *args) {
         out += topic_size;
         unsigned char *length = out;
         out += 2;
-        memcpy(out, properties, own);
+        memcpy(out, message + message_size + 2, own);
         out += own;
         if (own && out[-1] != SEPARATOR) {
             *out++ = SEPARATOR;
@@ -228,21 +230,17 @@ static PyObject *encode_batch(PyObject *self, PyObject *args) {
             *out++ = (unsigned char)('0' + crc % 10);
         }
         *out++ = SEPARATOR;
-        if (!read_properties(properties, properties + own, &code)) {
-            goto done;
-        }
         write64(entry, (uint64_t)position);
         write32(entry + 8, record_size);
-        write64(entry + 12, (uint64_t)(int64_t)code);
+        write64(entry + 12, (uint64_t)(int64_t)tags[n]);
         entry += ENTRY_SIZE;
-        if (n == 0 || code != last_code) {
-            PyObject *number = PyLong_FromLong(code);
+        if (n == 0 || tags[n] != tags[n - 1]) {
+            PyObject *number = PyLong_FromLong(tags[n]);
             if (number == NULL || PySet_Add(codes, number) < 0) {
                 Py_XDECREF(number);
                 goto done;
             }
             Py_DECREF(number);
-            last_code = code;
         }
         PyObject *place = PyLong_FromLongLong(position);
         if (place == NULL || PyTuple_SetItem(positions, n, place) < 0) {
@@ -252,7 +250,11 @@ static PyObject *encode_batch(PyObject *self, PyObject *args) {
         at += size;
     }
     result = PyTuple_Pack(4, data, entries, positions, codes);
+    goto done;
+unusual:
+    result = Py_NewRef(Py_None);
 done:
+    PyMem_Free(tags);
     Py_XDECREF(data);
     Py_XDECREF(entries);
     Py_XDECREF(positions);

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from sparrowmq.broker.processors.pull import pull_plain
+from sparrowmq.protocol.acl import Credentials
+from sparrowmq.protocol.acl import signed as sign
 from sparrowmq.protocol.bodies import PERM_WRITE, SubscriptionGroupConfig
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
+from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Output, Reply, Written
 
 MESSAGES = 40
@@ -158,6 +161,26 @@ def test_short_way_answers_as_the_long_way(make_rig: Callable[..., Any]) -> None
     assert states[0].offsets.table() == states[1].offsets.table()
     assert states[0].counters.gets == states[1].counters.gets
     assert len(states[0].holds) == len(states[1].holds) == 1
+
+
+def test_signed_pulls_are_answered_alike(make_rig: Callable[..., Any]) -> None:
+    (signed, signed_peer), (long, long_peer) = make_pair(make_rig)
+    keys = Credentials(access_key="consumer", secret_key="secret-of-the-consumer")
+    account = {"accessKey": keys.access_key, "secretKey": keys.secret_key, "admin": "true"}
+    signed.broker.state.access = AccessControl({"accounts": [account]}, lambda _: None)
+    wrong = []
+    for opaque, (fields, is_plain) in enumerate(CASES):
+        frame = make_frame(opaque, **fields)
+        command = decode(frame, short=False)
+        command = sign(command, keys)
+
+        outputs = signed.handle(signed_peer, decode(encode_frame(command), short=True))
+        expected = frames_of(long.handle(long_peer, decode(frame, short=False)))
+
+        if expected != frames_of(outputs) or (is_plain and not isinstance(outputs[0], Written)):
+            wrong.append((fields, expected, frames_of(outputs)))
+
+    assert [] == wrong
 
 
 def test_what_the_log_has_lost_or_the_disk_refuses_goes_the_long_way(

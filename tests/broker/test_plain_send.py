@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from sparrowmq.model.names import SCHEDULE_TOPIC, retry_topic
+from sparrowmq.protocol.acl import Credentials
+from sparrowmq.protocol.acl import signed as sign
 from sparrowmq.protocol.bodies import TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
+from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Output, Reply, Written
 
 WAIT = "WAIT\x01true"
@@ -42,6 +45,10 @@ OTHER_TEXTS = (
     "n\x01" + "v" * 32_650,
     "n\x01" + "v" * 32_750,
 )
+
+
+KEYS = Credentials(access_key="producer", secret_key="secret-of-the-producer")
+ACCOUNT = {"accessKey": KEYS.access_key, "secretKey": KEYS.secret_key, "admin": "true"}
 
 
 def make_frame(text: str, opaque: int, body: bytes | None = b"body", **fields: Any) -> bytes:
@@ -167,6 +174,48 @@ def test_short_way_stores_and_answers_as_the_long_way(
     counters = (long.broker.state.counters, short.broker.state.counters)
     assert counters[0].puts == counters[1].puts
     assert counters[0].put_bytes == counters[1].put_bytes
+
+
+def test_signed_sends_go_the_short_way_too(make_rig: Callable[..., Any]) -> None:
+    (signed, signed_peer), (long, long_peer) = pair(make_rig)
+    signed.broker.state.access = AccessControl({"accounts": [ACCOUNT]}, lambda _: None)
+    wrong = []
+    for opaque, case in enumerate(CASES, 4):
+        fields = {name: value for name, value in case.items() if name not in ("text", "plain")}
+        frame = make_frame(case["text"], opaque, **fields)
+        (command,) = FrameDecoder().receive_data(frame)
+        command = sign(command, KEYS)
+
+        outputs = serve(signed, signed_peer, encode_frame(command), short=True)
+        expected = frames_of(serve(long, long_peer, frame, short=False))
+
+        is_plain = any(isinstance(output, Written) for output in outputs)
+        if is_plain < case["plain"] or expected != frames_of(outputs):
+            wrong.append((str(case)[:80], is_plain, expected, frames_of(outputs)))
+
+    assert [] == wrong
+    assert log_of(long) == log_of(signed)
+    assert entries_of(long) == entries_of(signed)
+
+
+def test_what_may_not_be_sent_does_not_go_the_short_way(make_rig: Callable[..., Any]) -> None:
+    (rig, peer), _ = pair(make_rig)
+    reader = {**ACCOUNT, "admin": "false", "topicPerms": ["T=SUB"]}
+    rig.broker.state.access = AccessControl({"accounts": [reader]}, lambda _: None)
+    end = rig.store.appended_position
+    for credentials in (
+        KEYS,
+        Credentials(access_key=KEYS.access_key, secret_key="another-secret"),
+        None,
+    ):
+        (command,) = FrameDecoder().receive_data(make_frame("", 5))
+        if credentials is not None:
+            command = sign(command, credentials)
+        refused = serve(rig, peer, encode_frame(command), short=True)[0]
+
+        assert isinstance(refused, Reply)
+        assert ResponseCode.SYSTEM_ERROR == refused.command.code
+    assert end == rig.store.appended_position
 
 
 def test_short_way_follows_changes_of_the_topic(make_rig: Callable[..., Any]) -> None:

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from msgspec import Struct
+
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import ConfigSaving, JournalWork, SavedTables, SaveWork
 from sparrowmq.broker.delay_schedule import DelaySchedule
@@ -44,9 +46,15 @@ from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.broker.transaction_checks import TransactionChecks
+from sparrowmq.errors import ProtocolError
 from sparrowmq.model.names import SCHEDULE_TOPIC, is_system_topic
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import (
+    PullMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    decode_header,
+)
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Close, Connection, Fact, Output
@@ -67,6 +75,12 @@ _QUEUES_SWEPT_MAX = 200
 REGISTRATION_RETRY_MS = 1_000
 
 _PULL = RequestCode.PULL_MESSAGE.value
+_PLAIN_HEADERS: Mapping[int, type[Struct]] = MappingProxyType(
+    {
+        RequestCode.SEND_MESSAGE_V2: SendMessageRequestHeaderV2,
+        RequestCode.PULL_MESSAGE: PullMessageRequestHeader,
+    }
+)
 
 PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
     {
@@ -191,12 +205,7 @@ class Broker:
     ) -> Sequence[Output]:
         """Handle one command and return its outputs."""
         if command.header is not None and self.state.access is None:
-            if command.code == _PULL:
-                outputs = pull.pull_plain(self.state, command, connection)
-            else:
-                outputs = plain_send.send_plain(
-                    self.state, command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
-                )
+            outputs = self._serve_plain(command, connection, now_ms, timestamp_ms)
             if outputs is not None:
                 return outputs
         if command.is_response:
@@ -217,7 +226,23 @@ class Broker:
                 text = f"refused {connection.address}: {reason}"
                 facts = self.state.refusals.note(BrokerRefusal.ACCESS, text, now_ms=now_ms)
                 return [*deny(request, reason), *facts]
+            if command.header is None:
+                command.header = _find_header(command)
+            if command.header is not None:
+                outputs = self._serve_plain(command, connection, now_ms, timestamp_ms)
+                if outputs is not None:
+                    return outputs
         return serve(PROCESSORS, self.state, request)
+
+    def _serve_plain(
+        self, command: RemotingCommand, connection: Connection, now_ms: int, timestamp_ms: int
+    ) -> Sequence[Output] | None:
+        """Serve a plain send or pull with a typed header; None for any other."""
+        if command.code == _PULL:
+            return pull.pull_plain(self.state, command, connection)
+        return plain_send.send_plain(
+            self.state, command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
+        )
 
     def connection_closed(
         self, connection: Connection, *, now_ms: int, timestamp_ms: int
@@ -417,6 +442,21 @@ class Broker:
         if not is_complete:
             self.ask_registration(now_ms=now_ms)
         return self.state.pending.note_rounds()
+
+
+def _find_header(command: RemotingCommand) -> Struct | None:
+    """Return the header of a signed send or pull, None for others and where it is malformed.
+
+    A signature makes a header unusual, so `framing.decode_request` leaves it as fields.
+    """
+    kind = _PLAIN_HEADERS.get(command.code)
+    if kind is None or command.serialize_type is not SerializeType.JSON:
+        return None
+    try:
+        return decode_header(kind, command.ext_fields)
+    except ProtocolError:
+        # The processor meets the error as well, and answers with it.
+        return None
 
 
 def _facts(facts: list[RetentionFact]) -> list[Output]:

@@ -41,7 +41,7 @@ def send_plain(
     now_ms: int,
     timestamp_ms: int,
 ) -> Sequence[Output] | None:
-    """Serve a plain send whose header was decoded in one step.
+    """Serve a plain send whose header has been read.
 
     Returns: the outputs; None if the send is not plain, and nothing has changed.
     """

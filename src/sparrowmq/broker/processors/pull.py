@@ -70,7 +70,7 @@ def pull_plain(
     """Answer a member's pull that finds messages, by the shortest path; None for any other pull.
 
     Does what `pull` does, to the byte (tests/broker/test_plain_pull.py), for a pull without a
-    filter whose header was decoded in one step (benchmarks/against_apache.py).
+    filter whose header has been read (benchmarks/against_apache.py).
 
     Returns: the outputs; None if the pull is not plain, and nothing has changed.
     """
