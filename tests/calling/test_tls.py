@@ -207,7 +207,7 @@ def test_expired_certificate_is_named_as_such(
     certificates: Certificates,
     trusting: ssl.SSLContext,
 ) -> None:
-    server = serve(tls=context_of(certificates, certificates.issue("expired", days=-1)))
+    server = serve(tls=context_of(certificates, certificates.issue("expired", has_expired=True)))
 
     assert "certificate has expired" in failure_of(make_driver, server.address, trusting)
 

@@ -22,7 +22,7 @@ from sparrowmq import (
     TransactionProducer,
     TransactionState,
 )
-from sparrowmq.testing import EmbeddedCluster
+from sparrowmq.testing import EmbeddedCluster, read_messages
 from waiting import wait_until
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -138,23 +138,27 @@ async def test_repr_of_the_asyncio_face_names_its_class(cluster: EmbeddedCluster
         assert repr(producer).startswith("<AsyncProducer of GID_p: ")
 
 
-def test_seek_to_time_goes_on_at_the_first_message_of_that_time(
+def wait_a_millisecond() -> None:
+    begin_ns = time.time_ns()
+    wait_until("a millisecond later", lambda: time.time_ns() - begin_ns > 1_000_000)
+
+
+def test_seek_to_time_goes_on_at_the_message_of_that_time(
     cluster: EmbeddedCluster, group: str, numbers: Any
 ) -> None:
     topic = f"T{next(numbers)}"
     cluster.create_topic(topic, queues=1)
-    send(cluster, topic, 3)
-    first_ms = time.time_ns() // 1_000_000
-    wait_until("another millisecond", lambda: time.time_ns() // 1_000_000 > first_ms)
-    middle_ms = time.time_ns() // 1_000_000
-    send(cluster, topic, 2)
+    for _ in range(3):
+        send(cluster, topic, 1)
+        wait_a_millisecond()
+    third = read_messages(cluster.name_server, topic)[2]
     with LitePullConsumer(group, name_server=cluster.name_server) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         queues = consumer.wait_assigned()
-        consumer.seek_to_time(middle_ms, *queues)
+        consumer.seek_to_time(third.store_timestamp_ms, *queues)
         found: list[int] = []
-        while len(found) < 2:
+        while not found:
             found += [message.queue_offset for message in consumer.poll(timeout_ms=1_000)]
 
-    assert [3, 4] == found
+    assert [2] == found

@@ -303,7 +303,7 @@ def no_right(stage: Stage) -> None:
 
 @case("The server's certificate has expired")
 def expired(stage: Stage) -> None:
-    made = stage.certificates.issue("expired", days=-1)
+    made = stage.certificates.issue("expired", has_expired=True)
     context = client_context(ca_file=stage.certificates.ca.path)
     options = ("--tls-cert", str(made.path), "--tls-key", str(made.key))
     with EmbeddedCluster(options=options) as cluster:

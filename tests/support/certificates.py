@@ -10,6 +10,25 @@ from typing import NamedTuple
 import pytest
 
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+_CA_SETTINGS = """
+[ca]
+default_ca = here
+[here]
+database = {directory}/index.txt
+new_certs_dir = {directory}
+default_md = sha256
+serial = {directory}/serial
+unique_subject = no
+policy = any
+x509_extensions = extensions
+[any]
+commonName = supplied
+[extensions]
+subjectAltName = {san}
+keyUsage = critical,digitalSignature
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
+"""
 
 
 class Certificate(NamedTuple):
@@ -32,24 +51,29 @@ class Certificates:
         self.client = self.issue("client")
 
     def issue(
-        self, name: str, *, san: str = "IP:127.0.0.1,DNS:localhost", days: int = 2
+        self, name: str, *, san: str = "IP:127.0.0.1,DNS:localhost", has_expired: bool = False
     ) -> Certificate:
-        """Return a certificate that `ca` has signed; -1 days are one that has expired."""
+        """Return a certificate that `ca` has signed, as Python 3.13 and later check it."""
         made = self._files(name)
         request = self._directory / f"{name}.csr"
-        extensions = self._directory / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={san}\n")
+        settings = self._directory / f"{name}.cnf"
+        settings.write_text(_CA_SETTINGS.format(directory=self._directory, san=san))
+        (self._directory / "index.txt").touch()
         self._openssl("req", "-new", *_KEY, "-keyout", made.key, "-out", request, *_subject(name))
+        # Only `ca` of every version of openssl signs for a time that has passed.
         self._openssl(
-            *("x509", "-req", "-in", request, "-CA", self.ca.path, "-CAkey", self.ca.key),
-            *("-CAcreateserial", "-days", days, "-extfile", extensions, "-out", made.path),
+            *("ca", "-batch", "-notext", "-rand_serial", "-config", settings, "-in", request),
+            *("-cert", self.ca.path, "-keyfile", self.ca.key, "-out", made.path),
+            *(("-startdate", "20200101000000Z") if has_expired else ()),
+            *(("-enddate", "20200102000000Z") if has_expired else ("-days", 2)),
         )
         return made
 
     def _self_signed(self, name: str) -> Certificate:
         made = self._files(name)
         files = ("-keyout", made.key, "-out", made.path)
-        self._openssl("req", "-x509", *_KEY, *files, "-days", 2, *_subject(name))
+        usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        self._openssl("req", "-x509", *_KEY, *files, *usage, "-days", 2, *_subject(name))
         return made
 
     def _files(self, name: str) -> Certificate:

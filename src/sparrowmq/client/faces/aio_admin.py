@@ -300,7 +300,7 @@ class AsyncAdmin:
 
         Args:
             to: the oldest message of each queue, or its end.
-            timestamp_ms: or the first message stored at or after this wall-clock time.
+            timestamp_ms: or the message stored nearest to this wall-clock time.
             offset: or this offset of each queue.
             dry_run: only say what would change.
 
@@ -327,7 +327,11 @@ class AsyncAdmin:
         return await self._driver.run(administer.queue_min_offset(self._directory, queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a wall-clock time."""
+        """Return the offset of the message stored nearest to a wall-clock time.
+
+        The message may be older than the time. RocketMQ 5's brokers answer with the first one that
+        is not.
+        """
         operation = administer.queue_offset_at(self._directory, queue, timestamp_ms=timestamp_ms)
         return await self._driver.run(operation)
 

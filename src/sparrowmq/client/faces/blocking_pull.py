@@ -243,14 +243,20 @@ class LitePullConsumer:
         self._member.run(poll.seek_to_end(self._state, queues))
 
     def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
-        """Go on at the first message of each queue stored at or after a wall-clock time.
+        """Go on at the message of each queue stored nearest to a wall-clock time.
+
+        The message may be older than the time. RocketMQ 5's brokers answer with the first one that
+        is not.
 
         Raises: UsageError if a queue is not ours; RouteError, TransportError, BrokerError.
         """
         self._member.run(poll.seek_to_time(self._state, queues, timestamp_ms=timestamp_ms))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a wall-clock time.
+        """Return the offset of the message stored nearest to a wall-clock time.
+
+        The message may be older than the time. RocketMQ 5's brokers answer with the first one that
+        is not.
 
         Raises: RouteError, TransportError, BrokerError.
         """

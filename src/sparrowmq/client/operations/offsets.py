@@ -133,9 +133,11 @@ def topic_bounds(
 def search_offset(
     address: str, queue: MessageQueue, *, timestamp_ms: int, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[int]:
-    """Return the offset of the first message stored at or after a wall-clock time.
+    """Return the offset of the message stored nearest to a wall-clock time.
 
-    For a time after the last message, RocketMQ's brokers answer with the last message's offset.
+    RocketMQ 4's brokers, and ours, choose the nearer one of two neighbours, so the message may be
+    older than the time. RocketMQ 5's answer with the first message that is not. For a time after
+    the last message, RocketMQ 4's brokers and ours answer with the last message's offset.
     """
     header = SearchOffsetRequestHeader(
         topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms

@@ -189,7 +189,7 @@ def seek_to_end(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[No
 def seek_to_time(
     state: LitePull, queues: Sequence[MessageQueue], *, timestamp_ms: int
 ) -> Operation[None]:
-    """Go on at the first message stored at or after a wall-clock time. Raises: as `seek`."""
+    """Go on at the message stored nearest to a wall-clock time. Raises: as `seek`."""
     for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)
         found = yield from queue_offset_at(state.directory, queue, timestamp_ms=timestamp_ms)
