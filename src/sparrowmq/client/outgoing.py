@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message
@@ -56,7 +58,7 @@ _UNIQ_KEY_START = f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
 DELAY_LEVEL_MAX = 18
 
 
-class OutgoingMessage(NamedTuple):
+class OutgoingMessage(msgspec.Struct, frozen=True, gc=False):
     """What a request carries of one message: body and properties as they will be stored."""
 
     body: bytes
@@ -94,13 +96,13 @@ def encode_message(
 def mark(outgoing: OutgoingMessage, marks: Mapping[str, str]) -> OutgoingMessage:
     """Return a message with properties that users must not set."""
     properties = f"{outgoing.properties}{PROPERTY_SEPARATOR}{encode_properties(marks)}"
-    return outgoing._replace(properties=properties)
+    return msgspec.structs.replace(outgoing, properties=properties)
 
 
 def make_half(outgoing: OutgoingMessage, group: str) -> OutgoingMessage:
     """Return a message that waits for the end of a transaction of a producer group."""
     marked = mark(outgoing, {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: group})
-    return marked._replace(sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED)
+    return msgspec.structs.replace(marked, sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED)
 
 
 def check_and_encode(

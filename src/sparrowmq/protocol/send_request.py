@@ -72,7 +72,7 @@ class SendTemplate:
         assert self.header.replace(b"%%", b"").count(b"%") == 6
 
 
-class SendRequest(msgspec.Struct, frozen=True):
+class SendRequest(msgspec.Struct, frozen=True, gc=False):
     """One send of a template: of a message, or of a batch.
 
     Args:

@@ -371,7 +371,7 @@ def _set_queue(request: RemotingCommand, queue: MessageQueue) -> None:
     request.ext_fields["e"] = str(queue.queue_id)
 
 
-class DirectSend(msgspec.Struct, frozen=True):
+class DirectSend(msgspec.Struct, frozen=True, gc=False):
     """A prepared send of a message or a batch: its request, its queue and its broker's address.
 
     A face sends it without running an operation (`prepare`, `prepare_batch`, `read_outcome`). After
@@ -496,9 +496,8 @@ def _aim(
     if template is None:
         template = SendTemplate(code, _make_fields(publisher, topic, code))
         publisher.templates[code, topic] = template
-    body, sys_flag, flag, properties = outgoing
-    fields = (target.queue_id, sys_flag, timestamp_ms, flag)
-    request = SendRequest(template, fields, properties, body)
+    fields = (target.queue_id, outgoing.sys_flag, timestamp_ms, outgoing.flag)
+    request = SendRequest(template, fields, outgoing.properties, outgoing.body)
     deadline_ms = now_ms + publisher.config.send_timeout_ms
     return DirectSend(address, request, topic, target, queue, key, msg_id, deadline_ms)
 
