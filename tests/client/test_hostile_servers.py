@@ -22,7 +22,7 @@ from sparrowmq import (
     SendStatus,
 )
 from sparrowmq.client.assembly import make_publisher
-from sparrowmq.client.operations.locks import lock_batch
+from sparrowmq.client.operations.handover import lock_batch
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.route_cache import QUEUES_MAX
 from sparrowmq.errors import ConnectFailed, RemoteProtocolError, SendFailed

@@ -22,8 +22,7 @@ from sparrowmq.membership.actions import (
     Unlock,
 )
 from sparrowmq.membership.lock_rounds import LOCK_ASK_MS, MEMBERS_ASKED_MS
-from sparrowmq.membership.member import LEAVE_WAIT_MS, GroupMember, TopicShare
-from sparrowmq.membership.member_config import MemberConfig
+from sparrowmq.membership.member import LEAVE_WAIT_MS, GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.owned_queue import UNLOCK_LOST_MS
 from sparrowmq.membership.queue_lease import (
     LOCK_RETRY_FIRST_MS,

@@ -20,8 +20,7 @@ from sparrowmq.membership.actions import (
     Unlock,
 )
 from sparrowmq.membership.in_order import SUSPEND_MAX_MS, SUSPEND_MIN_MS, OrderlyOutcome
-from sparrowmq.membership.member import GroupMember, TopicShare
-from sparrowmq.membership.member_config import MemberConfig
+from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.process_queue import CONSUME_TIMEOUT_MS, FlowLimits
 from sparrowmq.membership.queue_lease import ORDERLY_LOCK_RETRY_MS
 from sparrowmq.model import ConsumeOrderlyStatus, MessageExt, MessageQueue

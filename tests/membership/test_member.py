@@ -27,8 +27,7 @@ from sparrowmq.membership.actions import (
     RefreshRoutes,
     SendBack,
 )
-from sparrowmq.membership.member import GroupMember, TopicShare
-from sparrowmq.membership.member_config import MemberConfig
+from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.owned_queue import (
     COMMIT_WAIT_MIN_MS,
     LAST_COMMIT_MS,

@@ -38,8 +38,7 @@ from sparrowmq.membership.actions import (
     Unlock,
 )
 from sparrowmq.membership.in_order import OrderlyOutcome
-from sparrowmq.membership.member import GroupMember, TopicShare
-from sparrowmq.membership.member_config import MemberConfig
+from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.process_queue import FlowLimits
 from sparrowmq.model import ConsumeOrderlyStatus, MessageExt, MessageQueue
 from sparrowmq.model.queue import java_order

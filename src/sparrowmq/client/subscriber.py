@@ -19,8 +19,7 @@ from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import NoWritableQueue, SparrowError
 from sparrowmq.membership.actions import CallOnAssign, CallOnRevoke, Fact, QueueLost
-from sparrowmq.membership.member import GroupMember
-from sparrowmq.membership.member_config import MemberConfig
+from sparrowmq.membership.member import GroupMember, MemberConfig
 from sparrowmq.model import (
     ConsumeContext,
     ConsumeOrderlyContext,

@@ -12,7 +12,7 @@ from sparrowmq import CompressionType, Message, MessageQueue
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import make_directory, make_publisher
 from sparrowmq.client.directory import QueueLag
-from sparrowmq.client.operations import administer, locks, membership, offsets
+from sparrowmq.client.operations import administer, handover, membership, offsets
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
@@ -138,7 +138,7 @@ def test_lock_belongs_to_one_client(
 
     def lock(client_id: str) -> frozenset[MessageQueue]:
         found: frozenset[MessageQueue] = run(
-            locks.lock_batch(cluster.broker, group, client_id=client_id, queues=queues)
+            handover.lock_batch(cluster.broker, group, client_id=client_id, queues=queues)
         )
         return found
 
@@ -154,7 +154,7 @@ def test_lock_belongs_to_one_client(
     assert frozenset(queues) == lock("one")
     join("two")
     assert frozenset() == lock("two")
-    run(locks.unlock_batch(cluster.broker, group, client_id="one", queues=queues[:1]))
+    run(handover.unlock_batch(cluster.broker, group, client_id="one", queues=queues[:1]))
     assert frozenset(queues[:1]) == lock("two")
 
 

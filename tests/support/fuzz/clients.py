@@ -13,7 +13,7 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.operations import administer, groups, locks, offsets, snapshot
+from sparrowmq.client.operations import administer, groups, handover, offsets, snapshot
 from sparrowmq.client.operations.pull import PullReply, corrected_offset, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
 from sparrowmq.client.publisher import Publisher
@@ -73,7 +73,7 @@ OPERATIONS = (
     Asked(lambda: offsets.query_offset(BROKER, "G", queue=QUEUE), R.QUERY_CONSUMER_OFFSET),
     Asked(lambda: offsets.max_offset(BROKER, QUEUE), R.GET_MAX_OFFSET),
     Asked(
-        lambda: locks.lock_batch(BROKER, "G", client_id=CLIENT_ID, queues=[QUEUE]),
+        lambda: handover.lock_batch(BROKER, "G", client_id=CLIENT_ID, queues=[QUEUE]),
         R.LOCK_BATCH_MQ,
     ),
     Asked(lambda: administer.consumer_ids(_directory(), "G"), R.GET_BROKER_CLUSTER_INFO),

@@ -4,18 +4,20 @@ The start position is read once the lock is held, so that it includes the former
 commit. If the former owner is no longer listed, its last commit was answered before it left, and
 lock and start position are asked for at once. If no master answers, no member can hold the lock,
 and the queue is consumed without it.
-Source: RebalanceImpl.lock, RebalancePushImpl.computePullFromWhere.
+Source: RebalanceImpl.lock, lockAll and unlock, RebalancePushImpl.computePullFromWhere,
+MQClientAPIImpl.lockBatchMQ and unlockBatchMQ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sparrowmq.calling.effects import Now, Operation, Sleep
 from sparrowmq.client.operations.gather import gather, gather_outcomes
-from sparrowmq.client.operations.locks import lock_batch, unlock_batch
 from sparrowmq.client.operations.membership import MEMBER_TIMEOUT_MS, is_silence, running_info
 from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
+from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.subscriber import BegunAtEnd, RequestFailed, Subscriber
 from sparrowmq.errors import (
     BrokerError,
@@ -26,7 +28,16 @@ from sparrowmq.errors import (
 from sparrowmq.membership.actions import Acquire, AskMembers, RenewLocks, Unlock
 from sparrowmq.membership.start_position import AskByTimestamp, UseOffset, choose_start_position
 from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode
 
+# RebalanceImpl locks and unlocks with a timeout of 1000 ms.
+LOCK_TIMEOUT_MS = 1_000
 # The members that are asked for their queues; a larger group waits for a refused lock.
 IN_HAND_MEMBERS_MAX = 16
 # How often an unlock is repeated until it is answered, and the pause before each repetition.
@@ -212,3 +223,42 @@ def unlock(subscriber: Subscriber, action: Unlock) -> Operation[None]:
             yield Sleep(UNLOCK_RETRY_MS)
     subscriber.member.unlocked(queue, epoch)
     subscriber.wake.set()
+
+
+def lock_batch(
+    address: str,
+    group: str,
+    *,
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    timeout_ms: int = LOCK_TIMEOUT_MS,
+) -> Operation[frozenset[MessageQueue]]:
+    """Ask a master for the locks of queues, or renew them.
+
+    Returns: the queues whose lock this client holds now.
+    Raises: TransportError, BrokerError.
+    """
+    request = LockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=list(queues))
+    reply = yield from ask(
+        address, RequestCode.LOCK_BATCH_MQ, body=encode_body(request), timeout_ms=timeout_ms
+    )
+    held = decode_answer(LockBatchResponseBody, reply, address).lock_ok_mq_set
+    return frozenset(queues).intersection(held)
+
+
+def unlock_batch(
+    address: str,
+    group: str,
+    *,
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    timeout_ms: int = LOCK_TIMEOUT_MS,
+) -> Operation[None]:
+    """Give locks back and wait for the answer; the broker keeps other members' locks.
+
+    Raises: TransportError, BrokerError.
+    """
+    request = UnlockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=list(queues))
+    yield from ask(
+        address, RequestCode.UNLOCK_BATCH_MQ, body=encode_body(request), timeout_ms=timeout_ms
+    )
