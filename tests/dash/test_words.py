@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 
 from sparrowmq import doctor
 from sparrowmq.dash import web
-from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS, CHINESE_PHRASES, CHINESE_RULES
+from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS
+from sparrowmq.dash.chinese_findings import CHINESE_PHRASES, CHINESE_REMEDIES
 from sparrowmq.dash.words import Words, choose_language, number, rate
-from sparrowmq.doctor import RULES, Severity
+from sparrowmq.doctor import RULES, Finding, Severity
 from sparrowmq.doctor.finding import (
     Phrase,
     count_of,
@@ -43,13 +45,21 @@ CHOSEN = {
 NOUNS = ("queue", "member", "message", "broker", "connection")
 
 
+def doctor_calls(name: str) -> list[ast.Call]:
+    """Return the calls of a name in the doctor's room."""
+    return [
+        node
+        for path in Path(doctor.__file__).parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == name
+    ]
+
+
 def phrases() -> set[str]:
     """Return the template of every phrase in which the doctor says what it saw."""
     found = {f"{{n}} {noun}{end}" for noun in NOUNS for end in ("", "s")}
-    for path in Path(doctor.__file__).parent.glob("*.py"):
-        for literals in re.findall(r'Phrase\(\s*((?:"[^"]*"\s*)+)', path.read_text()):
-            found.add("".join(re.findall(r'"([^"]*)"', literals)))
-    return found
+    given = [call.args[0] for call in doctor_calls("Phrase")]
+    return found | {str(each.value) for each in given if isinstance(each, ast.Constant)}
 
 
 def texts() -> set[str]:
@@ -105,21 +115,32 @@ def test_both_languages_name_the_same_values() -> None:
     assert [] == [text for text, chinese in both.items() if names(text) != names(chinese)]
 
 
-def test_every_rule_has_its_chinese() -> None:
-    assert set(RULES) == set(CHINESE_RULES)
-    for rule, texts in CHINESE_RULES.items():
-        for text in texts:
-            assert re.search("[\u4e00-\u9fff]", text), (rule, text)
-        assert texts.consequence.endswith("。"), rule
-        assert texts.remedy.endswith("。"), rule
+def test_every_rule_has_its_remedy_in_chinese() -> None:
+    assert set(RULES) == set(CHINESE_REMEDIES)
+    for rule, remedy in CHINESE_REMEDIES.items():
+        assert re.search("[\u4e00-\u9fff]", remedy), rule
+        assert remedy.endswith("。"), rule
+
+
+def test_titles_and_consequences_of_findings_are_phrases_which_have_their_chinese() -> None:
+    plain = [
+        ast.unparse(each.value)
+        for call in doctor_calls("Finding")
+        for each in call.keywords
+        if each.arg in ("title", "consequence")
+        and not re.search(r"Phrase\(|_consequence\(", ast.unparse(each.value))
+    ]
+
+    assert [] == plain
 
 
 def test_findings_are_in_the_doctors_own_words_in_english() -> None:
-    chinese = Words("zh").rule("R01")
+    found = Finding(
+        rule="Q04", severity=Severity.ERROR, title="nobody", remedy="start its consumers"
+    )
 
-    assert Words("en").rule("R01") is None
-    assert chinese is not None
-    assert "clientId" in chinese.name
+    assert "start its consumers" == Words("en").remedy(found)
+    assert "NameServer" in Words("zh").remedy(found)
 
 
 def test_every_noun_that_is_counted_has_its_chinese() -> None:

@@ -11,7 +11,6 @@ from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.dash.words import Words
 from sparrowmq.doctor import Finding, Severity
-from sparrowmq.doctor.finding import describe_queues
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_topic
 
@@ -207,23 +206,9 @@ async def show_broker(watcher: Watcher, visit: Visit) -> View:
 
 
 def _finding_cells(finding: Finding, words: Words) -> tuple[Cell, Cell, Cell]:
-    """Return title, consequence and remedy; in Chinese the rule's, with what it concerns."""
-    rule = words.rule(finding.rule)
-    if rule is None:
-        return Cell(finding.title), Cell(finding.consequence), Cell(finding.remedy)
-    concerned = [
-        f"{words(text)} {words.phrase(describe_queues(queues))}"
-        for text, queues in (
-            ("Nobody consumes", finding.unowned),
-            ("Consumed twice", finding.double),
-        )
-        if queues
-    ]
-    return (
-        Cell(rule.name, note=", ".join(finding.members)),
-        Cell(rule.consequence, note="；".join(concerned)),
-        Cell(rule.remedy),
-    )
+    """Return title, consequence and remedy."""
+    consequence = words.phrase(finding.consequence)
+    return Cell(words.phrase(finding.title)), Cell(consequence), Cell(words.remedy(finding))
 
 
 async def show_doctor(watcher: Watcher, visit: Visit) -> View:

@@ -179,9 +179,9 @@ def _read_finding(found: dict[str, Any]) -> Finding:
     return Finding(
         rule=found["rule"],
         severity=Severity[found["severity"].upper()],
-        title=found["title"],
+        title=decode_phrase(found["title_parts"]),
         evidence=decode_phrase(found["evidence_parts"]),
-        consequence=found["consequence"],
+        consequence=decode_phrase(found["consequence_parts"]),
         remedy=found["remedy"],
         unowned=unowned,
         double=double,

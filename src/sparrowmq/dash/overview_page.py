@@ -115,9 +115,7 @@ def _trouble(
         worst, *others = findings
         tone = "bad" if worst.severity is Severity.ERROR else "warn"
         note = words("and {n} more", n=len(others)) if others else ""
-        rule = words.rule(worst.rule)
-        what = rule.name if rule else worst.title
-        return Cell(f"{worst.rule} {what}", tone=tone, note=note)
+        return Cell(f"{worst.rule} {words.phrase(worst.title)}", tone=tone, note=note)
     if members == 0 and lag:
         return Cell(words("nobody consumes"), tone="bad")
     return Cell(None)

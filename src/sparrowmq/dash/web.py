@@ -19,7 +19,6 @@ from sparrowmq.dash.strips import draw_hatches
 from sparrowmq.dash.tables import PageTable, arrange, write_csv, write_json
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.words import LANGUAGES, Words, choose_language, number, rate
-from sparrowmq.doctor.finding import describe_queues
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
 
 HERE = Path(__file__).parent
@@ -108,7 +107,6 @@ class Site:
             "number": number,
             "rate": rate,
             "path": _quote_part,
-            "queues": describe_queues,
         }
         names: dict[str, Any] = self._pages.globals
         names |= {"version": version("sparrowmq"), "hatches": draw_hatches()}

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sparrowmq.dash.chinese import (
-    CHINESE,
-    CHINESE_COUNTS,
-    CHINESE_PHRASES,
-    CHINESE_RULES,
-    RuleText,
-)
-from sparrowmq.doctor.finding import Phrase
+from sparrowmq.dash.chinese import CHINESE, CHINESE_COUNTS
+from sparrowmq.dash.chinese_findings import CHINESE_PHRASES, CHINESE_REMEDIES
+from sparrowmq.doctor.finding import Finding, Phrase
 
 LANGUAGES: Mapping[str, str] = MappingProxyType({"en": "English", "zh": "中文"})
 
@@ -31,12 +26,12 @@ class Words:
         found = CHINESE.get(text, text) if self.language == "zh" else text
         return found.format(**values) if values else found
 
-    def rule(self, rule: str) -> RuleText | None:
-        """Return the texts of one of the doctor's rules; None in English, the doctor's own."""
-        return CHINESE_RULES.get(rule) if self.language == "zh" else None
+    def remedy(self, finding: Finding) -> str:
+        """Return what to do about a finding: in English the doctor's words, else its rule's."""
+        return CHINESE_REMEDIES[finding.rule] if self.language == "zh" else finding.remedy
 
     def phrase(self, text: str) -> str:
-        """Return what a finding saw in this language."""
+        """Return a part of a finding in this language."""
         if self.language != "zh" or not isinstance(text, Phrase):
             return text
         values = {

@@ -47,12 +47,16 @@ def find_standstill(case: Case) -> list[Finding]:
         Finding(
             rule="Q06",
             severity=Severity.ERROR,
-            title="the group consumes nothing, though every member is connected",
+            title=Phrase("the group consumes nothing, though every member is connected"),
             evidence=(
                 Phrase("no offset moved within {time}", time=case.describe_interval()),
                 *(_describe_hands(case, client_id) for client_id in owners),
             ),
-            consequence=f"{describe_queues(queues)}: {case.describe_backlog(queues)}",
+            consequence=Phrase(
+                "{queue}: {state}",
+                queue=describe_queues(queues),
+                state=case.describe_backlog(queues),
+            ),
             remedy=(
                 "a member with messages in hand waits for its listener: look at what that calls (a "
                 "database, a service that is down) and at its threads; one with none in hand does "
@@ -76,21 +80,33 @@ def find_slow_members(case: Case) -> list[Finding]:
     shrinks = growth < -0.05 * consumed
     is_soon_done = shrinks and lag <= -growth * DRAIN_S_MAX
     if growth > 0.05 * consumed:
-        what = "messages come faster than"
-        means = f"{count_of(round(growth * 3600), 'message')} more behind every hour"
+        what = Phrase("messages come faster than")
+        means = Phrase(
+            "{messages} more behind every hour",
+            messages=count_of(round(growth * 3600), "message"),
+        )
     elif shrinks:
-        what = "a backlog is being worked off by"
-        means = f"at this pace they have caught up in {describe_age(lag / -growth)}"
+        what = Phrase("a backlog is being worked off by")
+        means = Phrase(
+            "at this pace they have caught up in {time}", time=describe_age(lag / -growth)
+        )
     else:
-        what = "a backlog is not worked off by"
-        means = "it stays as it is"
+        what = Phrase("a backlog is not worked off by")
+        means = Phrase("it stays as it is")
     return [
         Finding(
             rule="Q07",
             severity=Severity.INFO if is_soon_done else Severity.WARN,
-            title=f"{what} {len(behind)} of {count_of(len(paces), 'member')}",
+            title=Phrase(
+                "{what} {n} of {members}",
+                what=what,
+                n=f"{len(behind)}",
+                members=count_of(len(paces), "member"),
+            ),
             evidence=tuple(_describe_pace(case, c, paces[c]) for c in paces),
-            consequence=f"{count_of(lag, 'message')} behind: {means}",
+            consequence=Phrase(
+                "{messages} behind: {means}", messages=count_of(lag, "message"), means=means
+            ),
             remedy=_pace_remedy(case, sorted(behind), are_all=len(behind) == len(paces)),
             members=tuple(behind),
         )
@@ -114,7 +130,7 @@ def find_offsets_gone_back(case: Case) -> list[Finding]:
         Finding(
             rule="Q08",
             severity=Severity.WARN,
-            title=f"the offset of {count_of(len(back), 'queue')} went back",
+            title=Phrase("the offset of {queues} went back", queues=count_of(len(back), "queue")),
             evidence=tuple(
                 Phrase(
                     "{queue}: from {then} to {now}",
@@ -124,7 +140,9 @@ def find_offsets_gone_back(case: Case) -> list[Finding]:
                 )
                 for p in back
             ),
-            consequence=f"{count_of(count, 'message')} may be consumed again",
+            consequence=Phrase(
+                "{messages} may be consumed again", messages=count_of(count, "message")
+            ),
             remedy=(
                 "somebody reset the offsets, or two processes commit in turn for the same queue: "
                 "see R01, R02 and R13"
@@ -222,7 +240,7 @@ def find_slow_growth(case: Case) -> list[Finding]:
         Finding(
             rule="Q10",
             severity=Severity.INFO,
-            title="the group falls behind, slowly",
+            title=Phrase("the group falls behind, slowly"),
             evidence=(
                 describe_rates(flow),
                 Phrase(
@@ -232,7 +250,10 @@ def find_slow_growth(case: Case) -> list[Finding]:
                     time=describe_age(COMMITTED_S),
                 ),
             ),
-            consequence=f"{count_of(hourly, 'message')} more behind every hour, if it lasts",
+            consequence=Phrase(
+                "{messages} more behind every hour, if it lasts",
+                messages=count_of(hourly, "message"),
+            ),
             remedy="look again in a minute: a burst passes; if it lasts, see what Q07 advises",
         )
     ]
@@ -261,7 +282,7 @@ def _listener_finding(case: Case, client_id: str, slow: list[TopicPace]) -> Find
     return Finding(
         rule="Q12",
         severity=Severity.WARN,
-        title=f"the listener of {client_id} takes long",
+        title=Phrase("the listener of {id} takes long", id=client_id),
         evidence=tuple(
             Phrase(
                 "{topic}: {time} for a call, {rate} messages a second",
@@ -271,7 +292,11 @@ def _listener_finding(case: Case, client_id: str, slow: list[TopicPace]) -> Find
             )
             for pace in slow
         ),
-        consequence=f"{describe_queues(queues)}: {case.describe_backlog(queues)}",
+        consequence=Phrase(
+            "{queue}: {state}",
+            queue=describe_queues(queues),
+            state=case.describe_backlog(queues),
+        ),
         remedy=(
             "find what the listener waits for (a database, a remote call, a lock), and give that a "
             "time-out; more threads help where it waits, and not where it computes"

@@ -68,9 +68,9 @@ def find_duplicated_retries(case: Case) -> list[Finding]:
         Finding(
             rule="R04",
             severity=Severity.ERROR if grown > 0 else Severity.WARN,
-            title="messages are sent back for retry by a group with duplicate client ids",
+            title=Phrase("messages are sent back for retry by a group with duplicate client ids"),
             evidence=tuple(evidence),
-            consequence=(
+            consequence=Phrase(
                 "each process of a duplicate id sends a failed message back on its own, so its "
                 "copies double with every round until they reach the dead letter queue"
             ),
@@ -108,12 +108,16 @@ def _duplicate_finding(case: Case, rule: str, found: dict[str, tuple[Seat, ...]]
         evidence.append(
             Phrase("it was not so a moment ago: this may be a member that is reconnecting")
         )
-    where = "of several hosts or containers" if rule == "R01" else "on one host"
-    name = f"client id {next(iter(found))}" if len(found) == 1 else f"{len(found)} client ids"
+    where = Phrase("on one host")
+    if rule == "R01":
+        where = Phrase("of several hosts or containers")
+    name = Phrase("client id {id}", id=next(iter(found)))
+    if len(found) > 1:
+        name = Phrase("{n} client ids", n=f"{len(found)}")
     return Finding(
         rule=rule,
         severity=Severity.WARN if is_new or case.snapshot.is_broadcasting else Severity.ERROR,
-        title=f"{name} in use by several processes {where}",
+        title=Phrase("{name} in use by several processes {where}", name=name, where=where),
         evidence=tuple(evidence),
         consequence=_consequence(case, unowned, double),
         remedy=_REMEDY,
@@ -127,15 +131,26 @@ def _consequence(
     case: Case, unowned: tuple[MessageQueue, ...], double: tuple[MessageQueue, ...]
 ) -> str:
     if case.snapshot.is_broadcasting:
-        return "on one host they share one file of offsets, and each overwrites the other's"
+        return Phrase("on one host they share one file of offsets, and each overwrites the other's")
     parts = []
     if unowned:
         parts.append(
-            f"nobody consumes {describe_queues(unowned)} ({case.describe_backlog(unowned)})"
+            Phrase(
+                "nobody consumes {queues} ({backlog})",
+                queues=describe_queues(unowned),
+                backlog=case.describe_backlog(unowned),
+            )
         )
     if double:
-        parts.append(f"both processes consume {describe_queues(double)}: every message twice")
-    return "; ".join(parts) or "no queue falls to these ids now; that is luck and may change"
+        parts.append(
+            Phrase(
+                "both processes consume {queues}: every message twice",
+                queues=describe_queues(double),
+            )
+        )
+    if not parts:
+        return Phrase("no queue falls to these ids now; that is luck and may change")
+    return Phrase("{parts}", parts=tuple(parts))
 
 
 def _effects(

@@ -36,17 +36,18 @@ def find_topic_tilt(case: Case) -> list[Finding]:
         Finding(
             rule="R15",
             severity=Severity.WARN,
-            title=(
-                f"shares of all topics together differ by "
-                f"{max(loads.values()) - min(loads.values())} queues"
+            title=Phrase(
+                "shares of all topics together differ by {n} queues",
+                n=f"{max(loads.values()) - min(loads.values())}",
             ),
             evidence=tuple(
                 Phrase("{id}: {queues}", id=c, queues=count_of(count, "queue"))
                 for c, count in loads.items()
             ),
-            consequence=(
-                f"strategy {case.snapshot.strategy} divides every topic by itself and gives the "
-                "extra queue of each to the first ids; the last ids have the least to do"
+            consequence=Phrase(
+                "strategy {name} divides every topic by itself and gives the extra queue of each "
+                "to the first ids; the last ids have the least to do",
+                name=case.snapshot.strategy,
             ),
             remedy=(
                 "make the number of queues of each topic a multiple of the number of members, or "
@@ -84,12 +85,14 @@ def find_room_tilt(case: Case) -> list[Finding]:
         Finding(
             rule="R16",
             severity=Severity.WARN,
-            title=f"members of machine room {', '.join(tilted)} have unequal shares",
+            title=Phrase(
+                "members of machine room {rooms} have unequal shares", rooms=", ".join(tilted)
+            ),
             evidence=tuple(
                 Phrase("{id}: {queues}", id=c, queues=count_of(count, "queue"))
                 for c, count in loads.items()
             ),
-            consequence=(
+            consequence=Phrase(
                 "queues of rooms that have no member are divided room by room, and each time the "
                 "first ids get the extra queue; the last ids may never get one"
             ),
@@ -133,11 +136,16 @@ def _lag_finding(
     return Finding(
         rule="R17",
         severity=Severity.WARN,
-        title=f"{count_of(len(hot), 'queue')} of topic {topic} far behind the others",
+        title=Phrase(
+            "{queues} of topic {topic} far behind the others",
+            queues=count_of(len(hot), "queue"),
+            topic=topic,
+        ),
         evidence=tuple(evidence),
-        consequence=(
-            f"{', '.join(owners)} has most of the work while others wait: queues are divided by "
-            "number, never by load"
+        consequence=Phrase(
+            "{ids} has most of the work while others wait: queues are divided by number, never by "
+            "load",
+            ids=", ".join(owners),
         ),
         remedy=(
             "see whether producers pick queues by a key that is not evenly spread, or whether "
@@ -179,7 +187,12 @@ def find_uneven_input(case: Case) -> list[Finding]:
             Finding(
                 rule="Q11",
                 severity=Severity.INFO if flow.is_on_its_way else Severity.WARN,
-                title=f"{share:.0%} of topic {topic.topic} go into {count_of(len(mine), 'queue')}",
+                title=Phrase(
+                    "{share} of topic {topic} go into {queues}",
+                    share=f"{share:.0%}",
+                    topic=topic.topic,
+                    queues=count_of(len(mine), "queue"),
+                ),
                 evidence=(
                     *(
                         Phrase(
@@ -195,9 +208,10 @@ def find_uneven_input(case: Case) -> list[Finding]:
                         rate=f"{whole.produced_per_s:,.1f}",
                     ),
                 ),
-                consequence=(
-                    f"{', '.join(owners) or 'nobody'} does most of the work; a queue has one "
-                    "member, so more members or queues do not help"
+                consequence=Phrase(
+                    "{ids} does most of the work; a queue has one member, so more members or "
+                    "queues do not help",
+                    ids=", ".join(owners) or Phrase("nobody"),
                 ),
                 remedy=(
                     "see how producers choose the queue: a sharding key with few values or one "
@@ -244,12 +258,12 @@ def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Findin
     return Finding(
         rule="R30",
         severity=Severity.WARN,
-        title=f"queue {describe_queues([queue])} stands still",
+        title=Phrase("queue {queue} stands still", queue=describe_queues([queue])),
         evidence=tuple(evidence),
-        consequence=(
-            f"{case.describe_backlog([queue])}: an offset cannot pass a message whose listener "
-            "has not returned, though later messages may be done; they come again if the member "
-            "ends"
+        consequence=Phrase(
+            "{backlog}: an offset cannot pass a message whose listener has not returned, though "
+            "later messages may be done; they come again if the member ends",
+            backlog=case.describe_backlog([queue]),
         ),
         remedy=(
             f"look at the message at offset {progress.committed_offset or 0} and at what the "

@@ -34,7 +34,9 @@ def find_broker_without_members(case: Case) -> list[Finding]:
             Finding(
                 rule="R08",
                 severity=Severity.ERROR,
-                title=f"broker {broker.broker_name} knows no member of the group",
+                title=Phrase(
+                    "broker {broker} knows no member of the group", broker=broker.broker_name
+                ),
                 evidence=(
                     Phrase(
                         "{broker} at {address} lists nobody",
@@ -43,10 +45,11 @@ def find_broker_without_members(case: Case) -> list[Finding]:
                     ),
                     Phrase("other brokers list {ids}", ids=", ".join(sorted(everybody))),
                 ),
-                consequence=(
+                consequence=Phrase(
                     "a member that asks this broker who is in the group gets no answer and keeps "
-                    "the queues it has: what others gave up stays unread "
-                    f"({describe_queues(queues)}: {case.describe_backlog(queues)})"
+                    "the queues it has: what others gave up stays unread ({queues}: {backlog})",
+                    queues=describe_queues(queues),
+                    backlog=case.describe_backlog(queues),
                 ),
                 remedy=_HEARTBEAT_REMEDY,
                 members=tuple(sorted(everybody)),
@@ -69,9 +72,10 @@ def find_member_missing_at_broker(case: Case) -> list[Finding]:
             Finding(
                 rule="R09",
                 severity=Severity.ERROR if disputed else Severity.WARN,
-                title=(
-                    f"{count_of(len(missing), 'member')} of the group missing at broker "
-                    f"{broker.broker_name}"
+                title=Phrase(
+                    "{members} of the group missing at broker {broker}",
+                    members=count_of(len(missing), "member"),
+                    broker=broker.broker_name,
                 ),
                 evidence=(
                     Phrase(
@@ -82,10 +86,11 @@ def find_member_missing_at_broker(case: Case) -> list[Finding]:
                     ),
                     Phrase("missing there: {ids}", ids=", ".join(missing)),
                 ),
-                consequence=(
+                consequence=Phrase(
                     "members compute their shares from different lists, as each asks a broker at "
-                    f"random: {describe_queues(disputed)} may have no owner or two, and "
-                    "members that ask this broker and are missing there give everything up"
+                    "random: {queues} may have no owner or two, and members that ask this broker "
+                    "and are missing there give everything up",
+                    queues=describe_queues(disputed),
                 ),
                 remedy=_HEARTBEAT_REMEDY,
                 members=tuple(missing),
@@ -107,12 +112,16 @@ def find_idle_members(case: Case) -> list[Finding]:
         Finding(
             rule="R14",
             severity=Severity.WARN,
-            title=f"{count_of(len(idle), 'member')} of {len(loads)} without any queue",
+            title=Phrase(
+                "{members} of {n} without any queue",
+                members=count_of(len(idle), "member"),
+                n=f"{len(loads)}",
+            ),
             evidence=(
                 case.describe_size(queue_count, len(loads)),
                 Phrase("idle: {ids}", ids=", ".join(idle)),
             ),
-            consequence="they consume nothing; more members do not make this group faster",
+            consequence=Phrase("they consume nothing; more members do not make this group faster"),
             remedy=(
                 "give the topic at least as many queues as the group has members, or stop the idle "
                 "ones; the listener's threads are another way to consume faster"
@@ -133,7 +142,10 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
         Finding(
             rule="Q09",
             severity=Severity.ERROR,
-            title=f"strategy {', '.join(own)} in a group whose members do not all run SparrowMQ",
+            title=Phrase(
+                "strategy {names} in a group whose members do not all run SparrowMQ",
+                names=", ".join(own),
+            ),
             evidence=tuple(
                 Phrase(
                     "{id} runs another client ({language})",
@@ -142,7 +154,7 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
                 )
                 for seat in others
             ),
-            consequence=(
+            consequence=Phrase(
                 "these members cannot compute by it and use RocketMQ's own: shares overlap, and "
                 "other queues have no owner; the owners shown are of SparrowMQ's arithmetic only"
             ),
@@ -171,12 +183,12 @@ def find_changing_members(case: Case) -> list[Finding]:
         Finding(
             rule="R19",
             severity=Severity.INFO,
-            title="the group is rebalancing right now",
+            title=Phrase("the group is rebalancing right now"),
             evidence=(
                 Phrase("came: {ids}", ids=", ".join(sorted(came)) or Phrase("nobody")),
                 Phrase("went: {ids}", ids=", ".join(sorted(went)) or Phrase("nobody")),
             ),
-            consequence=(
+            consequence=Phrase(
                 "for a moment a queue may have two owners or none, and messages in hand come "
                 "again elsewhere; other findings may be of this moment only"
             ),
@@ -210,12 +222,13 @@ def find_ghosts(case: Case) -> list[Finding]:
             Finding(
                 rule="R28",
                 severity=Severity.ERROR if is_silent else Severity.WARN,
-                title=f"member {client_id} is listed but consumes nothing",
+                title=Phrase("member {id} is listed but consumes nothing", id=client_id),
                 evidence=tuple(evidence),
-                consequence=(
-                    f"{describe_queues(waiting)} stand still ({case.describe_backlog(waiting)}) "
-                    "as long as brokers list it: up to two minutes after its last heartbeat, or "
-                    "as long as the process lives"
+                consequence=Phrase(
+                    "{queues} stand still ({backlog}) as long as brokers list it: up to two "
+                    "minutes after its last heartbeat, or as long as the process lives",
+                    queues=describe_queues(waiting),
+                    backlog=case.describe_backlog(waiting),
                 ),
                 remedy=(
                     "see what the process does (stopped, out of memory, a listener that never "
@@ -246,7 +259,9 @@ def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
             Finding(
                 rule="R03",
                 severity=Severity.ERROR,
-                title=f"members of topic {topic.topic} are connected to another cluster",
+                title=Phrase(
+                    "members of topic {topic} are connected to another cluster", topic=topic.topic
+                ),
                 evidence=(
                     *(
                         _describe_known(server, names)
@@ -258,9 +273,10 @@ def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
                         ids=", ".join(subscribing),
                     ),
                 ),
-                consequence=(
-                    f"{describe_queues(topic.subscribe_queues)} are not consumed by these members: "
-                    "for the cluster that they are connected to, the topic does not exist"
+                consequence=Phrase(
+                    "{queues} are not consumed by these members: for the cluster that they are "
+                    "connected to, the topic does not exist",
+                    queues=describe_queues(topic.subscribe_queues),
                 ),
                 remedy=(
                     "see which name server they are given; a process that uses two clusters needs "
@@ -305,7 +321,11 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                 Finding(
                     rule="R33",
                     severity=Severity.WARN,
-                    title=f"topic {topic.topic} is served by {len(clusters)} clusters",
+                    title=Phrase(
+                        "topic {topic} is served by {n} clusters",
+                        topic=topic.topic,
+                        n=f"{len(clusters)}",
+                    ),
                     evidence=tuple(
                         Phrase(
                             "{broker} is of cluster {cluster}",
@@ -314,7 +334,7 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                         )
                         for at in topic.queues
                     ),
-                    consequence=(
+                    consequence=Phrase(
                         "members share the queues of all of them, and those of a cluster that a "
                         "member cannot reach stay unread"
                     ),
@@ -328,12 +348,12 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                 Finding(
                     rule="R33",
                     severity=Severity.ERROR,
-                    title=f"name servers disagree about topic {topic.topic}",
+                    title=Phrase("name servers disagree about topic {topic}", topic=topic.topic),
                     evidence=tuple(
                         _describe_known(server, names)
                         for server, names in topic.broker_names_by_server
                     ),
-                    consequence=(
+                    consequence=Phrase(
                         "members that ask different name servers divide different queues: some "
                         "have two owners, some none"
                     ),

@@ -56,7 +56,9 @@ def find_churn(case: Case) -> list[Finding]:
         Finding(
             rule="R18",
             severity=Severity.INFO,
-            title=f"one more member would move {mean / count:.0%} of the queues",
+            title=Phrase(
+                "one more member would move {share} of the queues", share=f"{mean / count:.0%}"
+            ),
             evidence=(
                 case.describe_size(count, len(cids)),
                 Phrase(
@@ -66,7 +68,7 @@ def find_churn(case: Case) -> list[Finding]:
                     needed=f"{needed}",
                 ),
             ),
-            consequence=(
+            consequence=Phrase(
                 "whenever a member joins or leaves, most queues pause, and what was in hand and "
                 "not committed is consumed again"
             ),
@@ -104,9 +106,11 @@ def find_reconnects(case: Case) -> list[Finding]:
         Finding(
             rule="R26",
             severity=Severity.WARN if len(evidence) > 1 else Severity.INFO,
-            title=f"{count_of(len(names), 'member')} reconnected between the looks",
+            title=Phrase(
+                "{members} reconnected between the looks", members=count_of(len(names), "member")
+            ),
             evidence=tuple(evidence),
-            consequence=(
+            consequence=Phrase(
                 "brokers notify the whole group of each connection that closes and of each that "
                 "comes, and every member rebalances each time; a client that closes its connection "
                 "upon one late answer keeps the group at it"
@@ -145,9 +149,10 @@ def find_slow_start(case: Case) -> list[Finding]:
         Finding(
             rule="R27",
             severity=Severity.WARN,
-            title=(
-                f"a member takes about {total_ms / 1000:.1f} s to send heartbeats to "
-                f"{count_of(len(brokers), 'broker')}"
+            title=Phrase(
+                "a member takes about {seconds} s to send heartbeats to {brokers}",
+                seconds=f"{total_ms / 1000:.1f}",
+                brokers=count_of(len(brokers), "broker"),
             ),
             evidence=(
                 Phrase(
@@ -164,7 +169,7 @@ def find_slow_start(case: Case) -> list[Finding]:
                     for b in slowest
                 ),
             ),
-            consequence=(
+            consequence=Phrase(
                 "RocketMQ's client sends heartbeats to one broker after another and rebalances "
                 "then: it starts so much later, and a broker that it reaches late may list it too "
                 "late for the others"

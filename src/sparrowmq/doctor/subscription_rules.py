@@ -25,17 +25,24 @@ def find_different_topics(case: Case) -> list[Finding]:
     in_question = frozenset().union(*said.values()) - frozenset.intersection(*said.values())
     unowned = tuple(q for q in case.ownership.unowned if q.topic in in_question)
     at_stake = unowned or [q for q in case.ownership.owners if q.topic in in_question]
-    part = "nobody consumes" if unowned else "some members never consume their share of"
+    part = Phrase("some members never consume their share of")
+    if unowned:
+        part = Phrase("nobody consumes")
     return [
         Finding(
             rule="R05",
             severity=Severity.ERROR,
-            title=f"members subscribe different topics: {', '.join(sorted(in_question))}",
+            title=Phrase(
+                "members subscribe different topics: {topics}",
+                topics=", ".join(sorted(in_question)),
+            ),
             evidence=_spell(said),
-            consequence=(
-                f"{part} {describe_queues(at_stake)} ({case.describe_backlog(at_stake)}), since "
-                "every member gets a share of every topic; brokers refuse pulls for topics that "
-                "the last heartbeat did not name"
+            consequence=Phrase(
+                "{part} {queues} ({backlog}), since every member gets a share of every topic; "
+                "brokers refuse pulls for topics that the last heartbeat did not name",
+                part=part,
+                queues=describe_queues(at_stake),
+                backlog=case.describe_backlog(at_stake),
             ),
             remedy="let all members of a group subscribe the same topics; else use two groups",
             unowned=unowned,
@@ -58,9 +65,9 @@ def find_different_expressions(case: Case) -> list[Finding]:
             Finding(
                 rule="R06",
                 severity=Severity.ERROR,
-                title=f"members want different tags of topic {topic}",
+                title=Phrase("members want different tags of topic {topic}", topic=topic),
                 evidence=_spell(said),
-                consequence=(
+                consequence=Phrase(
                     "a message is filtered by the tags of whoever owns its queue, or of the last "
                     "heartbeat: messages that another member wants are passed over for good"
                 ),
@@ -90,12 +97,15 @@ def find_stale_subscription(case: Case) -> list[Finding]:
                 Finding(
                     rule="R07",
                     severity=Severity.WARN,
-                    title=f"broker {broker.broker_name} holds an older subscription than members",
+                    title=Phrase(
+                        "broker {broker} holds an older subscription than members",
+                        broker=broker.broker_name,
+                    ),
                     evidence=tuple(
                         Phrase("{id}: topic {topic}", id=client_id, topic=topic)
                         for client_id, topic in stale
                     ),
-                    consequence=(
+                    consequence=Phrase(
                         'it refuses pulls as "subscription not latest" (code 25) until the '
                         "member's next heartbeat, 30 s at most"
                     ),
@@ -130,11 +140,13 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
         Finding(
             rule="R12",
             severity=Severity.ERROR,
-            title="a member subscribes nothing and keeps its share",
+            title=Phrase("a member subscribes nothing and keeps its share"),
             evidence=tuple(Phrase("{id} subscribes no topic", id=client_id) for client_id in found),
-            consequence=(
-                "the group counts it, so the queues of its share go to nobody: "
-                f"{describe_queues(share)} ({case.describe_backlog(share)})"
+            consequence=Phrase(
+                "the group counts it, so the queues of its share go to nobody: {queues} "
+                "({backlog})",
+                queues=describe_queues(share),
+                backlog=case.describe_backlog(share),
             ),
             remedy="shut the consumer down instead of unsubscribing its last topic",
             unowned=share,

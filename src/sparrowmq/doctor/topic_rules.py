@@ -35,7 +35,10 @@ def find_ignored_queues(case: Case) -> list[Finding]:
         Finding(
             rule="R10",
             severity=Severity.ERROR,
-            title=f"no member has {count_of(len(ignored), 'queue')} that its share contains",
+            title=Phrase(
+                "no member has {queues} that its share contains",
+                queues=count_of(len(ignored), "queue"),
+            ),
             evidence=tuple(
                 Phrase(
                     "{queue} falls to {ids}",
@@ -44,7 +47,9 @@ def find_ignored_queues(case: Case) -> list[Finding]:
                 )
                 for queue in ignored
             ),
-            consequence=f"nobody consumes them: {case.describe_backlog(ignored)}",
+            consequence=Phrase(
+                "nobody consumes them: {backlog}", backlog=case.describe_backlog(ignored)
+            ),
             remedy=(
                 "members learn of new queues within 30 s and take them within 20 s more; restart "
                 "members that do not (older Go clients never refresh), and see that the strategy "
@@ -79,7 +84,9 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
         Finding(
             rule="R11",
             severity=Severity.WARN,
-            title=f"{count_of(len(new), 'queue')} with messages and no committed offset",
+            title=Phrase(
+                "{queues} with messages and no committed offset", queues=count_of(len(new), "queue")
+            ),
             evidence=(
                 describe_queues(new),
                 Phrase(
@@ -87,9 +94,10 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
                     names=", ".join(sorted(start & _LAST_OFFSETS)),
                 ),
             ),
-            consequence=(
-                "whoever takes such a queue may begin at its end: "
-                f"{count_of(case.lag(new), 'message')} would never be consumed"
+            consequence=Phrase(
+                "whoever takes such a queue may begin at its end: {messages} would never be "
+                "consumed",
+                messages=count_of(case.lag(new), "message"),
             ),
             remedy=(
                 "before adding queues or brokers, start the group with CONSUME_FROM_FIRST_OFFSET "
@@ -109,9 +117,11 @@ def find_different_arithmetic(case: Case) -> list[Finding]:
             Finding(
                 rule="R13",
                 severity=Severity.ERROR,
-                title="members run different strategies",
+                title=Phrase("members run different strategies"),
                 evidence=tuple(f"{client_id}: {name}" for client_id, name in reported.items()),
-                consequence="each computes its share by other rules: queues with no owner or two",
+                consequence=Phrase(
+                    "each computes its share by other rules: queues with no owner or two"
+                ),
                 remedy="set one strategy in all members of the group",
                 members=tuple(reported),
             )
@@ -129,7 +139,9 @@ def find_different_arithmetic(case: Case) -> list[Finding]:
         Finding(
             rule="R13",
             severity=Severity.ERROR,
-            title=f"{count_of(len(double), 'queue')} held by two members at once",
+            title=Phrase(
+                "{queues} held by two members at once", queues=count_of(len(double), "queue")
+            ),
             evidence=tuple(
                 Phrase(
                     "{queue}: {state}",
@@ -146,7 +158,9 @@ def find_different_arithmetic(case: Case) -> list[Finding]:
                 )
                 for holder in holders
             ),
-            consequence=f"{describe_queues(double)}: every message is consumed twice",
+            consequence=Phrase(
+                "{queues}: every message is consumed twice", queues=describe_queues(double)
+            ),
             remedy=(
                 "if it stays for more than 20 s: use the same strategy in all members, and client "
                 "versions whose arithmetic and sort order are Java's"
@@ -165,9 +179,9 @@ def find_broadcast_offsets(case: Case) -> list[Finding]:
         Finding(
             rule="R21",
             severity=Severity.INFO,
-            title="the group is BROADCASTING: every member reads every queue",
+            title=Phrase("the group is BROADCASTING: every member reads every queue"),
             evidence=(count_of(len(case.ownership.seats), "connection"),),
-            consequence=(
+            consequence=Phrase(
                 "offsets lie in a file at each member (under its client id), so no broker can say "
                 "how far it is; without that file a member starts anew"
             ),
@@ -191,15 +205,18 @@ def find_unlocked_queues(case: Case) -> list[Finding]:
         Finding(
             rule="R22",
             severity=Severity.WARN,
-            title=f"{count_of(len(waiting), 'queue')} of an ordered consumer not locked",
+            title=Phrase(
+                "{queues} of an ordered consumer not locked", queues=count_of(len(waiting), "queue")
+            ),
             evidence=tuple(
                 Phrase("{queue} at {id}", queue=describe_queues([q]), id=owner)
                 for q, owner in waiting.items()
             ),
-            consequence=(
-                f"{case.describe_backlog(waiting)}: an ordered consumer reads nothing without "
-                "the broker's lock; one whose owner died lasts up to 60 s, and Java clients up to "
-                "4.9.4 notice a new lock up to 20 s late"
+            consequence=Phrase(
+                "{backlog}: an ordered consumer reads nothing without the broker's lock; one whose "
+                "owner died lasts up to 60 s, and Java clients up to 4.9.4 notice a new lock up to "
+                "20 s late",
+                backlog=case.describe_backlog(waiting),
             ),
             remedy="look again in a minute; if it stays, see who else holds the queue (R01, R13)",
             members=tuple(dict.fromkeys(waiting.values())),
@@ -218,9 +235,9 @@ def find_ordered_broadcast(case: Case) -> list[Finding]:
         Finding(
             rule="R25",
             severity=Severity.ERROR,
-            title="an ordered listener in a BROADCASTING group",
+            title=Phrase("an ordered listener in a BROADCASTING group"),
             evidence=tuple(Phrase("{id} consumes in order", id=client_id) for client_id in found),
-            consequence=(
+            consequence=Phrase(
                 "Java clients ask for the broker's lock on each queue, which one member at a time "
                 "has, and may never read a queue that they did not lock: messages reach some "
                 "members only, or none"
@@ -239,8 +256,10 @@ def find_pop_consumers(case: Case) -> list[Finding]:
         Finding(
             rule="R32",
             severity=Severity.INFO,
-            title="the group consumes by POP: brokers assign queues",
-            consequence="owners shown here are those of a group that pulls; they do not apply",
+            title=Phrase("the group consumes by POP: brokers assign queues"),
+            consequence=Phrase(
+                "owners shown here are those of a group that pulls; they do not apply"
+            ),
             remedy="",
         )
     ]
@@ -263,16 +282,19 @@ def find_surplus_queues(case: Case) -> list[Finding]:
             Finding(
                 rule="Q01",
                 severity=Severity.ERROR,
-                title=f"topic {topic.topic} takes messages in queues that nobody may read",
+                title=Phrase(
+                    "topic {topic} takes messages in queues that nobody may read", topic=topic.topic
+                ),
                 evidence=tuple(
                     f"{at.broker_name}: readQueueNums {at.read_count}, writeQueueNums "
                     f"{at.write_count}"
                     for at in topic.queues
                     if at.read_count < at.write_count
                 ),
-                consequence=(
-                    f"no member ever gets {describe_queues(surplus)}"
-                    + (f"; {count_of(stored, 'message')} were stored there" if stored else "")
+                consequence=Phrase(
+                    "no member ever gets {queues}; {messages} were stored there",
+                    queues=describe_queues(surplus),
+                    messages=count_of(stored, "message"),
                 ),
                 remedy=(
                     "raise readQueueNums to writeQueueNums; to shrink a topic, lower "
@@ -293,8 +315,11 @@ def find_unreadable_topics(case: Case) -> list[Finding]:
                 Finding(
                     rule="Q02",
                     severity=Severity.ERROR,
-                    title=f"no name server knows topic {topic.topic}, which the group subscribes",
-                    consequence="nothing of it is consumed",
+                    title=Phrase(
+                        "no name server knows topic {topic}, which the group subscribes",
+                        topic=topic.topic,
+                    ),
+                    consequence=Phrase("nothing of it is consumed"),
                     remedy="create the topic, or correct its name or the name server's address",
                 )
             )
@@ -304,12 +329,12 @@ def find_unreadable_topics(case: Case) -> list[Finding]:
                 Finding(
                     rule="Q02",
                     severity=Severity.ERROR,
-                    title=f"topic {topic.topic} cannot be read at every broker",
+                    title=Phrase("topic {topic} cannot be read at every broker", topic=topic.topic),
                     evidence=tuple(
                         Phrase("{broker} gives no read permission", broker=at.broker_name)
                         for at in shut
                     ),
-                    consequence="its queues there are given to nobody, whatever they hold",
+                    consequence=Phrase("its queues there are given to nobody, whatever they hold"),
                     remedy="set the topic's permission to 6 (read and write) at these brokers",
                 )
             )
@@ -322,9 +347,9 @@ def find_unreachable_brokers(case: Case) -> list[Finding]:
         Finding(
             rule="Q03",
             severity=Severity.ERROR,
-            title=f"broker {broker.broker_name} does not answer",
+            title=Phrase("broker {broker} does not answer", broker=broker.broker_name),
             evidence=(f"{broker.address}: {broker.failure}",),
-            consequence="if members cannot reach it either, its queues stand still",
+            consequence=Phrase("if members cannot reach it either, its queues stand still"),
             remedy="see whether it runs and can be reached by the address it registered",
         )
         for broker in case.snapshot.last.brokers
@@ -341,16 +366,16 @@ def find_group_without_members(case: Case) -> list[Finding]:
         Finding(
             rule="Q04",
             severity=Severity.ERROR if case.lag(queues) else Severity.WARN,
-            title="nobody is connected for this group",
+            title=Phrase("nobody is connected for this group"),
             evidence=(
                 Phrase(
                     "asked {brokers}", brokers=count_of(len(case.snapshot.last.brokers), "broker")
                 ),
             ),
             consequence=(
-                f"nothing is consumed: {case.describe_backlog(queues)}"
+                Phrase("nothing is consumed: {backlog}", backlog=case.describe_backlog(queues))
                 if case.lag(queues)
-                else "all that has come is consumed; what comes now is not"
+                else Phrase("all that has come is consumed; what comes now is not")
             ),
             remedy="start its consumers; if they run, see which name server and group they use",
             unowned=tuple(queues),
@@ -366,8 +391,11 @@ def find_unknown_strategy(case: Case) -> list[Finding]:
         Finding(
             rule="Q05",
             severity=Severity.INFO,
-            title=f"strategy {case.snapshot.strategy} depends on settings that no member reports",
-            consequence="owners are known only of members that report what they hold",
+            title=Phrase(
+                "strategy {name} depends on settings that no member reports",
+                name=case.snapshot.strategy,
+            ),
+            consequence=Phrase("owners are known only of members that report what they hold"),
             remedy="compare the settings of all members by hand",
         )
     ]
