@@ -48,7 +48,11 @@ CLIENT = ROOT / "src/sparrowmq/client"
 PAGE = ROOT / "docs/reference/settings.md"
 METRICS_PAGE = ROOT / "docs/reference/metrics.md"
 COMMANDS_PAGE = ROOT / "docs/reference/command-line.md"
-SPEED_PAGES = ROOT / "docs/explanation/speed.md", ROOT / "docs/explanation/spark-speed.md"
+SPEED_PAGES = [
+    ROOT / f"docs/explanation/{name}{language}.md"
+    for name in ("speed", "spark-speed")
+    for language in ("", ".zh")
+]
 RUFF = Path(sys.executable).with_name("ruff")
 
 FACES = {
