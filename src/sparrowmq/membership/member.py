@@ -36,6 +36,7 @@ from sparrowmq.membership.actions import (
     Heartbeat,
     Leave,
     OffsetCorrected,
+    Pull,
     QueueLost,
     Rebalance,
     RefreshRoutes,
@@ -553,6 +554,13 @@ class GroupMember:
                 now_ms=now_ms,
                 is_cut=is_cut,
             )
+
+    def next_pull(self, queue: MessageQueue, epoch: int, now_ms: int) -> Pull | None:
+        """Return the queue's next pull if it is due now, without waiting for `due`."""
+        owned = self._find(queue, epoch)
+        if owned is None or self.is_suspended:
+            return None
+        return owned.begin_pull(now_ms, self._config.flow)
 
     def pull_moved(
         self, queue: MessageQueue, epoch: int, *, offset: int, corrected_offset: int, now_ms: int

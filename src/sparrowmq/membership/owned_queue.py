@@ -211,8 +211,8 @@ class OwnedQueue:
             self._collect_commit(now_ms, actions)
             if self.calls.begin_assign(now_ms):
                 actions.append(CallOnAssign(self.queue, self.epoch))
-            if flow is not None:
-                self._collect_pull(now_ms, actions, flow)
+            if flow is not None and (pull := self.begin_pull(now_ms, flow)) is not None:
+                actions.append(pull)
             if not self.backs.are_settled:
                 self._collect_backs(now_ms, actions)
                 self.backs.retry(now_ms)
@@ -252,18 +252,20 @@ class OwnedQueue:
         elif not self._unlock.is_under_way(now_ms):
             self._move(QueueEvent.UNLOCKED)
 
-    def _collect_pull(self, now_ms: int, actions: list[Action], flow: FlowLimits) -> None:
+    def begin_pull(self, now_ms: int, flow: FlowLimits) -> Pull | None:
+        """Return the next pull if it is due and there is room; it then counts as under way."""
         process_queue = self.process_queue
-        if not self._pull.may_begin(now_ms):
-            return
+        is_ours = self.state is QueueState.CONSUMING and not self.lease.is_fenced(now_ms)
+        if not is_ours or not self._pull.may_begin(now_ms):
+            return None
         process_queue.mark_pull(now_ms)
         in_order = self.in_order is not None
         if process_queue.flow_control(flow, in_order=in_order) is not None:
             # Every completed delivery collects again, so no timer is needed.
-            return
+            return None
         assert process_queue.pull_offset is not None
         self._pull.begin(now_ms)
-        actions.append(Pull(self.queue, self.epoch, process_queue.pull_offset))
+        return Pull(self.queue, self.epoch, process_queue.pull_offset)
 
     def _collect_backs(self, now_ms: int, actions: list[Action]) -> None:
         for messages, delay_level in self.backs.begin(now_ms):
@@ -341,9 +343,11 @@ class OwnedQueue:
             candidates += self.backs.retries_due_ms
             if self.in_order is not None and self.in_order.resume_ms > now_ms:
                 candidates.append(self.in_order.resume_ms)
-            # After a failure the retry is due later than the repetition.
-            again_ms = now_ms if self._is_dirty() else self._commit_again_ms
-            candidates.append(max(self._commit.next_due_ms(now_ms), again_ms))
+            commit_due_ms = self._commit.next_due_ms(now_ms)
+            if commit_due_ms <= now_ms and not self._is_dirty():
+                # Looked at only then: what is consumed meanwhile makes the offset dirty.
+                commit_due_ms = max(commit_due_ms, self._commit_again_ms)
+            candidates.append(commit_due_ms)
         elif self.is_draining:
             waits_ms = [self._deadline_ms, self._commit.due_ms]
             if self.lease.until_ms is not None:

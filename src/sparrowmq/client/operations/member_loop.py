@@ -298,19 +298,23 @@ def _rebalance(subscriber: Subscriber, _: Rebalance) -> Operation[None]:
 
 
 def _pull(subscriber: Subscriber, action: Pull) -> Operation[None]:
-    queue, epoch, offset = action
-    member = subscriber.member
-    try:
-        yield from _pull_once(subscriber, action)
-    except SparrowError as error:
-        now_ms: int = yield Now()
-        if isinstance(error, BrokerError) and error.code in _REGISTRATION_CODES:
-            # A restarted broker knows no member for a moment.
-            member.registration_missing(now_ms)
-        else:
-            subscriber.report(RequestFailed("pull", queue, error))
-        member.pull_failed(queue, epoch, offset=offset, now_ms=now_ms)
-    subscriber.wake.set()
+    """Pull, and go on as long as the queue's next pull is due at once."""
+    following: Pull | None = action
+    while following is not None:
+        queue, epoch, offset = following
+        member = subscriber.member
+        try:
+            now_ms = yield from _pull_once(subscriber, following)
+        except SparrowError as error:
+            now_ms = yield Now()
+            if isinstance(error, BrokerError) and error.code in _REGISTRATION_CODES:
+                # A restarted broker knows no member for a moment.
+                member.registration_missing(now_ms)
+            else:
+                subscriber.report(RequestFailed("pull", queue, error))
+            member.pull_failed(queue, epoch, offset=offset, now_ms=now_ms)
+        subscriber.wake.set()
+        following = member.next_pull(queue, epoch, now_ms)
 
 
 def _wait_for_turn(subscriber: Subscriber) -> Operation[None]:
@@ -321,7 +325,8 @@ def _wait_for_turn(subscriber: Subscriber) -> Operation[None]:
         now_ms = yield Now()
 
 
-def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
+def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[int]:
+    """Pull once and report the answer to the member; return the time of that."""
     queue, epoch, offset = action
     config, member = subscriber.config, subscriber.member
     subscription = subscriber.subscriptions.get(queue.topic)
@@ -346,7 +351,7 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
         now_ms: int = yield Now()
         corrected = corrected_offset(offset, result)
         member.pull_moved(queue, epoch, offset=offset, corrected_offset=corrected, now_ms=now_ms)
-        return
+        return now_ms
     messages, next_offset, is_cut = yield from read_answer(
         subscriber,
         queue,
@@ -375,6 +380,7 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[None]:
         now_ms=now_ms,
         is_cut=is_cut,
     )
+    return now_ms
 
 
 def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
