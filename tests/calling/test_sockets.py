@@ -9,7 +9,10 @@ import socket
 import pytest
 
 from sparrowmq.calling.sockets import (
+    RECEIVE_BYTES,
+    RECEIVE_BYTES_MAX,
     Candidate,
+    SocketWire,
     begin_connect,
     end_connect,
     is_quick,
@@ -69,3 +72,22 @@ def test_connection_is_made_without_waiting() -> None:
 
             assert listening.getsockname() == sock.getpeername()
             assert 0.0 == sock.gettimeout()
+
+
+def test_more_is_received_at_once_while_much_comes() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * RECEIVE_BYTES)
+        far.sendall(bytes(3 * RECEIVE_BYTES))
+        wire = SocketWire(near)
+
+        sizes = []
+        for _ in range(2):
+            sizes.append(len(wire.receive() or b""))
+        far.sendall(b"little")
+        sizes.append(len(wire.receive() or b""))
+        far.sendall(bytes(2 * RECEIVE_BYTES))
+        sizes.append(len(wire.receive() or b""))
+
+    assert [RECEIVE_BYTES, 2 * RECEIVE_BYTES, 6, RECEIVE_BYTES] == sizes
+    assert RECEIVE_BYTES_MAX > 2 * RECEIVE_BYTES

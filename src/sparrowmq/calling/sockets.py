@@ -23,8 +23,10 @@ from sparrowmq.calling.tls import TlsSession
 # hour.
 UNACKNOWLEDGED_MS_MAX = 30_000
 
-# Bytes asked from the kernel in one call.
+# Bytes asked from the kernel in one call, and after a call that gave as many: a large frame then
+# comes in fewer steps. Not always so many, for the allocator asks the kernel for each such buffer.
 RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES_MAX = 1024 * 1024
 
 # Frames given to the kernel in one call; Linux takes 1,024.
 BUFFERS_PER_CALL = 64
@@ -113,12 +115,13 @@ def _error_of(code: int) -> OSError:
 class SocketWire:
     """The `Wire` over a non-blocking socket."""
 
-    __slots__ = ("_size", "_unsent", "is_blocked", "sock")
+    __slots__ = ("_receive_bytes", "_size", "_unsent", "is_blocked", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._unsent: deque[bytes | memoryview] = deque()
         self._size = 0
+        self._receive_bytes = RECEIVE_BYTES
         # Whether the kernel did not take all bytes, so that the socket must become writable first.
         self.is_blocked = False
 
@@ -159,7 +162,10 @@ class SocketWire:
 
         Raises: OSError; BlockingIOError if no bytes have come.
         """
-        return self.sock.recv(RECEIVE_BYTES) or None
+        data = self.sock.recv(self._receive_bytes)
+        is_full = len(data) >= RECEIVE_BYTES
+        self._receive_bytes = RECEIVE_BYTES_MAX if is_full else RECEIVE_BYTES
+        return data or None
 
     def _forget(self, sent: int) -> None:
         """Drop the first `sent` bytes."""

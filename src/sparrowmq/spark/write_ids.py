@@ -10,8 +10,10 @@ Short rows are hashed as a matrix, all rows of a batch by one multiplication. A 
 words w1, w2, ... of 32 bits, the last word filled up with zeros; w0 is the number of bytes. Each of
 the four digits of the hash is the upper half of (f0 w0 + f1 w1 + ...) mod 2**64. Each digit has its
 own factors f, which are derived from the task's prefix. Two different rows share one digit with a
-probability of 2**-31, and all four with 2**-124. Longer rows are hashed by SHA-1, which costs no
-more for them. The hash must never change: a micro-batch may be repeated after an upgrade.
+probability of 2**-31, and all four with 2**-124. That holds for rows that do not depend on the
+prefix: somebody who knows the prefix beforehand can make two rows with one hash. Longer rows are
+hashed by SHA-1, which costs no more for them. The hash must never change: a micro-batch may be
+repeated after an upgrade.
 Source: Lemire and Kaser, Strongly universal string hashing is fast, 2014, section 3.
 """
 
