@@ -73,20 +73,20 @@ WORDS = (
         "threads\nthat share one overlap on the same connections. A `PushConsumer` has one thread "
         "for its I/O, and\nits listener runs in a bounded pool.\n",
     ),
-    (r"\n\nThe synchronous face, `\w+\.py`, is made of this file by `make generate`\.", ""),
-    (r" A\n\s+coroutine function runs on the loop, a plain function in a thread\.", ""),
+    (r"\n\nThe synchronous face, `\w+\.py`, is generated from this file by `make generate`\.", ""),
     (
         r"calls at once\. A coroutine function runs on the loop, a plain\n"
         r"\s+function in a thread\.",
         "threads at once.",
     ),
+    (r" A\s+coroutine\s+function\s+runs\s+on\s+the\s+loop, a plain function in a thread\.", ""),
     ("The asyncio face", "The synchronous face"),
     ("each method awaits one operation on an asyncio driver", "each method runs one operation"),
     ("each method awaits one operation", "each method runs one operation"),
     ("Tasks may share", "Threads may share"),
     ("One task polls", "One thread polls"),
     ("another task polls", "another thread polls"),
-    ("in a task of its own", "in a thread of its own"),
+    ("in a separate task", "in a separate thread"),
     (r"async_driver\b", "blocking_driver"),
     (r"\bAsyncDriver\b", "BlockingDriver"),
     (r"\btask_host\b", "thread_host"),

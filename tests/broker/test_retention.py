@@ -161,7 +161,7 @@ def test_a_consumer_that_comes_late_goes_on_at_what_is_kept(
 
     assert list(range(got[0], 90)) == got
     assert 60 < got[0] < 90
-    expected = f"has no offset 1 any more, as its messages expired; going on at {got[0]}"
+    expected = f"has no offset 1 any more, because its messages expired; continuing at {got[0]}"
     assert expected in caplog.text
 
 

@@ -142,7 +142,7 @@ def test_messages_are_delivered_until_the_times_allowed_are_used_up(
 
     assert [0, 1, 2] == times
     assert [b"poison"] == [letter.body for letter in dead_letters()]
-    (line,) = [line for line in caplog.messages if "are dead letters in" in line]
+    (line,) = [line for line in caplog.messages if "are now dead letters in" in line]
     assert f"after 3 deliveries: {sent[0].msg_id} of {topic};" in line
     failures = [line for line in caplog.messages if "the listener failed" in line]
     assert (["to be delivered again"] * 2 + ["to be kept as dead letters"] if raises else []) == [

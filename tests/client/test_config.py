@@ -129,7 +129,7 @@ def test_unknown_setting_is_refused_with_the_nearest(kind: str, name: str, words
 def test_values_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="pull_timeout_ms is 9000; it must be more than"):
         CLIENTS["PushConsumer"](pull_timeout_ms=9_000)
-    with pytest.raises(ConfigError, match="compress_level is 10; ZLIB has 1 to 9"):
+    with pytest.raises(ConfigError, match="compress_level is 10; ZLIB has the levels 1 to 9"):
         CLIENTS["Producer"](compress_level=10)
 
 
@@ -161,7 +161,7 @@ def test_keys_reach_the_driver_and_show_nowhere(kind: str) -> None:
         ({"access_key": "me"}, "access_key is given without secret_key"),
         ({"secret_key": "s3cret"}, "secret_key is given without access_key"),
         ({"security_token": "s3cret"}, "security_token is given without access_key"),
-        ({"access_key": "me", "secret_key": b"s3cret"}, "secret_key is no str"),
+        ({"access_key": "me", "secret_key": b"s3cret"}, "secret_key must be a str"),
     ],
 )
 def test_half_of_a_key_is_refused_without_showing_it(keys: dict[str, Any], words: str) -> None:
@@ -181,5 +181,5 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         assert ("10.0.0.1:9876", "10.0.0.2:9876") == admin._directory.name_servers.addresses
         assert ("127.0.0.1:1",) == producer._publisher.name_servers.addresses
     monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
-    with pytest.raises(ConfigError, match="'nonsense' is no address"):
+    with pytest.raises(ConfigError, match="'nonsense' is not an address"):
         Admin()

@@ -88,7 +88,7 @@ def test_beginning_at_the_end_of_a_full_topic_is_one_line(
 
     (record,) = caplog.records
     assert "begun_at_end" == vars(record)["event"]
-    assert "CONSUME_FROM_FIRST_OFFSET begins with it" in record.getMessage()
+    assert "CONSUME_FROM_FIRST_OFFSET begins with those" in record.getMessage()
 
 
 def test_consumer_that_is_dropped_without_close_says_so(

@@ -276,7 +276,7 @@ HOSTILE_ROUTES = {
     "2^31-1 queues to write": (route_with(writeQueueNums=2**31 - 1), "2147483647 queues"),
     "2^31-1 queues to read": (route_with(readQueueNums=2**31 - 1), "2147483647 queues"),
     "one queue too many": (route_with(readQueueNums=QUEUES_MAX + 1), "a topic has at most 65536"),
-    "less than none": (route_with(writeQueueNums=-5), "less than no queues"),
+    "less than none": (route_with(writeQueueNums=-5), "a negative number of queues"),
     "many in order": (
         route_of(orderTopicConf="broker-a:65000;broker-b:65000"),
         "130000 queues",

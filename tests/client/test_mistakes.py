@@ -72,8 +72,8 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"listener": Handler()}, "must be a function of (messages, context)"),
     ({"listener": lambda message: None}, "cannot be called as (messages, context)"),
     ({"listener": generator_listener}, "a function with `yield`"),
-    ({"listener": coroutine_listener}, "take the consumer of the same name with Async"),
-    ({"listener": CoroutineHandler()}, "take the consumer of the same name with Async"),
+    ({"listener": coroutine_listener}, "use the consumer whose name begins with Async"),
+    ({"listener": CoroutineHandler()}, "use the consumer whose name begins with Async"),
     ({"listener": functools.partial(coroutine_listener)}, "with Async"),
     ({"on_assign": coroutine_listener}, "on_assign is the coroutine function"),
     ({"on_revoke": lambda: None}, "on_revoke is"),
@@ -178,7 +178,7 @@ def test_plain_function_that_returns_a_coroutine_is_named_in_the_log(
     ) as consumer:
         consumer.subscribe("T")
         consumer.start()
-        wait_until("the line", lambda: "which nobody awaits" in caplog.text)
+        wait_until("the line", lambda: "which is never awaited" in caplog.text)
 
 
 # --- subscriptions ----------------------------------------------------------------------------
@@ -316,8 +316,8 @@ def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> Non
     [
         (lambda p: p.send("text"), "'text' is no Message: give Message(topic, body)"),
         (lambda p: p.send(b"bytes"), "is no Message"),
-        (lambda p: p.send(MESSAGE_EXT), "make a new Message of its topic, body and tags"),
-        (lambda p: p.send([Message("T", b"x")]), "send_batch sends several"),
+        (lambda p: p.send(MESSAGE_EXT), "make a new Message from its topic, body and tags"),
+        (lambda p: p.send([Message("T", b"x")]), "use send_batch for several messages"),
         (lambda p: p.send_oneway("text"), "is no Message"),
         (lambda p: p.select_queue("text"), "is no Message"),
         (lambda p: p.send_batch(Message("T", b"x")), "is no list of messages"),

@@ -78,7 +78,7 @@ def test_dead_letter_is_logged_though_the_listener_failed_with_it_a_moment_ago(
     again, kept, dead = caplog.messages
     assert "to be delivered again" in again
     assert "to be kept as dead letters" in kept
-    assert "are dead letters in %DLQ%GID_x now" in dead
+    assert "are now dead letters in %DLQ%GID_x" in dead
     assert "after 3 deliveries: ID7 of T;" in dead
     assert {logging.WARNING} == {entry.levelno for entry in caplog.records}
 

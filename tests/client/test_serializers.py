@@ -73,7 +73,7 @@ def test_body_of_another_type_is_an_error_that_names_the_message(kind: Any) -> N
             serializer.read(arrived(body))
         words = f"message ID7 of topic 'T' at offset 7 of queue 3 holds no {kind.__name__}: "
         assert str(caught.value).startswith(words)
-        assert "make it a dead letter" in str(caught.value)
+        assert "make the message a dead letter" in str(caught.value)
 
 
 def test_what_cannot_be_written_or_read_is_a_usage_error() -> None:

@@ -1,7 +1,7 @@
-"""Checks of what users pass: a mistake is said where it is made, not by what comes of it. Pure.
+"""Checks of users' arguments, so that an error names the mistake and not its consequence. Pure.
 
-Without them a text that stands where a constant belongs would choose another behaviour without a
-word, and a function that cannot be called would make a dead letter of every message.
+Without these checks a text in place of a constant would silently choose another behaviour, and a
+listener that cannot be called would turn every message into a dead letter.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def check_kind(name: str, value: object, kind: type | UnionType) -> None:
 def check_function(
     name: str, function: object, arguments: tuple[str, ...], *, is_async: bool
 ) -> None:
-    """Raise a ConfigError unless a user's function can be called so.
+    """Raise a ConfigError unless a user's function can be called with these arguments.
 
     Args:
-        arguments: what it will be called with, by name.
-        is_async: whether it may be a coroutine function.
+        arguments: the arguments of the call, by name.
+        is_async: whether a coroutine function is allowed.
     """
     called = f"({', '.join(arguments)})"
     if not callable(function):
@@ -50,18 +50,19 @@ def check_function(
     bare = _bare(function)
     if inspect.isgeneratorfunction(bare) or inspect.isasyncgenfunction(bare):
         raise ConfigError(
-            f"{name} is {function!r}, a function with `yield`, which is not run when it is called; "
-            f"give one that returns"
+            f"{name} is {function!r}, a function with `yield`, whose call runs nothing; give a "
+            "function without `yield`"
         )
     if not is_async and is_coroutine_function(function):
         raise ConfigError(
-            f"{name} is the coroutine function {function!r}, but this consumer calls functions in "
-            f"threads: give a plain function, or take the consumer of the same name with Async"
+            f"{name} is the coroutine function {function!r}, but this consumer calls plain "
+            "functions in threads; give a plain function, or use the consumer whose name begins "
+            "with Async"
         )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # Some functions in C have no signature.
+        # Some functions written in C have no signature.
         return
     try:
         signature.bind(*arguments)
@@ -72,12 +73,12 @@ def check_function(
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """Return whether what a call of the function returns is to be awaited."""
+    """Return whether the result of a call must be awaited."""
     return inspect.iscoroutinefunction(_bare(function))
 
 
 def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function whose code is run when an object is called."""
+    """Return the function that runs when an object is called."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or isinstance(function, type):
@@ -87,19 +88,19 @@ def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_message(message: Message) -> None:
-    """Raise a UsageError unless this is a message to send."""
+    """Raise a UsageError unless this is a `Message`."""
     if isinstance(message, Message):
         return
     hint = "give Message(topic, body)"
     if isinstance(message, MessageExt):
-        hint = "a MessageExt came from a queue; make a new Message of its topic, body and tags"
+        hint = "a MessageExt was received; make a new Message from its topic, body and tags"
     elif isinstance(message, list | tuple):
-        hint = "send_batch sends several"
+        hint = "use send_batch for several messages"
     raise UsageError(f"{_short(message)} is no Message: {hint}")
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Raise a UsageError unless these are messages to send."""
+    """Raise a UsageError unless this is a list of messages."""
     if not isinstance(messages, Sequence):
         raise UsageError(f"{_short(messages)} is no list of messages; give a list")
     if {*map(type, messages)} != {Message}:
@@ -108,7 +109,7 @@ def check_messages(messages: Sequence[Message]) -> None:
 
 
 def check_queue(queue: MessageQueue) -> MessageQueue:
-    """Return a queue unchanged. Raises: UsageError if it is none."""
+    """Return a queue unchanged. Raises: UsageError if it is no MessageQueue."""
     if not isinstance(queue, MessageQueue):
         raise UsageError(
             f"{_short(queue)} is no queue; give a MessageQueue, such as fetch_publish_queues, "
@@ -118,29 +119,29 @@ def check_queue(queue: MessageQueue) -> MessageQueue:
 
 
 def check_queues(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
-    """Return queues. Raises: UsageError for what is none."""
+    """Return the queues as a tuple. Raises: UsageError unless each is a MessageQueue."""
     if isinstance(queues, MessageQueue) or not isinstance(queues, Iterable):
         raise UsageError(f"{_short(queues)} is no list of queues; give a list")
     return tuple(map(check_queue, queues))
 
 
 def check_offset(offset: int) -> int:
-    """Return an offset unchanged. Raises: UsageError if no queue can have it."""
+    """Return an offset unchanged. Raises: UsageError unless it is a whole number from 0 on."""
     if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
         raise UsageError(f"offset is {offset!r}; it must be a whole number from 0 on")
     return offset
 
 
 def refuse_awaitable(name: str, value: object) -> None:
-    """Raise a UsageError for what a function returned if somebody had to await it."""
+    """Raise a UsageError if a user's plain function returned an awaitable."""
     if not inspect.isawaitable(value):
         return
     if inspect.iscoroutine(value):
-        # Nobody will: it would be reported as forgotten.
+        # Closed, because Python warns of a coroutine that was never awaited.
         value.close()
     raise UsageError(
-        f"{name} returned {_short(value)}, which nobody awaits: give a coroutine function itself "
-        f"to a consumer of the asyncio face, not a plain function that calls one"
+        f"{name} returned {_short(value)}, which is never awaited; give the coroutine function "
+        "itself to a consumer whose name begins with Async, not a plain function that calls it"
     )
 
 

@@ -1,4 +1,4 @@
-"""Put a client's state together from what a user gives; both faces begin here."""
+"""Make a client's state from the user's arguments; both faces begin here."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 
 # MixAll.NAMESRV_ADDR_ENV, MixAll.java.
 NAMESRV_ADDR = "NAMESRV_ADDR"
-# How long closing a producer waits for brokers to take note.
+# How long closing a producer waits for brokers to unregister it.
 LEAVE_TIMEOUT_MS = 1_000
-# How long closing a consumer waits beyond the drain for its last commits and for leaving; and of
-# that, what is left for its connections and threads to end.
+# How long closing a consumer waits beyond the drain for its last commits and for leaving. A part of
+# that time is left for its connections and threads to end.
 CLOSE_MARGIN_MS = 8_000
 DRIVER_CLOSE_MS = 1_000
 # TraceConstants.GROUP_NAME_PREFIX, and the patience of AsyncTraceDispatcher's sends.
@@ -71,7 +71,7 @@ RESTART_S = 1.0
 
 
 def find_name_servers(name_server: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the addresses given, or else those in the environment. Raises: ConfigError."""
+    """Return the given addresses, or those of the environment. Raises: ConfigError."""
     if name_server is None:
         name_server = os.environ.get(NAMESRV_ADDR)
     if name_server is None:
@@ -117,14 +117,14 @@ def make_coordinator(
     """
     check_function("check", check, ("message",), is_async=is_async)
     publisher = make_publisher(group, name_server=name_server, **settings)
-    # It registers at all brokers by itself, and not only at those that it sends to.
+    # A transactional producer registers at all brokers, not only at those that it sends to.
     publisher.heartbeat_due_ms = NEVER_MS
     log = NoticeLog(publisher.config.group, "producer group")
     return Coordinator(publisher=publisher, check=check, report=log.report)
 
 
 def _made(group: str, settings: Mapping[str, object], client_id: str) -> dict[str, Any]:
-    """Return the fields of a producer's or consumer's configuration that are no settings."""
+    """Return the fields of a configuration that are no settings."""
     client = take(ClientConfig, settings)
     namespace = check_namespace(client.namespace)
     return {
@@ -142,7 +142,7 @@ def _make_tracer(
     client_ip: str | None,
     kind: str,
 ) -> Tracer | None:
-    """Make what reports a client's messages, over that client's connections, if it is wanted."""
+    """Make the tracer of a client's messages, over that client's connections, if trace is on."""
     if not config.trace:
         return None
     trace_group = f"{TRACE_GROUP_PREFIX}-{config.group}-{kind}"[:GROUP_LENGTH_MAX]
@@ -153,7 +153,7 @@ def _make_tracer(
         name_servers=name_servers,
         ids=make_id_generator(client_ip),
         selector=QueueSelector(random_start),
-        # Brokers need not know it.
+        # Brokers need not know this producer.
         heartbeat_due_ms=NEVER_MS,
     )
     return Tracer(publisher=publisher, group=config.group)
@@ -216,7 +216,7 @@ def _make_subscriber(
 
 
 def _retry_subscription(config: ConsumerConfig) -> dict[str, SubscriptionData]:
-    """Return what a push consumer subscribes by itself."""
+    """Return the subscriptions that a push consumer adds by itself."""
     is_polled = config.consume_type is ConsumeType.CONSUME_ACTIVELY
     if is_polled or config.message_model is MessageModel.BROADCASTING:
         return {}
@@ -227,10 +227,10 @@ def _retry_subscription(config: ConsumerConfig) -> dict[str, SubscriptionData]:
 def check_functions(
     listener: AsyncListener | AsyncOrderlyListener, callbacks: RebalanceCallbacks, *, is_async: bool
 ) -> None:
-    """Raise a ConfigError unless a user's functions can be called with what they will get.
+    """Raise a ConfigError unless a user's functions can be called with their arguments.
 
     Args:
-        is_async: whether they may be coroutine functions.
+        is_async: whether coroutine functions are allowed.
     """
     check_function("listener", listener, ("messages", "context"), is_async=is_async)
     for name, function in callbacks._asdict().items():
@@ -270,7 +270,7 @@ def make_lite_pull(
 
 
 def _find_local_store(config: ConsumerConfig) -> LocalOffsets | None:
-    """Return where a BROADCASTING consumer keeps its offsets; None for others."""
+    """Return the offset file of a BROADCASTING consumer; None for others."""
     if config.message_model is not MessageModel.BROADCASTING:
         return None
     directory = config.local_offset_dir
@@ -283,12 +283,12 @@ def _no_listener(*_: object) -> None:
 
 
 def suspend(subscriber: Subscriber) -> None:
-    """Begin no pull and no call of the listener. On the driver's thread."""
+    """Stop beginning pulls and calls of the listener. On the driver's thread."""
     subscriber.member.is_suspended = True
 
 
 def resume(subscriber: Subscriber) -> None:
-    """Go on after `suspend`. On the driver's thread."""
+    """Begin pulls and calls again after `suspend`. On the driver's thread."""
     subscriber.member.is_suspended = False
     subscriber.wake.set()
 
@@ -317,7 +317,7 @@ def remove_subscription(subscriber: Subscriber, topic: str) -> None:
 
 
 def give_up(subscriber: Subscriber) -> None:
-    """Have the loop end at once, whatever is under way. On the driver's thread."""
+    """End the loop at once, whatever is under way. On the driver's thread."""
     subscriber.member.left()
     subscriber.wake.set()
 
@@ -325,7 +325,7 @@ def give_up(subscriber: Subscriber) -> None:
 def check_start(subscriber: Subscriber) -> None:
     """Raise a ConfigError if the strategy CONFIG names queues of a topic that is not subscribed.
 
-    Such a queue would be consumed by nobody, and nothing would say why.
+    No member would consume such a queue, and no error would show it.
     """
     strategy, retry = subscriber.strategy, subscriber.retry_topic
     subscribed = sorted(topic for topic in subscriber.subscriptions if topic != retry)
@@ -337,7 +337,7 @@ def check_start(subscriber: Subscriber) -> None:
         raise ConfigError(
             f"consumer group {subscriber.config.group}: strategy CONFIG gives queues of "
             f"{', '.join(unknown)}, but only {', '.join(subscribed)} is subscribed; subscribe "
-            f"these topics too before start, or correct the topics of the queues"
+            "these topics before start, or correct the topics of the queues"
         )
 
 

@@ -1,6 +1,6 @@
-"""What clients are configured with: frozen, checked once, passed in.
+"""The configuration of clients: frozen, checked once, passed in.
 
-A field that has a row is a setting of users. Names and defaults are those of RocketMQ's
+A field with a row is a user's setting. Names and defaults are those of RocketMQ's
 DefaultMQProducer, DefaultMQPushConsumer and ClientConfig where a comment says nothing else.
 """
 
@@ -49,7 +49,7 @@ _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What every client has."""
+    """The fields of every client."""
 
     namespace: str | None = setting(
         None,
@@ -60,15 +60,15 @@ class ClientConfig:
     )
     tls: ssl.SSLContext | None = setting(
         None,
-        "connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as "
-        '`ssl.create_default_context(cafile="ca.pem")`; None connects without',
+        "connect to name servers and brokers by TLS: an `ssl.SSLContext`, such as "
+        '`ssl.create_default_context(cafile="ca.pem")`; None connects without TLS',
         kind=object,
         source="useTLS",
     )
     access_key: str | None = setting(
         None,
-        "the account at brokers with access control; every request is signed with its "
-        "secret; None signs nothing",
+        "the access key of the account at brokers with access control, with whose secret every "
+        "request is signed; None signs nothing",
         kind=str,
         source="accessKey",
     )
@@ -77,7 +77,7 @@ class ClientConfig:
     )
     security_token: str | None = setting(
         None,
-        "the token of temporary keys",
+        "the security token of temporary keys",
         kind=str,
         source="securityToken",
         is_secret=True,
@@ -95,7 +95,7 @@ class ClientConfig:
 
     @property
     def credentials(self) -> Credentials | None:
-        """Who signs requests."""
+        """The credentials that sign requests."""
         if self.access_key is None or self.secret_key is None:
             return None
         return Credentials(
@@ -107,26 +107,25 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityConfig:
-    """What the client id of a producer or consumer is made of."""
+    """The parts of the client id of a producer or consumer."""
 
     client_ip: str | None = setting(
         None,
-        "the address in the client id; None finds this machine's",
+        "the address in the client id; None takes this machine's",
         kind=str,
         source="clientIP",
     )
     instance_name: str | None = setting(
         None,
-        "the instance in the client id; None makes one that is unique",
+        "the instance in the client id; None makes a unique one",
         kind=str,
         source="instanceName",
     )
     unit_name: str | None = setting(None, "the unit in the client id", kind=str, source="unitName")
     client_id_rule: ClientIdRule = setting(
         ClientIdRule.V4_9,
-        "how missing parts of the client id are made: V4_9 makes ids unique; V4_7 "
-        "makes the same id in containers that share an address, for demonstrations of "
-        "that failure",
+        "the rule for missing parts of the client id: V4_9 makes ids unique; V4_7 makes equal "
+        "ids in containers that share an address, to demonstrate that failure",
     )
 
     def __post_init__(self) -> None:
@@ -135,18 +134,18 @@ class IdentityConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTimes:
-    """How long a producer or consumer waits, and how often it looks again."""
+    """The time limits and periods of a producer or consumer."""
 
     invoke_timeout_ms: int = setting(
         3_000,
-        "the time limit of a request that has no limit of its own",
+        "the time limit of a request without a limit of its own",
         low=1,
         high=_HOUR_MS,
         unit="ms",
     )
     route_refresh_ms: int = setting(
         30_000,
-        "the time between two requests for the routes",
+        "the time between two requests for a topic's route",
         low=100,
         high=_HOUR_MS,
         unit="ms",
@@ -155,8 +154,8 @@ class ClientTimes:
     # Differs from RocketMQ: Java waits for the next poll.
     route_retry_max_ms: int = setting(
         30_000,
-        "the longest pause between two requests for the route of a missing topic; the "
-        "first pause is 250 ms, and each is twice the one before",
+        "the longest pause between two requests for the route of a missing topic; the first "
+        "pause is 250 ms, and each next pause is twice as long",
         low=250,
         high=_HOUR_MS,
         unit="ms",
@@ -177,19 +176,19 @@ class ClientTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SightConfig:
-    """Who sees what a producer or consumer does."""
+    """The observers of a producer or consumer."""
 
     tracer_provider: TracerProvider | None = setting(
         None,
-        "make OpenTelemetry spans by this provider, such as "
-        "`opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs "
-        "the extra `opentelemetry`; None makes none",
+        "the OpenTelemetry provider of spans, such as "
+        "`opentelemetry.trace.get_tracer_provider()`; messages carry the context; needs the "
+        "extra `opentelemetry`; None makes no spans",
         kind=object,
     )
     metrics_registry: CollectorRegistry | None = setting(
         None,
-        "show the client's series in this registry, such as `prometheus_client.REGISTRY`; needs "
-        "the extra `prometheus`; None shows none",
+        "the Prometheus registry of the client's metrics, such as `prometheus_client.REGISTRY`; "
+        "needs the extra `prometheus`; None registers none",
         kind=object,
     )
 
@@ -203,7 +202,7 @@ class ProducerConfig:
 
     Args:
         group: the producer group.
-        client_id: how brokers name this producer.
+        client_id: the producer's name at brokers.
         namespace: of the topics that users name; `group` has it already.
         client: see `ClientConfig`.
         times: see `ClientTimes`.
@@ -213,7 +212,7 @@ class ProducerConfig:
     client_id: str
     send_timeout_ms: int = setting(
         3_000,
-        "the time limit of a send, with all its attempts",
+        "the time limit of a send with all its attempts",
         low=1,
         high=_HOUR_MS,
         unit="ms",
@@ -221,15 +220,15 @@ class ProducerConfig:
     )
     retry_times: int = setting(
         2,
-        "how often a failed send is tried again",
+        "the number of further attempts after a failed one",
         low=0,
         high=100,
         source="retryTimesWhenSendFailed",
     )
     avoid_slow_brokers: bool = setting(
         False,
-        "send to a broker that answers late, or not at all, only while no other is there: for 30 s "
-        "after 550 ms, up to 10 min after 15 s or no answer",
+        "avoid a broker that answers late or not at all while there is another: for 30 s after "
+        "an answer in 550 ms, up to 10 min after 15 s or no answer",
         source="sendLatencyFaultEnable",
     )
     body_bytes_max: int = setting(
@@ -264,7 +263,7 @@ class ProducerConfig:
     )
     template_topic: str = setting(
         AUTO_CREATE_TOPIC_KEY_TOPIC,
-        "the topic whose queues are the model for a topic that the first send creates",
+        "the template topic, whose queues are the model for a topic that the first send creates",
         source="createTopicKey",
     )
     template_queues_max: int = setting(
@@ -276,14 +275,13 @@ class ProducerConfig:
     )
     trace: bool = setting(
         False,
-        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; "
-        "reports go beside the traffic, and those beyond the buffer, or without a "
-        "broker, are dropped",
+        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; reports "
+        "never delay messages: when the buffer is full or no broker takes them, they are dropped",
         source="enableMsgTrace",
     )
     linger_ms: int = setting(
         10,
-        "how long a message of `send_nowait` waits for others to go with it",
+        "how long a message of `send_nowait` waits for others of its batch",
         low=0,
         high=30_000,
         unit="ms",
@@ -291,8 +289,8 @@ class ProducerConfig:
     )
     batch_bytes_max: int = setting(
         32 * 1024,
-        "bodies in one batch of `send_nowait`, at most, unless one is larger; a character of a "
-        "property counts as 4",
+        "the most bytes of bodies in one batch of `send_nowait`, unless one body is larger; a "
+        "character of a property counts as 4 bytes",
         low=1,
         high=2 * 1024 * 1024,
         unit="bytes",
@@ -300,14 +298,14 @@ class ProducerConfig:
     )
     batch_count_max: int = setting(
         BATCH_COUNT_MAX,
-        "messages in one batch of `send_nowait`, at most",
+        "the most messages in one batch of `send_nowait`",
         low=1,
         high=BATCH_COUNT_MAX,
         unit="messages",
     )
     buffer_bytes_max: int = setting(
         32 * 1024 * 1024,
-        "bodies that may wait to be sent after `send_nowait`",
+        "the most bytes of bodies that wait to be sent after `send_nowait`",
         low=1,
         high=2**31 - 1,
         unit="bytes",
@@ -320,11 +318,14 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         check_group(self.group)
         if self.group == DEFAULT_PRODUCER_GROUP:
-            raise ConfigError(f"the producer group must not be {DEFAULT_PRODUCER_GROUP}; name one")
+            raise ConfigError(
+                f"the producer group must not be {DEFAULT_PRODUCER_GROUP}; choose another name"
+            )
         check_settings(self)
         if self.compress_level > 9 and self.compress_type is not CompressionType.ZSTD:
             raise ConfigError(
-                f"compress_level is {self.compress_level}; {self.compress_type.name} has 1 to 9"
+                f"compress_level is {self.compress_level}; {self.compress_type.name} has the "
+                "levels 1 to 9"
             )
         missing = find_missing_package(self.compress_type)
         if missing is not None:
@@ -338,8 +339,9 @@ class ConsumerConfig:
 
     Args:
         group: the consumer group.
-        client_id: the name that distinguishes the members of the group.
-        consume_type: CONSUME_ACTIVELY for one that polls; each pull says then what it subscribes.
+        client_id: the member's name in the group.
+        consume_type: CONSUME_ACTIVELY for a consumer that polls; each pull then carries its
+            subscription.
         namespace: of the topics that users name; `group` has it already.
         client: see `ClientConfig`.
         times: see `ClientTimes`.
@@ -349,7 +351,7 @@ class ConsumerConfig:
     client_id: str
     strategy: StrategyChoice = setting(
         "AVG",
-        "how the group's queues are divided: a name, a strategy, or a function; every "
+        "the strategy that divides the group's queues: a name, a strategy, or a function; every "
         "member of the group must use the same one",
         kind=object,
         source="allocateMessageQueueStrategy",
@@ -362,7 +364,7 @@ class ConsumerConfig:
     )
     local_offset_dir: Path | str | None = setting(
         None,
-        "the directory of that file, below the client id; None: `~/.rocketmq_offsets`",
+        "the directory of a BROADCASTING member's offset file; None: `~/.rocketmq_offsets`",
         kind=object,
         source="rocketmq.client.localOffsetStoreDir",
     )
@@ -374,7 +376,7 @@ class ConsumerConfig:
     )
     consume_from_where: ConsumeFromWhere = setting(
         ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        "where to begin in a queue without a committed offset",
+        "the start in a queue without a committed offset",
         source="consumeFromWhere",
     )
     consume_timestamp_ms: int | None = setting(
@@ -386,7 +388,7 @@ class ConsumerConfig:
         kind=int,
         source="consumeTimestamp",
     )
-    # Differs from RocketMQ, whose members lose what is sent there before they notice the queue.
+    # Differs from RocketMQ, whose members lose messages sent before they notice the queue.
     added_queues_from_first: bool = setting(
         True,
         "begin at the first message in queues that are added to a topic while it is consumed, "
@@ -394,8 +396,8 @@ class ConsumerConfig:
     )
     messages_per_s_max: int | None = setting(
         None,
-        "pull so many messages a second at most, on average; the messages of one pull come at "
-        "once. None: no limit",
+        "the most messages a second to pull, on average; the messages of one pull come together. "
+        "None: no limit",
         low=1,
         high=1_000_000,
         unit="messages/s",
@@ -404,7 +406,7 @@ class ConsumerConfig:
     # Java's clients allow 1-1024 for both; Apache's brokers cut a pull to what they allow.
     pull_batch_size: int = setting(
         32,
-        "messages that one pull asks for, at most",
+        "the most messages that one pull asks for",
         low=1,
         high=2048,
         unit="messages",
@@ -412,7 +414,7 @@ class ConsumerConfig:
     )
     consume_message_batch_max_size: int = setting(
         1,
-        "messages that the listener gets at once, at most",
+        "the most messages in one call of the listener",
         low=1,
         high=2048,
         unit="messages",
@@ -421,7 +423,7 @@ class ConsumerConfig:
     )
     pull_suspend_ms: int = setting(
         15_000,
-        "how long a broker may hold a pull that finds nothing",
+        "how long a broker may hold a pull that finds no message",
         low=0,
         high=30_000,
         unit="ms",
@@ -446,26 +448,26 @@ class ConsumerConfig:
         only=PUSH,
         source="consumeThreadMin",
     )
-    # It goes before the group's own number at the broker.
+    # This number overrides the group's number at the broker.
     max_reconsume_times: int | None = setting(
         None,
-        "how often a message comes again before it is a dead letter; None means 16 times and, in "
-        "order, for ever",
+        "how often a failed message is delivered again before it becomes a dead letter; None "
+        "means 16 times and, in order, without end",
         low=0,
         high=2**31 - 1,
         kind=int,
         only=PUSH,
         source="maxReconsumeTimes",
     )
-    # Differs from RocketMQ, which loses it and what follows it in the same answer.
+    # Differs from RocketMQ, which loses the message and those after it in the same answer.
     unreadable_policy: UnreadablePolicy = setting(
         UnreadablePolicy.STOP,
-        "what becomes of a message whose body cannot be read: its queue stops there, or the "
-        "message is skipped, or goes to the group's dead letters",
+        "the treatment of a message whose body cannot be read: its queue stops there, or the "
+        "message is skipped, or it goes to the group's dead letters",
     )
     pull_threshold_for_queue: int = setting(
         1_000,
-        "messages of a queue that may wait for the listener; pulling pauses above",
+        "the most messages of a queue that wait for the listener before pulling pauses",
         low=1,
         high=65_535,
         unit="messages",
@@ -473,7 +475,7 @@ class ConsumerConfig:
     )
     pull_threshold_size_for_queue: int = setting(
         100,
-        "bodies of a queue that may wait for the listener; pulling pauses above",
+        "the most MiB of a queue's bodies that wait for the listener before pulling pauses",
         low=1,
         high=1024,
         unit="MiB",
@@ -481,7 +483,7 @@ class ConsumerConfig:
     )
     consume_concurrently_max_span: int = setting(
         2_000,
-        "the most offsets between a queue's first and last waiting message; pulling pauses above",
+        "the most offsets between a queue's first and last waiting message before pulling pauses",
         low=1,
         high=65_535,
         unit="offsets",
@@ -489,9 +491,8 @@ class ConsumerConfig:
     )
     consume_timeout_ms: int = setting(
         15 * _MINUTE_MS,
-        "how long a call of the listener may run before its messages are sent back, "
-        "to be consumed by another call or member; in order the queue waits for the "
-        "call instead",
+        "how long a call of the listener may run before its messages are sent back to be "
+        "delivered again; with `orderly` the queue waits for the call instead",
         low=1_000,
         high=_DAY_MS,
         unit="ms",
@@ -500,7 +501,7 @@ class ConsumerConfig:
     )
     drain_timeout_ms: int = setting(
         10_000,
-        "how long a queue that is given up waits for listeners that run, or for the next poll; at "
+        "how long a queue that is given up waits for running listeners, or for the next poll; at "
         "most 3 s with `auto_commit=False`",
         low=0,
         high=600_000,
@@ -508,12 +509,12 @@ class ConsumerConfig:
     )
     auto_commit: bool = setting(
         True,
-        "commit finished messages every `commit_interval_ms`; False leaves committing to `commit`",
+        "commit finished messages every `commit_interval_ms`; False commits only on `commit`",
         only=LITE_PULL,
         source="autoCommit",
     )
-    # Differs from RocketMQ: 1 s, not 5 s, and each commit is answered, so that a late one never
-    # follows the last.
+    # Differs from RocketMQ: 1 s, not 5 s, and each commit is answered, so that a late commit never
+    # overtakes the last.
     commit_interval_ms: int = setting(
         1_000,
         "the longest time between two commits of a queue; a member with few queues "
@@ -525,7 +526,7 @@ class ConsumerConfig:
     )
     rebalance_interval_ms: int = setting(
         20_000,
-        "the time between two rebalances while no notice comes",
+        "the time between two rebalances without a notice from a broker",
         low=100,
         high=600_000,
         unit="ms",
@@ -533,9 +534,8 @@ class ConsumerConfig:
     )
     trace: bool = setting(
         False,
-        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; "
-        "reports go beside the traffic, and those beyond the buffer, or without a "
-        "broker, are dropped",
+        "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; reports "
+        "never delay messages: when the buffer is full or no broker takes them, they are dropped",
         only=PUSH,
         source="enableMsgTrace",
     )
@@ -546,7 +546,7 @@ class ConsumerConfig:
 
     @property
     def flow(self) -> FlowLimits:
-        """How much one queue may hold before pulling pauses."""
+        """The limits of one queue above which pulling pauses."""
         return FlowLimits(
             count_max=self.pull_threshold_for_queue,
             size_mib_max=self.pull_threshold_size_for_queue,
@@ -556,7 +556,9 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         check_group(self.group)
         if self.group == DEFAULT_CONSUMER_GROUP:
-            raise ConfigError(f"the consumer group must not be {DEFAULT_CONSUMER_GROUP}; name one")
+            raise ConfigError(
+                f"the consumer group must not be {DEFAULT_CONSUMER_GROUP}; choose another name"
+            )
         check_settings(self)
         if self.pull_timeout_ms <= self.pull_suspend_ms:
             raise ConfigError(
@@ -575,7 +577,7 @@ class ConsumerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """How an administrator asks."""
+    """The configuration of an administrator."""
 
     timeout_ms: int = setting(
         3_000,

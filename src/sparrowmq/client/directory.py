@@ -1,4 +1,4 @@
-"""Where brokers are: what an administrator's operations share."""
+"""The addresses of a cluster, which an administrator's operations share."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Directory:
     name_servers: NameServers
     routes: RouteCache = field(default_factory=RouteCache)
     timeout_ms: int = 3_000
-    # Of the topics and groups that users name.
+    # The namespace of the topics and groups that users name.
     namespace: Namespace = NO_NAMESPACE
     client: ClientConfig = field(default_factory=ClientConfig)
 
 
 class QueueLag(NamedTuple):
-    """How far a group is in one queue.
+    """The offsets and lag of a group in one queue.
 
-    `committed_offset` is None where the group has committed nothing; `lag` then counts every
-    message that the queue has.
+    `committed_offset` is None if the group has committed nothing; `lag` then counts every message
+    of the queue.
     """
 
     queue: MessageQueue

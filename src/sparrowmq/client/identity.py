@@ -1,6 +1,6 @@
-"""Who this client is: its address, its instance, and what makes its message ids unique.
+"""The identity of a client: its address, its instance, and the unique part of its message ids.
 
-Everything is read anew for each client, so that a client made after a fork is another one.
+Each client reads everything anew, so that a client made after a fork has its own identity.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def make_client_id(identity: IdentityConfig, message_model: MessageModel | None 
     """Return the id of a new client.
 
     Args:
-        identity: what the user gave of it. 4.9's rules keep ids apart, also in containers that
-            share an address; 4.7's do not, and are there to show it.
+        identity: the parts that the user gave. The rules of 4.9 keep ids unique, also in containers
+            that share an address; those of 4.7 demonstrate equal ids.
         message_model: a consumer's; None for a producer.
     """
     rule = identity.client_id_rule
@@ -48,7 +48,7 @@ def make_id_generator(client_ip: str | None = None) -> UniqIdGenerator:
     try:
         ip = ip_address(text.strip("[]").partition("%")[0]).packed
     except ValueError:
-        # The user gave a name in the place of an address; any four bytes serve.
+        # The user gave a name in place of an address; any four bytes serve.
         ip = random.randbytes(4)
     return UniqIdGenerator(
         ip,
@@ -59,5 +59,5 @@ def make_id_generator(client_ip: str | None = None) -> UniqIdGenerator:
 
 
 def random_start() -> int:
-    """Return where a round robin begins."""
+    """Return a random start of a round robin."""
     return random.randrange(1 << 20)

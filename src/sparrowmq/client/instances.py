@@ -1,13 +1,13 @@
-"""What the clients of one process share, and which of its consumers exclude each other.
+"""The instances that clients of one process share, and the conflicts between its consumers.
 
-RocketMQ's client instance is a process's own: one per client id. Clients with equal ids and name
-servers share its connections and threads, and one heartbeat names all their groups. With default
-settings ids are unique, and every client has an instance to itself.
+In RocketMQ a process has one client instance for each client id. Clients with equal ids and name
+servers share its connections and threads, and one heartbeat names all their groups. By default ids
+are unique, and every client has its own instance.
 
-Two members of a group under one client id take the same queues and leave others to nobody; within
-a process that is refused. So are members of one group that subscribe different things, of which a
-broker keeps only what it heard last. What another process does is seen in the broker's list,
-and the doctor reports it.
+Two members of a group under one client id consume the same queues, and no member consumes the
+others; within a process this is refused. Members of one group with different subscriptions are
+refused too, because a broker keeps only the last one. For other processes the doctor reports both
+from the broker's list.
 
 Source: MQClientManager.java, MQClientInstance.java.
 """
@@ -79,9 +79,10 @@ class ClientInstances:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget everything: in a process that was forked, its parent's clients do not run."""
+        """Forget everything: in a forked process the parent's clients do not run."""
         self._lock = threading.Lock()
-        # Weak: a client that was never closed must not bar others once it is gone.
+        # Weak references: a client that was never closed must not block others after it is
+        # collected.
         self._instances: WeakValueDictionary[Hashable, ClientInstance[Any]] = WeakValueDictionary()
         self._running: WeakSet[Subscriber] = WeakSet()
 
@@ -97,8 +98,8 @@ class ClientInstances:
         """Return the instance of a client id at these name servers; end the use with `close`.
 
         Args:
-            scope: those of equal scope share; of one scope are only drivers of one kind.
-            client: those that connect or sign otherwise do not share.
+            scope: only clients of equal scope share; a scope has drivers of one kind.
+            client: only clients that connect and sign alike share.
         """
         key = (client_id, frozenset(addresses), scope, client.tls, client.credentials)
         with self._lock:
@@ -110,16 +111,16 @@ class ClientInstances:
             return instance
 
     def close(self, instance: ClientInstance[D]) -> bool:
-        """End the use of an instance; True if it was the last, and its driver is to be closed."""
+        """End a use of an instance; return True after the last use: then close its driver."""
         with self._lock:
             instance.user_count -= 1
             return not instance.user_count
 
     def register(self, subscriber: Subscriber, instance: ClientInstance[D]) -> None:
-        """Take note that a consumer starts on an instance.
+        """Record that a consumer starts on an instance.
 
-        Raises: UsageError if one of its group runs under its client id; ConfigError if one of its
-        group subscribes something else.
+        Raises: UsageError if a consumer of its group runs under its client id; ConfigError if a
+        consumer of its group has other subscriptions.
         """
         with self._lock:
             for other in self._running:
@@ -131,9 +132,10 @@ class ClientInstances:
             instance.consumers[subscriber.config.group] = subscriber
 
     def register_coordinator(self, coordinator: Coordinator, instance: ClientInstance[D]) -> None:
-        """Take note that a transactional producer starts on an instance.
+        """Record that a transactional producer starts on an instance.
 
-        Raises: UsageError if one of its group runs there: questions could go to either.
+        Raises: UsageError if a transactional producer of its group runs there: a broker's question
+        could reach either.
         """
         config = coordinator.publisher.config
         with self._lock:
@@ -146,12 +148,12 @@ class ClientInstances:
             instance.coordinators[config.group] = coordinator
 
     def unregister_coordinator(self, coordinator: Coordinator, instance: ClientInstance[D]) -> None:
-        """Take note that a transactional producer has ended."""
+        """Record that a transactional producer has ended."""
         with self._lock:
             del instance.coordinators[coordinator.publisher.config.group]
 
     def unregister(self, subscriber: Subscriber) -> None:
-        """Take note that a consumer has ended."""
+        """Record that a consumer has ended."""
         with self._lock:
             self._running.discard(subscriber)
             subscriber.companions.pop(subscriber.config.group, None)
@@ -168,28 +170,28 @@ def _check_id(subscriber: Subscriber, other: Subscriber) -> None:
     if config.client_id == other.config.client_id:
         raise UsageError(
             f"consumer group {config.group} has a consumer with client id {config.client_id} in "
-            f"this process already. Members that share an id consume the same queues, and other "
-            f"queues are consumed by nobody. Give each its own instance_name (the default of "
+            "this process already. Members that share an id consume the same queues, and nobody "
+            "consumes the other queues. Give each its own instance_name (the default of "
             f"CLUSTERING is unique), or another group, or close the first"
         )
 
 
 def _check_subscriptions(subscriber: Subscriber, other: Subscriber) -> None:
     ours, theirs = _expressions(subscriber), _expressions(other)
-    # Without any, a consumer subscribes later, or has its queues assigned by hand.
+    # A consumer without subscriptions subscribes later, or gets its queues by `assign`.
     if ours and theirs and ours != theirs:
         group = subscriber.config.group
         raise ConfigError(
             f"consumer group {group}: this consumer ({subscriber.config.client_id}) subscribes "
             f"{_text(ours)}, but {other.config.client_id} of the same group in this process "
-            f"subscribes {_text(theirs)}. A broker keeps one subscription for a group, the last "
-            f"it heard, so each would miss messages. Subscribe the same topics and expressions in "
+            f"subscribes {_text(theirs)}. A broker keeps only the last subscription of a group, so "
+            "each would miss messages. Subscribe the same topics and expressions in "
             f"all consumers of a group, or give this one a group of its own"
         )
 
 
 def _expressions(subscriber: Subscriber) -> dict[str, tuple[str, frozenset[str] | str]]:
-    """Return what is subscribed by topic, so that equal expressions are equal."""
+    """Return the subscriptions by topic in a form in which equal expressions compare equal."""
     if subscriber.is_assigned:
         return {}
     return {

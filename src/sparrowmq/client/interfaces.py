@@ -1,7 +1,7 @@
-"""The addresses of this machine's network interfaces, as the client id's rules want them.
+"""The addresses of this machine's network interfaces, for the rules of the client id.
 
-On Linux from the kernel: SIOCGIFCONF lists the IPv4 addresses with their interfaces,
-/proc/net/if_inet6 those of IPv6. Elsewhere from the host name.
+On Linux they come from the kernel: SIOCGIFCONF lists the IPv4 addresses with their interfaces,
+/proc/net/if_inet6 the IPv6 addresses. On other systems they come from the host name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NET_CLASS = Path("/sys/class/net")
 
 
 def list_interface_addresses() -> list[InterfaceAddress]:
-    """Return every address of every interface; of the host name where the system lists none."""
+    """Return every address of every interface, or those of the host name if none is listed."""
     if sys.platform != "linux":
         return _host_name_addresses()
     try:

@@ -1,17 +1,17 @@
-"""How a consumer's listener is called: by how many tasks, how fast of late, and whether all hang.
+"""The calls of a consumer's listener: their tasks, their recent pace, and calls that hang.
 
-Pure. Which calls are under way is in the member's book (`membership/deliveries.py`).
+Pure. `membership/deliveries.py` records the calls that are under way.
 
-Calls wait here for a task to make them. A task takes one after the other for a moment (`CallEach`),
-since handing a call to a thread and its outcome back takes longer than many a call. A listener that
-is quick keeps one task busy, and calls are handed out ahead of it; for any other there are as many
-tasks as calls, so that they run side by side. If a quick listener turns out slow, the calls that
-wait go back to the member after `PATIENCE_MS`, and have tasks of their own when they come again
-(benchmarks/against_apache.py: drain, a listener by 1).
+Calls wait here for a task to make them. For a moment a task makes one call after another
+(`CallEach`), since passing a call to a thread and its outcome back often takes longer than the
+call. A listener that is quick keeps one task busy, and calls are handed out ahead of it; for any
+other there are as many tasks as calls, so that they run concurrently. If a quick listener turns out
+slow, the calls that wait go back to the member after `PATIENCE_MS`, and have tasks of their own
+when they come again (benchmarks/against_apache.py: drain, a listener by 1).
 
-A call that runs too long has its messages sent back, but keeps its thread. Once every thread is
-kept so, nothing is consumed any more although the member is alive and listed, which nobody sees
-from outside; `ListenersStuck` says it.
+The messages of a call that runs too long are sent back, but the call keeps its thread. Once such
+calls keep every thread, the member is alive and listed but consumes nothing. Only `ListenersStuck`
+shows this.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ListenersStuck(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How calls for one topic went of late: their mean time, and messages a second by outcome."""
+    """The recent calls for one topic: their mean time, and messages a second by outcome."""
 
     mean_ms: float = 0.0
     done_per_s: float = 0.0
@@ -59,7 +59,7 @@ class Pace(NamedTuple):
 
 @dataclass(slots=True)
 class _Tally:
-    """What ended in one minute of the clock."""
+    """The calls that ended in one minute of the clock."""
 
     minute: int
     calls: int = 0
@@ -69,7 +69,7 @@ class _Tally:
 
 
 class Handed(msgspec.Struct, frozen=True, gc=False):
-    """A delivery as the listener gets it: messages as users see them, and the call's context."""
+    """A delivery to the listener: the messages under users' names, and the call's context."""
 
     delivery: Deliver
     messages: tuple[MessageExt, ...]
@@ -78,11 +78,11 @@ class Handed(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class ListenerCalls:
-    """The listener's calls that wait, the tasks that make them, and how calls went of late."""
+    """The waiting calls of the listener, the tasks that make calls, and the recent pace."""
 
-    # Arguments and what they stand for; threads take them from the left.
+    # The arguments of each call and its delivery; threads take them from the left.
     waiting: deque[tuple[tuple[list[MessageExt], object], Handed]] = field(default_factory=deque)
-    # How calls ended; threads put it to the right.
+    # The outcomes of calls; threads append them on the right.
     returned: deque[Returned] = field(default_factory=deque)
     _task_count: int = 0
     # When the newest task began.
@@ -94,11 +94,11 @@ class ListenerCalls:
 
     @property
     def ahead_max(self) -> int:
-        """How many calls may wait beyond those for which there is a task."""
+        """The number of calls that may wait beyond those that have a task."""
         return AHEAD_MAX if self._is_quick else 0
 
     def take_back(self, now_ms: int, *, is_suspended: bool) -> Iterator[Deliver]:
-        """Give back calls that have not begun and must not, or wait too long for their turn."""
+        """Give back waiting calls that must not begin any more or have waited too long."""
         if self._is_quick and self._task_count and now_ms - self._task_begun_ms >= PATIENCE_MS:
             self._is_quick = False
         if is_suspended or (not self._is_quick and len(self.waiting) > self._task_count):
@@ -111,7 +111,7 @@ class ListenerCalls:
         """Return how many tasks are to begin now; each then counts until `task_ended`.
 
         Args:
-            call_count: how many calls are under way, those that wait included.
+            call_count: the number of calls under way, waiting calls included.
             task_count_max: how many calls may run at once.
         """
         wanted = 1 if self._is_quick else min(call_count, task_count_max)
@@ -123,7 +123,7 @@ class ListenerCalls:
         return count
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Return when patience ends, None where nothing waits for that.
+        """Return the instant at which patience with waiting calls ends, None if no call waits.
 
         Calls may have returned by then which their task, kept by the next, cannot report.
         """
@@ -135,7 +135,7 @@ class ListenerCalls:
         self._task_count -= 1
 
     def take_returned(self) -> list[Returned]:
-        """Return how calls have ended since the last time."""
+        """Return the outcomes of calls since the last `take_returned`."""
         count = len(self.returned)
         taken = [self.returned.popleft() for _ in range(count)]
         self._judge(taken)
@@ -165,7 +165,7 @@ class ListenerCalls:
         newest.failed += failed
 
     def pace(self, topic: str, now_ms: int) -> Pace:
-        """Return how calls for a topic went in this minute of the clock and the one before."""
+        """Return the pace of calls for a topic in this minute of the clock and the one before."""
         minute = now_ms // MINUTE_MS
         recent = [t for t in self._tallies.get(topic, ()) if t.minute >= minute - 1]
         calls = sum(tally.calls for tally in recent)

@@ -1,4 +1,4 @@
-"""What a lite pull consumer knows beside its membership: messages on their way to the user.
+"""The state of a lite pull consumer beside its membership: the messages on their way to the user.
 
 The group-member machine delivers as to a listener, but a delivery becomes a *parcel* that waits
 in the inbox until the user asks. Two threads may be at work, and each has its part:
@@ -8,7 +8,7 @@ in the inbox until the user asks. Two threads may be at work, and each has its p
 - the user's, which polls, goes through `in_hand` without a driver call: it only moves the counts
   `given` and `done` of a parcel forward. So iterating costs a change of threads once per parcel.
 
-What was given counts as done when the next message is asked for (or by `end`), never earlier.
+A message counts as done when the user asks for the next one (or by `end`), never earlier.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from sparrowmq.membership.member import GroupMember
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.namespace import Namespace
 
-# Messages of one queue that the polling thread takes at once: what is given up of a queue that
-# moves is at most one message that is being worked on, whatever this is.
+# Messages of one queue that the polling thread takes at once. Whatever this number is, a queue that
+# moves leaves at most one message in work behind.
 PARCEL_MESSAGES_MAX = 16
-# Polls have no bound in number or time: what is not asked for waits in the inbox.
+# Polls have no bound in number or time: messages that nobody asked for wait in the inbox.
 DELIVERIES_MAX = 1 << 30
 UNLIMITED_MS = 1 << 60
 
 
 class PullResult(NamedTuple):
-    """The answer to a pull by hand: its status, the messages, and where the next begins."""
+    """The answer to a pull by hand: its status, the messages, and the offset of the next pull."""
 
     status: PullStatus
     messages: list[MessageExt]
@@ -54,17 +54,17 @@ class PullResult(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """Messages of one queue, how many the user was given, and how many of those are done."""
+    """Messages of one queue: how many were given to the user, and how many of those are done."""
 
     delivery: Deliver
     given: int = 0
     done: int = 0
-    # What is not given yet must not be: the queue is given up, or consumption goes on elsewhere.
+    # The rest must not be given: the queue is given up, or consumption continues at another offset.
     is_withdrawn: bool = False
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing of it is with the user or still to be given."""
+        """Whether no message is with the user or still to be given."""
         last = self.given if self.is_withdrawn else len(self.delivery.messages)
         return self.done == last
 
@@ -79,20 +79,20 @@ class LitePull:
 
     subscriber: Subscriber
     directory: Directory = field(init=False)
-    # By hand (`assign`), or None while queues come by subscription.
+    # The queues of `assign`, or None while queues come by subscription.
     assigned: tuple[MessageQueue, ...] | None = None
     # Whether a topic was ever subscribed.
     has_subscribed: bool = False
     inbox: deque[Parcel] = field(default_factory=deque)
     in_hand: list[Parcel] = field(default_factory=list)
     paused: set[MessageQueue] = field(default_factory=set)
-    # Set when a poll may find something, or must end.
+    # Set when a poll may find messages, or must end.
     arrived: Event = field(default_factory=Event)
     is_closed: bool = False
-    # After the last message given, and the last commit that the user asked for, by queue.
+    # By queue: the offset after the last message given, and the user's last commit.
     positions: dict[MessageQueue, int] = field(default_factory=dict)
     committed: dict[MessageQueue, int] = field(default_factory=dict)
-    # Sees what a poll returns, if it is something, and when the poll began by the wall clock.
+    # Is called with the messages that a poll returns, if any, and the poll's wall-clock start.
     received: Callable[[Sequence[MessageExt], int], None] | None = None
 
     def __post_init__(self) -> None:
@@ -107,10 +107,10 @@ class LitePull:
             dataclasses.replace(
                 member_config_from(subscriber.config, has_callbacks=any(subscriber.callbacks)),
                 batch_size=PARCEL_MESSAGES_MAX,
-                # Flow control bounds the inbox, by queue.
+                # Flow control bounds the inbox of each queue.
                 deliveries_max=DELIVERIES_MAX,
                 consume_timeout_ms=UNLIMITED_MS,
-                # What the user was not given must come again.
+                # Messages that were not given must be delivered again.
                 keeps_unfinished=True,
             ),
             topics=subscriber.subscriptions,
@@ -119,18 +119,18 @@ class LitePull:
 
     @property
     def is_auto_commit(self) -> bool:
-        """Whether what is done is committed without being asked."""
+        """Whether finished messages are committed automatically."""
         return self.subscriber.config.auto_commit
 
     @property
     def namespace(self) -> Namespace:
-        """Of the topics that users name; within, queues are as on the wire."""
+        """The namespace of the topics that users name; inside, queues have wire names."""
         return self.subscriber.config.namespace
 
     # --- the polling thread -----------------------------------------------------------------
 
     def take(self, count_max: int) -> list[MessageExt]:
-        """Give the user the next messages of those in hand; what was given before is done."""
+        """Give the user the next messages in hand; the messages given before are done."""
         found: list[MessageExt] = []
         for parcel in self.in_hand:
             parcel.done = parcel.given
@@ -145,12 +145,12 @@ class LitePull:
     # --- the driver's thread ----------------------------------------------------------------
 
     def deliver(self, delivery: Deliver) -> None:
-        """Take in what the member delivers."""
+        """Take in a delivery of the member."""
         self.inbox.append(Parcel(delivery))
         self.arrived.set()
 
     def fetch(self, count_max: int) -> bool:
-        """Have messages ready for `take`, at least `count_max` if so many are there.
+        """Make messages ready for `take`, at least `count_max` if the inbox has that many.
 
         Returns: whether there are any.
         """
@@ -172,14 +172,14 @@ class LitePull:
         return len(parcel.delivery.messages) - parcel.given
 
     def settle(self) -> None:
-        """Report to the member what is done."""
+        """Report the finished messages to the member."""
         finished = [parcel for parcel in self.in_hand if parcel.is_finished]
         for parcel in finished:
             self.in_hand.remove(parcel)
             self._note_consumed(parcel)
 
     def withdraw(self, queues: Collection[MessageQueue]) -> None:
-        """Give nothing more of these queues; what the user has may still get done."""
+        """Give no more messages of these queues; those that the user has may still be finished."""
         for parcel in [parcel for parcel in self.inbox if parcel.delivery.queue in queues]:
             self.inbox.remove(parcel)
             self._note_consumed(parcel)
@@ -190,7 +190,7 @@ class LitePull:
         self.arrived.set()
 
     def note(self, notice: Notice) -> None:
-        """Withdraw what must not be given any more."""
+        """Withdraw the messages that must not be given any more."""
         if isinstance(notice, AssignmentChanged):
             self.forget(notice.gained)
             self.withdraw(notice.revoked)
@@ -202,13 +202,13 @@ class LitePull:
             self.withdraw((notice.queue,))
 
     def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """Forget how far the user was in these queues."""
+        """Forget the user's offsets in these queues."""
         for queue in queues:
             self.positions.pop(queue, None)
             self.committed.pop(queue, None)
 
     def end(self, *, is_done: bool) -> None:
-        """Let waiting polls return; `is_done` says whether what was given is done."""
+        """Let waiting polls return; `is_done` says whether the given messages are done."""
         self.is_closed = True
         for parcel in [*self.in_hand, *self.inbox]:
             if is_done:
@@ -227,13 +227,15 @@ class LitePull:
     # --- subscriptions and commits ------------------------------------------------------------
 
     def note_subscribing(self) -> None:
-        """Take note that a topic is subscribed. Raises: UsageError if queues are assigned."""
+        """Record that a topic is subscribed. Raises: UsageError if queues are assigned."""
         if self.assigned is not None:
-            raise UsageError("queues are assigned by hand; make another consumer to subscribe")
+            raise UsageError(
+                "this consumer's queues were given by assign; make another consumer to subscribe"
+            )
         self.has_subscribed = True
 
     def check_has_source(self) -> None:
-        """Raise a UsageError if nothing was ever subscribed or assigned: nothing could come."""
+        """Raise a UsageError if nothing was ever subscribed or assigned: no message could come."""
         if self.assigned is None and not self.has_subscribed:
             raise UsageError(
                 f"consumer {self.subscriber.config.client_id} has subscribed no topic and was "
@@ -241,27 +243,27 @@ class LitePull:
             )
 
     def check_ours(self, queue: MessageQueue) -> None:
-        """Raise a UsageError if a queue is not assigned to us."""
+        """Raise a UsageError if a queue is not assigned to this consumer."""
         if not self.subscriber.member.holds(queue):
             raise UsageError(f"{queue} is not assigned to this consumer")
 
     def is_untouched(self, queue: MessageQueue) -> bool:
-        """Return whether nothing of a queue of our share was given or committed yet."""
+        """Return whether no message of an assigned queue was given or committed yet."""
         is_new = self.subscriber.member.committed_offset(queue) is None and self.assigned is None
         return is_new and queue not in self.positions and queue not in self.committed
 
     def is_committed(self, queue: MessageQueue) -> bool:
-        """Return whether the user has committed all that was given of a queue."""
+        """Return whether the user has committed every message given of a queue."""
         position = self.positions.get(queue)
         return position is None or self.committed.get(queue, -1) >= position
 
     def offsets_to_commit(
         self, chosen: Mapping[MessageQueue, int] | None
     ) -> dict[MessageQueue, int]:
-        """Return what a commit means: the user's choice, or all that was given.
+        """Return the offsets of a commit: the user's choice, or all messages given.
 
-        Queues that were given up meanwhile are left out. Raises: UsageError for a chosen queue
-        that is not ours.
+        Queues that were given up meanwhile are left out. Raises: UsageError for a chosen queue that
+        is not assigned to this consumer.
         """
         if chosen is None:
             holds = self.subscriber.member.holds

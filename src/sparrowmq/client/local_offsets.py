@@ -1,7 +1,7 @@
-"""Where a BROADCASTING consumer keeps its offsets: a file of its own, as RocketMQ's clients do.
+"""The file in which a BROADCASTING consumer stores its offsets, as RocketMQ's clients do.
 
-`DIRECTORY/CLIENT_ID/GROUP/offsets.json`, with the version before it as `offsets.json.bak`. Since a
-member finds its file by its client id, give it an `instance_name` that stays the same; the default
+The file is `DIRECTORY/CLIENT_ID/GROUP/offsets.json`, and its former version `offsets.json.bak`. A
+member finds its file by its client id: give it an `instance_name` that stays the same. The default
 is DEFAULT, which two consumers of one group on one machine would share.
 
 Source: LocalFileOffsetStore.java; the form is OffsetSerializeWrapper.java's.
@@ -19,7 +19,7 @@ from sparrowmq.protocol.bodies import ResetOffsetBody, decode_file, encode_body
 
 
 def default_directory() -> Path:
-    """Return RocketMQ's own place, `~/.rocketmq_offsets`."""
+    """Return RocketMQ's default directory, `~/.rocketmq_offsets`."""
     return Path.home() / ".rocketmq_offsets"
 
 
@@ -27,9 +27,9 @@ class LocalOffsets:
     """One member's file. Threads may share one.
 
     Args:
-        directory: of all members.
-        client_id: the member's.
-        group: its consumer group.
+        directory: the directory of all members.
+        client_id: the member's client id.
+        group: the member's consumer group.
     """
 
     def __init__(self, directory: Path, client_id: str, *, group: str) -> None:
@@ -40,9 +40,9 @@ class LocalOffsets:
         self._offsets: dict[MessageQueue, int] = {}
 
     def load(self) -> dict[MessageQueue, int]:
-        """Read the file, or the version before it; {} if there is neither.
+        """Read the file, or its former version; {} if there is neither.
 
-        Raises: ConfigError if there is a file and none can be read.
+        Raises: ConfigError if a file exists but none can be read.
         """
         failure: Exception | None = None
         for path in (self._path, self._backup_path()):
@@ -58,12 +58,12 @@ class LocalOffsets:
         if failure is not None:
             raise ConfigError(
                 f"the offsets in {self._path} cannot be read ({failure}); remove the file to begin "
-                f"by consume_from_where"
+                "where consume_from_where says"
             )
         return {}
 
     def put(self, queue: MessageQueue, offset: int) -> None:
-        """Keep an offset. Raises: StoreError if the file cannot be written."""
+        """Store an offset. Raises: StoreError if the file cannot be written."""
         with self._lock:
             self._offsets[queue] = offset
             new = self._path.with_suffix(".json.tmp")
@@ -76,7 +76,7 @@ class LocalOffsets:
                     os.replace(self._path, self._backup_path())
                 os.replace(new, self._path)
             except OSError as error:
-                raise StoreError(f"offsets cannot be kept in {self._path}: {error}") from error
+                raise StoreError(f"offsets cannot be stored in {self._path}: {error}") from error
 
     def _backup_path(self) -> Path:
         return self._path.with_suffix(".json.bak")

@@ -1,4 +1,4 @@
-"""What happens to the members of one process besides their operations: requests, lost connections.
+"""Events of the members of one process beside their operations: requests, lost connections.
 
 Every host of members calls these functions on its driver's thread: the faces, and the simulation.
 Source: ClientRemotingProcessor.java.
@@ -19,7 +19,7 @@ from sparrowmq.protocol.headers import NotifyConsumerIdsChangedRequestHeader, de
 
 
 def begin_leaving(subscriber: Subscriber, *, now_ms: int) -> None:
-    """Have the loop give everything up and end. On the driver's thread."""
+    """Make the loop give up all queues and end. On the driver's thread."""
     subscriber.member.leave(now_ms)
     subscriber.wake.set()
 
@@ -31,10 +31,10 @@ def serve_request(
     now_ms: int,
     timestamp_ms: int,
 ) -> Answer:
-    """Answer what a broker asks of one of the consumers, by group. On the driver's thread."""
+    """Answer a broker's request to one of the consumers, by group. On the driver's thread."""
     fields = request.ext_fields or {}
     group = fields.get("consumerGroup") or fields.get("group") or ""
-    # Whichever is asked about a group that it is not of says so.
+    # Any consumer can answer that it is not of the group in question.
     subscriber = consumers.get(group) or next(iter(consumers.values()), None)
     if subscriber is None:
         return response_to(request, ResponseCode.SYSTEM_ERROR, remark="no consumer runs here")
@@ -51,7 +51,7 @@ def serve_request(
 
 
 def note_connection_lost(consumers: Mapping[str, Subscriber], address: str, *, now_ms: int) -> None:
-    """Take note that a connection is gone. On the driver's thread."""
+    """Record that a connection is lost. On the driver's thread."""
     for subscriber in list(consumers.values()):
         broker_names = subscriber.routes.broker_names_at(address)
         if broker_names:

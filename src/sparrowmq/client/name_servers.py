@@ -1,7 +1,7 @@
-"""Which name server to ask: one of the list, until it fails, then the next.
+"""The choice of a name server: one of the list, until it fails, then the next.
 
-Every client begins at another place of the list (a random one, which the face hands in), so that
-the load spreads, and stays there, as RocketMQ's clients do.
+Every client begins at a random place of the list, which the face passes in, so that the load
+spreads. The client stays with that server, as RocketMQ's clients do.
 Source: NettyRemotingClient.getAndCreateNameserverChannel.
 """
 
@@ -17,9 +17,9 @@ _PORT_MAX = 65_535
 
 
 def parse_name_servers(value: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses in `host:port;host:port` (commas do too) or in a list of them.
+    """Return the addresses in `host:port;host:port` (or with commas), or in a list.
 
-    Raises: ConfigError if there is none, or one is no `host:port`.
+    Raises: ConfigError if there is no address, or one is not `host:port`.
     """
     texts: list[str] = []
     if isinstance(value, str):
@@ -37,18 +37,19 @@ def parse_name_servers(value: str | Sequence[str]) -> tuple[str, ...]:
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match["port"]) <= _PORT_MAX:
             raise ConfigError(
-                f"name_server {address!r} is no address; give host:port, such as 127.0.0.1:9876, "
+                f"name_server {address!r} is not an address; give host:port, such as "
+                "127.0.0.1:9876, "
                 f"without http:// or a path, and separate several by ';'"
             )
     return tuple(dict.fromkeys(addresses))
 
 
 class NameServers:
-    """The list, and where in it we are.
+    """The list of name servers, and the one in use.
 
     Args:
         addresses: at least one.
-        start: any number; the list begins there, modulo its length.
+        start: the index of the first server, modulo the length of the list.
     """
 
     __slots__ = ("_index", "addresses")

@@ -42,22 +42,22 @@ from sparrowmq.model.names import dlq_topic
 
 LOG = logging.getLogger("sparrowmq.client")
 
-# A warning that repeats comes at most this often; then it says how many were left out.
+# The shortest time between two equal warnings; the second then gives the number left out.
 SPACING_MS = 10_000
-# Kinds of warnings that are remembered for spacing.
+# The most kinds of warnings remembered for spacing.
 KINDS_MAX = 1_000
-# Messages that one line names; and queues, or client ids.
+# The most messages that one line names; and the most queues or client ids.
 MESSAGES_SHOWN_MAX = 10
 NAMES_SHOWN_MAX = 64
 
 
 def warn_no_subscription(subscriber: Subscriber) -> None:
-    """Write a line if a push consumer that starts has subscribed nothing."""
+    """Log a warning if a push consumer starts without a subscription."""
     config = subscriber.config
     if config.consume_type is ConsumeType.CONSUME_PASSIVELY and not subscriber.user_topics:
         LOG.warning(
             "consumer group %s: consumer %s starts without a subscription, and gets no message "
-            "before subscribe is called",
+            "until subscribe is called",
             config.group,
             config.client_id,
             extra={"event": "no_subscription", "group": config.group},
@@ -65,10 +65,10 @@ def warn_no_subscription(subscriber: Subscriber) -> None:
 
 
 def warn_not_closed(subscriber: Subscriber) -> None:
-    """Write a line if nobody can close a consumer any more that runs."""
+    """Log a warning if a running consumer was dropped, so that no code can close it."""
     LOG.warning(
-        "consumer group %s: consumer %s was dropped without close. Until its process ends it "
-        "consumes on, and its group waits for it after that; call close, or use it in a with block",
+        "consumer group %s: consumer %s was dropped without close. It consumes until its process "
+        "ends, and then its group waits for it; call close, or use the consumer in a with block",
         subscriber.config.group,
         subscriber.config.client_id,
         extra={"event": "not_closed", "group": subscriber.config.group},
@@ -76,7 +76,7 @@ def warn_not_closed(subscriber: Subscriber) -> None:
 
 
 def warn_not_started(subscriber: Subscriber) -> None:
-    """Write a line if a consumer that ends without having been started has subscribed topics."""
+    """Log a warning if a consumer that subscribed topics ends without a start."""
     topics = subscriber.user_topics
     if topics:
         LOG.warning(
@@ -90,32 +90,32 @@ def warn_not_started(subscriber: Subscriber) -> None:
 
 
 class NoticeLog:
-    """Writes the notices of one client, each with fields for logs that are JSON.
+    """Logs the notices of one client, each with fields for logs in JSON.
 
     Args:
-        group: its group, with which every line begins.
+        group: the client's group, with which every line begins.
         kind: the kind of group.
     """
 
     def __init__(self, group: str, kind: str = "consumer group") -> None:
         self._group = group
         self._kind = kind
-        # Of the notice that is being written.
+        # The fields of the notice that is being logged.
         self._fields: dict[str, object] = {}
-        # By kind of warning: when it may come again, and how many were left out meanwhile.
+        # By kind of warning: when it may be logged again, and how many were left out meanwhile.
         self._spaced: dict[tuple[str, ...], tuple[int, int]] = {}
-        # By queue: why the queue stands still, as it was last said.
+        # By queue: the last logged reason why the queue stands still.
         self._standstills: dict[MessageQueue, str] = {}
 
     def report(self, notice: Notice | CheckFailed | EndFailed | DelayRounded) -> None:
-        """Write a line, unless an equal one was written a moment ago."""
+        """Log a notice, unless an equal one was logged a moment ago."""
         self._fields = fields_of(notice, self._group)
         if isinstance(notice, AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup):
             self._log_course(notice)
         elif isinstance(notice, BegunAtEnd):
             text = (
-                "nothing is committed of %s, so it begins at its end, offset %d, and what is there "
-                "already is not consumed; CONSUME_FROM_FIRST_OFFSET begins with it"
+                "%s has no committed offset, so consumption begins at its end, offset %d, and "
+                "skips the messages stored before; CONSUME_FROM_FIRST_OFFSET begins with those"
             )
             self._warn((text,), text, _names((notice.queue,)), notice.offset)
         elif isinstance(notice, DuplicateClientId):
@@ -129,27 +129,38 @@ class NoticeLog:
             text = "the listener makes message %s of %s a dead letter: %s"
             self._warn((text, reason), text, message.msg_id, queue, reason)
         elif isinstance(notice, NotListed):
-            text = "the broker does not list our client id %s among %s; registering again"
+            text = "the broker does not list this client id, %s, among %s; registering again"
             listed = _listed(notice.cid_all, len(notice.cid_all))
             self._warn((text,), text, notice.client_id, listed)
         elif isinstance(notice, OffsetCorrected):
-            text = "%s has no offset %d; going on at %d"
+            text = "%s has no offset %d; continuing at %d"
             if notice.wanted_offset < notice.corrected_offset:
-                text = "%s has no offset %d any more, as its messages expired; going on at %d"
+                text = (
+                    "%s has no offset %d any more, because its messages expired; continuing at %d"
+                )
             self._warn((text, str(notice.queue)), text, *notice)
         elif isinstance(notice, DrainTimedOut):
-            text = "%s given up while a listener still has %d messages; they come again elsewhere"
+            text = (
+                "%s was given up while a listener still has %d messages; another member gets "
+                "them again"
+            )
             self._warn((text, str(notice.queue)), text, *notice)
         elif isinstance(notice, QueueLost):
-            text = "the lock of %s was lost; what listeners have of it comes again elsewhere"
+            text = (
+                "the lock of %s was lost; another member gets the messages again that "
+                "listeners have now"
+            )
             self._warn((text, str(notice.queue)), text, notice.queue)
         elif isinstance(notice, CommitLost):
-            text = "%s given up, but offset %d was not committed; messages come again elsewhere"
+            text = (
+                "%s was given up, but offset %d was not committed; another member gets "
+                "messages again"
+            )
             self._warn((text, str(notice.queue)), text, *notice)
         elif isinstance(notice, MessagePassedOver):
             self._warn_passed_over(notice)
         elif isinstance(notice, CheckFailed):
-            text = "no outcome for half message %s of %s, which is asked for again: %r"
+            text = "no outcome for half message %s of %s; its broker asks again: %r"
             kind = (text, type(notice.error).__name__)
             message, error = notice
             self._warn(kind, text, message.msg_id, message.topic, error, error=error)
@@ -159,8 +170,8 @@ class NoticeLog:
             self._warn(kind, text, notice.outcome.name, notice.msg_id, notice.error)
         elif isinstance(notice, DelayRounded):
             text = (
-                "messages to %s that ask for a delay of %s are delivered after %s, the nearest "
-                "level: the broker at %s knows no other times, as RocketMQ 5 does"
+                "messages to %s with a delay of %s are delivered after %s, the nearest delay "
+                "level: the broker at %s, unlike RocketMQ 5, has only delay levels"
             )
             self._warn((text, notice.topic, str(notice.level)), text, *notice)
         else:
@@ -190,8 +201,8 @@ class NoticeLog:
     def _warn_duplicate(self, notice: DuplicateClientId) -> None:
         LOG.warning(
             "consumer group %s: client id %s is listed %d times by the broker, at %s (one of them "
-            "is this client). Members that share an id consume the same queues, and other queues "
-            "are consumed by nobody. Give each member its own instance_name (the default is "
+            "is this client). Members that share an id consume the same queues, and nobody "
+            "consumes the other queues. Give each member its own instance_name (the default is "
             "unique). All ids: %s",
             notice.group,
             notice.client_id,
@@ -205,9 +216,9 @@ class NoticeLog:
         left_out = len(notice.messages) - MESSAGES_SHOWN_MAX
         LOG.warning(
             "consumer group %s: all %d calls of the listener that may run at once have run for "
-            "%.0f to %.0f s without returning, so nothing more is consumed here. They work on %s%s "
-            "(topic/broker/queue/offset). Look at what they wait for (py-spy dump --pid %d), and "
-            "give it a time-out; restart the process to go on",
+            "%.0f to %.0f s without returning, so this member consumes nothing more. They work on "
+            "%s%s (topic/broker/queue/offset). Find what they wait for (py-spy dump --pid %d), and "
+            "add a time-out there; restart the process to continue",
             self._group,
             notice.call_count,
             notice.shortest_ms / 1000,
@@ -233,7 +244,7 @@ class NoticeLog:
         )
 
     def _log_standstill(self, queue: MessageQueue, error: UnreadableMessage) -> None:
-        """Write one line for each message at which a queue stops, however often it is tried."""
+        """Log one line for each message at which a queue stops, not one for each attempt."""
         words = " ".join(str(error).split())
         if self._standstills.get(queue) != words:
             if len(self._standstills) >= KINDS_MAX:
@@ -258,7 +269,7 @@ class NoticeLog:
             place = (notice.queue, notice.first_offset)
             self._warn(kind, text, messages, *place, fate, error, error=error)
         elif isinstance(notice, RebalanceListenerFailed):
-            text = "a callback on queues that came or went failed: %r"
+            text = "on_assign, on_revoke or on_lost failed: %r"
             self._warn((text, repr(error)), text, error, error=error)
         elif isinstance(notice, RequestFailed):
             self._warn_request(notice)
@@ -282,12 +293,12 @@ class NoticeLog:
         messages = notice.messages
         shown = [f"{message.msg_id} of {message.topic}" for message in messages]
         left_out = len(shown) - MESSAGES_SHOWN_MAX
-        where = f"are dead letters in {dlq_topic(self._group)} now, which nobody consumes,"
+        where = f"are now dead letters in {dlq_topic(self._group)}, which nobody consumes,"
         if notice.is_broadcasting:
             where = "are given up (BROADCASTING has no retries)"
         text = (
-            "%s of %s %s after %s: %s%s; find out why the listener fails with them, and send "
-            "them again"
+            "%s of %s %s after %s: %s%s; find out why the listener fails, and send the "
+            "messages again"
         )
         self._warn(
             (text, str(notice.queue)),
@@ -342,7 +353,7 @@ class NoticeLog:
 def fields_of(
     notice: Notice | CheckFailed | EndFailed | DelayRounded, group: str
 ) -> dict[str, object]:
-    """Return a notice as fields of a line: event, group, and what the notice has."""
+    """Return a notice as fields of a log line: event, group, and the notice's own fields."""
     event = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(notice).__name__)
     fields: dict[str, object] = {"event": event.removeprefix("_"), "group": group}
     for name, value in notice._asdict().items():
@@ -376,6 +387,6 @@ def _names(queues: tuple[MessageQueue, ...]) -> str:
 
 
 def _listed(names: Sequence[str], count: int) -> str:
-    """Return the first of so many names as a text."""
+    """Return the first names as a text, with the number of the others."""
     shown = names[:NAMES_SHOWN_MAX]
     return ", ".join(shown) + (f" and {count - len(shown)} more" if count > len(shown) else "")

@@ -1,7 +1,7 @@
-"""From a user's message to what a send request carries: checks, properties, compression, batches.
+"""A user's message as a send request carries it: checks, properties, compression, batches.
 
-RocketMQ's clients also put `WAIT=true` on every message; brokers take its absence for the same,
-so we leave it out.
+RocketMQ's clients also put `WAIT=true` on every message. To brokers its absence means the same, so
+this client leaves it out.
 Source: DefaultMQProducerImpl.sendKernelImpl, Validators.checkMessage, MessageBatch.
 """
 
@@ -40,8 +40,8 @@ from sparrowmq.protocol.properties import (
 from sparrowmq.protocol.record import TRANSACTION_PREPARED, encode_batch
 from sparrowmq.protocol.subscription import TAG_SEPARATOR
 
-# MessageConst.STRING_HASH_SET, with the times of 5.x, which a copy must not be delayed by again:
-# names a user's property must not have.
+# Names that a user's property must not have: MessageConst.STRING_HASH_SET, and the times of 5.x,
+# which would delay a copy of the message again.
 _RESERVED = """
     TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
     MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG
@@ -81,9 +81,9 @@ def encode_message(
     """Check a message and encode it.
 
     Args:
-        has_timer: whether the brokers delay it by its `delay`, and not by a level.
+        has_timer: whether the brokers delay by any time, and not by a level.
 
-    Raises: UsageError (ConfigError for a bad topic name) that says what is wrong with it;
+    Raises: UsageError with the fault of the message; ConfigError for a bad topic name;
     LocalProtocolError if a property holds a separator.
     """
     body, sys_flag = message.body, 0
@@ -100,7 +100,7 @@ def mark(outgoing: OutgoingMessage, marks: Mapping[str, str]) -> OutgoingMessage
 
 
 def make_half(outgoing: OutgoingMessage, group: str) -> OutgoingMessage:
-    """Return a message that waits for the end of a transaction of a producer group."""
+    """Return the half message of a transaction of a producer group."""
     marked = mark(outgoing, {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: group})
     return msgspec.structs.replace(marked, sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED)
 
@@ -112,7 +112,7 @@ def check_and_encode(
     if not 0 < len(message.body) <= config.body_bytes_max:
         raise UsageError(
             f"the body of a message to {message.topic!r} has {len(message.body)} bytes; it must "
-            f"have 1 to {config.body_bytes_max} (body_bytes_max, and brokers have a bound too)"
+            f"have 1 to {config.body_bytes_max} (body_bytes_max; brokers have a limit too)"
         )
     namespace = config.namespace.name
     if not (
@@ -135,7 +135,7 @@ def _check_and_encode_all(
     entries: list[tuple[int, bytes, str]] = []
     for message, msg_id in zip(messages, msg_ids, strict=True):
         body = message.body
-        # As `check_and_encode` does it, in place for the usual message.
+        # The same as `check_and_encode`, inlined for the usual message.
         if (
             message.tags
             or message.keys
@@ -155,7 +155,7 @@ def check_sendable_topic(topic: str) -> None:
     """Raise a ConfigError or UsageError unless messages may be sent to the topic."""
     check_topic(topic)
     if topic in NOT_ALLOWED_SEND_TOPICS:
-        raise UsageError(f"topic {topic} belongs to the broker; nobody may send to it")
+        raise UsageError(f"topic {topic} belongs to the broker; clients cannot send to it")
 
 
 def check_batch(messages: Sequence[Message], *, has_queue: bool = False) -> str:
@@ -170,7 +170,9 @@ def check_batch(messages: Sequence[Message], *, has_queue: bool = False) -> str:
         raise UsageError("a batch needs at least one message")
     topic, key = messages[0].topic, messages[0].sharding_key
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-        raise UsageError(f"a batch cannot go to the retry topic {topic}; send its messages singly")
+        raise UsageError(
+            f"a batch cannot go to the retry topic {topic}; send the messages one by one"
+        )
     has_several_keys = False
     for message in messages:
         if message.topic != topic:
@@ -178,7 +180,7 @@ def check_batch(messages: Sequence[Message], *, has_queue: bool = False) -> str:
                 f"a batch goes to one topic, not to both {topic!r} and {message.topic!r}"
             )
         if message.delay_level:
-            raise UsageError("a batch cannot be delayed; send its messages singly")
+            raise UsageError("a batch cannot be delayed; send the messages one by one")
         if message.sharding_key != key:
             has_several_keys = True
     if has_several_keys and not has_queue:
@@ -226,18 +228,18 @@ def _properties_of(message: Message, msg_id: str, *, namespace: str, has_timer: 
     properties: dict[str, str] = dict(message.properties)
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         name = min(RESERVED_PROPERTIES & properties.keys())
-        raise UsageError(f"property {name!r} is RocketMQ's own; choose another name")
+        raise UsageError(f"property {name!r} is reserved by RocketMQ; choose another name")
     if message.tags:
         if TAG_SEPARATOR in message.tags:
             raise UsageError(
                 f"tags of a message to {message.topic!r} is {message.tags!r}, but a message has "
-                f"one tag; consumers subscribe several"
+                "only one tag; give one tag"
             )
         properties[PROPERTY_TAGS] = message.tags
     if message.keys:
-        # Consumers cut keys at any blank.
+        # Consumers split keys at every blank.
         if any(key.split() != [key] for key in message.keys):
-            raise UsageError(f"a key must be a text without blanks, unlike one of {message.keys!r}")
+            raise UsageError(f"keys is {message.keys!r}, but a key must be a text without blanks")
         properties[PROPERTY_KEYS] = KEY_SEPARATOR.join(message.keys)
     if message.sharding_key:
         properties[PROPERTY_SHARDING_KEY] = message.sharding_key
@@ -247,16 +249,18 @@ def _properties_of(message: Message, msg_id: str, *, namespace: str, has_timer: 
         properties[PROPERTY_TIMER_DELAY_MS] = str(delay_ms)
     elif message.delay_level:
         if not 0 < message.delay_level <= DELAY_LEVEL_MAX:
-            raise UsageError(f"delay_level is {message.delay_level}; 0 to {DELAY_LEVEL_MAX} exist")
+            raise UsageError(
+                f"delay_level is {message.delay_level}; it must be 0 to {DELAY_LEVEL_MAX}"
+            )
         properties[PROPERTY_DELAY_LEVEL] = str(message.delay_level)
     if namespace:
         properties[PROPERTY_INSTANCE_ID] = namespace
     properties[PROPERTY_UNIQ_KEY] = msg_id
     text = encode_properties(properties)
-    # A character takes 4 bytes at most, so most texts need not be encoded to be measured.
+    # A character takes at most 4 bytes, so most texts are measured without encoding.
     if 4 * len(text) > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise UsageError(
             f"the properties of a message to {message.topic!r} have {len(text.encode())} bytes; "
-            f"{PROPERTIES_BYTES_MAX} is the most; put what is large into the body"
+            f"the limit is {PROPERTIES_BYTES_MAX}; put large values into the body"
         )
     return text

@@ -1,4 +1,4 @@
-"""What a producer knows between two sends: routes, whose turn it is, ids.
+"""The state of a producer between two sends: routes, the next queue, ids.
 
 The operations of `operations/send.py` work on it; one driver owns it.
 """
@@ -22,7 +22,7 @@ from sparrowmq.protocol.send_request import SendTemplate
 if TYPE_CHECKING:
     from sparrowmq.client.tracer import Tracer
 
-# Called once at the end of a send: with its result if there is one, with its error if it failed.
+# Called once at the end of a send, with the result, or with the error of a failed send.
 Ended: TypeAlias = Callable[[SendResult | None, BaseException | None], None]
 
 
@@ -32,17 +32,17 @@ class DelayRounded(NamedTuple):
     topic: str
     delay: timedelta
     level: timedelta
-    # The broker that has levels alone.
+    # The broker that has only levels.
     address: str
 
 
 class SendObserver(Protocol):
-    """Sees each send: where it is asked for, in the caller's thread and context, and its end."""
+    """Observes each send: its begin, in the caller's thread and context, and its end."""
 
     def begin(
         self, messages: Sequence[Message], *, is_half: bool
     ) -> tuple[Sequence[Message], Ended]:
-        """Return the messages to send instead of these, and whom to call at the end.
+        """Return the messages to send instead of these, and the function to call at the end.
 
         Args:
             messages: of one topic, at least one.
@@ -56,21 +56,22 @@ class Publisher:
     """A producer's state.
 
     Args:
-        config: see there.
-        name_servers: where routes come from.
+        config: the producer's configuration.
+        name_servers: the source of routes.
         ids: makes the ids of messages.
-        selector: whose turn it is.
-        routes: the routes known.
-        lookups: the look-up that is under way of a topic's route, by topic.
-        heartbeat_due_ms: when brokers must hear of this producer again; None before the first.
-        checked_topics: topics whose names were found good.
-        templates: what sends share, by request code and topic; two for each of `checked_topics`.
-        tracer: the tracer of its messages, if they are traced.
-        observers: see each of its sends.
-        versions: what each broker's answer to a heartbeat says of its version, by address; 0 if it
-            has never answered.
-        report: is called with delays that are rounded to a level.
-        rounded: topics and levels that were reported.
+        selector: chooses the next queue.
+        routes: the known routes.
+        lookups: the route look-ups under way, by topic.
+        heartbeat_due_ms: the time of the next heartbeat; None before the first.
+        checked_topics: topics whose names are valid.
+        templates: the shared part of sends, by request code and topic; two for each of
+            `checked_topics`.
+        tracer: the tracer of its messages, None if trace is off.
+        observers: observe each send.
+        versions: the version in each broker's answer to a heartbeat, by address; 0 before the
+            first.
+        report: called with each delay that is rounded to a level.
+        rounded: topics and levels already reported.
     """
 
     config: ProducerConfig

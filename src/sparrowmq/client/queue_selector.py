@@ -1,10 +1,10 @@
-"""Which queue a message goes to.
+"""The choice of a message's queue.
 
-Round robin over the topic's queues; after a failed attempt, over those of other brokers, as long
-as there are any. A sharding key always finds the same queue, as with RocketMQ's
-SelectMessageQueueByHash: Java's hash of the key, modulo the number of queues, without its sign.
+Round robin over the topic's queues; after a failed attempt, over those of other brokers, if there
+are any. A sharding key always finds the same queue, as with RocketMQ's SelectMessageQueueByHash:
+Java's hash of the key, modulo the number of queues, without its sign.
 
-A producer may keep away from brokers that answered late of late, for longer the later they did.
+A producer may avoid brokers that answered late: the later the answer, the longer.
 
 Source: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java, MQFaultStrategy.java.
 """
@@ -19,12 +19,12 @@ from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.protocol.subscription import java_hash
 
-# Chooses one of the queues that take messages of a topic; MessageQueueSelector.java.
+# Chooses one of a topic's writable queues; MessageQueueSelector.java.
 SelectQueue: TypeAlias = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 QueueChoice: TypeAlias = MessageQueue | SelectQueue
 
-# MQFaultStrategy.latencyMax and notAvailableDuration: from this latency on, the broker is avoided
-# for so long. What does not answer counts as the longest.
+# MQFaultStrategy.latencyMax and notAvailableDuration: from each latency on, a broker is avoided for
+# the time beside it. No answer counts as the longest latency.
 LATE_MS = 15_000
 _AVOIDED_MS = (
     (LATE_MS, 600_000),
@@ -42,20 +42,20 @@ class QueueSelector:
     second queue of each.
 
     Args:
-        choose_start: gives the start of a topic's counter; a random one keeps producers apart.
+        choose_start: returns the start of a topic's counter; random starts spread producers.
     """
 
     __slots__ = ("_avoided_until_ms", "_choose_start", "_counters")
 
     def __init__(self, choose_start: Callable[[], int]) -> None:
         self._choose_start = choose_start
-        # One entry for each topic that the client sends to: as many as it keeps routes.
+        # One entry for each topic that the client sends to: as many as it has routes.
         self._counters: dict[str, int] = {}
-        # By name of brokers that answered late; as many as there are brokers.
+        # By the name of brokers that answered late; at most one for each broker.
         self._avoided_until_ms: dict[str, int] = {}
 
     def note_latency(self, broker_name: str, latency_ms: int, now_ms: int) -> None:
-        """Take note of how long a broker took, to avoid it for a while if that was long."""
+        """Record a broker's latency, and avoid the broker for a while if the latency was long."""
         for late_ms, avoided_ms in _AVOIDED_MS:
             if latency_ms >= late_ms:
                 self._avoided_until_ms[broker_name] = now_ms + avoided_ms
@@ -65,7 +65,7 @@ class QueueSelector:
     def next_queue(
         self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None, now_ms: int = 0
     ) -> MessageQueue:
-        """Return the next queue, not of a broker to avoid unless all are.
+        """Return the next queue, preferably not of a broker to avoid.
 
         Args:
             queues: those of one topic, at least one.
@@ -102,12 +102,12 @@ def select_queue_by_user(
 ) -> MessageQueue:
     """Return the queue that a user's function chooses.
 
-    Raises: UsageError if it returns none of the queues; what it raises.
+    Raises: UsageError if the function returns none of the queues; the function's own errors.
     """
     chosen = check_queue(select(queues, message))
     if chosen not in queues:
         raise UsageError(
-            f"{select!r} chose {chosen}, which takes no messages of topic {message.topic!r}; "
-            f"return one of the queues given"
+            f"{select!r} chose {chosen}, which is no writable queue of topic {message.topic!r}; "
+            "return one of the given queues"
         )
     return chosen

@@ -1,7 +1,7 @@
-"""Replies that a process's producers wait for, and how one that comes finds who asked. Pure.
+"""The replies that a process's producers wait for, and the match of a reply to its request. Pure.
 
-A broker pushes a reply to the client id that asked by `request`; the correlation id says which of
-its requests it answers. Source: ClientRemotingProcessor.receiveReplyMessage.
+A broker pushes a reply to the client id that called `request`; the correlation id names the
+request. Source: ClientRemotingProcessor.receiveReplyMessage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparrowmq.protocol.properties import parse_properties
 
 @dataclass(slots=True, eq=False)
 class AwaitedReply:
-    """Who waits for a reply: the event is set once it is there."""
+    """A wait for a reply: the event is set when the reply arrives."""
 
     arrived: Event = field(default_factory=Event)
     message: MessageExt | None = None
@@ -32,9 +32,9 @@ Replies: TypeAlias = dict[str, AwaitedReply]
 
 
 def note_reply(replies: Replies, request: RemotingCommand) -> RemotingCommand:
-    """Take a broker's PUSH_REPLY_MESSAGE_TO_CLIENT; one that nobody waits for any more is dropped.
+    """Take a broker's PUSH_REPLY_MESSAGE_TO_CLIENT; a reply that came too late is dropped.
 
-    Raises: RemoteProtocolError if it cannot be read.
+    Raises: RemoteProtocolError if the reply cannot be read.
     """
     header = decode_header(ReplyMessageRequestHeader, request.ext_fields)
     properties = parse_properties(header.properties or "")
@@ -56,7 +56,7 @@ def note_reply(replies: Replies, request: RemotingCommand) -> RemotingCommand:
             flag=header.flag,
             sys_flag=header.sys_flag,
             born_timestamp_ms=header.born_timestamp_ms,
-            # Java's brokers write an address so: /10.0.0.1:50123.
+            # Java's brokers write an address as /10.0.0.1:50123.
             born_host=header.born_host.removeprefix("/"),
             store_timestamp_ms=header.store_timestamp_ms,
             store_host=header.store_host.removeprefix("/"),

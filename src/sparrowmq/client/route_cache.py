@@ -1,14 +1,14 @@
-"""The routes a client knows: which queues a topic has, and where its brokers are.
+"""The routes that a client knows: the queues of each topic, and the addresses of its brokers.
 
-Queues to consume from: of every broker with READ permission, ids 0 ... readQueueNums-1, whether a
-master is there or not. Queues to send to: of every broker with WRITE permission *and* a master,
-ids 0 ... writeQueueNums-1, brokers by name; or exactly what `orderTopicConf` says.
+Queues to consume from: of every broker with READ permission, ids 0 ... readQueueNums-1, with or
+without a master. Queues to send to: of every broker with WRITE permission *and* a master, ids 0 ...
+writeQueueNums-1, brokers by name; or exactly what `orderTopicConf` says.
 
 A broker's addresses are those of the newest route that names it; a broker that no route names any
 more is forgotten.
 
-A route beyond the bounds below is refused before anything is made of it: two numbers of a few
-digits would have a client make lists of thousands of millions of queues.
+A route beyond the bounds below is refused first: otherwise two numbers of a few digits would make a
+client build a list of billions of queues.
 
 Source: MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo,
 cleanOfflineBroker.
@@ -26,9 +26,9 @@ from sparrowmq.model.namespace import Namespace
 from sparrowmq.model.queue import java_order
 from sparrowmq.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, TopicRouteData
 
-# Queues of a topic, to read as well as to write, on all its brokers together.
+# The most queues of a topic on all its brokers together, for reading and for writing each.
 QUEUES_MAX = 65_536
-# Addresses of brokers, masters and slaves, that one answer names.
+# The most addresses of brokers, masters and slaves, in one answer.
 ADDRESSES_MAX = 1_024
 # Brokers' queues of topics that the clients of a process share, while their routes say the same.
 _SHARED_QUEUES_MAX = 16
@@ -36,16 +36,16 @@ _SHARED_QUEUES_MAX = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRoute:
-    """What a client needs of a topic's route.
+    """The part of a topic's route that a client needs.
 
     Args:
         topic: the topic.
-        publish_queues: where to send, in the order round robin takes them.
-        subscribe_queues: what members of a group divide, in Java's order of queues.
-        brokers: addresses by broker id, by broker name.
-        is_template: whether the topic does not exist yet and this is made of the template's
-            route, so that the first send creates it.
-        fetched_ms: when it was asked for.
+        publish_queues: the writable queues, in the order of the round robin.
+        subscribe_queues: the queues that a group's members divide, in Java's order of queues.
+        brokers: by broker name, the addresses by broker id.
+        is_template: whether the topic does not exist yet: the route comes from the template topic,
+            and the first send creates the topic.
+        fetched_ms: the time of the request.
     """
 
     topic: str
@@ -70,7 +70,7 @@ class TopicRoute:
         )
 
     def has_equal_content(self, other: TopicRoute) -> bool:
-        """Return whether only the time differs."""
+        """Return whether the two routes differ only in their time."""
         return (
             self.publish_queues == other.publish_queues
             and self.subscribe_queues == other.subscribe_queues
@@ -97,7 +97,7 @@ class RouteCache:
         return tuple(self._routes)
 
     def update(self, route: TopicRoute) -> bool:
-        """Take a new route; return whether anything in it is new."""
+        """Take a new route; return whether it changes anything."""
         known = self._routes.pop(route.topic, None)
         # The newest is last, so that its addresses win.
         self._routes[route.topic] = route
@@ -116,7 +116,7 @@ class RouteCache:
         return self._brokers.get(broker_name, {}).get(MASTER_ID)
 
     def address(self, broker_name: str, *, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address of this broker id, else of the next, else any; None if unknown."""
+        """Return the address of this broker id, else the next, else any; None if none is known."""
         addresses = self._brokers.get(broker_name, {})
         for wanted in (broker_id, broker_id + 1):
             if wanted in addresses:
@@ -153,10 +153,10 @@ def check_route(data: TopicRouteData) -> TopicRouteData:
     check_addresses(data.broker_datas)
     names = {queues.broker_name for queues in data.queue_datas}
     if len(names) < len(data.queue_datas):
-        raise RemoteProtocolError("a route that names the queues of a broker twice")
+        raise RemoteProtocolError("a route that lists the queues of a broker twice")
     counts = [(queues.read_queue_nums, queues.write_queue_nums) for queues in data.queue_datas]
     if any(min(pair) < 0 for pair in counts):
-        raise RemoteProtocolError("a route with less than no queues")
+        raise RemoteProtocolError("a route with a negative number of queues")
     ordered = sum(count for _, count in _parse_order(data.order_topic_conf))
     count = max(sum(read for read, _ in counts), sum(write for _, write in counts), ordered)
     if count > QUEUES_MAX:
@@ -169,12 +169,12 @@ def check_addresses(brokers: Collection[BrokerData]) -> None:
     count = sum(len(broker.broker_addrs) for broker in brokers)
     if count > ADDRESSES_MAX:
         raise RemoteProtocolError(
-            f"{count} addresses of brokers; {ADDRESSES_MAX} is the most that a client keeps"
+            f"{count} addresses of brokers; a client keeps at most {ADDRESSES_MAX}"
         )
 
 
 def route_from(topic: str, data: TopicRouteData, *, now_ms: int) -> TopicRoute:
-    """Make a route of what the name server answered, which `check_route` has found good."""
+    """Make a route from a name server's answer that passed `check_route`."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queue_datas = sorted(data.queue_datas, key=lambda queues: java_order(queues.broker_name))
     publish = [
@@ -213,8 +213,8 @@ def route_from_template(
 ) -> TopicRoute:
     """Make the route of a topic that its first message will create.
 
-    Each broker of the template gives as many queues as it has of the template, at most
-    `queue_count_max`. Nothing is there to consume yet.
+    Each broker of the template topic gives as many queues as it has of the template, at most
+    `queue_count_max`. There is no queue to consume yet.
     """
     queues = tuple(
         MessageQueue(topic, queue.broker_name, queue.queue_id)

@@ -1,6 +1,7 @@
-"""What a consumer reports when a broker asks, and the offsets that it takes from there. Pure.
+"""A consumer's answers to requests of brokers, offset resets included. Pure.
 
-Brokers pass on what an administrator's tools ask: `mqadmin consumerStatus`, `resetOffsetByTime`.
+Brokers pass on the requests of administrators' tools: `mqadmin consumerStatus`,
+`resetOffsetByTime`.
 Source: ClientRemotingProcessor.java, ConsumerRunningInfo.java, MQClientInstance.resetOffset.
 """
 
@@ -32,7 +33,7 @@ from sparrowmq.protocol.headers import (
 def answer_about(
     subscriber: Subscriber, request: RemotingCommand, *, now_ms: int, timestamp_ms: int
 ) -> RemotingCommand | None:
-    """Answer a request about the consumer; None for one that wants no answer.
+    """Answer a request about the consumer; None for a request without an answer.
 
     Raises: RemoteProtocolError for a header or body that cannot be read.
     """
@@ -59,7 +60,7 @@ def answer_about(
             request, body=encode_body(GetConsumerStatusBody(message_queue_table=known))
         )
     if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
-        # A push consumer's group is answered by its listener (`operations/deliver.py`).
+        # A push consumer's listener answers this request (`operations/deliver.py`).
         fields = request.ext_fields or {}
         return _unknown_group(subscriber, request, fields.get("consumerGroup", ""))
     return response_to(
@@ -79,7 +80,7 @@ def _unknown_group(subscriber: Subscriber, request: RemotingCommand, group: str)
 
 
 def _reset_offsets(subscriber: Subscriber, request: RemotingCommand, *, now_ms: int) -> None:
-    """Go on elsewhere in those queues that are ours; the others' owners get the same request."""
+    """Move to the new offsets in this member's queues; other owners get the same request."""
     header = decode_header(ResetOffsetRequestHeader, request.ext_fields)
     if header.group != subscriber.config.group:
         return
@@ -91,19 +92,19 @@ def _reset_offsets(subscriber: Subscriber, request: RemotingCommand, *, now_ms: 
 
 
 def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> ConsumerRunningInfo:
-    """Return what the consumer is doing, under the names that RocketMQ's tools read."""
+    """Return the consumer's state, under the names that RocketMQ's tools read."""
     config, calls = subscriber.config, subscriber.member.deliveries
     boot_timestamp_ms = timestamp_ms - now_ms
     return ConsumerRunningInfo(
         properties={
             "PROP_NAMESERVER_ADDR": ";".join(subscriber.name_servers.in_order()),
             "PROP_CONSUME_TYPE": config.consume_type.name,
-            # What Java's consumers report under their field's name.
+            # Java's consumers report this under their field's name.
             "allocateMessageQueueStrategy": subscriber.strategy.name,
             "PROP_CONSUMEORDERLY": "true" if config.orderly else "false",
             "PROP_THREADPOOL_CORE_SIZE": str(config.consume_thread_count),
             "PROP_CLIENT_VERSION": "SparrowMQ",
-            # Our own: shows a consumer whose listeners hang beside one that has nothing to do.
+            # SparrowMQ's own: distinguishes a consumer whose listeners hang from an idle one.
             "listenerCalls": str(len(calls)),
             "listenerCallsLongestMs": str(0 if calls.begun_ms is None else now_ms - calls.begun_ms),
             "PROP_CONSUMER_START_TIMESTAMP": str(subscriber.start_timestamp_ms),
@@ -131,7 +132,7 @@ def _describe_pace(pace: Pace) -> ConsumeRates:
 
 
 def holding_of(owned: OwnedQueue) -> tuple[bool, bool]:
-    """Return whether a queue's lock is ours, and whether the queue is being given up."""
+    """Return whether this member has the queue's lock, and whether it is giving the queue up."""
     return owned.lease.until_ms is not None, owned.is_revoked
 
 

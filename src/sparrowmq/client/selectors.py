@@ -10,7 +10,7 @@ from sparrowmq.model import Message, MessageQueue
 
 
 def select_by_hash(key_of: Callable[[Message], str]) -> SelectQueue:
-    """Return what chooses a queue by a text of the message: the same text, the same queue.
+    """Return a function that chooses the queue by a text of the message: equal texts, equal queues.
 
     As SelectMessageQueueByHash.java, as long as the topic has as many queues. A message's
     `sharding_key` does the same and goes with the message.
@@ -25,16 +25,16 @@ def select_at_random(queues: Sequence[MessageQueue], message: Message) -> Messag
 
 
 def select_in_turn() -> SelectQueue:
-    """Return what chooses one queue after the other, by topic, whatever else the producer sends."""
+    """Return a function that chooses each topic's queues in turn, with counters of its own."""
     selector = QueueSelector(lambda: 0)
     return lambda queues, message: selector.next_queue(queues)
 
 
 def select_by_machine_room(*rooms: str) -> SelectQueue:
-    """Return what chooses the queues of machine rooms in turn; all while none of these is there.
+    """Return a function that chooses machine rooms' queues in turn, or all if these have none.
 
     Args:
-        rooms: names, as brokers have them before an '@': `room-1@broker-a`.
+        rooms: names, which brokers' names have before an '@': `room-1@broker-a`.
     """
     wanted = frozenset(rooms)
     selector = QueueSelector(lambda: 0)

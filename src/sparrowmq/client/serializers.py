@@ -1,4 +1,4 @@
-"""Values as bodies of messages, and back: what producer and consumer of a topic share."""
+"""Serializers of values to message bodies and back, shared by producers and consumers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JsonSerializer(Generic[T]):
 
     Args:
         kind: a `msgspec.Struct`, a dataclass, a model of pydantic, or another type that msgspec
-            reads; without one, whatever JSON has.
+            reads; by default any JSON value.
 
     Raises: UsageError for a type that cannot be read from JSON.
     """
@@ -34,7 +34,7 @@ class JsonSerializer(Generic[T]):
         # Any is a class too.
         is_class = isinstance(kind, type) and kind is not Any
         self._class: Any = kind if is_class else None
-        # Pydantic is not imported: who gives a model has it.
+        # Pydantic is not imported here: the user's model imported it.
         self._is_model = hasattr(kind, "model_validate_json")
         self._decode: Callable[[bytes], Any]
         if self._is_model:
@@ -47,8 +47,8 @@ class JsonSerializer(Generic[T]):
         self._encoder = msgspec.json.Encoder()
 
     def encode(self, value: T) -> bytes:
-        """Return a value as a body. Raises: UsageError if it is of another type."""
-        # What another type becomes in JSON could not be read again.
+        """Return a value as a body. Raises: UsageError for a value of another type."""
+        # The JSON of another type could not be read back.
         if self._class is not None and not isinstance(value, self._class):
             raise UsageError(f"{value!r:.80} is no {self._class.__name__}")
         if self._is_model:
@@ -60,7 +60,7 @@ class JsonSerializer(Generic[T]):
             raise UsageError(f"{value!r:.80} cannot be written as JSON: {error}") from error
 
     def decode(self, body: bytes) -> T:
-        """Return the value of a body. Raises: ValueError that says what is wrong with it."""
+        """Return the value of a body. Raises: ValueError with the fault of the body."""
         return cast(T, self._decode(body))
 
     def message(self, topic: str, value: T, **fields: Any) -> Message:
@@ -83,5 +83,5 @@ class JsonSerializer(Generic[T]):
             raise UnreadableMessage(
                 f"message {message.msg_id} of topic {message.topic!r} at offset "
                 f"{message.queue_offset} of queue {message.queue_id} holds no {name}: {reason}; "
-                f"make it a dead letter, or have its producer send this type"
+                f"make the message a dead letter, or change its producer to send this type"
             ) from error

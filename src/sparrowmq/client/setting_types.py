@@ -20,14 +20,14 @@ class ProducerSettings(TypedDict, total=False):
     """Settings of `Producer` and `AsyncProducer`; each may be left out."""
 
     send_timeout_ms: int
-    """The time limit of a send, with all its attempts. From 1 to 3,600,000 ms. Default: 3,000."""
+    """The time limit of a send with all its attempts. From 1 to 3,600,000 ms. Default: 3,000."""
 
     retry_times: int
-    """How often a failed send is tried again. From 0 to 100. Default: 2."""
+    """The number of further attempts after a failed one. From 0 to 100. Default: 2."""
 
     avoid_slow_brokers: bool
-    """Send to a broker that answers late, or not at all, only while no other is there: for 30 s
-    after 550 ms, up to 10 min after 15 s or no answer. Default: `False`.
+    """Avoid a broker that answers late or not at all while there is another: for 30 s after an
+    answer in 550 ms, up to 10 min after 15 s or no answer. Default: `False`.
     """
 
     body_bytes_max: int
@@ -51,8 +51,8 @@ class ProducerSettings(TypedDict, total=False):
     """
 
     template_topic: str
-    """The topic whose queues are the model for a topic that the first send creates. Default:
-    `'TBW102'`.
+    """The template topic, whose queues are the model for a topic that the first send creates.
+    Default: `'TBW102'`.
     """
 
     template_queues_max: int
@@ -61,27 +61,27 @@ class ProducerSettings(TypedDict, total=False):
     """
 
     trace: bool
-    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; reports go
-    beside the traffic, and those beyond the buffer, or without a broker, are dropped.
+    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; reports never
+    delay messages: when the buffer is full or no broker takes them, they are dropped.
     Default: `False`.
     """
 
     linger_ms: int
-    """How long a message of `send_nowait` waits for others to go with it. From 0 to 30,000 ms.
+    """How long a message of `send_nowait` waits for others of its batch. From 0 to 30,000 ms.
     Default: 10.
     """
 
     batch_bytes_max: int
-    """Bodies in one batch of `send_nowait`, at most, unless one is larger; a character of a
-    property counts as 4. From 1 to 2,097,152 bytes. Default: 32,768.
+    """The most bytes of bodies in one batch of `send_nowait`, unless one body is larger; a
+    character of a property counts as 4 bytes. From 1 to 2,097,152 bytes. Default: 32,768.
     """
 
     batch_count_max: int
-    """Messages in one batch of `send_nowait`, at most. From 1 to 512 messages. Default: 512."""
+    """The most messages in one batch of `send_nowait`. From 1 to 512 messages. Default: 512."""
 
     buffer_bytes_max: int
-    """Bodies that may wait to be sent after `send_nowait`. From 1 to 2,147,483,647 bytes.
-    Default: 33,554,432.
+    """The most bytes of bodies that wait to be sent after `send_nowait`. From 1 to 2,147,483,647
+    bytes. Default: 33,554,432.
     """
 
     namespace: str | None
@@ -90,61 +90,63 @@ class ProducerSettings(TypedDict, total=False):
     """
 
     tls: ssl.SSLContext | None
-    """Connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
-    `ssl.create_default_context(cafile="ca.pem")`; None connects without.
+    """Connect to name servers and brokers by TLS: an `ssl.SSLContext`, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None connects without TLS.
     """
 
     access_key: str | None
-    """The account at brokers with access control; every request is signed with its secret; None
-    signs nothing.
+    """The access key of the account at brokers with access control, with whose secret every
+    request is signed; None signs nothing.
     """
 
     secret_key: str | None
     """The secret of the access key."""
 
     security_token: str | None
-    """The token of temporary keys."""
+    """The security token of temporary keys."""
 
     client_ip: str | None
-    """The address in the client id; None finds this machine's."""
+    """The address in the client id; None takes this machine's."""
 
     instance_name: str | None
-    """The instance in the client id; None makes one that is unique."""
+    """The instance in the client id; None makes a unique one."""
 
     unit_name: str | None
     """The unit in the client id."""
 
     client_id_rule: ClientIdRule
-    """How missing parts of the client id are made: V4_9 makes ids unique; V4_7 makes the same id
-    in containers that share an address, for demonstrations of that failure. Default:
+    """The rule for missing parts of the client id: V4_9 makes ids unique; V4_7 makes equal ids
+    in containers that share an address, to demonstrate that failure. Default:
     `ClientIdRule.V4_9`.
     """
 
     invoke_timeout_ms: int
-    """The time limit of a request that has no limit of its own. From 1 to 3,600,000 ms. Default:
+    """The time limit of a request without a limit of its own. From 1 to 3,600,000 ms. Default:
     3,000.
     """
 
     route_refresh_ms: int
-    """The time between two requests for the routes. From 100 to 3,600,000 ms. Default: 30,000."""
+    """The time between two requests for a topic's route. From 100 to 3,600,000 ms. Default:
+    30,000.
+    """
 
     route_retry_max_ms: int
     """The longest pause between two requests for the route of a missing topic; the first pause
-    is 250 ms, and each is twice the one before. From 250 to 3,600,000 ms. Default: 30,000.
+    is 250 ms, and each next pause is twice as long. From 250 to 3,600,000 ms. Default:
+    30,000.
     """
 
     heartbeat_ms: int
     """The time between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
 
     tracer_provider: TracerProvider | None
-    """Make OpenTelemetry spans by this provider, such as
-    `opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs
-    the extra `opentelemetry`; None makes none.
+    """The OpenTelemetry provider of spans, such as `opentelemetry.trace.get_tracer_provider()`;
+    messages carry the context; needs the extra `opentelemetry`; None makes no spans.
     """
 
     metrics_registry: CollectorRegistry | None
-    """Show the client's series in this registry, such as `prometheus_client.REGISTRY`; needs the
-    extra `prometheus`; None shows none.
+    """The Prometheus registry of the client's metrics, such as `prometheus_client.REGISTRY`;
+    needs the extra `prometheus`; None registers none.
     """
 
 
@@ -152,8 +154,8 @@ class PushConsumerSettings(TypedDict, total=False):
     """Settings of `PushConsumer` and `AsyncPushConsumer`; each may be left out."""
 
     strategy: StrategyChoice
-    """How the group's queues are divided: a name, a strategy, or a function; every member of the
-    group must use the same one. Default: `'AVG'`.
+    """The strategy that divides the group's queues: a name, a strategy, or a function; every
+    member of the group must use the same one. Default: `'AVG'`.
     """
 
     message_model: MessageModel
@@ -162,7 +164,7 @@ class PushConsumerSettings(TypedDict, total=False):
     """
 
     local_offset_dir: Path | str | None
-    """The directory of that file, below the client id; None: `~/.rocketmq_offsets`."""
+    """The directory of a BROADCASTING member's offset file; None: `~/.rocketmq_offsets`."""
 
     orderly: bool
     """Consume each queue in order, one call at a time, under its lock at the broker. Default:
@@ -170,7 +172,7 @@ class PushConsumerSettings(TypedDict, total=False):
     """
 
     consume_from_where: ConsumeFromWhere
-    """Where to begin in a queue without a committed offset. Default:
+    """The start in a queue without a committed offset. Default:
     `ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET`.
     """
 
@@ -185,18 +187,18 @@ class PushConsumerSettings(TypedDict, total=False):
     """
 
     messages_per_s_max: int | None
-    """Pull so many messages a second at most, on average; the messages of one pull come at once.
+    """The most messages a second to pull, on average; the messages of one pull come together.
     None: no limit. From 1 to 1,000,000 messages/s.
     """
 
     pull_batch_size: int
-    """Messages that one pull asks for, at most. From 1 to 2,048 messages. Default: 32."""
+    """The most messages that one pull asks for. From 1 to 2,048 messages. Default: 32."""
 
     consume_message_batch_max_size: int
-    """Messages that the listener gets at once, at most. From 1 to 2,048 messages. Default: 1."""
+    """The most messages in one call of the listener. From 1 to 2,048 messages. Default: 1."""
 
     pull_suspend_ms: int
-    """How long a broker may hold a pull that finds nothing. From 0 to 30,000 ms. Default:
+    """How long a broker may hold a pull that finds no message. From 0 to 30,000 ms. Default:
     15,000.
     """
 
@@ -209,38 +211,39 @@ class PushConsumerSettings(TypedDict, total=False):
     """How many calls of the listener run at once. From 1 to 1,000 calls. Default: 20."""
 
     max_reconsume_times: int | None
-    """How often a message comes again before it is a dead letter; None means 16 times and, in
-    order, for ever. From 0 to 2,147,483,647.
+    """How often a failed message is delivered again before it becomes a dead letter; None means
+    16 times and, in order, without end. From 0 to 2,147,483,647.
     """
 
     unreadable_policy: UnreadablePolicy
-    """What becomes of a message whose body cannot be read: its queue stops there, or the message
-    is skipped, or goes to the group's dead letters. Default: `UnreadablePolicy.STOP`.
+    """The treatment of a message whose body cannot be read: its queue stops there, or the
+    message is skipped, or it goes to the group's dead letters. Default:
+    `UnreadablePolicy.STOP`.
     """
 
     pull_threshold_for_queue: int
-    """Messages of a queue that may wait for the listener; pulling pauses above. From 1 to 65,535
-    messages. Default: 1,000.
+    """The most messages of a queue that wait for the listener before pulling pauses. From 1 to
+    65,535 messages. Default: 1,000.
     """
 
     pull_threshold_size_for_queue: int
-    """Bodies of a queue that may wait for the listener; pulling pauses above. From 1 to 1,024
-    MiB. Default: 100.
+    """The most MiB of a queue's bodies that wait for the listener before pulling pauses. From 1
+    to 1,024 MiB. Default: 100.
     """
 
     consume_concurrently_max_span: int
-    """The most offsets between a queue's first and last waiting message; pulling pauses above.
+    """The most offsets between a queue's first and last waiting message before pulling pauses.
     From 1 to 65,535 offsets. Default: 2,000.
     """
 
     consume_timeout_ms: int
-    """How long a call of the listener may run before its messages are sent back, to be consumed
-    by another call or member; in order the queue waits for the call instead. From 1,000 to
-    86,400,000 ms. Default: 900,000.
+    """How long a call of the listener may run before its messages are sent back to be delivered
+    again; with `orderly` the queue waits for the call instead. From 1,000 to 86,400,000 ms.
+    Default: 900,000.
     """
 
     drain_timeout_ms: int
-    """How long a queue that is given up waits for listeners that run, or for the next poll; at
+    """How long a queue that is given up waits for running listeners, or for the next poll; at
     most 3 s with `auto_commit=False`. From 0 to 600,000 ms. Default: 10,000.
     """
 
@@ -250,13 +253,13 @@ class PushConsumerSettings(TypedDict, total=False):
     """
 
     rebalance_interval_ms: int
-    """The time between two rebalances while no notice comes. From 100 to 600,000 ms. Default:
-    20,000.
+    """The time between two rebalances without a notice from a broker. From 100 to 600,000 ms.
+    Default: 20,000.
     """
 
     trace: bool
-    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; reports go
-    beside the traffic, and those beyond the buffer, or without a broker, are dropped.
+    """Report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; reports never
+    delay messages: when the buffer is full or no broker takes them, they are dropped.
     Default: `False`.
     """
 
@@ -266,61 +269,63 @@ class PushConsumerSettings(TypedDict, total=False):
     """
 
     tls: ssl.SSLContext | None
-    """Connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
-    `ssl.create_default_context(cafile="ca.pem")`; None connects without.
+    """Connect to name servers and brokers by TLS: an `ssl.SSLContext`, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None connects without TLS.
     """
 
     access_key: str | None
-    """The account at brokers with access control; every request is signed with its secret; None
-    signs nothing.
+    """The access key of the account at brokers with access control, with whose secret every
+    request is signed; None signs nothing.
     """
 
     secret_key: str | None
     """The secret of the access key."""
 
     security_token: str | None
-    """The token of temporary keys."""
+    """The security token of temporary keys."""
 
     client_ip: str | None
-    """The address in the client id; None finds this machine's."""
+    """The address in the client id; None takes this machine's."""
 
     instance_name: str | None
-    """The instance in the client id; None makes one that is unique."""
+    """The instance in the client id; None makes a unique one."""
 
     unit_name: str | None
     """The unit in the client id."""
 
     client_id_rule: ClientIdRule
-    """How missing parts of the client id are made: V4_9 makes ids unique; V4_7 makes the same id
-    in containers that share an address, for demonstrations of that failure. Default:
+    """The rule for missing parts of the client id: V4_9 makes ids unique; V4_7 makes equal ids
+    in containers that share an address, to demonstrate that failure. Default:
     `ClientIdRule.V4_9`.
     """
 
     invoke_timeout_ms: int
-    """The time limit of a request that has no limit of its own. From 1 to 3,600,000 ms. Default:
+    """The time limit of a request without a limit of its own. From 1 to 3,600,000 ms. Default:
     3,000.
     """
 
     route_refresh_ms: int
-    """The time between two requests for the routes. From 100 to 3,600,000 ms. Default: 30,000."""
+    """The time between two requests for a topic's route. From 100 to 3,600,000 ms. Default:
+    30,000.
+    """
 
     route_retry_max_ms: int
     """The longest pause between two requests for the route of a missing topic; the first pause
-    is 250 ms, and each is twice the one before. From 250 to 3,600,000 ms. Default: 30,000.
+    is 250 ms, and each next pause is twice as long. From 250 to 3,600,000 ms. Default:
+    30,000.
     """
 
     heartbeat_ms: int
     """The time between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
 
     tracer_provider: TracerProvider | None
-    """Make OpenTelemetry spans by this provider, such as
-    `opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs
-    the extra `opentelemetry`; None makes none.
+    """The OpenTelemetry provider of spans, such as `opentelemetry.trace.get_tracer_provider()`;
+    messages carry the context; needs the extra `opentelemetry`; None makes no spans.
     """
 
     metrics_registry: CollectorRegistry | None
-    """Show the client's series in this registry, such as `prometheus_client.REGISTRY`; needs the
-    extra `prometheus`; None shows none.
+    """The Prometheus registry of the client's metrics, such as `prometheus_client.REGISTRY`;
+    needs the extra `prometheus`; None registers none.
     """
 
 
@@ -328,8 +333,8 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """Settings of `LitePullConsumer` and `AsyncLitePullConsumer`; each may be left out."""
 
     strategy: StrategyChoice
-    """How the group's queues are divided: a name, a strategy, or a function; every member of the
-    group must use the same one. Default: `'AVG'`.
+    """The strategy that divides the group's queues: a name, a strategy, or a function; every
+    member of the group must use the same one. Default: `'AVG'`.
     """
 
     message_model: MessageModel
@@ -338,10 +343,10 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
     local_offset_dir: Path | str | None
-    """The directory of that file, below the client id; None: `~/.rocketmq_offsets`."""
+    """The directory of a BROADCASTING member's offset file; None: `~/.rocketmq_offsets`."""
 
     consume_from_where: ConsumeFromWhere
-    """Where to begin in a queue without a committed offset. Default:
+    """The start in a queue without a committed offset. Default:
     `ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET`.
     """
 
@@ -356,15 +361,15 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
     messages_per_s_max: int | None
-    """Pull so many messages a second at most, on average; the messages of one pull come at once.
+    """The most messages a second to pull, on average; the messages of one pull come together.
     None: no limit. From 1 to 1,000,000 messages/s.
     """
 
     pull_batch_size: int
-    """Messages that one pull asks for, at most. From 1 to 2,048 messages. Default: 32."""
+    """The most messages that one pull asks for. From 1 to 2,048 messages. Default: 32."""
 
     pull_suspend_ms: int
-    """How long a broker may hold a pull that finds nothing. From 0 to 30,000 ms. Default:
+    """How long a broker may hold a pull that finds no message. From 0 to 30,000 ms. Default:
     15,000.
     """
 
@@ -374,32 +379,33 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
     unreadable_policy: UnreadablePolicy
-    """What becomes of a message whose body cannot be read: its queue stops there, or the message
-    is skipped, or goes to the group's dead letters. Default: `UnreadablePolicy.STOP`.
+    """The treatment of a message whose body cannot be read: its queue stops there, or the
+    message is skipped, or it goes to the group's dead letters. Default:
+    `UnreadablePolicy.STOP`.
     """
 
     pull_threshold_for_queue: int
-    """Messages of a queue that may wait for the listener; pulling pauses above. From 1 to 65,535
-    messages. Default: 1,000.
+    """The most messages of a queue that wait for the listener before pulling pauses. From 1 to
+    65,535 messages. Default: 1,000.
     """
 
     pull_threshold_size_for_queue: int
-    """Bodies of a queue that may wait for the listener; pulling pauses above. From 1 to 1,024
-    MiB. Default: 100.
+    """The most MiB of a queue's bodies that wait for the listener before pulling pauses. From 1
+    to 1,024 MiB. Default: 100.
     """
 
     consume_concurrently_max_span: int
-    """The most offsets between a queue's first and last waiting message; pulling pauses above.
+    """The most offsets between a queue's first and last waiting message before pulling pauses.
     From 1 to 65,535 offsets. Default: 2,000.
     """
 
     drain_timeout_ms: int
-    """How long a queue that is given up waits for listeners that run, or for the next poll; at
+    """How long a queue that is given up waits for running listeners, or for the next poll; at
     most 3 s with `auto_commit=False`. From 0 to 600,000 ms. Default: 10,000.
     """
 
     auto_commit: bool
-    """Commit finished messages every `commit_interval_ms`; False leaves committing to `commit`.
+    """Commit finished messages every `commit_interval_ms`; False commits only on `commit`.
     Default: `True`.
     """
 
@@ -409,8 +415,8 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
     rebalance_interval_ms: int
-    """The time between two rebalances while no notice comes. From 100 to 600,000 ms. Default:
-    20,000.
+    """The time between two rebalances without a notice from a broker. From 100 to 600,000 ms.
+    Default: 20,000.
     """
 
     namespace: str | None
@@ -419,61 +425,63 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
     tls: ssl.SSLContext | None
-    """Connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
-    `ssl.create_default_context(cafile="ca.pem")`; None connects without.
+    """Connect to name servers and brokers by TLS: an `ssl.SSLContext`, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None connects without TLS.
     """
 
     access_key: str | None
-    """The account at brokers with access control; every request is signed with its secret; None
-    signs nothing.
+    """The access key of the account at brokers with access control, with whose secret every
+    request is signed; None signs nothing.
     """
 
     secret_key: str | None
     """The secret of the access key."""
 
     security_token: str | None
-    """The token of temporary keys."""
+    """The security token of temporary keys."""
 
     client_ip: str | None
-    """The address in the client id; None finds this machine's."""
+    """The address in the client id; None takes this machine's."""
 
     instance_name: str | None
-    """The instance in the client id; None makes one that is unique."""
+    """The instance in the client id; None makes a unique one."""
 
     unit_name: str | None
     """The unit in the client id."""
 
     client_id_rule: ClientIdRule
-    """How missing parts of the client id are made: V4_9 makes ids unique; V4_7 makes the same id
-    in containers that share an address, for demonstrations of that failure. Default:
+    """The rule for missing parts of the client id: V4_9 makes ids unique; V4_7 makes equal ids
+    in containers that share an address, to demonstrate that failure. Default:
     `ClientIdRule.V4_9`.
     """
 
     invoke_timeout_ms: int
-    """The time limit of a request that has no limit of its own. From 1 to 3,600,000 ms. Default:
+    """The time limit of a request without a limit of its own. From 1 to 3,600,000 ms. Default:
     3,000.
     """
 
     route_refresh_ms: int
-    """The time between two requests for the routes. From 100 to 3,600,000 ms. Default: 30,000."""
+    """The time between two requests for a topic's route. From 100 to 3,600,000 ms. Default:
+    30,000.
+    """
 
     route_retry_max_ms: int
     """The longest pause between two requests for the route of a missing topic; the first pause
-    is 250 ms, and each is twice the one before. From 250 to 3,600,000 ms. Default: 30,000.
+    is 250 ms, and each next pause is twice as long. From 250 to 3,600,000 ms. Default:
+    30,000.
     """
 
     heartbeat_ms: int
     """The time between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
 
     tracer_provider: TracerProvider | None
-    """Make OpenTelemetry spans by this provider, such as
-    `opentelemetry.trace.get_tracer_provider()`, and carry their context in messages; needs
-    the extra `opentelemetry`; None makes none.
+    """The OpenTelemetry provider of spans, such as `opentelemetry.trace.get_tracer_provider()`;
+    messages carry the context; needs the extra `opentelemetry`; None makes no spans.
     """
 
     metrics_registry: CollectorRegistry | None
-    """Show the client's series in this registry, such as `prometheus_client.REGISTRY`; needs the
-    extra `prometheus`; None shows none.
+    """The Prometheus registry of the client's metrics, such as `prometheus_client.REGISTRY`;
+    needs the extra `prometheus`; None registers none.
     """
 
 
@@ -489,17 +497,17 @@ class AdminSettings(TypedDict, total=False):
     """
 
     tls: ssl.SSLContext | None
-    """Connect by TLS, to name servers and brokers: an `ssl.SSLContext`, such as
-    `ssl.create_default_context(cafile="ca.pem")`; None connects without.
+    """Connect to name servers and brokers by TLS: an `ssl.SSLContext`, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None connects without TLS.
     """
 
     access_key: str | None
-    """The account at brokers with access control; every request is signed with its secret; None
-    signs nothing.
+    """The access key of the account at brokers with access control, with whose secret every
+    request is signed; None signs nothing.
     """
 
     secret_key: str | None
     """The secret of the access key."""
 
     security_token: str | None
-    """The token of temporary keys."""
+    """The security token of temporary keys."""

@@ -1,4 +1,4 @@
-"""Settings as fields: the row at a field is the whole truth about a setting. Pure.
+"""Settings as fields: the row at a field holds all facts about a setting. Pure.
 
 `client/config.py` gives each field that users set its row. Checks, the types that editors show
 (`client/setting_types.py`) and the page docs/reference/settings.md are made of the rows.
@@ -56,13 +56,15 @@ def rows_of(table: type[DataclassInstance]) -> dict[str, Setting]:
 
 
 def check_settings(config: DataclassInstance) -> None:
-    """Raise a ConfigError that names the first value its row does not allow."""
+    """Raise a ConfigError that names the first value that its row does not allow."""
     for name, row in rows_of(type(config)).items():
         value = getattr(config, name)
         if value is row.default:
             continue
         if row.is_secret and not isinstance(value, row.kind):
-            raise ConfigError(f"{name} is no {row.kind.__name__}; its value is not shown")
+            raise ConfigError(
+                f"{name} must be a {row.kind.__name__}; its value is a secret and not shown"
+            )
         if row.low is None or row.high is None:
             check_kind(name, value, row.kind)
         else:
@@ -71,7 +73,7 @@ def check_settings(config: DataclassInstance) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClientKind:
-    """A kind of client, by its name, and the tables that its settings are divided among."""
+    """A kind of client: its name, and the tables that hold its settings."""
 
     name: str
     tables: tuple[type[DataclassInstance], ...]
@@ -86,7 +88,7 @@ class ClientKind:
         }
 
     def check_names(self, given: Mapping[str, object]) -> None:
-        """Raise a ConfigError for a name that is no setting of this kind of client."""
+        """Raise a ConfigError for a name that is not a setting of this kind of client."""
         known = self.rows()
         for name in given:
             if name in known:
@@ -97,7 +99,7 @@ class ClientKind:
 
 
 def take(table: type[C], given: Mapping[str, object], **made: object) -> C:
-    """Make one table's value of the settings given.
+    """Make one table's value from the given settings.
 
     Args:
         made: fields that come from elsewhere.

@@ -1,7 +1,7 @@
-"""What a push consumer knows: its membership, routes and subscriptions, and its callbacks.
+"""The state of a push consumer: its membership, routes and subscriptions, and its callbacks.
 
-The operations of `operations/member_loop.py` work on it; one driver owns it. What another thread
-may do is marked so.
+The operations of `operations/member_loop.py` work on it; one driver owns it. A comment marks what
+another thread may do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OrderlyListener: TypeAlias = Callable[
     [list[MessageExt], ConsumeOrderlyContext], ConsumeOrderlyStatus | None
 ]
 RebalanceListener: TypeAlias = Callable[[list[MessageQueue]], None]
-# The asyncio face takes coroutine functions, too.
+# The asyncio face also takes coroutine functions.
 AsyncListener: TypeAlias = (
     Listener | Callable[[list[MessageExt], ConsumeContext], Awaitable[ConsumeStatus | None]]
 )
@@ -59,14 +59,14 @@ AsyncRebalanceListener: TypeAlias = (
 
 
 class RebalanceCallbacks(NamedTuple):
-    """The user's functions for queues that come and go; each is called with queues in order.
+    """The user's functions for changes of ownership; each is called with queues in order.
 
     Args:
-        on_assign: queues are ours; nothing of them is delivered before it returns.
-        on_revoke: queues are given up, and nothing of them is delivered any more; the next owner
-            begins after it has returned.
-        on_lost: queues went to another member without that: their lock ran out while this member
-            stood still or was cut off. What was not committed comes again elsewhere.
+        on_assign: the member has gained queues; their messages are delivered only after it returns.
+        on_revoke: the member gives queues up and delivers none of their messages any more; the next
+            owner begins after it returns.
+        on_lost: queues went to another member without on_revoke: their lock expired while this
+            member stood still or was cut off. The other member gets uncommitted messages again.
     """
 
     on_assign: AsyncRebalanceListener | None = None
@@ -88,7 +88,7 @@ class JoinedGroup(NamedTuple):
 
 
 class BegunAtEnd(NamedTuple):
-    """Nothing was committed of a queue, and consumption begins at its end; it has messages."""
+    """A queue with messages has no committed offset, and consumption begins at its end."""
 
     queue: MessageQueue
     offset: int
@@ -110,10 +110,10 @@ class LeftGroup(NamedTuple):
 
 
 class ListenerFailed(NamedTuple):
-    """The listener raised, or returned what it must not.
+    """The listener raised, or returned an invalid value.
 
-    Of its messages the last `ended_count` do not come again: they are dead letters, or, in
-    BROADCASTING, nobody's.
+    The last `ended_count` messages are not delivered again: they are dead letters, or, in
+    BROADCASTING, lost.
     """
 
     queue: MessageQueue
@@ -125,9 +125,9 @@ class ListenerFailed(NamedTuple):
 
 
 class GivenUp(NamedTuple):
-    """Messages that were delivered in vain and do not come again.
+    """Messages that failed too often and are not delivered again.
 
-    The broker keeps them as dead letters; in BROADCASTING nobody does.
+    The broker keeps them as dead letters; in BROADCASTING they are lost.
     """
 
     queue: MessageQueue
@@ -136,7 +136,7 @@ class GivenUp(NamedTuple):
 
 
 class DeadLetterChosen(NamedTuple):
-    """The listener chose that a message be a dead letter, for a reason of its own."""
+    """The listener made a message a dead letter, for its own reason."""
 
     queue: MessageQueue
     message: MessageExt
@@ -144,13 +144,13 @@ class DeadLetterChosen(NamedTuple):
 
 
 class RebalanceListenerFailed(NamedTuple):
-    """`on_assign`, `on_revoke` or `on_lost` raised; consumption goes on."""
+    """`on_assign`, `on_revoke` or `on_lost` raised; consumption continues."""
 
     error: BaseException
 
 
 class RequestFailed(NamedTuple):
-    """A request failed and will be repeated: `what` for which `queue`, if it was for one."""
+    """A request failed and will be repeated: `what` was asked, for `queue` if it concerned one."""
 
     what: str
     queue: MessageQueue | None
@@ -158,7 +158,7 @@ class RequestFailed(NamedTuple):
 
 
 class AllocationFailed(NamedTuple):
-    """The strategy raised for a topic, or gave queues that do not exist; see `error`."""
+    """The strategy raised for a topic, or returned queues that do not exist; see `error`."""
 
     topic: str
     strategy: str
@@ -193,22 +193,22 @@ Notice: TypeAlias = (
 
 @dataclass(slots=True)
 class ConsumeCounters:
-    """What a consumer has done so far, counted in messages; any thread may read them."""
+    """A consumer's counts of messages so far; any thread may read them."""
 
     delivered: int = 0
     succeeded: int = 0
     failed: int = 0
     sent_back: int = 0
     pulled: int = 0
-    # Passed over since they cannot be read.
+    # Passed over because they cannot be read.
     unreadable: int = 0
 
 
 class OffsetFile(Protocol):
-    """Where a member of BROADCASTING keeps its offsets."""
+    """The offset store of a BROADCASTING member."""
 
     def put(self, queue: MessageQueue, offset: int) -> None:
-        """Keep an offset. Raises: StoreError if that is not possible."""
+        """Store an offset. Raises: StoreError if that fails."""
         ...
 
 
@@ -217,15 +217,15 @@ class Subscriber:
     """A push consumer's state.
 
     Args:
-        config: see there.
-        name_servers: where routes come from.
+        config: the consumer's configuration.
+        name_servers: the source of routes.
         subscriptions: by topic, the group's retry topic included.
-        listener: gets the messages.
-        callbacks: called for queues that come and go.
-        report: called with what is worth a line in the log.
-        start_timestamp_ms: when the consumer was made, by the wall clock.
+        listener: is called with the messages.
+        callbacks: called when queues are gained, given up or lost.
+        report: called with each fact worth a log line.
+        start_timestamp_ms: the wall-clock time at which the consumer was made.
         strategy: divides the queues.
-        member: decides what is done next.
+        member: decides the next steps.
         wake: set whenever something has happened.
     """
 
@@ -236,33 +236,33 @@ class Subscriber:
     callbacks: RebalanceCallbacks
     report: Callable[[Notice], None]
     start_timestamp_ms: int = 0
-    # The topic from which this group's failed messages come again.
+    # The topic from which this group's failed messages are delivered again.
     retry_topic: str = field(init=False)
     strategy: AllocateMessageQueueStrategy = field(init=False)
     member: GroupMember = field(init=False)
     routes: RouteCache = field(default_factory=RouteCache)
     wake: Event = field(default_factory=Event)
-    # The consumers that share its connections, by group; this one too, from `start` to the end.
+    # The consumers that share its connections, by group, this one included while it runs.
     companions: dict[str, Subscriber] = field(default_factory=dict)
-    # Whether a broker has taken a heartbeat of it.
+    # Whether a broker has accepted a heartbeat of this consumer.
     has_joined: bool = False
-    # A heartbeat that is on its way is ours too.
+    # A heartbeat under way counts as well.
     is_beating: bool = False
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
-    # Queues were chosen by hand: heartbeats carry no subscription then.
+    # Queues were given by `assign`: heartbeats then carry no subscription.
     is_assigned: bool = False
-    # When the next pull may begin, where the rate is limited.
+    # When the next pull may begin, if the rate is limited.
     next_pull_ms: float = 0.0
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     listener_calls: ListenerCalls = field(default_factory=ListenerCalls)
-    # Changes that the user is yet to hear of, in order, and the task that calls the callbacks.
+    # Changes not yet passed to the callbacks, in order, and the task that calls the callbacks.
     calls: deque[CallOnAssign | CallOnRevoke | QueueLost] = field(default_factory=deque)
     notifying: Task | None = None
-    # BROADCASTING: each member's offsets are its own.
+    # BROADCASTING: each member stores its own offsets.
     local_offsets: dict[MessageQueue, int] = field(default_factory=dict)
     local_store: OffsetFile | None = None
-    # The tracer of its deliveries, if they are traced.
+    # The tracer of its deliveries, if trace is on.
     tracer: Tracer | None = None
 
     def __post_init__(self) -> None:
@@ -276,7 +276,7 @@ class Subscriber:
 
     @property
     def consumer_data(self) -> ConsumerData:
-        """What a heartbeat carries of this consumer."""
+        """The part of a heartbeat for this consumer."""
         config = self.config
         subscriptions = {} if self.is_assigned else self.subscriptions
         return ConsumerData(
@@ -300,7 +300,7 @@ class Subscriber:
         return self.config.message_model is MessageModel.BROADCASTING
 
     def comes_again(self, message: MessageExt, *, delay_level: int = 0) -> bool:
-        """Return whether a message with which the listener fails is delivered once more."""
+        """Return whether a message is delivered again after the listener fails with it."""
         config = self.config
         if delay_level < 0:
             return False
@@ -327,7 +327,7 @@ class Subscriber:
         return [namespace.unwrap_queue(queue) for queue in queues if queue.topic != own]
 
     def get_broker_address(self, queue: MessageQueue) -> str:
-        """Return where to ask about a queue: its master, or any while there is none.
+        """Return the broker address for a queue's requests: the master's, or any without one.
 
         Raises: NoWritableQueue if no address of its broker is known.
         """
@@ -338,12 +338,12 @@ class Subscriber:
 
 
 def max_reconsume_times(configured: int | None) -> int:
-    """Return how often a message that is not consumed in order comes again at most."""
+    """Return how often a failed message is delivered again at most, if not consumed in order."""
     return MAX_RECONSUME_TIMES if configured is None else configured
 
 
 def member_config_from(config: ConsumerConfig, *, has_callbacks: bool) -> MemberConfig:
-    """Return what the group-member machine needs of a consumer's configuration."""
+    """Return the group-member machine's part of a consumer's configuration."""
     return MemberConfig(
         group=config.group,
         client_id=config.client_id,

@@ -1,4 +1,4 @@
-"""Trace on its way: entries that wait to be sent, at most so many; what comes beyond is dropped."""
+"""The trace entries that wait to be sent; entries beyond the buffer are dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparrowmq.model import Message
 from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.protocol.trace import TraceEntry
 
-# Differs from AsyncTraceDispatcher, whose queue of 2,048 holds calls: ours holds entries.
+# Differs from AsyncTraceDispatcher, whose queue holds 2,048 calls; this buffer holds entries.
 ENTRIES_MAX = 8_192
 # AsyncTraceDispatcher.maxMsgSize; the keys of a message are a property, whose size is bounded too.
 BODY_CHARACTERS_MAX = 128_000
@@ -21,12 +21,12 @@ KEYS_CHARACTERS_MAX = 8_000
 
 @dataclass(slots=True, kw_only=True)
 class Tracer:
-    """What a client traces of its messages, and under which name.
+    """The tracer of a client's messages.
 
     Args:
         publisher: sends the trace.
-        group: the client's own group, as it is on the wire.
-        dropped: entries that found no room or could not be sent.
+        group: the client's group, under its name on the wire.
+        dropped: the number of entries dropped because the buffer was full or sending failed.
         sending: the task that sends, if one was started.
     """
 
@@ -37,7 +37,7 @@ class Tracer:
     _entries: deque[TraceEntry] = field(default_factory=deque)
 
     def add(self, entries: Iterable[TraceEntry]) -> None:
-        """Keep entries to be sent, as long as there is room."""
+        """Keep entries to be sent, while the buffer has room."""
         for entry in entries:
             if len(self._entries) < ENTRIES_MAX:
                 self._entries.append(entry)

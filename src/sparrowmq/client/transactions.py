@@ -1,7 +1,7 @@
-"""What a transactional producer knows of its transactions: which outcomes brokers ask for. Pure.
+"""The state of a transactional producer's transactions: the outcomes that brokers ask for. Pure.
 
-Brokers ask any producer of the group about any half message of the group, also about those of
-another process that is gone. What cannot be answered now is asked again.
+Brokers ask any producer of the group about any half message of the group, also about those of a
+process that has ended. A question without an answer is asked again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ AsyncCheck: TypeAlias = Callable[[MessageExt], Awaitable[TransactionState] | Tra
 
 
 class HalfMessage(NamedTuple):
-    """A message that no consumer sees before its transaction is committed, and where it waits.
+    """A message that no consumer sees before its transaction is committed, and its place.
 
     Attributes:
-        msg_id: its id, which it keeps; the check function finds it in `message.msg_id`.
-        offset_msg_id: where the half message stands in its broker's log.
-        queue: where it belongs.
-        half_offset: its place in the half topic.
+        msg_id: the message's id, which stays the same; the check function finds it in
+            `message.msg_id`.
+        offset_msg_id: the position of the half message in its broker's log.
+        queue: the queue of the committed message.
+        half_offset: its offset in the half topic.
     """
 
     msg_id: str
@@ -57,7 +58,7 @@ class Question(NamedTuple):
 
 
 class CheckFailed(NamedTuple):
-    """No outcome was given for a message that a broker asked for, or it did not get there."""
+    """A broker asked for an outcome, and got none: the check failed or the answer was lost."""
 
     message: MessageExt
     error: Exception
@@ -93,7 +94,7 @@ class Coordinator:
     is_closing: bool = False
 
     def close(self) -> None:
-        """Have its loop end. On the driver's thread."""
+        """End the loop of its answers. On the driver's thread."""
         self.is_closing = True
         self.wake.set()
 
@@ -101,14 +102,16 @@ class Coordinator:
 def note_question(
     coordinators: Mapping[str, Coordinator], address: str, request: RemotingCommand
 ) -> None:
-    """Take a broker's CHECK_TRANSACTION_STATE, to be answered by the producer of its group.
+    """Take a broker's CHECK_TRANSACTION_STATE, which the producer of its group answers.
 
-    Raises: RemoteProtocolError if it cannot be read.
+    Raises: RemoteProtocolError if the request cannot be read.
     """
     header = decode_header(CheckTransactionStateRequestHeader, request.ext_fields)
     decoded = decode_messages(request.body or b"", broker_name="")
     if not decoded.messages:
-        raise RemoteProtocolError(f"no message in a question for an outcome: {decoded.failure}")
+        raise RemoteProtocolError(
+            f"a broker's question for an outcome holds no message: {decoded.failure}"
+        )
     message = decoded.messages[0]
     coordinator = coordinators.get(message.properties.get(PROPERTY_PRODUCER_GROUP, ""))
     if coordinator is None or len(coordinator.questions) >= QUESTIONS_MAX:
@@ -119,7 +122,7 @@ def note_question(
 
 
 def note_broker_lost(coordinators: Mapping[str, Coordinator], address: str, *, now_ms: int) -> None:
-    """Register at the brokers again, since one of them may have been started anew."""
+    """Register at the brokers again, since one of them may have restarted."""
     for coordinator in list(coordinators.values()):
         if address in coordinator.addresses:
             coordinator.heartbeat_due_ms = now_ms

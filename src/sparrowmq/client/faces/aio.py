@@ -3,7 +3,7 @@
 Sends that are awaited at the same time overlap on one connection. A listener is a coroutine
 function, which runs on the loop, or a plain function, which runs in a thread.
 
-The synchronous face, `blocking.py`, is made of this file by `make generate`.
+The synchronous face, `blocking.py`, is generated from this file by `make generate`.
 """
 
 from __future__ import annotations
@@ -107,19 +107,19 @@ class AsyncProducer:
 
     @property
     def client_id(self) -> str:
-        """How brokers name this producer."""
+        """The producer's client id at brokers."""
         return self._publisher.config.client_id
 
     async def send(self, message: Message, *, queue: QueueChoice | None = None) -> SendResult:
-        """Send a message and return where it was stored.
+        """Send a message and return its place in the broker's store.
 
         Args:
-            queue: where to send it, or a function of (queues, message) that returns one of the
-                queues, quickly; None for the sharding key's queue, or else the next in turn.
+            queue: the queue, or a function of (queues, message) that quickly returns one of the
+                queues; None for the sharding key's queue, or else the next in turn.
 
-        Raises: UsageError or ConfigError if the message cannot be sent as it is; SendFailed if
-        every attempt failed (one of them may have stored it); RouteError or ConnectFailed if the
-        topic or the name server is not found; BrokerError if the broker refuses it for good.
+        Raises: UsageError or ConfigError if the message is not valid; SendFailed if every attempt
+        failed (one of them may have stored the message); RouteError or ConnectFailed if the topic
+        or the name server is not found; BrokerError if the broker refuses the message for good.
         """
         publisher = self._publisher
         self._check_open()
@@ -156,25 +156,25 @@ class AsyncProducer:
         return await self._send(direct, now_ms)
 
     async def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
-        """Write a message to the connection and wait for no answer; it may be lost."""
+        """Write a message to the connection and await no answer; the message may be lost."""
         send = partial(sending.send_oneway, self._publisher, queue=queue)
         await self._run(observe(self._publisher, message, send))
 
     def send_nowait(
         self, message: Message, *, queue: QueueChoice | None = None
     ) -> Future[SendResult]:
-        """Hand a message over to be sent soon, with others of its queue as one request.
+        """Queue a message to be sent soon, with others of its queue as one request.
 
-        Messages of one sharding key, or of one `queue`, keep their order. A batch goes once it is
-        full (`batch_bytes_max`, `batch_count_max`) or its first message has waited for `linger_ms`;
-        while a queue's batch is under way, the next collects.
+        Messages of one sharding key, or of one `queue`, keep their order. A batch is sent once it
+        is full (`batch_bytes_max`, `batch_count_max`) or its first message has waited for
+        `linger_ms`; meanwhile the queue's next batch collects.
 
         Args:
             queue: as of `send`; None for the sharding key's queue, or else any.
 
-        Returns: a future of where the message was stored, or of its error, as of `send`.
-        Raises: UsageError for what is no message, and after `close`; BufferFull if bodies of
-        `buffer_bytes_max` wait already.
+        Returns: a future of the result or error of `send`.
+        Raises: UsageError if this is no message, and after `close`; BufferFull if
+        `buffer_bytes_max` of bodies wait already.
         """
         check_message(message)
         self._check_open()
@@ -183,7 +183,7 @@ class AsyncProducer:
         )
 
     async def flush(self) -> None:
-        """Have what `send_nowait` took sent at once, and wait until all of it is answered."""
+        """Send all messages of `send_nowait` at once, and wait for their answers."""
         self._check_open()
         await self._batches.flush()
 
@@ -198,10 +198,10 @@ class AsyncProducer:
 
         Args:
             queue: as of `send`.
-            timeout_ms: for sending and for the reply together.
+            timeout_ms: the time limit for sending and for the reply together.
 
-        Raises: as `send`; InvokeTimeout if no reply came in time, though the message may be
-        consumed all the same.
+        Raises: as `send`; InvokeTimeout if no reply came in time: the message may still be
+        consumed.
         """
         ask = partial(
             request_reply.request,
@@ -213,28 +213,29 @@ class AsyncProducer:
         return await self._run(observe(self._publisher, message, ask))
 
     async def reply(self, message: MessageExt, body: bytes) -> SendResult:
-        """Reply to a message that came and was sent by `request`, of this client or Java's.
+        """Reply to a received message that a client, SparrowMQ's or Java's, sent by `request`.
 
-        Raises: UsageError if it was not sent so; as `send`; BrokerError if who asked is gone.
+        Raises: UsageError if it was not sent by `request`; as `send`; BrokerError if the requesting
+        client is gone.
         """
         return await self._run(request_reply.reply(self._publisher, message, body))
 
     async def recall(self, recall_handle: str) -> None:
-        """Take a delayed message back before it is due: nobody gets it.
+        """Take back a delayed message before it is due: no consumer gets it.
 
-        Brokers of RocketMQ 5.3.2 and newer can, where `recallMessageEnable` is set.
+        Brokers of RocketMQ 5.3.2 and newer can do this if `recallMessageEnable` is set.
 
         Args:
             recall_handle: `SendResult.recall_handle` of a message with a `delay`, of this producer
                 or another.
 
-        Raises: UsageError for what is no handle; RouteError, TransportError; BrokerError if the
-        message is due, or the broker does not recall.
+        Raises: UsageError if this is no handle; RouteError, TransportError; BrokerError if the
+        message is due, or the broker cannot recall.
         """
         await self._run(recalling.recall(self._publisher, recall_handle))
 
     async def fetch_publish_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that take messages of a topic, in round robin's order.
+        """Return a topic's writable queues, in the order of the round robin.
 
         Raises: RouteError, ConnectFailed, BrokerError.
         """
@@ -265,14 +266,14 @@ class AsyncProducer:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            # The driver may live on, of other clients of the same id.
+            # Other clients of the same id may keep the driver running.
             raise UsageError(f"producer {self.client_id} is closed; make a new one")
 
     async def close(self) -> None:
         """Unregister at the brokers and close the connections. A second call does nothing.
 
-        What `send_nowait` took is sent before, for `send_timeout_ms` and 1 s at most; the rest
-        gets an error.
+        Messages of `send_nowait` are sent first, for at most `send_timeout_ms` and 1 s; the rest
+        fail with an error.
         """
         if self._is_closed:
             return
@@ -292,7 +293,7 @@ class AsyncProducer:
 
 
 class AsyncPushConsumer:
-    """A member of a consumer group, whose listener is called with messages.
+    """A member of a consumer group that calls a listener with messages.
 
     Args:
         group: the consumer group.
@@ -301,16 +302,17 @@ class AsyncPushConsumer:
         listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
             `consume_thread_count` calls at once. A coroutine function runs on the loop, a plain
             function in a thread.
-            None or CONSUME_SUCCESS means done; RECONSUME_LATER or an exception has the messages
-            delivered again later. With `orderly` the context is a `ConsumeOrderlyContext`; None or
-            SUCCESS means done, SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception has the same
-            messages delivered again after a moment, before any later one of their queue.
-        on_assign: called with queues that are ours from now on, except those of the retry topic;
-            nothing of them is delivered before it returns, for 10 s at most.
-        on_revoke: called with queues that are given up, after their last delivery; they go to the
-            next owner once it has returned, or after 10 s.
+            After None or CONSUME_SUCCESS the messages are done; after RECONSUME_LATER or an
+            exception they are delivered again later. With `orderly` the context is a
+            `ConsumeOrderlyContext`: after None or SUCCESS the messages are done; after
+            SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception they are delivered again after a moment,
+            before any later message of their queue.
+        on_assign: called with queues that this member has gained, except those of the retry topic.
+            Their messages are delivered after it returns, or after 10 s.
+        on_revoke: called with queues that this member gives up, after their last delivery. The next
+            owner begins after it returns, or after 10 s.
         on_lost: called with queues that went to another member while this one stood still or was
-            cut off; what was not committed comes again there.
+            cut off. The other member gets uncommitted messages again.
         settings: see `PushConsumerSettings`.
 
     Raises: ConfigError.
@@ -338,7 +340,7 @@ class AsyncPushConsumer:
         self._member = AsyncMember(
             self._subscriber,
             partial(run_member, self._subscriber),
-            # One more than listeners, so that slow ones do not hold up the callbacks.
+            # One thread more than listeners, so that slow listeners do not delay the callbacks.
             pool_size=self._subscriber.config.consume_thread_count + 1,
         )
 
@@ -358,7 +360,7 @@ class AsyncPushConsumer:
 
     @property
     def client_id(self) -> str:
-        """How the members of the group name this one."""
+        """The member's client id in the group."""
         return self._subscriber.config.client_id
 
     @property
@@ -368,7 +370,7 @@ class AsyncPushConsumer:
 
     @property
     def counters(self) -> ConsumeCounters:
-        """What this consumer has done so far."""
+        """The consumer's counts of messages so far."""
         return self._subscriber.counters
 
     async def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
@@ -376,7 +378,8 @@ class AsyncPushConsumer:
 
         Args:
             expression: `*` for all messages, tags such as `TagA || TagB`, or
-                `MessageSelector.by_sql(...)`. All members of a group must subscribe the same.
+                `MessageSelector.by_sql(...)`. All members of a group must have the same
+                    subscriptions.
 
         Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
         UsageError after `close`.
@@ -389,37 +392,38 @@ class AsyncPushConsumer:
         self._member.call(partial(remove_subscription, self._subscriber, topic))
 
     async def start(self) -> None:
-        """Join the group, in a task of its own. It goes on until `close`, whatever fails.
+        """Join the group, in a separate task, which runs until `close` despite failures.
 
-        Raises: UsageError if it was started or closed before, or if a consumer of its group runs
-        under its client id in this process; ConfigError if one of its group here subscribes
-        something else, or the strategy CONFIG gives queues of topics that are not subscribed.
+        Raises: UsageError if the consumer was started or closed before, or if another consumer of
+        its group runs under its client id in this process; ConfigError if a consumer of its group
+        in this process has other subscriptions, or if the strategy CONFIG gives queues of topics
+        that are not subscribed.
         """
         self._member.start(self)
 
     async def suspend(self) -> None:
-        """Begin no pull and no call of the listener until `resume`; the queues stay ours."""
+        """Begin no pull or call of the listener until `resume`; the member keeps its queues."""
         self._member.call(partial(suspend, self._subscriber))
 
     async def resume(self) -> None:
-        """Go on after `suspend`."""
+        """Pull and call the listener again after `suspend`."""
         self._member.call(partial(resume, self._subscriber))
 
     def assignment(self) -> list[MessageQueue]:
         """Return this member's share, in order, without queues of the retry topic.
 
-        A queue belongs to it from the rebalance that gave it; `on_assign` is called when
-        consumption begins, after its lock and start position were asked for.
+        A queue belongs to the share from the rebalance on; `on_assign` is called when consumption
+        begins, after the member has the queue's lock and start position.
         """
         return self._subscriber.user_queues(self._subscriber.member.assigned)
 
     async def wait_assigned(self, timeout_ms: int = WAIT_MS) -> list[MessageQueue]:
-        """Wait until this member has queues and consumes every one; return them, in order.
+        """Wait until this member has queues and consumes all of them; return the queues, in order.
 
-        What is sent after that is delivered, also under CONSUME_FROM_LAST_OFFSET.
+        Messages sent afterwards are delivered, also under CONSUME_FROM_LAST_OFFSET.
 
-        Returns: [] if the time runs out first; a group with more members than queues leaves some
-        without any.
+        Returns: [] if the time runs out first; in a group with more members than queues, some
+        members get no queue.
         Raises: UsageError before `start` and after `close`.
         """
         self._member.check_running()
@@ -428,10 +432,10 @@ class AsyncPushConsumer:
         )
 
     async def wait_idle(self, timeout_ms: int = WAIT_MS) -> bool:
-        """Wait until all that this member's queues have now is consumed and committed.
+        """Wait until all messages that this member's queues hold now are consumed and committed.
 
-        Messages to be delivered again later count as consumed. A queue that goes to another member
-        meanwhile is not waited for.
+        Messages to be delivered again later count as consumed. Queues that go to another member
+        meanwhile do not count.
 
         Returns: False if the time runs out first, or the member has no queues by then.
         Raises: UsageError before `start` and after `close`; RouteError, TransportError,
@@ -443,6 +447,6 @@ class AsyncPushConsumer:
     async def close(self) -> None:
         """Leave the group: drain, commit, unregister, close. A second call does nothing.
 
-        It takes as long as the listeners that run, at most `drain_timeout_ms` and 8 s.
+        Closing waits for running listeners, at most `drain_timeout_ms` and 8 s.
         """
         await self._member.close()

@@ -1,6 +1,6 @@
 """The asyncio face of administration: each method awaits one operation on an asyncio driver.
 
-The synchronous face, `blocking_admin.py`, is made of this file by `make generate`.
+The synchronous face, `blocking_admin.py`, is generated from this file by `make generate`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class AsyncAdmin:
-    """Looks after topics and groups.
+    """Administers topics, groups, offsets, brokers and accounts.
 
     Args:
         name_server: `host:port`, several separated by ';', or a list of them; None for the
@@ -79,11 +79,11 @@ class AsyncAdmin:
     async def create_topic(
         self, topic: str, queues: int = 8, *, cluster: str | None = None
     ) -> TopicRoute:
-        """Create a topic at every master, or change its queues; wait until it can be used.
+        """Create a topic at every master, or change its queues; wait until clients can use it.
 
         Args:
-            queues: how many it has on each broker.
-            cluster: only the brokers of this cluster; None for all.
+            queues: the number of queues on each broker.
+            cluster: create the topic only at the brokers of this cluster; None for all.
         """
         operation = administer.create_topic(self._directory, topic, queues=queues, cluster=cluster)
         return await self._driver.run(operation)
@@ -93,7 +93,7 @@ class AsyncAdmin:
         await self._driver.run(administer.delete_topic(self._directory, topic))
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return where a topic is served. Raises: TopicRouteNotFound."""
+        """Return a topic's route. Raises: TopicRouteNotFound."""
         return await self._driver.run(administer.show_route(self._directory, topic))
 
     async def list_topics(self) -> list[str]:
@@ -101,7 +101,7 @@ class AsyncAdmin:
         return await self._driver.run(topics.list_topics(self._directory))
 
     async def topic_status(self, topic: str) -> TopicStatus:
-        """Return a topic's brokers, what each queue holds, and who reads it.
+        """Return a topic's brokers, the offsets of each queue, and the groups that read it.
 
         Raises: TopicRouteNotFound.
         """
@@ -124,12 +124,12 @@ class AsyncAdmin:
         perm: str | None = None,
         dry_run: bool = False,
     ) -> list[TopicChange]:
-        """Change a topic at every broker that has it, and return what it was and is there.
+        """Change a topic at every broker that has it, and return its former and new settings there.
 
         Args:
-            read_queues, write_queues: how many each broker has; None leaves them.
-            perm: "rw", "r", "w" or "none"; None leaves it.
-            dry_run: only say what would change.
+            read_queues, write_queues: the number on each broker; None does not change it. perm:
+            "rw", "r", "w" or "none"; None does not change it. dry_run: return the changes without
+                making them.
 
         Raises: TopicRouteNotFound; ConfigError.
         """
@@ -155,15 +155,16 @@ class AsyncAdmin:
         retry_queues: int | None = None,
         dry_run: bool = False,
     ) -> list[GroupChange]:
-        """Change a group's settings at every broker, and return what they were and are there.
+        """Change a group's settings at every broker, and return the former and new settings there.
 
-        A group that a broker does not know is made.
+        A broker that does not know the group creates it.
 
         Args:
-            is_enabled: whether brokers give messages to the group; None leaves it.
-            max_reconsume_times: how often a failed message comes again before it is a dead letter.
-            retry_queues: how many queues the retry topic has at each broker.
-            dry_run: only say what would change.
+            is_enabled: whether brokers deliver messages to the group; None does not change it.
+            max_reconsume_times: how often a failed message is delivered again before it becomes a
+                dead letter.
+            retry_queues: the number of queues of the retry topic at each broker.
+            dry_run: return the changes without making them.
 
         Raises: ConfigError.
         """
@@ -181,36 +182,36 @@ class AsyncAdmin:
         return changes
 
     async def group_snapshot(self, group: str) -> GroupSnapshot:
-        """Return all that can be seen of a group: members, what each holds and does, progress.
+        """Return the state of a group: its members, their queues and activity, its progress.
 
-        `sparrowmq.doctor.diagnose` finds what is wrong in it. Raises: UsageError for a group that
-        no broker knows.
+        `sparrowmq.doctor.diagnose` finds what is wrong in the snapshot. Raises: UsageError for a
+        group that no broker knows.
         """
         return await self._driver.run(take_snapshot(self._directory, group))
 
     async def clone_offsets(self, group: str, to_group: str, topic: str) -> dict[MessageQueue, int]:
-        """Commit for a group what another has committed of a topic; return that, by queue.
+        """Copy a group's committed offsets of a topic to another group; return them by queue.
 
-        Raises: UsageError if members of that group are connected; TopicRouteNotFound.
+        Raises: UsageError if members of `to_group` are connected; TopicRouteNotFound.
         """
         return await self._driver.run(
             administer.clone_offsets(self._directory, group, to_group, topic)
         )
 
     async def list_brokers(self) -> list[BrokerAt]:
-        """Return the brokers that name servers know, by name, each with its cluster and master."""
+        """Return the brokers that name servers list, by name, each with its cluster and master."""
         directory = self._directory
         return await self._driver.run(
             find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
         )
 
     async def broker_stats(self, broker: str) -> Mapping[str, str]:
-        """Return what a broker says of itself and has done, under RocketMQ's names.
+        """Return a broker's own report of its state and counts, under RocketMQ's names.
 
         Args:
-            broker: its name, or its address.
+            broker: the broker's name or address.
 
-        Raises: UsageError if there is none.
+        Raises: UsageError if there is no such broker.
         """
         at = await self._driver.run(brokers.find_broker(self._directory, broker))
         return await self._driver.run(brokers.runtime_info(self._directory, at))
@@ -226,7 +227,7 @@ class AsyncAdmin:
         await self._driver.run(brokers.set_broker_config(self._directory, at, settings))
 
     async def set_broker_writable(self, broker: str, *, is_writable: bool) -> int:
-        """Have producers send to a broker, or leave it; return how many topics that concerns.
+        """Let producers send to a broker, or stop them; return the number of topics affected.
 
         Raises: as `broker_stats`.
         """
@@ -253,14 +254,14 @@ class AsyncAdmin:
         topic_perms: Sequence[str] | None = None,
         group_perms: Sequence[str] | None = None,
     ) -> None:
-        """Make an account at every broker, or change what is given of it.
+        """Create an account at every broker, or change the given fields of one.
 
         Args:
             secret_key: a new account needs one; Apache's brokers ask for it at every change.
-            is_admin: whether it may change everything.
-            white_remote_address: the addresses it may come from, such as `10.0.0.*`.
-            default_topic_perm, default_group_perm: "DENY", "PUB", "SUB" or "PUB|SUB".
-            topic_perms, group_perms: what differs from these, such as `["orders=PUB|SUB"]`.
+            is_admin: whether the account may administer brokers.
+            white_remote_address: the addresses that the account may connect from, such as
+            `10.0.0.*`. default_topic_perm, default_group_perm: "DENY", "PUB", "SUB" or "PUB|SUB".
+            topic_perms, group_perms: exceptions from these, such as `["orders=PUB|SUB"]`.
         """
         change = AccountChange(
             access_key=access_key,
@@ -282,7 +283,7 @@ class AsyncAdmin:
         """Return brokers, topics and the lag of all groups, with at most 15 requests a broker.
 
         Members are counted for the 12 groups that need attention first. `group_flows` and
-        `topic_rates` of `sparrowmq.client.operations.overview` computes rates from two of them.
+        `topic_rates` of `sparrowmq.client.operations.overview` compute rates from two overviews.
         """
         return await self._driver.run(take_overview(self._directory))
 
@@ -296,13 +297,13 @@ class AsyncAdmin:
         offset: int | None = None,
         dry_run: bool = False,
     ) -> ResetPlan:
-        """Move a group in a topic; brokers notify the members that are connected.
+        """Move a group's offsets in a topic; brokers notify the connected members.
 
         Args:
             to: the oldest message of each queue, or its end.
-            timestamp_ms: or the message stored nearest to this wall-clock time.
-            offset: or this offset of each queue.
-            dry_run: only say what would change.
+            timestamp_ms: instead of `to`: the message stored nearest to this wall-clock time.
+            offset: instead of `to`: this offset of each queue.
+            dry_run: return the changes without making them.
 
         Raises: UsageError unless one of the three is given, or for an offset while members are
         connected; TopicRouteNotFound.
@@ -323,7 +324,7 @@ class AsyncAdmin:
         return await self._driver.run(administer.queue_max_offset(self._directory, queue))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the oldest message that the queue still has."""
+        """Return the offset of the oldest message in the queue."""
         return await self._driver.run(administer.queue_min_offset(self._directory, queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -336,21 +337,21 @@ class AsyncAdmin:
         return await self._driver.run(operation)
 
     async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Return what a group has committed for a queue, or None.
+        """Return a group's committed offset of a queue, or None.
 
-        Apache's brokers say 0 instead of nothing while the queue's first message is in memory.
+        Apache's brokers answer 0 instead of nothing while the queue's first message is in memory.
         """
         return await self._driver.run(administer.committed_offset(self._directory, group, queue))
 
     async def update_committed_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Set what a group has committed; its members do not notice until they rebalance."""
+        """Set a group's committed offset; its members do not notice until they rebalance."""
         operation = administer.set_committed_offset(
             self._directory, group, queue=queue, offset=offset
         )
         await self._driver.run(operation)
 
     async def group_lag(self, group: str, topic: str) -> list[QueueLag]:
-        """Return how far a group is in each queue of a topic, in queue order."""
+        """Return a group's offsets and lag in each queue of a topic, in queue order."""
         return await self._driver.run(administer.group_lag(self._directory, group, topic))
 
     async def consumer_ids(self, group: str) -> list[str]:
@@ -358,7 +359,7 @@ class AsyncAdmin:
         return await self._driver.run(administer.consumer_ids(self._directory, group))
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
-        """Return who is connected for a group, and what the group subscribes to."""
+        """Return a group's connected members and its subscriptions."""
         return await self._driver.run(administer.group_connections(self._directory, group))
 
     async def query_message(
@@ -373,10 +374,10 @@ class AsyncAdmin:
         """Return the latest messages of a topic that have a key or an id, in the order of storing.
 
         Args:
-            key: one of a message's keys, or the id that its producer gave (`MessageExt.msg_id`).
-            count_max: the most of each broker; 64 is the most that brokers return.
+            key: a key of the messages, or the producer's message id (`MessageExt.msg_id`).
+            count_max: the most messages from each broker, up to 64.
             begin_timestamp_ms: the earliest store time, in wall-clock milliseconds.
-            end_timestamp_ms: the latest; None for no end.
+            end_timestamp_ms: the latest store time; None for no end.
         """
         operation = administer.query_message(
             self._directory,
@@ -389,30 +390,30 @@ class AsyncAdmin:
         return await self._driver.run(operation)
 
     async def view_message(self, topic: str, msg_id: str) -> MessageExt | None:
-        """Return the message of an id, None if no broker has it any more.
+        """Return the message with an id, None if no broker has it any more.
 
         Args:
-            msg_id: the id that its producer gave, or `SendResult.offset_msg_id`.
+            msg_id: the producer's message id, or `SendResult.offset_msg_id`.
         """
         return await self._driver.run(administer.view_message(self._directory, topic, msg_id))
 
     async def message_trace(self, msg_id: str) -> tuple[TraceStep, ...]:
-        """Return a message's way as its producer and consumers traced it, oldest first.
+        """Return the trace of a message by its producer and consumers, the oldest step first.
 
         Args:
-            msg_id: the id that its producer gave.
+            msg_id: the producer's message id.
 
-        Returns: () where nobody had `trace` on, or it is not written yet.
+        Returns: () if `trace` was off everywhere, or the trace is not stored yet.
         """
         return await self._driver.run(message_trace(self._directory, msg_id))
 
     async def messages_at(
         self, queue: MessageQueue, offset: int, count_max: int = 1
     ) -> list[MessageExt]:
-        """Return messages of a queue from an offset on, [] if it has none there.
+        """Return messages of a queue from an offset on, [] if there are none.
 
         Args:
-            count_max: the most, up to 10,000.
+            count_max: the most messages to return, up to 10,000.
         """
         operation = browse.read_at(self._directory, queue, offset, count_max=count_max)
         return await self._driver.run(operation)
@@ -423,7 +424,7 @@ class AsyncAdmin:
         """Return a topic's messages stored at or after a wall-clock time, the oldest first.
 
         Args:
-            count_max: the most, up to 10,000.
+            count_max: the most messages to return, up to 10,000.
 
         Raises: TopicRouteNotFound.
         """
@@ -434,22 +435,22 @@ class AsyncAdmin:
         """Return a group's newest dead letters that can be read, in the order of storing.
 
         Args:
-            count_max: the most of each broker's queue, and of all together.
+            count_max: the most messages from each broker's queue, and in all.
         """
         return await self._driver.run(
             dead_letters.read_dead_letters(self._directory, group, count_max=count_max)
         )
 
     async def resend_dead_letters(self, group: str, messages: Sequence[MessageExt]) -> int:
-        """Send dead letters to their group again, and return how many; no other group gets them.
+        """Send dead letters again, to their own group only, and return how many were sent.
 
-        They come as retries, and may fail as often as new messages; on RocketMQ 5 once. They also
-        stay among the dead letters: sent twice, they are delivered twice.
+        They are delivered as retries, and may fail as often as new messages; on RocketMQ 5 only
+        once. They also stay among the dead letters: sent twice, they are delivered twice.
 
         Args:
             messages: as `dead_letters` returns them.
 
-        Raises: UsageError for a message that is no dead letter of the group.
+        Raises: UsageError for a message that is not a dead letter of the group.
         """
         return await self._driver.run(
             dead_letters.resend_dead_letters(self._directory, group, messages)

@@ -1,4 +1,4 @@
-"""A producer's share of a driver that sends messages in batches, from the first to `close`."""
+"""The part of a producer that sends messages in batches, from the first message to `close`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LOG = logging.getLogger("sparrowmq.client")
 
 
 class AsyncBatches:
-    """Messages handed over, and what serves them.
+    """The messages queued for sending, and the loop that sends them.
 
     Args:
         publisher: the producer's state.
-        driver: of the producer.
+        driver: the producer's driver.
     """
 
     def __init__(self, publisher: Publisher, driver: AsyncDriver) -> None:
@@ -32,13 +32,13 @@ class AsyncBatches:
         self._driver = driver
         self._batcher = Batcher(publisher.config)
         self._host = TaskHost(driver)
-        # Guards what follows: any thread may hand messages over.
+        # Guards the fields below: any thread may add messages.
         self._lock = Lock()
         self._waiting_bytes = 0
         self._is_closing = False
 
     def add(self, message: Message, queue: QueueChoice | None) -> Future[SendResult]:
-        """Hand a message over. Raises: BufferFull; UsageError after `close`."""
+        """Queue a message. Raises: BufferFull; UsageError after `close`."""
         size, config = len(message.body), self._publisher.config
         future = make_future()
         with self._lock:
@@ -47,8 +47,8 @@ class AsyncBatches:
             if self._waiting_bytes + size > config.buffer_bytes_max:
                 raise BufferFull(
                     f"{self._waiting_bytes} bytes of messages wait to be sent, and "
-                    f"{config.buffer_bytes_max} may; wait for results of earlier messages, or for "
-                    f"flush"
+                    f"buffer_bytes_max is {config.buffer_bytes_max}; wait for the results of "
+                    "earlier messages, or for flush"
                 )
             self._waiting_bytes += size
             self._batcher.incoming.append(Pending(message, queue, partial(self._end, future, size)))
@@ -75,12 +75,12 @@ class AsyncBatches:
             future.set_result(result)
 
     async def flush(self) -> None:
-        """Wait until everything that was handed over is answered."""
+        """Wait until every queued message is answered."""
         if self._host.is_started:
             await self._driver.run(batches.flush(self._batcher))
 
     async def close(self) -> None:
-        """Send what waits, for as long as one send may take; fail the rest."""
+        """Send the waiting messages for as long as one send may take; fail the rest."""
         with self._lock:
             self._is_closing = True
         if not self._host.is_started:
@@ -107,6 +107,8 @@ class AsyncBatches:
             except Exception:
                 if self._batcher.is_closing:
                     return
-                # Outermost: what is handed over must not wait for ever.
-                LOG.exception("batches of %s failed and go on", self._publisher.config.client_id)
+                # The outermost loop: queued messages must not wait for ever.
+                LOG.exception(
+                    "sending batches of %s failed, and continues", self._publisher.config.client_id
+                )
                 await self._host.pause(RESTART_S)

@@ -1,5 +1,5 @@
 # Made of aio_member.py by `make generate`; change that file.
-"""A consumer's share of a driver, and what serves its membership from `start` to `close`."""
+"""The part of a consumer that runs its membership from `start` to `close`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Member:
 
     Args:
         subscriber: the consumer's state.
-        serve: makes the operation that is the membership; it is made anew if it fails.
-        pool_size: threads for the user's functions.
+        serve: makes the operation of the membership, and makes it anew if it fails.
+        pool_size: the number of threads for the user's functions.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class Member:
         self.driver.grow_pool(pool_size)
         self._host = ThreadHost(self.driver)
         self.is_closed = False
-        # A consumer that nobody starts does nothing, without an error.
+        # A consumer without `start` does nothing and raises no error.
         self._forgotten = weakref.finalize(self, warn_not_started, subscriber)
         self._dropped: weakref.finalize[..., Any] | None = None
 
     def start(self, consumer: object) -> None:
-        """Begin the membership of a consumer: a line says so if that is dropped without `close`.
+        """Begin a consumer's membership; a consumer dropped without `close` is logged.
 
-        Raises: UsageError if it was begun or closed before; as `check_start` and
+        Raises: UsageError if it was started or closed before; as `check_start` and
         `ClientInstances.register`.
         """
         config = self._subscriber.config
         if self._host.is_started or self.is_closed:
-            raise UsageError(f"consumer {config.client_id} was started before; make a new one")
+            raise UsageError(f"consumer {config.client_id} was started before; make a new consumer")
         check_start(self._subscriber)
         warn_no_subscription(self._subscriber)
         self._forgotten.detach()
@@ -89,7 +89,7 @@ class Member:
 
     def _check_open(self) -> None:
         if self.is_closed:
-            # The driver may live on, of other clients of the same id.
+            # Other clients of the same id may keep the driver running.
             raise UsageError(f"consumer {self._subscriber.config.client_id} is closed")
 
     def run(self, operation: Operation[T]) -> T:
@@ -98,17 +98,17 @@ class Member:
         return self.driver.run(operation)
 
     def call(self, change: Callable[[], None]) -> None:
-        """Have a function change the state, now or soon. Raises: UsageError after `close`."""
+        """Run a function that changes the state, now or soon. Raises: UsageError after `close`."""
         self._check_open()
         self._host.call(change)
 
     def close(self, end: Callable[[], None] | None = None) -> None:
         """Leave the group and close the connections. A second call does nothing.
 
-        It takes at most `drain_timeout_ms` and CLOSE_MARGIN_MS, whatever the loop is at.
+        Closing takes at most `drain_timeout_ms` and CLOSE_MARGIN_MS, whatever the loop is doing.
 
         Args:
-            end: called where the driver runs before the membership ends.
+            end: called on the driver's thread before the membership ends.
         """
         if self.is_closed:
             return
@@ -117,7 +117,7 @@ class Member:
             self._dropped.detach()
         timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
         deadline_ms = clock.monotonic_ms() + timeout_ms
-        # Says so now if it was never started.
+        # A consumer that was never started is logged now.
         self._forgotten()
         if self._host.is_started:
             if end is not None:
@@ -144,8 +144,11 @@ class Member:
                 self.driver.run(self._serve(), name="consume")
             except Exception:
                 if self.is_closed:
-                    # The driver was closed: the loop did not end in time.
+                    # The driver was closed because the loop did not end in time.
                     return
-                # Outermost: the member keeps its state, and a consumer must not fall silent.
-                LOG.exception("consumer %s failed and goes on", self._subscriber.config.client_id)
+                # The outermost loop: the member keeps its state, and a consumer must not fall
+                # silent.
+                LOG.exception(
+                    "consumer %s failed, and continues", self._subscriber.config.client_id
+                )
                 self._host.pause(RESTART_S)

@@ -27,24 +27,25 @@ from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, Reb
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 
-# Callbacks on queues, and beside them the file of a BROADCASTING consumer's offsets.
+# Threads for the callbacks, and beside them for a BROADCASTING consumer's offset file.
 POOL_SIZE = 2
 
 
 class LitePullConsumer:
-    """A consumer that is asked for messages: `for message in consumer`, `getone`, `getmany`.
+    """A consumer that the program polls: `for message in consumer`, `getone`, `getmany`.
 
     Either `subscribe` topics, and the group's members share the queues, or `assign` queues by
-    hand. One thread polls at a time. What was given counts as done when the next message is asked
-    for, so a program that dies while it works on a message gets it again.
+    hand. One thread polls at a time. A message is done when the program asks for the next one, so a
+    program that dies while it works on a message gets the message again.
 
     Args:
         group: the consumer group.
-        name_server: `host:port`, several separated by ';', or a list of them; None for what the
-            environment's NAMESRV_ADDR says.
-        on_assign: called with queues that are ours from now on, before anything of them comes.
-        on_revoke: called with queues that are given up, once nothing of them comes any more.
-        on_lost: called with queues that went to another member while this one stood still.
+        name_server: `host:port`, several separated by ';', or a list of them; None for the
+            environment's NAMESRV_ADDR.
+        on_assign: called with queues that this consumer has gained, before their first message.
+        on_revoke: called with queues that this consumer gives up, after their last message.
+        on_lost: called with queues that went to another member while this one stood still or was
+            cut off.
         settings: see `LitePullConsumerSettings`.
 
     Raises: ConfigError.
@@ -70,7 +71,7 @@ class LitePullConsumer:
         self._member = Member(
             self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE
         )
-        # Never waited for: who polls while another does gets an error.
+        # Never waited for: a second poll at the same time gets an error.
         self._polling = Lock()
 
     def __repr__(self) -> str:
@@ -85,18 +86,18 @@ class LitePullConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A message on which the program failed is not done.
+        # A message is not done if the program failed while it worked on the message.
         self._close(is_done=error is None)
 
     def __iter__(self) -> Iterator[MessageExt]:
-        """Give one message after the other, until the consumer is closed."""
+        """Yield one message after another, until the consumer is closed."""
         self._member.check_running()
         while found := self._poll(1, None):
             yield found[0]
 
     @property
     def client_id(self) -> str:
-        """How the members of the group name this one."""
+        """The member's client id in the group."""
         return self._state.subscriber.config.client_id
 
     @property
@@ -106,7 +107,7 @@ class LitePullConsumer:
 
     @property
     def counters(self) -> ConsumeCounters:
-        """What this consumer has done so far."""
+        """The consumer's counts of messages so far."""
         return self._state.subscriber.counters
 
     def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
@@ -114,7 +115,8 @@ class LitePullConsumer:
 
         Args:
             expression: `*` for all messages, tags such as `TagA || TagB`, or
-                `MessageSelector.by_sql(...)`. All members of a group must subscribe the same.
+                `MessageSelector.by_sql(...)`. All members of a group must have the same
+                    subscriptions.
 
         Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
         UsageError after `assign` or `close`.
@@ -128,24 +130,24 @@ class LitePullConsumer:
         self._member.call(partial(remove_subscription, self._state.subscriber, topic))
 
     def assign(self, queues: Sequence[MessageQueue]) -> None:
-        """Consume these queues and no others, whatever other members of the group do.
+        """Consume these queues and no others, without regard to other members of the group.
 
         Raises: UsageError after `subscribe` or `close`.
         """
         self._member.run(poll.assign(self._state, queues))
 
     def start(self) -> None:
-        """Join the group, in a thread of its own. It goes on until `close`, whatever fails.
+        """Join the group, in a separate thread, which runs until `close` despite failures.
 
         Raises: as `PushConsumer.start`.
         """
         self._member.start(self)
 
     def getone(self, timeout_ms: int | None = None) -> MessageExt | None:
-        """Return the next message; None if there is none in time, or the consumer is closed.
+        """Return the next message; None if none comes in time, or the consumer is closed.
 
         Args:
-            timeout_ms: how long to wait; None for as long as it takes.
+            timeout_ms: the longest wait; None waits without a limit.
 
         Raises: UsageError before `start`, after `close`, and while another thread polls.
         """
@@ -154,7 +156,7 @@ class LitePullConsumer:
         return found[0] if found else None
 
     def getmany(self, count_max: int = 500, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
-        """Return the next messages as soon as there are any; [] if there are none in time.
+        """Return the next messages as soon as there are any; [] if none comes in time.
 
         Raises: UsageError as `getone`.
         """
@@ -167,7 +169,10 @@ class LitePullConsumer:
 
     def _poll(self, count_max: int, timeout_ms: int | None) -> list[MessageExt]:
         if not self._polling.acquire(blocking=False):
-            raise UsageError(f"consumer {self.client_id} is polled already; make one for each user")
+            raise UsageError(
+                f"consumer {self.client_id} is being polled already; make a consumer for each "
+                "poller"
+            )
         state, begun_timestamp_ms = self._state, clock.timestamp_ms()
         try:
             while not (found := state.take(count_max)):
@@ -181,18 +186,19 @@ class LitePullConsumer:
             self._polling.release()
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit all that was given so far, or these offsets, and wait for the answers.
+        """Commit all messages given so far, or these offsets, and wait for the answers.
 
         Args:
             offsets: by queue, the offset of the next message to consume. None leaves out queues
-                that were given up meanwhile: their messages come again at another member.
+                that were given up meanwhile: another member gets their messages again.
 
-        Raises: UsageError for a queue that is not ours; TransportError, BrokerError.
+        Raises: UsageError for a queue that this consumer does not have; TransportError,
+            BrokerError.
         """
         self._member.run(poll.commit(self._state, offsets))
 
     def committed_offset(self, queue: MessageQueue) -> int | None:
-        """Return what the group has committed for a queue; None for nothing.
+        """Return the group's committed offset of a queue; None if there is none.
 
         Raises: RouteError, TransportError, BrokerError.
         """
@@ -204,7 +210,7 @@ class LitePullConsumer:
         return [unwrap(queue) for queue in self._state.subscriber.member.assigned]
 
     def wait_assigned(self, timeout_ms: int = WAIT_MS) -> list[MessageQueue]:
-        """Wait until this consumer has queues and consumes every one; return them, in order.
+        """Wait until this consumer has queues and consumes all of them; return them, in order.
 
         Returns: [] if the time runs out first.
         Raises: UsageError before `start` and after `close`.
@@ -213,9 +219,9 @@ class LitePullConsumer:
         return self._member.run(wait_assigned(self._state.subscriber, timeout_ms=timeout_ms))
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Give no more messages of these queues until `resume`; they stay ours.
+        """Give no more messages of these queues until `resume`; this consumer keeps the queues.
 
-        Raises: UsageError for a queue that is not ours.
+        Raises: UsageError for a queue that this consumer does not have.
         """
         self._member.run(poll.pause(self._state, queues))
 
@@ -224,31 +230,32 @@ class LitePullConsumer:
         self._member.run(poll.resume(self._state, queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another offset of a queue.
+        """Continue at another offset of a queue.
 
-        What has arrived is dropped, and what was given does not count any more: with `auto_commit`
-        the new offset is committed.
+        Messages that have arrived are dropped, and messages already given are not committed: with
+        `auto_commit` the new offset is.
 
-        Raises: UsageError if the queue is not ours, or has no such offset; RouteError,
-        TransportError, BrokerError.
+        Raises: UsageError if this consumer does not have the queue, or the queue has no such
+        offset; RouteError, TransportError, BrokerError.
         """
         self._member.run(poll.seek(self._state, queue, offset))
 
     def seek_to_begin(self, *queues: MessageQueue) -> None:
-        """Go on at the oldest message of each queue."""
+        """Continue at the oldest message of each queue."""
         self._member.run(poll.seek_to_begin(self._state, queues))
 
     def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Go on behind the newest message of each queue."""
+        """Continue after the newest message of each queue."""
         self._member.run(poll.seek_to_end(self._state, queues))
 
     def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
-        """Go on at the message of each queue stored nearest to a wall-clock time.
+        """Continue at the message of each queue stored nearest to a wall-clock time.
 
         The message may be older than the time. RocketMQ 5's brokers answer with the first one that
         is not.
 
-        Raises: UsageError if a queue is not ours; RouteError, TransportError, BrokerError.
+        Raises: UsageError for a queue that this consumer does not have; RouteError, TransportError,
+        BrokerError.
         """
         self._member.run(poll.seek_to_time(self._state, queues, timestamp_ms=timestamp_ms))
 
@@ -265,7 +272,7 @@ class LitePullConsumer:
         )
 
     def fetch_subscribe_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that can be read, in order, as `assign` wants them.
+        """Return the readable queues of a topic, in order, as `assign` takes them.
 
         Raises: TopicRouteNotFound; ConnectFailed, BrokerError.
         """
@@ -280,14 +287,14 @@ class LitePullConsumer:
         expression: str | MessageSelector = "*",
         suspend_ms: int = 0,
     ) -> PullResult:
-        """Pull once, from any queue at any offset; also without `start`.
+        """Pull once from any queue at any offset, also without `start`.
 
-        Nothing is committed and no position changes.
+        The pull commits nothing and changes no position.
 
         Args:
             expression: as of `subscribe`.
-            suspend_ms: how long the broker may hold the pull while there is nothing new; it looks
-                every 5 s.
+            suspend_ms: how long the broker may hold the pull while no message comes; the broker
+                looks every 5 s.
 
         Raises: RouteError, TransportError, BrokerError; UnreadableMessage if the first message
         cannot be read and `unreadable_policy` is STOP.
@@ -306,7 +313,7 @@ class LitePullConsumer:
     def close(self) -> None:
         """Leave the group: commit what is done, unregister, close; polls that wait return.
 
-        What was given counts as done. A second call does nothing.
+        Messages given count as done. A second call does nothing.
         """
         self._close(is_done=True)
 

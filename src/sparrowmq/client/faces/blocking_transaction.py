@@ -31,16 +31,16 @@ class TransactionProducer:
     """Sends messages that consumers see only once their transactions are committed.
 
     Threads may share one. A transaction is a half message, the user's own work, and `commit` or
-    `rollback`. Where neither reached the broker, the broker asks a producer of the group for the
-    outcome, be it another process; so a producer answers from `start` to `close`.
+    `rollback`. If neither reaches the broker, the broker asks any producer of the group for the
+    outcome, also one of another process, so that a producer answers from `start` to `close`.
 
     Args:
         group: the producer group.
-        name_server: `host:port`, several separated by ';', or a list of them; None for what the
-            environment's NAMESRV_ADDR says.
+        name_server: `host:port`, several separated by ';', or a list of them; None for the
+            environment's NAMESRV_ADDR.
         check: called with a half message whose outcome a broker asks for; returns COMMIT, ROLLBACK,
-            or UNKNOWN, and is asked again then, as after an exception. It finds by
-            `message.msg_id` what became of the user's own work. Up to 4 calls run at once.
+            or UNKNOWN. After UNKNOWN or an exception the broker asks again. By `message.msg_id` the
+            function finds the result of the user's own work. Up to 4 calls run at once.
         settings: see `ProducerSettings`.
 
     Raises: ConfigError.
@@ -87,17 +87,17 @@ class TransactionProducer:
 
     @property
     def client_id(self) -> str:
-        """How brokers name this producer."""
+        """The producer's client id at brokers."""
         return self._publisher.config.client_id
 
     def start(self) -> None:
-        """Register at all brokers and answer their checks, in a thread of its own, until `close`.
+        """Register at all brokers and answer their checks, in a separate thread, until `close`.
 
-        Raises: UsageError if it was started or closed before, or if a producer of its group runs
-        under its client id in this process.
+        Raises: UsageError if the producer was started or closed before, or if another producer of
+        its group runs under its client id in this process.
         """
         if self._host.is_started or self._is_closed:
-            raise UsageError(f"producer {self.client_id} was started before; make a new one")
+            raise UsageError(f"producer {self.client_id} was started before; make a new producer")
         group = self._publisher.config.group
         INSTANCES.register_coordinator(self._coordinator, self._instance)
         self._host.start(self._loop, name=f"sparrowmq-transactions-{group}")

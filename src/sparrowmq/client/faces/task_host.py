@@ -1,7 +1,7 @@
-"""What the asyncio face is hosted by: its driver, and the task in which a consumer lives.
+"""The host of the asyncio face: its driver, and the task in which a consumer runs.
 
-`thread_host` has the same names for the synchronous face, whose text is made of the asyncio face's
-(tools/generate.py): what differs between the two beyond words stands in these two files alone.
+`thread_host` has the same names for the synchronous face, which tools/generate.py makes from the
+asyncio face: only these two files differ in more than words.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def open_instance(
 
 
 def _scope() -> Hashable:
-    """Return what distinguishes instances of different loops; without a loop nothing is shared."""
+    """Return the key of the running loop's instances; without a loop nothing is shared."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -45,7 +45,7 @@ def _scope() -> Hashable:
 
 
 def make_future() -> asyncio.Future[SendResult]:
-    """Make what stands for a result to come."""
+    """Make the future of a result."""
     return asyncio.get_running_loop().create_future()
 
 
@@ -66,7 +66,7 @@ class TaskHost:
         self._task = asyncio.create_task(loop(), name=name)
 
     def call(self, change: Callable[[], None]) -> None:
-        """Have a function change the state of the membership."""
+        """Run a function that changes the state of the membership."""
         change()
 
     async def pause(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""What the synchronous face is hosted by: its driver, and the thread in which a consumer lives.
+"""The host of the synchronous face: its driver, and the thread in which a consumer runs.
 
-The names are those of `task_host`, where it is said why. Consumers that share an instance share its
-driver: one of their threads leads, the others follow.
+The names are those of `task_host`, which gives the reason. Consumers that share an instance share
+its driver: one of their threads leads, the others follow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def open_instance(
 
 
 def make_future() -> concurrent.futures.Future[SendResult]:
-    """Make what stands for a result to come; it cannot be cancelled."""
+    """Make the future of a result; it cannot be cancelled."""
     future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
     future.set_running_or_notify_cancel()
     return future
@@ -63,7 +63,7 @@ class ThreadHost:
         self._thread.start()
 
     def call(self, change: Callable[[], None]) -> None:
-        """Have a function change the state of the membership, now or soon."""
+        """Run a function that changes the state of the membership, now or soon."""
         if self._thread is None:
             change()
         else:
@@ -74,7 +74,7 @@ class ThreadHost:
         self._ending.wait(seconds)
 
     def end(self, timeout_s: float, *, give_up: Callable[[], None]) -> None:
-        """Wait for the loop to return; when the time is up, have the driver give it up."""
+        """Wait for the loop to return; when the time is up, make the driver abandon it."""
         assert self._thread is not None
         self._ending.set()
         self._thread.join(timeout_s)
