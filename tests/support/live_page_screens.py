@@ -43,6 +43,8 @@ def main() -> None:
         enter_others(held, cluster)
         data = Path(held.enter_context(TemporaryDirectory()))
         dash = start_dash(held, cluster, data, "--allow-writes")
+        # Playwright's own loop runs in this thread from its start on.
+        asyncio.run(shoot_top(cluster))
         playwright = held.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         held.callback(browser.close)
@@ -57,7 +59,6 @@ def main() -> None:
         shoot(page, "/?theme=light&lang=en", "live-page-overview")
         shoot(page, "/simulator?queues=8&members=3&events=join,kill:1", "live-page-simulator")
         shoot_lab(page)
-        asyncio.run(shoot_top(cluster))
 
 
 async def shoot_top(cluster: EmbeddedCluster) -> None:

@@ -324,7 +324,7 @@ CHINESE: Mapping[str, str] = MappingProxyType(
             "发送 {sent} 条，消费 {consumed} 条，其中 {twice} 条重复消费。"
         ),
         "Who had which queue": "队列归属变化",
-        "the event": "事件发生",
+        "The dashed line is the event.": "虚线处是事件发生的时刻。",
         "starting a broker and 2 members": "启动一个 Broker 和 2 个成员",
         "starting a broker and 3 members": "启动一个 Broker 和 3 个成员",
         "the doctor looks": "诊断正在查看",

@@ -228,7 +228,7 @@ class _Chart:
         queues = [q for q in self._owners if topic is None or q.topic == topic]
         chosen = sorted(queues, key=lambda queue: queue not in moved)[:LINES_MAX]
         chosen.sort(key=queue_order)
-        marks = [rebalance for rebalance in rebalances if rebalance.moves]
+        marks = [rebalance.begun_ms for rebalance in rebalances if rebalance.moves]
         has_topics = len({queue.topic for queue in chosen}) > 1
         lines = []
         for queue in chosen:

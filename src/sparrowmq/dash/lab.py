@@ -165,6 +165,7 @@ async def show_lab(lab: Lab, visit: Visit) -> View:
             "messages": result["messages"],
             "members": tuple(columns.values()),
             "lines": _lines(result, columns, words),
+            "lead_ms": _LEAD_MS,
             "until_ms": picture_length_ms(result),
         }
     return View(template="lab.html", title="Lab", tables=tables, context=context, news=SUBJECT)
@@ -249,7 +250,7 @@ def _lines(
     lines = []
     for queue_id in queue_ids:
         bands = _bands(course, queue_id, until_ms)
-        strip: Markup = draw_bands(bands, columns, span, marks=(), nobody=words("nobody"))
+        strip: Markup = draw_bands(bands, columns, span, marks=(0,), nobody=words("nobody"))
         spoken = "; ".join(
             f"{' + '.join(band.owners or ()) or words('nobody')} "
             f"{words.duration(band.end_ms - band.start_ms)}"

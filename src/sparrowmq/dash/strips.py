@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from sparrowmq.dash.history import LagSample
 from sparrowmq.dash.matrix import MatrixColumn
-from sparrowmq.dash.rebalances import OwnerBand, SeenRebalance
+from sparrowmq.dash.rebalances import OwnerBand
 from sparrowmq.report.markup import Markup as Svg
 from sparrowmq.report.markup import tag
 
@@ -20,6 +20,8 @@ _HEIGHT = 22
 # A gap of some milliseconds would be thinner than a pixel, and yet is the point of the picture.
 _TROUBLE_PERCENT_MIN = 0.4
 _CHART_HEIGHT = 90
+# A narrower band has no room for the word "nobody".
+_NOBODY_PERCENT_MIN = 6
 
 
 class TimeWindow:
@@ -39,17 +41,17 @@ def draw_bands(
     columns: Mapping[str, MatrixColumn],
     span: TimeWindow,
     *,
-    marks: Sequence[SeenRebalance],
+    marks: Sequence[int],
     nobody: str,
 ) -> Markup:
-    """Draw who had a queue when, with a thin line at each rebalance."""
+    """Draw who had a queue when, with a thin line at each instant of `marks`."""
     # What is wrong comes last: it may be drawn wider than it is.
     ordered = sorted(bands, key=lambda band: band.owners is not None and len(band.owners) != 1)
     drawn = [_draw_band(band, columns, span, nobody) for band in ordered if band.owners is not None]
     lines = [
         tag("line", class_="mark", x1=f"{x}%", x2=f"{x}%", y1=0, y2=_HEIGHT)
         for mark in marks
-        if 0 < (x := span.percent(mark.begun_ms)) < 100
+        if 0 < (x := span.percent(mark)) < 100
     ]
     return Markup(
         tag("svg", *drawn, *lines, class_="strip", width="100%", height=_HEIGHT, aria_hidden="true")
@@ -64,7 +66,9 @@ def _draw_band(
     begin, end = span.percent(band.start_ms), span.percent(band.end_ms)
     width = max(end - begin, _TROUBLE_PERCENT_MIN if has_trouble else 0)
     known = [columns[client_id] for client_id in band.owners if client_id in columns]
-    name = " + ".join(column.letter for column in known) or nobody
+    name = " + ".join(column.letter for column in known)
+    if not known and width >= _NOBODY_PERCENT_MIN:
+        name = nobody
     tone = known[0].tone if known and not has_trouble else "danger"
     fill = [tag("rect", class_="blank" if has_trouble else "band", width="100%", height=_HEIGHT)]
     if has_trouble:
