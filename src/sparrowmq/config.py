@@ -51,7 +51,7 @@ SETTINGS: tuple[Setting, ...] = (
         9876,
         "",
         "NettyServerConfig.listenPort of the name server",
-        "the name server's port; 0 takes any free one",
+        "the name server's port; 0 takes any free port",
         0,
         65_535,
     ),
@@ -61,7 +61,7 @@ SETTINGS: tuple[Setting, ...] = (
         10911,
         "",
         "NettyServerConfig.listenPort of the broker",
-        "the broker's port; 0 takes any free one",
+        "the broker's port; 0 takes any free port",
         0,
         65_535,
     ),
@@ -72,8 +72,8 @@ SETTINGS: tuple[Setting, ...] = (
         "sync",
         "",
         "MessageStoreConfig.flushDiskType",
-        "sync acknowledges a message once it is on the disk; async at once, and a power cut may "
-        "take the last half second",
+        "sync acknowledges a message once it is on the disk; async acknowledges at once, and a "
+        "power cut may lose the last half second of messages",
         choices=("sync", "async"),
     ),
     Setting(
@@ -82,8 +82,8 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "h",
         "MessageStoreConfig.fileReservedTime",
-        "how long messages are kept at least; 0 keeps all; the default is 72, but a "
-        "store from before messages expired keeps all until this is given",
+        "the shortest time for which messages are kept; 0 keeps all; the default is 72, but a "
+        "store made before messages expired keeps all until this option is given",
         0,
         876_000,
     ),
@@ -93,7 +93,7 @@ SETTINGS: tuple[Setting, ...] = (
         "04",
         "h",
         "MessageStoreConfig.deleteWhen",
-        "the hours of the day, in local time, at which expired messages are removed, as 04;16",
+        "the hours of the day, in local time, at which expired messages are removed, such as 04;16",
     ),
     Setting(
         "disk-expire-percent",
@@ -101,7 +101,7 @@ SETTINGS: tuple[Setting, ...] = (
         75,
         "%",
         "MessageStoreConfig.diskMaxUsedSpaceRatio",
-        "above this use of the disk, expired messages are removed at any hour",
+        "the use of the disk above which expired messages are removed at any hour",
         0,
         100,
     ),
@@ -111,8 +111,8 @@ SETTINGS: tuple[Setting, ...] = (
         85,
         "%",
         "rocketmq.broker.diskSpaceCleanForciblyRatio",
-        "above this use of the disk, the oldest messages are removed though they have "
-        "not expired; 100 never removes them",
+        "the use of the disk above which the oldest messages are removed before they expire; "
+        "100 never removes them",
         0,
         100,
     ),
@@ -122,7 +122,7 @@ SETTINGS: tuple[Setting, ...] = (
         90,
         "%",
         "rocketmq.broker.diskSpaceWarningLevelRatio",
-        "above this use of the disk, the broker refuses messages; 100 lets the disk fill up",
+        "the use of the disk above which the broker refuses messages; 100 lets the disk fill up",
         0,
         100,
     ),
@@ -132,8 +132,8 @@ SETTINGS: tuple[Setting, ...] = (
         1024,
         "MiB",
         "MessageStoreConfig.mappedFileSizeCommitLog",
-        "the size of each file of the commit log; a file expires as a whole; a store "
-        "keeps the size that it began with",
+        "the size of each file of the commit log; a file expires as a whole; a store keeps the "
+        "size of its first start",
         1,
         1_024,
     ),
@@ -143,8 +143,9 @@ SETTINGS: tuple[Setting, ...] = (
         1,
         "",
         "",
-        "how many brokers to run, each in a process of its own, as a broker uses one core: the "
-        "second has the name broker-a-2, the directory store-2 and the tenth port behind the first",
+        "the number of brokers, each in a process of its own, as one broker uses one core; the "
+        "second has the name broker-a-2, the directory store-2, and the port ten above the "
+        "first one's",
         1,
         16,
     ),
@@ -155,7 +156,7 @@ SETTINGS: tuple[Setting, ...] = (
         "DefaultCluster",
         "",
         "BrokerConfig.brokerClusterName",
-        "the cluster the broker belongs to",
+        "the broker's cluster",
     ),
     Setting(
         "auto-create-topics",
@@ -163,7 +164,7 @@ SETTINGS: tuple[Setting, ...] = (
         True,
         "",
         "BrokerConfig.autoCreateTopicEnable",
-        "make a topic that does not exist when a message is sent to it",
+        "create a missing topic when a message is sent to it",
     ),
     Setting(
         "duplicate-client-id",
@@ -171,9 +172,9 @@ SETTINGS: tuple[Setting, ...] = (
         "warn",
         "",
         "",
-        "what happens to a consumer whose client id is in use by another connection "
-        "of its group: warn accepts it, as RocketMQ does, and logs a warning; reject "
-        "refuses it while the other is connected",
+        "the answer to a consumer whose client id another connection of its group uses: warn "
+        "accepts the consumer, as RocketMQ does, and logs a warning; reject refuses the "
+        "consumer while the other is connected",
         choices=("warn", "reject"),
     ),
     Setting(
@@ -202,8 +203,8 @@ SETTINGS: tuple[Setting, ...] = (
         15,
         "",
         "BrokerConfig.transactionCheckMax",
-        "how many times producers are asked for one outcome before the message goes "
-        "into TRANS_CHECK_MAX_TIME_TOPIC",
+        "how often producers are asked for one outcome before the broker moves the message to "
+        "TRANS_CHECK_MAX_TIME_TOPIC",
         1,
         _INT_MAX,
     ),
@@ -213,7 +214,7 @@ SETTINGS: tuple[Setting, ...] = (
         "127.0.0.1:9876",
         "",
         "BrokerConfig.namesrvAddr",
-        "name servers to register at, separated by ';'",
+        "the addresses of the name servers to register at, separated by ';'",
     ),
     Setting(
         "advertise",
@@ -221,7 +222,7 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "BrokerConfig.brokerIP1",
-        "the IP address under which clients reach the broker, if it is not --host",
+        "the IP address at which clients reach the broker, if it differs from --host",
     ),
     Setting(
         "health-port",
@@ -229,7 +230,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "",
         "",
-        "answer /health and /ready over HTTP at this port, on --host; 0 takes any free one",
+        "the port that answers /health and /ready over HTTP, on --host; 0 takes any free port",
         0,
         65_535,
     ),
@@ -239,8 +240,8 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "aclEnable and conf/plain_acl.yml",
-        "the file of access control, in the format of plain_acl.yml: only its "
-        "accounts may use the servers; running servers take changes of the file",
+        "the access control file, in the format of plain_acl.yml; only its accounts may use the "
+        "servers; running servers load a changed file",
     ),
     Setting(
         "acl-credentials",
@@ -248,8 +249,8 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "conf/tools.yml",
-        "a file with the accessKey and secretKey by which a broker registers at name servers that "
-        "have access control",
+        "a file with the accessKey and secretKey by which a broker registers at name servers "
+        "with access control",
     ),
     Setting(
         "insecure",
@@ -257,7 +258,7 @@ SETTINGS: tuple[Setting, ...] = (
         False,
         "",
         "",
-        "allow a --host that other machines can reach; nothing checks who connects",
+        "allow a --host that other machines can reach, though nothing checks who connects",
     ),
     Setting(
         "tls-cert",
@@ -265,8 +266,8 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "tls.server.certPath",
-        "a PEM file with the certificate (and chain) of the servers, which then speak TLS; a "
-        "renewed one is taken while servers run",
+        "a PEM file with the servers' certificate (and chain); servers with a certificate speak "
+        "TLS; running servers load a renewed file",
     ),
     Setting(
         "tls-key",
@@ -274,7 +275,8 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "tls.server.keyPath",
-        "a PEM file with its key, without a pass phrase; not needed if --tls-cert has it",
+        "a PEM file with the certificate's key, without a pass phrase; not needed if --tls-cert "
+        "contains the key",
     ),
     Setting(
         "tls-client-ca",
@@ -282,8 +284,8 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "tls.server.trustCertPath",
-        "a PEM file with the authorities whose certificates clients must show; brokers show theirs "
-        "to name servers",
+        "a PEM file with authorities; clients must show a certificate that one of them signed; "
+        "brokers show theirs to name servers",
     ),
     Setting(
         "tls-mode",
@@ -291,8 +293,8 @@ SETTINGS: tuple[Setting, ...] = (
         "enforcing",
         "",
         "tls.server.mode",
-        "for servers with a certificate: enforcing serves only peers that speak TLS, "
-        "permissive serves all, disabled does not use the certificate",
+        "for servers with a certificate: enforcing serves only peers that speak TLS, permissive "
+        "serves all peers, disabled ignores the certificate",
         choices=("disabled", "permissive", "enforcing"),
     ),
     Setting(
@@ -301,7 +303,7 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "",
         "tls.client.trustCertPath",
-        "a PEM file with the authorities that sign the servers' certificates: connect by TLS",
+        "connect by TLS, and trust the authorities in this PEM file",
     ),
     Setting(
         "salvage",
@@ -309,8 +311,8 @@ SETTINGS: tuple[Setting, ...] = (
         False,
         "",
         "",
-        "if the commit log is damaged in its middle, cut it there, lose all later "
-        "messages, and start; without this the broker refuses to start",
+        "if the commit log is damaged in its middle, cut it there, lose all later messages, and "
+        "start; without this option the broker refuses to start",
     ),
     Setting("verbose", bool, False, "", "", "log every connection"),
 )

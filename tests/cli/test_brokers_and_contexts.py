@@ -93,7 +93,7 @@ def test_contexts_are_named_chosen_and_forgotten() -> None:
         (("context", "use", "nowhere"), "no context 'nowhere'"),
         (("context", "delete", "nowhere"), "there are none"),
         (("context", "set", "a b"), "must consist of letters"),
-        (("context", "set", "a", "-n", "host with blanks"), "is no address"),
+        (("context", "set", "a", "-n", "host with blanks"), "is not an address"),
         (("context", "set", "a", "--namespace", "%"), "namespace"),
     ],
 )

@@ -152,7 +152,7 @@ def test_wrong_option_is_exit_code_2_and_says_why(
     [
         (["nameserver", "--port", "70000"], "65535"),
         (["broker", "--port", "-1"], "0"),
-        (["broker", "--nameserver", "ns-1"], "'ns-1' is no address"),
+        (["broker", "--nameserver", "ns-1"], "'ns-1' is not an address"),
         (["broker", "--nameserver", ";"], "name_server is empty"),
     ],
 )

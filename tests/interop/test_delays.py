@@ -74,7 +74,7 @@ def test_message_comes_after_its_delay(
     else:
         assert 10_000 <= waited_ms(by_delay) < 14_000
         (record,) = caplog.records
-        assert "ask for a delay of 0:00:15 are delivered after 0:00:10" in record.getMessage()
+        assert "with a delay of 0:00:15 are delivered after 0:00:10" in record.getMessage()
 
 
 async def test_delay_of_days_is_taken_by_5_alone(java: Any, cluster: Any) -> None:

@@ -74,7 +74,7 @@ def test_assign_names_the_topics() -> None:
         ({"zzz": "1"}, "The options are nameServer, storePath"),
         (
             {"nameServer": "nowhere"},
-            "option 'nameServer' is 'nowhere': name_server 'nowhere' is no address",
+            "option 'nameServer' is 'nowhere': name_server 'nowhere' is not an address",
         ),
         ({"nameServer": " ; "}, "name_server is empty"),
         ({"topic": " , "}, "no topic is named"),

@@ -178,244 +178,268 @@ OPTIONS: tuple[Option, ...] = (
         "nameServer",
         None,
         parse_name_servers,
-        "name servers, host:port joined by ';'; this or storePath",
+        "the addresses of name servers, host:port joined by ';'; give this or storePath",
     ),
     Option(
         "storePath",
         None,
         parse_text,
-        "read the files of this store directory instead, ours or Apache's, and ask no broker; "
-        "every machine that reads must have it",
+        "the directory of a broker's store, ours or Apache's; the read takes its files and asks "
+        "no broker; every machine that reads must have the directory",
         _STORE,
     ),
     Option(
         "brokerName",
         "broker-a",
         parse_text,
-        "whose store it is: what the column brokerName and offsets by queue say",
+        "the name of the broker whose store is read, for the column brokerName and for offsets "
+        "by queue",
         _STORE,
     ),
     Option(
         "topic",
         None,
         parse_topics,
-        "topics to read, joined by ','; this, topicPattern or assign",
+        "the topics to read, joined by ','; give this, topicPattern or assign",
         _EVERYWHERE,
     ),
     Option(
         "topicPattern",
         None,
         parse_pattern,
-        "a regular expression that matches the whole names of the topics to read; RocketMQ's own "
-        "topics are left out, and retry and dead-letter topics unless it begins with %",
+        "a regular expression for the whole names of the topics to read; RocketMQ's own topics "
+        "never match, retry and dead-letter topics only if the expression begins with %",
         _EVERYWHERE,
     ),
     Option(
         "assign",
         None,
         parse_queues,
-        'exact queues, {"topic": {"broker": [0, 1]}}; this or topic',
+        'the queues to read, {"topic": {"broker": [0, 1]}}; give this, topic or topicPattern',
         _EVERYWHERE,
     ),
     Option(
         "startingOffsets",
         None,
         _parse_start,
-        "where to begin: earliest (default of a batch), latest (default of a stream without a "
-        "checkpoint), group (what the group has committed, else earliest), group-or-latest, or "
-        'JSON {"topic": {"broker": {"0": 17}}} with -2 for earliest and -1 for latest; a queue '
-        "that the JSON does not name begins at earliest",
+        "where a read begins: earliest (default of a batch), latest (default of a stream "
+        "without a checkpoint), group (the offset that the group has committed, else earliest), "
+        'group-or-latest (the same, else latest), or JSON {"topic": {"broker": {"0": 17}}} '
+        "with -2 for earliest and -1 for latest; a queue that the JSON does not name begins at "
+        "earliest",
         _EVERYWHERE,
     ),
     Option(
         "startingTimestamp",
         None,
         _parse_timestamp(LATEST),
-        "begin at the first message stored at or after this time: milliseconds since 1970, or "
-        "ISO 8601; a queue without one begins at its end",
+        "the read begins at the first message stored at or after this time, in milliseconds "
+        "since 1970 or as ISO 8601; a queue without such a message begins at its end",
         _EVERYWHERE,
     ),
     Option(
         "startingOffsetsByTimestamp",
         None,
         _parse_timestamps(EARLIEST),
-        'the same by queue, JSON {"topic": {"broker": {"0": 1767225600000}}}; a queue that the '
-        "JSON does not name begins at earliest",
+        'as startingTimestamp, with a time for each queue: JSON {"topic": {"broker": {"0": '
+        "1767225600000}}}; a queue that the JSON does not name begins at earliest",
         _EVERYWHERE,
     ),
     Option(
         "endingOffsets",
         None,
         _parse_end,
-        "where a batch ends: latest (default), or JSON; a queue that the JSON does not name ends "
-        "at latest",
+        "where a batch ends: latest (default), or JSON as in startingOffsets; a queue that the "
+        "JSON does not name ends at latest",
         _BATCHES,
     ),
     Option(
         "endingTimestamp",
         None,
         _parse_timestamp(LATEST),
-        "end before the first message stored at or after this time",
+        "a batch ends before the first message stored at or after this time",
         _BATCHES,
     ),
     Option(
         "endingOffsetsByTimestamp",
         None,
         _parse_timestamps(LATEST),
-        "the same by queue, as JSON; a queue that the JSON does not name ends at latest",
+        "as endingTimestamp, with a time for each queue, as JSON; a queue that the JSON does "
+        "not name ends at latest",
         _BATCHES,
     ),
     Option(
         "maxOffsetsPerTrigger",
         None,
         parse_whole(1, _COUNT_MAX),
-        "the most messages of one micro-batch, shared out among the queues pro rata",
+        "the most messages of one micro-batch, shared among the queues in proportion to what "
+        "each holds",
         _STREAM,
     ),
     Option(
         "minOffsetsPerTrigger",
         None,
         parse_whole(1, _COUNT_MAX),
-        "wait until there are so many messages, or maxTriggerDelay has passed since the last batch",
+        "the fewest messages of one micro-batch; with fewer, a stream waits until "
+        "maxTriggerDelay has passed since the last batch",
         _STREAM,
     ),
     Option(
         "maxTriggerDelay",
         "15m",
         parse_duration_ms,
-        "how long minOffsetsPerTrigger may wait, such as 90s or 15m",
+        "the longest wait for minOffsetsPerTrigger, such as 90s or 15m",
         _STREAM,
     ),
     Option(
         "maxBytesPerTrigger",
         None,
         parse_whole(1, _COUNT_MAX),
-        "about so many bytes of messages in one micro-batch, judged by the next messages of each "
-        "queue; at least one message; with maxOffsetsPerTrigger both hold",
+        "the approximate size of one micro-batch in bytes, estimated from the next messages of "
+        "each queue; a batch has at least one message; with maxOffsetsPerTrigger the smaller "
+        "batch is read",
         _STREAM,
     ),
     Option(
         "minPartitions",
         "0",
         parse_whole(0, 100_000),
-        "at least so many Spark partitions; queues are split where there are fewer",
+        "the fewest Spark partitions; queues are split to reach the number",
         _EVERYWHERE,
     ),
     Option(
         "maxRecordsPerPartition",
         None,
         parse_whole(1, _COUNT_MAX),
-        "the most messages of one Spark partition; queues with more are split",
+        "the most messages of one Spark partition; a queue with more is split",
     ),
     Option(
         "minRowsPerPartition",
         "100000",
         parse_whole(1, _COUNT_MAX),
-        "queues with fewer messages share a Spark partition until it has so many",
+        "the messages with which a Spark partition is full; queues with fewer share a partition",
     ),
     Option(
         "failOnDataLoss",
         "true",
         parse_bool,
-        "fail when messages are gone before they were read; false skips them with a warning",
+        "true fails the read if messages are gone before they were read; false skips them with "
+        "a warning",
         _EVERYWHERE,
     ),
     Option(
         "unreadablePolicy",
         "stop",
         _parse_policy,
-        "what becomes of a message whose body cannot be read (compressed by what is not installed, "
-        "damaged, or larger than 16 MiB once inflated): stop fails, skip leaves it out with a "
-        "warning, dead-letter has the broker put it among the dead letters of the group",
+        "the treatment of a message whose body cannot be read (damaged, compressed by a codec "
+        "that is not installed, or larger than 16 MiB once inflated): stop fails the read, skip "
+        "leaves the message out with a warning, dead-letter also has the broker put the "
+        "message among the dead letters of the group",
         _EVERYWHERE,
     ),
     Option(
         "profile",
         "default",
         schema.parse_profile,
-        "which columns: " + ", ".join(schema.PROFILES),
+        "the set of columns to read: " + ", ".join(schema.PROFILES),
         _EVERYWHERE,
     ),
     Option(
         "columns",
         None,
         schema.parse_columns,
-        "the columns by name, joined by ','; instead of profile",
+        "the names of the columns to read, joined by ','; give this or profile",
         _EVERYWHERE,
     ),
     Option(
         "includeHeaders",
         "false",
         parse_bool,
-        "read the column headers too, behind the others, as Spark's source for Kafka does",
+        "add the column headers behind the others, as Spark's source for Kafka does",
         _EVERYWHERE,
     ),
     Option(
         "subExpression",
         SUBSCRIBE_ALL,
         _parse_filter,
-        "which messages brokers give: *, tags such as TagA || TagB, or an SQL92 condition",
+        "the filter of messages: *, tags such as TagA || TagB, or an SQL92 condition",
         _EVERYWHERE,
     ),
     Option(
         "filterType",
         EXPRESSION_TYPE_TAG,
         parse_choice((EXPRESSION_TYPE_TAG, EXPRESSION_TYPE_SQL92)),
-        "what subExpression is: TAG or SQL92, which a broker must be configured for",
+        "the language of subExpression: TAG, or SQL92, which Apache's brokers must be "
+        "configured for",
         _EVERYWHERE,
     ),
     Option(
         "group",
         None,
         check_group,
-        "consumer group under which pulls are made and offsets are looked up and committed",
+        "the consumer group that pulls messages, and whose committed offsets are read and written",
     ),
     Option(
         "commitOffsets",
         "false",
         parse_bool,
-        "commit what is safely processed to the brokers under the group, to be seen by monitors; "
-        "the checkpoint alone decides where a query goes on",
+        "commit the offsets of processed messages to the brokers under the group, for monitors; "
+        "the checkpoint alone decides where a query resumes",
         _STREAM,
     ),
     Option(
         "pullBatchSize",
         "8192",
         parse_whole(1, 65_536),
-        "messages to ask for in one pull; Apache's broker gives 32 at most by default",
+        "the most messages to request in one pull; Apache's brokers return at most 32 by default",
     ),
     Option(
         "pullMaxBytes",
         None,
         parse_whole(1, 2**31 - 1),
-        "bytes to ask for in one pull; brokers before 5.1 do not know it",
+        "the most bytes to request in one pull; brokers before 5.1 ignore this limit",
     ),
     Option(
-        "requestTimeoutMs", "10000", parse_whole(1, 3_600_000), "patience for one answer, in ms"
+        "requestTimeoutMs",
+        "10000",
+        parse_whole(1, 3_600_000),
+        "the time limit of one request, in ms",
     ),
     Option(
         "fetchRetries",
         "10",
         parse_whole(0, 1_000_000),
-        "further attempts after a request fails in a way that may pass",
+        "the number of further attempts after a request fails with an error that may pass",
     ),
     Option(
         "retryIntervalMs",
         "200",
         parse_whole(1, 3_600_000),
-        "pause before the first further attempt, in ms; it doubles each time, up to 3 s",
+        "the pause before the first further attempt, in ms; each next pause is twice as long, "
+        "up to 3 s",
     ),
-    Option("accessKey", None, parse_text, "who asks, for brokers with access control"),
-    Option("secretKey", None, parse_text, "the secret that belongs to accessKey", is_secret=True),
     Option(
-        "securityToken", None, parse_text, "a token that comes with temporary keys", is_secret=True
+        "accessKey",
+        None,
+        parse_text,
+        "the access key of the account at brokers with access control",
+    ),
+    Option(
+        "secretKey",
+        None,
+        parse_text,
+        "the secret of accessKey, which signs every request",
+        is_secret=True,
+    ),
+    Option(
+        "securityToken", None, parse_text, "the security token of temporary keys", is_secret=True
     ),
     Option(
         "namespace",
         None,
         check_namespace,
-        "what keeps our topics and groups apart from those of others: a prefix on the wire, "
-        "ns%orders, that no name here, in offsets or in rows has",
+        "the namespace of topics and groups: a prefix of their names on the wire, as in "
+        "ns%orders; names in options, offsets and rows have no prefix",
     ),
     *TLS_OPTIONS,
 )

@@ -56,47 +56,66 @@ def _parse_topic(text: str) -> str:
 
 SINK_OPTIONS: tuple[Option, ...] = (
     Option(
-        "nameServer", None, parse_name_servers, "name servers, host:port joined by ';'; required"
+        "nameServer",
+        None,
+        parse_name_servers,
+        "the addresses of name servers, host:port joined by ';'; required",
     ),
-    Option("topic", None, _parse_topic, "the topic of rows that have none in a column topic"),
+    Option("topic", None, _parse_topic, "the topic of rows that name none in the column topic"),
     Option(
         "createTopic",
         "false",
         parse_bool,
-        "create a topic that does not exist, with 8 queues on each broker; else the write fails",
+        "create a missing topic, with 8 queues on each broker; false fails the write",
     ),
     Option("group", "GID_SPARK_SINK", check_group, "the producer group"),
     Option(
         "exactlyOnce",
         "false",
         parse_bool,
-        "give each message the property WRITE_ID, which is the same when a task or a micro-batch "
-        "is repeated; exactly_once(rows) of a read drops the duplicates",
+        "give each message the property WRITE_ID, which stays the same when Spark repeats a "
+        "task or a micro-batch; readers drop duplicates by exactly_once(rows)",
     ),
     Option(
         "maxInFlight",
         "4",
         parse_whole(1, 256),
-        "requests of one task that may be under way at once",
+        "the most requests of one task that are under way at once",
     ),
     Option(
         "sendTimeoutMs",
         "60000",
         parse_whole(1, 3_600_000),
-        "patience for one request with all its attempts, in ms",
+        "the time limit of one request with all its attempts, in ms",
     ),
-    Option("retryTimes", "10", parse_whole(0, 100), "further attempts after a request has failed"),
-    Option("accessKey", None, parse_text, "who asks, for brokers with access control"),
-    Option("secretKey", None, parse_text, "the secret that belongs to accessKey", is_secret=True),
     Option(
-        "securityToken", None, parse_text, "a token that comes with temporary keys", is_secret=True
+        "retryTimes",
+        "10",
+        parse_whole(0, 100),
+        "the number of further attempts after a request has failed",
+    ),
+    Option(
+        "accessKey",
+        None,
+        parse_text,
+        "the access key of the account at brokers with access control",
+    ),
+    Option(
+        "secretKey",
+        None,
+        parse_text,
+        "the secret of accessKey, which signs every request",
+        is_secret=True,
+    ),
+    Option(
+        "securityToken", None, parse_text, "the security token of temporary keys", is_secret=True
     ),
     Option(
         "namespace",
         None,
         check_namespace,
-        "what keeps our topics and groups apart from those of others: a prefix on the wire, "
-        "ns%orders, that no name here, in offsets or in rows has",
+        "the namespace of topics and groups: a prefix of their names on the wire, as in "
+        "ns%orders; names in options, offsets and rows have no prefix",
     ),
     *TLS_OPTIONS,
 )
@@ -112,14 +131,14 @@ class SinkColumn(NamedTuple):
 
 SINK_COLUMNS: tuple[SinkColumn, ...] = (
     SinkColumn("body", ("binary", "string"), "the payload, 1 byte to 4 MiB; required"),
-    SinkColumn("topic", ("string",), "the topic; where it is null, option topic"),
+    SinkColumn("topic", ("string",), "the topic; a null stands for option topic"),
     SinkColumn("tags", ("string",), "the tag"),
-    SinkColumn("keys", ("string", "array<string>"), "the keys; a text joins them by blanks"),
+    SinkColumn("keys", ("string", "array<string>"), "the keys; a string joins them by blanks"),
     SinkColumn("properties", ("map<string,string>",), "the user's own properties"),
     SinkColumn("shardingKey", ("string",), "rows of one key go to one queue, in their order"),
-    SinkColumn("queueId", ("int",), "the queue; needs brokerName, and comes before shardingKey"),
+    SinkColumn("queueId", ("int",), "the queue; needs brokerName, and overrides shardingKey"),
     SinkColumn("brokerName", ("string",), "the broker of queueId"),
-    SinkColumn("delayTimeLevel", ("int",), "deliver after the broker's delay of this level, 1-18"),
+    SinkColumn("delayTimeLevel", ("int",), "the level of the broker's delay before delivery, 1-18"),
     SinkColumn("flag", ("int",), "the producer's own 32 bits"),
 )
 

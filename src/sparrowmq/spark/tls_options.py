@@ -29,28 +29,32 @@ TLS_OPTIONS: tuple[Option, ...] = (
         USE_TLS,
         "false",
         parse_bool,
-        "connect to name servers and brokers by TLS, and check their certificates",
+        "connect to name servers and brokers by TLS and check their certificates",
     ),
     Option(
         "tlsCaFile",
         None,
         parse_text,
-        "PEM file of the authorities to trust, on every machine; else the system's",
+        "the PEM file of the trusted authorities, on every machine; without the option, the "
+        "system's authorities are trusted",
     ),
     Option(
         "tlsCertificateFile",
         None,
         parse_text,
-        "PEM file with our own certificate, for brokers that ask for one",
+        "the PEM file of the client's certificate, for brokers that require one",
     ),
     Option(
-        "tlsKeyFile", None, parse_text, "PEM file with its key, if tlsCertificateFile has it not"
+        "tlsKeyFile",
+        None,
+        parse_text,
+        "the PEM file of the certificate's key, unless tlsCertificateFile contains the key",
     ),
     Option(
         "tlsCheckHostname",
         "true",
         parse_bool,
-        "whether a certificate must be for the address that its server is connected to by; "
+        "whether a server's certificate must name the address that the client connects to; "
         "brokers mostly register IP addresses",
     ),
 )

@@ -277,7 +277,7 @@ def test_function_of_the_user_chooses_among_the_queues(
     assert seen[0][-1] == result.queue
     wrong: list[tuple[Any, str]] = [
         (None, "is no queue"),
-        (MessageQueue("U", "a", 0), "takes no messages of topic 'T'"),
+        (MessageQueue("U", "a", 0), "which is no writable queue of topic 'T'"),
     ]
     for chosen, words in wrong:
         with pytest.raises(UsageError, match=words):
