@@ -184,7 +184,7 @@ def test_q01_finds_queues_that_take_messages_and_are_not_read(seen_group: Group)
 
     assert queues(4, 5) == found.unowned
     assert ("broker-a: readQueueNums 4, writeQueueNums 6",) == found.evidence
-    assert "7 messages were stored there" in found.consequence
+    assert "stored there: 7 messages" in found.consequence
 
 
 def test_q02_finds_topics_that_cannot_be_read(seen_group: Group) -> None:
@@ -224,7 +224,7 @@ def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
     assert {"Q06"} == group.findings().keys()
     assert "480 messages behind, growing by 40.0 a second" in found.consequence
     assert f"{FIRST} has 1,000 messages in hand" in found.evidence
-    assert f"{SECOND} does not report what it has in hand" in found.evidence
+    assert f"{SECOND} does not report its messages in hand" in found.evidence
     group.flow(0, then=(100, 40), now=(160, 41))
     assert "Q06" not in group.findings()
 
@@ -240,9 +240,9 @@ def test_q06_leaves_members_that_do_not_answer_to_r28(seen_group: Group) -> None
 @pytest.mark.parametrize(
     ("produced", "severity", "means"),
     [
-        (1_200, Severity.WARN, "240,000 messages more behind every hour"),
-        (800, Severity.WARN, "it stays as it is"),
-        (0, Severity.INFO, "at this pace they have caught up in 4 min"),
+        (1_200, Severity.WARN, "the backlog grows by 240,000 messages every hour"),
+        (800, Severity.WARN, "the backlog does not change"),
+        (0, Severity.INFO, "at this pace the members catch up in 4 min"),
     ],
 )
 def test_q07_finds_members_slower_than_their_producers(
@@ -255,7 +255,7 @@ def test_q07_finds_members_slower_than_their_producers(
 
     assert severity == found.severity
     assert means in found.consequence
-    pace = f"{FIRST}: in {produced / 12:.1f} a second, out 66.7, 16,600 behind"
+    pace = f"{FIRST}: {produced / 12:.1f} messages a second in, 66.7 out, 16,600 behind"
     assert pace in found.evidence
     assert "2 more can get a queue" in found.remedy
 
@@ -267,10 +267,12 @@ def test_q07_names_the_one_member_that_is_slower_than_the_others(seen_group: Gro
 
     found = group.findings()["Q07"]
 
-    assert "messages come faster than 1 of 2 members" == found.title
+    assert "1 of 2 members: messages arrive faster than they are consumed" == found.title
     assert (FIRST,) == found.members
-    assert "498 messages behind: 178,800 messages more behind every hour" == found.consequence
-    assert "the rebalance does not relieve them" in found.remedy
+    assert (
+        "498 messages behind: the backlog grows by 178,800 messages every hour" == found.consequence
+    )
+    assert "no rebalance relieves slow members" in found.remedy
 
 
 def test_q07_leaves_messages_alone_that_are_on_their_way(seen_group: Group) -> None:
@@ -287,7 +289,7 @@ def test_q07_warns_where_a_backlog_that_shrinks_takes_hours(seen_group: Group) -
     found = group.findings()["Q07"]
 
     assert Severity.WARN == found.severity
-    assert "at this pace they have caught up in 13.9 h" in found.consequence
+    assert "at this pace the members catch up in 13.9 h" in found.consequence
 
 
 def test_q07_advises_no_members_where_one_queue_gets_everything(seen_group: Group) -> None:
@@ -298,7 +300,7 @@ def test_q07_advises_no_members_where_one_queue_gets_everything(seen_group: Grou
 
     assert "more members do not help" in found["Q07"].remedy
     assert "start more members" not in found["Q07"].remedy
-    assert "100% of topic T go into 1 queue" == found["Q11"].title
+    assert "100% of the messages of topic T go into 1 queue" == found["Q11"].title
     assert (FIRST,) == found["Q11"].members
     assert Severity.WARN == found["Q11"].severity
 
@@ -337,7 +339,10 @@ def test_q10_finds_a_group_that_falls_behind_however_slowly(seen_group: Group) -
     found = group.findings()
 
     assert {"Q10"} == found.keys()
-    assert "7,200 messages more behind every hour, if it lasts" == found["Q10"].consequence
+    assert (
+        "the backlog grows by 7,200 messages every hour if this pace lasts"
+        == found["Q10"].consequence
+    )
 
 
 def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> None:
@@ -347,7 +352,9 @@ def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> N
     case = examine(group.snapshot())
 
     assert {} == group.findings()
-    assert "288 messages behind, on their way" == case.describe_backlog(case.snapshot.progress())
+    assert "288 messages behind, perhaps consumed but not yet committed" == case.describe_backlog(
+        case.snapshot.progress()
+    )
 
 
 def test_a_backlog_that_shrinks_says_how_long_it_takes(seen_group: Group) -> None:
@@ -370,7 +377,7 @@ def test_q12_finds_a_listener_that_takes_long_and_is_behind(seen_group: Group) -
 
     # The second has as slow a listener, and nothing behind.
     assert (FIRST,) == found.members
-    assert ("T: 2.4 s for a call, 0.4 messages a second",) == found.evidence
+    assert ("T: 2.4 s per call, 0.4 messages a second",) == found.evidence
     group.reports.clear()
     group.report(FIRST, paces=(quick,))
     assert "Q12" not in group.findings()
@@ -422,13 +429,13 @@ def test_explanation_follows_the_arithmetic(seen_group: Group) -> None:
     shared, orphan = (explain(group.snapshot(), queue)[0] for queue in queues(4, 7))
 
     assert ("c1", "c1") == shared.owners
-    assert "so all 2 processes with the id c1 take it" == shared.steps[-1]
+    assert "so all 2 processes with the id c1 take the queue" == shared.steps[-1]
     assert "place 4" in shared.steps[0]
     assert "0. c0, 1. c1, 2. c1" in shared.steps[1]
-    assert "8 queues over 3 members are 2 each, rest 2" in shared.steps[2]
+    assert "8 queues over 3 members are 2 each, remainder 2" in shared.steps[2]
     assert () == orphan.owners
-    assert "place 2's is computed by nobody" in orphan.steps[-2]
-    assert "so nobody takes it" == orphan.steps[-1]
+    assert "nobody takes the share of place 2" in orphan.steps[-2]
+    assert "so nobody takes the queue" == orphan.steps[-1]
 
 
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
@@ -440,7 +447,7 @@ def test_explanation_agrees_with_the_owner_of_every_queue(seen_group: Group, str
         told = explain(snapshot, queue)[0]
         ids = [seat.client_id for seat in seats]
         assert ids == list(told.owners)
-        assert f"so {ids[0] if ids else 'nobody'} takes it" == told.steps[-1] or len(ids) > 1
+        assert f"so {ids[0] if ids else 'nobody'} takes the queue" == told.steps[-1] or len(ids) > 1
         if strategy == "CONSISTENT_HASH":
             assert f"the next node is {ids[0]}-" in told.steps[-2]
 

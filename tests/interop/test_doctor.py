@@ -87,7 +87,7 @@ def test_containers_with_one_client_id(
     got = Counter(event["body"] for twin in twins for event in twin.named("message"))
     readable = [message["body"] for message in sent if message["queueId"] < 4]
     assert dict.fromkeys(readable, 2) == got
-    assert "so nobody takes it" in orphan.stdout
+    assert "so nobody takes the queue" in orphan.stdout
 
 
 @pytest.mark.parametrize(
@@ -177,5 +177,5 @@ def test_frozen_member_is_named_with_its_queues(
 
     assert [client_id(frozen)] == finding["members"]
     assert queue_ids(frozen) == ids(finding["unowned"], topic)
-    assert "it does not answer when it is asked about itself" in finding["evidence"]
+    assert "the member does not answer requests for its state" in finding["evidence"]
     assert "20 messages behind" in finding["consequence"]

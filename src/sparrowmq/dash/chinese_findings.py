@@ -143,36 +143,42 @@ CHINESE_PHRASES: Mapping[str, str] = MappingProxyType(
         "{queue} falls to {ids}": "{queue}，应归 {ids}",
         "{queue}: from {then} to {now}": "{queue}，从 {then} 回到 {now}",
         "{messages} behind": "堆积 {messages}",
-        "{messages} behind, on their way": "堆积 {messages}，正在处理中",
+        "{messages} behind, perhaps consumed but not yet committed": (
+            "堆积 {messages}，可能已消费但尚未提交"
+        ),
         "{messages} behind, not growing now": "堆积 {messages}，目前没有增长",
         "{messages} behind, growing by {rate} a second": "堆积 {messages}，每秒增加 {rate} 条",
         "{messages} behind, shrinking by {rate} a second: none left in {time}": (
             "堆积 {messages}，每秒减少 {rate} 条，预计 {time}后消费完"
         ),
-        "{messages} behind: more than {time} of input, which members may have consumed and not "
-        "committed yet": "堆积 {messages}，超过 {time}的生产量（这一部分可能已消费但尚未提交）",
-        "in {produced} a second, out {consumed}": "每秒生产 {produced} 条，消费 {consumed} 条",
-        "all {n} queues: in {rate} a second": "全部 {n} 个队列：每秒生产 {rate} 条",
-        "the topic's other queues: {n} at most": "该 Topic 的其他队列：最多堆积 {n} 条",
+        "{messages} behind: more than the input of {time}, which members may have consumed but "
+        "not yet committed": "堆积 {messages}，超过 {time}的生产量（这一部分可能已消费但尚未提交）",
+        "{produced} messages a second in, {consumed} out": (
+            "每秒生产 {produced} 条，消费 {consumed} 条"
+        ),
+        "all {n} queues: {rate} messages a second in": "全部 {n} 个队列：每秒生产 {rate} 条",
+        "the topic's other queues: at most {n} messages behind": (
+            "该 Topic 的其他队列：最多堆积 {n} 条"
+        ),
         "no offset moved within {time}": "{time}内没有任何位点前进",
-        "none of its offsets moved within {time}": "{time}内它的位点都没有前进",
+        "none of the member's offsets moved within {time}": "{time}内该成员的位点都没有前进",
         "offset {offset} of {end} did not move within {time}": (
             "位点 {offset}（最大位点 {end}）在 {time}内没有前进"
         ),
         "the last message consumed was stored {time} ago": "最近消费的消息存储于 {time}前",
-        "{topic}: {time} for a call, {rate} messages a second": (
+        "{topic}: {time} per call, {rate} messages a second": (
             "{topic}：每次调用耗时 {time}，每秒处理 {rate} 条"
         ),
-        "{messages} went to {topic} so far": "至今有 {messages}进入 {topic}",
-        "it grows by {rate} a second": "每秒增加 {rate} 条",
+        "{topic} has received {messages} so far": "至今有 {messages}进入 {topic}",
+        "the retry topic grows by {rate} messages a second": "重试 Topic 每秒增加 {rate} 条",
         # Members
         "{id} is listed {n} times: connections from {addresses}": (
             "{id} 在列表中出现 {n} 次，连接来自 {addresses}"
         ),
-        "it was not so a moment ago: this may be a member that is reconnecting": (
-            "片刻之前还不是这样：可能是某个成员正在重连"
+        "the first look did not show every duplicate: a member may be reconnecting": (
+            "第一次查看时还没有全部这些重复：可能是某个成员正在重连"
         ),
-        "{id}: nothing": "{id}：没有消费",
+        "{id} consumes nothing": "{id} 没有消费",
         "{id}: {queues}": "{id}：{queues}",
         "{id}: topic {topic}": "{id}：Topic {topic}",
         "{id}: {rates}, {lag} behind": "{id}：{rates}，堆积 {lag} 条",
@@ -180,38 +186,38 @@ CHINESE_PHRASES: Mapping[str, str] = MappingProxyType(
             "{id}：{rates}，堆积 {lag} 条，手中 {messages}"
         ),
         "{id} has {messages} in hand": "{id} 手中有 {messages}",
-        "{id} has {messages} in hand, pulled last {time} ago": (
+        "{id} has {messages} in hand and last pulled {time} ago": (
             "{id} 手中有 {messages}，最近一次拉取在 {time}前"
         ),
-        "{id} does not report what it has in hand": "{id} 没有报告手中的消息",
+        "{id} does not report its messages in hand": "{id} 没有报告手中的消息",
         "{id} subscribes no topic": "{id} 没有订阅任何 Topic",
         "{id} consumes in order": "{id} 是顺序消费",
-        "{id} is written in {language}": "{id} 的客户端语言为 {language}",
+        "{id} runs a client in {language}": "{id} 的客户端语言为 {language}",
         "{id} runs another client ({language})": "{id} 使用其他客户端（{language}）",
         "of an unknown language": "语言未知",
-        "it does not answer when it is asked about itself": "查询它的运行信息时没有响应",
+        "the member does not answer requests for its state": "该成员没有响应对其运行信息的查询",
         "other members' offsets moved meanwhile": "同一时间其他成员的位点在前进",
         "owner: {ids}": "归属：{ids}",
         "idle: {ids}": "空闲：{ids}",
-        "came: {ids}": "加入：{ids}",
-        "went: {ids}": "离开：{ids}",
+        "joined: {ids}": "加入：{ids}",
+        "left: {ids}": "离开：{ids}",
         "missing there: {ids}": "其中缺少：{ids}",
-        "{id} at {broker}: from {before}, then from {address}": (
+        "{id} at {broker}: connected from {before}, then from {address}": (
             "{id} 在 {broker}：连接先来自 {before}，后来自 {address}"
         ),
         "{queues}, {members}, strategy {name}": "{queues}，{members}，分配策略 {name}",
-        "a newcomer that sorts first, in the middle or last: {moved} queues change hands; "
-        "{needed} would do": (
+        "a new member whose id sorts first, in the middle or last moves {moved} queues; "
+        "{needed} would be enough": (
             "新成员排在最前、中间或最后时，分别迁移 {moved} 个队列；最少只需迁移 {needed} 个"
         ),
         "the group starts with {names}": "消费起点为 {names}",
-        "subscribed, at {brokers}: {ids}": "在 {brokers} 上订阅的成员：{ids}",
+        "subscribed at {brokers}: {ids}": "在 {brokers} 上订阅的成员：{ids}",
         # Titles and consequences
         "the group consumes nothing, though every member is connected": (
             "成员都在线，但整个组没有消费"
         ),
-        "the group falls behind, slowly": "消费缓慢落后于生产",
-        "messages are sent back for retry by a group with duplicate client ids": (
+        "the group falls behind slowly": "消费缓慢落后于生产",
+        "a group with duplicate client ids sends messages back for retry": (
             "clientId 重复的组正在把消息送回重试"
         ),
         "the group is rebalancing right now": "该组正在重平衡",
@@ -222,76 +228,84 @@ CHINESE_PHRASES: Mapping[str, str] = MappingProxyType(
         "the group is BROADCASTING: every member reads every queue": (
             "该组为广播模式：每个成员都读全部队列"
         ),
-        "an ordered listener in a BROADCASTING group": "广播模式的组使用了顺序监听器",
+        "a BROADCASTING group uses an ordered listener": "广播模式的组使用了顺序监听器",
         "the group consumes by POP: brokers assign queues": "该组使用 POP 消费：队列由 Broker 分配",
-        "nobody is connected for this group": "该组没有成员在线",
-        "{what} {n} of {members}": "{members}中有 {n} 个{what}",
-        "messages come faster than": "跟不上生产速度",
-        "a backlog is being worked off by": "正在消化积压",
-        "a backlog is not worked off by": "没有消化积压",
-        "{messages} more behind every hour": "每小时多堆积 {messages}",
-        "at this pace they have caught up in {time}": "按现在的速度，{time}后追上",
-        "it stays as it is": "维持不变",
+        "no member of this group is connected": "该组没有成员在线",
+        "{n} of {members}: {what}": "{members}中有 {n} 个{what}",
+        "messages arrive faster than they are consumed": "跟不上生产速度",
+        "the backlog is shrinking": "正在消化积压",
+        "the backlog does not shrink": "没有消化积压",
+        "the backlog grows by {messages} every hour": "每小时多堆积 {messages}",
+        "at this pace the members catch up in {time}": "按现在的速度，{time}后追上",
+        "the backlog does not change": "维持不变",
         "{messages} behind: {means}": "堆积 {messages}：{means}",
         "the offset of {queues} went back": "{queues}的位点回退",
         "{messages} may be consumed again": "可能重复消费 {messages}",
-        "{messages} more behind every hour, if it lasts": "如果持续下去，每小时多堆积 {messages}",
-        "the listener of {id} takes long": "{id} 的监听器耗时过长",
-        "of several hosts or containers": "（在不同主机或容器上）",
+        "the backlog grows by {messages} every hour if this pace lasts": (
+            "如果持续下去，每小时多堆积 {messages}"
+        ),
+        "the listener of {id} is slow": "{id} 的监听器耗时过长",
+        "on several hosts or containers": "（在不同主机或容器上）",
         "on one host": "（在同一主机上）",
         "client id {id}": "clientId {id} ",
-        "{n} client ids": "{n} 个 clientId ",
-        "{name} in use by several processes {where}": "{name}被多个进程同时使用{where}",
-        "on one host they share one file of offsets, and each overwrites the other's": (
-            "在同一主机上它们共用一个位点文件，互相覆盖"
+        "each of {n} client ids": "{n} 个 clientId ",
+        "several processes {where} use {name}": "{name}被多个进程同时使用{where}",
+        "processes on one host share one offset file, and each overwrites the other's offsets": (
+            "同一主机上的进程共用一个位点文件，互相覆盖位点"
         ),
         "nobody consumes {queues} ({backlog})": "无人消费：{queues}（{backlog}）",
         "both processes consume {queues}: every message twice": (
             "两个进程都在消费：{queues}，每条消息消费两次"
         ),
-        "no queue falls to these ids now; that is luck and may change": (
-            "目前没有队列分给这些 clientId；这只是碰巧，随时可能变化"
+        "no queue falls to these ids now, by chance; the next rebalance may give them one": (
+            "目前碰巧没有队列分给这些 clientId；下一次重平衡就可能分到"
         ),
         "{parts}": "{parts}",
-        "shares of all topics together differ by {n} queues": (
+        "members' shares of all topics together differ by {n} queues": (
             "所有 Topic 合计，成员的份额相差 {n} 个队列"
         ),
         "members of machine room {rooms} have unequal shares": "机房 {rooms} 的成员份额不均",
-        "{queues} of topic {topic} far behind the others": (
+        "topic {topic} has {queues} far behind the others": (
             "Topic {topic} 有 {queues}堆积远多于其他队列"
         ),
-        "{ids} has most of the work while others wait: queues are divided by number, never "
-        "by load": "{ids} 承担了大部分工作，其他成员在等待：队列按数量分配，从不按负载分配",
-        "{share} of topic {topic} go into {queues}": "Topic {topic} 有 {share} 的消息进入 {queues}",
-        "{ids} does most of the work; a queue has one member, so more members or queues do "
+        "most of the work falls to {ids} while other members wait: queues are divided by "
+        "number, never by load": (
+            "{ids} 承担了大部分工作，其他成员在等待：队列按数量分配，从不按负载分配"
+        ),
+        "{share} of the messages of topic {topic} go into {queues}": (
+            "Topic {topic} 有 {share} 的消息进入 {queues}"
+        ),
+        "most of the work falls to {ids}; a queue has one owner, so more members or queues do "
         "not help": "大部分工作由 {ids} 承担；一个队列只属于一个成员，增加成员或队列都没有帮助",
         "queue {queue} stands still": "队列停滞：{queue}",
-        "{backlog}: an offset cannot pass a message whose listener has not returned, though "
-        "later messages may be done; they come again if the member ends": (
+        "{backlog}: the offset cannot pass a message whose listener has not returned, although "
+        "later messages may be done; the later messages are consumed again if the member ends": (
             "{backlog}：监听器没有返回的那条消息，位点无法越过，即使后面的消息已经处理完；成"
             "员一旦结束，它们会重新投递"
         ),
         "broker {broker} knows no member of the group": "Broker {broker} 上没有该组的成员",
-        "a member that asks this broker who is in the group gets no answer and keeps the "
-        "queues it has: what others gave up stays unread ({queues}: {backlog})": (
+        "a member that asks this broker for the member list gets none and keeps its queues: "
+        "queues that other members gave up stay unread ({queues}: {backlog})": (
             "成员向该 Broker "
             "查询组成员时得不到结果，于是保持原有队列：其他成员放弃的队列无人读取（{queues}，"
             "{backlog}）"
         ),
-        "{members} of the group missing at broker {broker}": "Broker {broker} 上缺少该组 {members}",
-        "members compute their shares from different lists, as each asks a broker at random: "
-        "{queues} may have no owner or two, and members that ask this broker and are missing "
-        "there give everything up": (
+        "broker {broker} does not list {members} of the group": (
+            "Broker {broker} 上缺少该组 {members}"
+        ),
+        "members compute their shares from different lists, because each asks a random broker: "
+        "{queues} may have no owner or two, and a missing member that asks this broker gives up "
+        "all its queues": (
             "每个成员随机向一个 Broker 查询，因而按不同的列表计算份额：{queues} "
             "可能无人归属或有两个归属；向该 Broker 查询又不在其列表中的成员会放弃全部队列"
         ),
-        "{members} of {n} without any queue": "{n} 个成员中有 {members}没有分到队列",
+        "{members} of {n} without a queue": "{n} 个成员中有 {members}没有分到队列",
         "strategy {names} in a group whose members do not all run SparrowMQ": (
             "组内并非所有成员都使用 SparrowMQ，却采用了策略 {names}"
         ),
         "member {id} is listed but consumes nothing": "成员 {id} 在列表中，但没有消费",
-        "{queues} stand still ({backlog}) as long as brokers list it: up to two minutes "
-        "after its last heartbeat, or as long as the process lives": (
+        "{queues} stand still ({backlog}) while brokers list the member: up to two minutes "
+        "after its last heartbeat, or as long as its process lives": (
             "只要 Broker "
             "的列表中还有它，这些队列就停滞：{queues}（{backlog}）；时间为最后一次心"
             "跳后最多两分钟，或直到进程结束"
@@ -299,10 +313,8 @@ CHINESE_PHRASES: Mapping[str, str] = MappingProxyType(
         "members of topic {topic} are connected to another cluster": (
             "Topic {topic} 的成员连到了另一个集群"
         ),
-        "{queues} are not consumed by these members: for the cluster that they are connected "
-        "to, the topic does not exist": (
-            "这些成员不消费 {queues}：在它们所连的集群里，这个 Topic 不存在"
-        ),
+        "these members do not consume {queues}: the topic does not exist in the cluster that "
+        "they are connected to": ("这些成员不消费 {queues}：在它们所连的集群里，这个 Topic 不存在"),
         "topic {topic} is served by {n} clusters": "Topic {topic} 分布在 {n} 个集群上",
         "name servers disagree about topic {topic}": "各 NameServer 对 Topic {topic} 的路由不一致",
         "one more member would move {share} of the queues": "再加入一个成员会迁移 {share} 的队列",
@@ -318,148 +330,151 @@ CHINESE_PHRASES: Mapping[str, str] = MappingProxyType(
             "{part}{queues}（{backlog}），因为每个成员在每个 Topic "
             "上都占一份；对最后一次心跳没有提到的 Topic，Broker 还会拒绝拉取"
         ),
-        "members want different tags of topic {topic}": "成员对 Topic {topic} 的 Tag 过滤不一致",
+        "members subscribe different tags of topic {topic}": (
+            "成员对 Topic {topic} 的 Tag 过滤不一致"
+        ),
         "broker {broker} holds an older subscription than members": (
             "Broker {broker} 上的订阅比成员的旧"
         ),
-        "the group counts it, so the queues of its share go to nobody: {queues} ({backlog})": (
-            "组内仍把它算作成员，所以它那一份队列无人消费：{queues}（{backlog}）"
+        "the group counts this member, so nobody consumes the queues of its share: {queues} "
+        "({backlog})": ("组内仍把它算作成员，所以它那一份队列无人消费：{queues}（{backlog}）"),
+        "no member has taken {queues} of its share": ("有 {queues}按份额应有归属，却没有成员持有"),
+        "nobody consumes these queues: {backlog}": "这些队列无人消费：{backlog}",
+        "the group has no committed offset in {queues} with messages": (
+            "{queues}有消息但没有提交过位点"
         ),
-        "no member has {queues} that its share contains": (
-            "有 {queues}按份额应有归属，却没有成员持有"
-        ),
-        "nobody consumes them: {backlog}": "无人消费：{backlog}",
-        "{queues} with messages and no committed offset": "{queues}有消息但没有提交过位点",
-        "whoever takes such a queue may begin at its end: {messages} would never be consumed": (
-            "取得这种队列的成员可能从末尾开始：{messages}将永远不会被消费"
-        ),
-        "{queues} held by two members at once": "{queues}同时被两个成员持有",
+        "a member that takes such a queue may begin at its end: {messages} would never be "
+        "consumed": ("取得这种队列的成员可能从末尾开始：{messages}将永远不会被消费"),
+        "several members hold {queues} at once": "{queues}同时被多个成员持有",
         "{queues}: every message is consumed twice": "{queues}：每条消息都消费两次",
-        "{queues} of an ordered consumer not locked": "顺序消费者有 {queues}没有加锁",
-        "{backlog}: an ordered consumer reads nothing without the broker's lock; one whose "
-        "owner died lasts up to 60 s, and Java clients up to 4.9.4 notice a new lock up to "
-        "20 s late": (
+        "ordered consumers hold no lock on {queues}": "顺序消费者有 {queues}没有加锁",
+        "{backlog}: an ordered consumer reads nothing without the broker's lock; the lock of a "
+        "dead owner lasts up to 60 s, and Java clients up to 4.9.4 notice a new lock up to 20 s "
+        "late": (
             "{backlog}：顺序消费者没有拿到 Broker "
             "的锁就不读取；持有者已死的锁最多保留 60 秒，4.9.4 及以前的 Java "
             "客户端最多晚 20 秒发现新锁"
         ),
-        "topic {topic} takes messages in queues that nobody may read": (
+        "topic {topic} accepts messages in queues that no member may read": (
             "Topic {topic} 有可写但不可读的队列"
         ),
-        "no member ever gets {queues}; {messages} were stored there": (
+        "no member ever gets {queues}; stored there: {messages}": (
             "没有成员能得到 {queues}；其中已存有 {messages}"
         ),
         "no name server knows topic {topic}, which the group subscribes": (
             "该组订阅了 Topic {topic}，但 NameServer 上没有它"
         ),
-        "topic {topic} cannot be read at every broker": "Topic {topic} 并非在每个 Broker 上都可读",
+        "some brokers do not let members read topic {topic}": (
+            "Topic {topic} 并非在每个 Broker 上都可读"
+        ),
         "broker {broker} does not answer": "Broker {broker} 没有响应",
         "nothing is consumed: {backlog}": "没有消费：{backlog}",
-        "all that has come is consumed; what comes now is not": (
+        "all stored messages are consumed; nobody consumes new messages": (
             "已有的消息都已消费；新来的消息不会被消费"
         ),
         "strategy {name} depends on settings that no member reports": (
             "策略 {name} 依赖成员没有报告的设置"
         ),
-        "they consume nothing; more members do not make this group faster": (
+        "idle members consume nothing; more members do not make this group faster": (
             "多出来的成员什么也不消费，再增加成员也不会更快"
         ),
-        "these members cannot compute by it and use RocketMQ's own: shares overlap, and "
-        "other queues have no owner; the owners shown are of SparrowMQ's arithmetic only": (
+        "members that do not run SparrowMQ do not know this strategy and use one of RocketMQ's: "
+        "shares overlap, and other queues have no owner; the owners shown here follow "
+        "SparrowMQ's arithmetic only": (
             "不运行 SparrowMQ 的成员不认识这种策略，使用 RocketMQ 自己的策略：份额重叠，另"
             "一些队列无人消费；这里显示的归属只按 SparrowMQ 的算法计算"
         ),
-        "for a moment a queue may have two owners or none, and messages in hand come again "
-        "elsewhere; other findings may be of this moment only": (
+        "for a moment a queue may have two owners or none, and its next owner may consume "
+        "messages in hand again; other findings may hold for this moment only": (
             "片刻之间，队列可能由两个成员消费或无人消费，手中的消息会在别处再来；其他诊断"
             "结果可能只反映这一刻"
         ),
-        "members share the queues of all of them, and those of a cluster that a member "
+        "members share the queues of all these clusters; queues of a cluster that their owner "
         "cannot reach stay unread": ("成员分担所有集群的队列，而成员连不上的集群，其队列无人消费"),
-        "members that ask different name servers divide different queues: some have two "
-        "owners, some none": (
+        "members that ask different name servers divide different queues: some queues have two "
+        "owners, others none": (
             "向不同 NameServer 查询的成员分配的队列不同：一些队列由两个成员消费，一些无人消费"
         ),
-        "a message is filtered by the tags of whoever owns its queue, or of the last "
-        "heartbeat: messages that another member wants are passed over for good": (
+        "messages are filtered by the tags of their queue's owner, or of the last heartbeat: "
+        "messages that only another member subscribes are skipped for good": (
             "消息按队列所属成员的 Tag（或最后一次心跳的 Tag）过滤：其他成员想要的消息被永久跳过"
         ),
-        'it refuses pulls as "subscription not latest" (code 25) until the member\'s next '
-        "heartbeat, 30 s at most": (
+        'the broker refuses pulls with "subscription not latest" (code 25) until the member\'s '
+        "next heartbeat, 30 s at most": (
             "Broker 以 “subscription not latest”（错误码 "
             "25）拒绝拉取，直到成员的下一次心跳，最多 30 秒"
         ),
-        "queues of rooms that have no member are divided room by room, and each time the "
-        "first ids get the extra queue; the last ids may never get one": (
+        "queues of rooms without a member are divided room by room, and the first ids get each "
+        "room's extra queues; the last ids may get none": (
             "没有成员的机房，其队列逐机房分配，每次多出的都归排在最前的成员；排在最后的成"
             "员可能永远分不到"
         ),
-        "each process of a duplicate id sends a failed message back on its own, so its "
-        "copies double with every round until they reach the dead letter queue": (
+        "each process with a duplicate id sends a failed message back, so the copies double "
+        "with every round until they reach the dead letter queue": (
             "共用 clientId 的每个进程都会把失败的消息各送回一次，所以每轮重试消息翻倍，直"
             "到进入死信队列"
         ),
-        "whenever a member joins or leaves, most queues pause, and what was in hand and "
-        "not committed is consumed again": (
+        "whenever a member joins or leaves, most queues pause, and messages in hand that were "
+        "not committed are consumed again": (
             "每当成员加入或离开，大部分队列都会暂停，手中尚未提交的消息会重复消费"
         ),
-        "brokers notify the whole group of each connection that closes and of each that "
-        "comes, and every member rebalances each time; a client that closes its connection "
-        "upon one late answer keeps the group at it": (
+        "brokers notify the whole group of every closed and every new connection, and every "
+        "notice makes every member rebalance; a client that closes its connection after one "
+        "late answer keeps the group rebalancing": (
             "每当连接断开或建立，Broker 都会通知全组，每个成员都会重平衡；因一次应答超时就"
             "断开连接的客户端会让这种情况不断重演"
         ),
         "RocketMQ's client sends heartbeats to one broker after another and rebalances "
-        "then: it starts so much later, and a broker that it reaches late may list it too "
-        "late for the others": (
+        "afterwards: the client starts late, and the last broker may list the member too late "
+        "for the other members": (
             "RocketMQ 的客户端依次向各个 Broker "
             "发送心跳，之后才重平衡：启动因此变慢，最后收到心跳的 Broker 也可能太晚才列出"
             "它"
         ),
-        "offsets lie in a file at each member (under its client id), so no broker can say "
-        "how far it is; without that file a member starts anew": (
+        "each member keeps its offsets in a file under its client id, so no broker knows the "
+        "member's progress; without the file the member starts anew": (
             "位点保存在各成员的文件里（按 clientId），所以 Broker 不知道消费到哪里；没有这"
             "个文件，成员会重新开始"
         ),
-        "Java clients ask for the broker's lock on each queue, which one member at a time "
-        "has, and may never read a queue that they did not lock: messages reach some "
-        "members only, or none": (
+        "Java clients request the broker's lock on each queue, which one member at a time "
+        "holds, and may never read a queue that they did not lock: messages reach some members "
+        "only, or none": (
             "Java "
             "客户端会为每个队列申请只能由一个成员持有的锁，没拿到锁的队列可能永远不读：消"
             "息只到达部分成员，甚至没有成员"
         ),
-        "owners shown here are those of a group that pulls; they do not apply": (
+        "the owners shown here hold for groups that pull; they do not apply to this group": (
             "这里显示的归属适用于拉取消费的组，对 POP 消费不适用"
         ),
-        "if members cannot reach it either, its queues stand still": (
-            "如果成员也连不上它，它的队列就会停滞"
+        "if members cannot reach the broker either, its queues stand still": (
+            "如果成员也连不上该 Broker，它的队列就会停滞"
         ),
-        "owners are known only of members that report what they hold": (
+        "owners are known only for members that report their queues": (
             "只有报告了自己持有哪些队列的成员，其归属才是已知的"
         ),
-        "each computes its share by other rules: queues with no owner or two": (
+        "members compute their shares by different rules: some queues have no owner or two": (
             "成员各自按不同的规则计算份额：一些队列无人消费，一些由两个成员消费"
         ),
-        "nothing of it is consumed": "其中的消息无人消费",
-        "its queues there are given to nobody, whatever they hold": (
-            "那里的队列不分配给任何成员，无论其中有什么"
+        "no message of the topic is consumed": "该 Topic 的消息无人消费",
+        "no member gets the topic's queues at these brokers, even if they hold messages": (
+            "这些 Broker 上该 Topic 的队列不分配给任何成员，即使其中有消息"
         ),
-        "strategy {name} divides every topic by itself and gives the extra queue of each "
-        "to the first ids; the last ids have the least to do": (
+        "strategy {name} divides every topic separately and gives each topic's extra queues to "
+        "the first ids; the last ids get the fewest queues": (
             "策略 {name} 逐个 Topic 计算，每个 Topic 多出的队列都给最前的成员；最后的成员最空闲"
         ),
         # Brokers and name servers
         "asked {brokers}": "已查询 {brokers}",
-        "answers of all brokers together took {time} from here": (
+        "all brokers together took {time} to answer this machine": (
             "从这里依次查询全部 Broker 共耗时 {time}"
         ),
         "other brokers list {ids}": "其他 Broker 的列表：{ids}",
-        "{broker} at {address} lists nobody": "{broker}（{address}）的列表为空",
+        "{broker} at {address} lists no member": "{broker}（{address}）的列表为空",
         "{broker} at {address} lists {ids}": "{broker}（{address}）的列表：{ids}",
         "{broker} at {address}: {n} ms": "{broker}（{address}）：{n} 毫秒",
         "{broker} gives no read permission": "{broker} 上没有读权限",
-        "{broker} is of cluster {cluster}": "{broker} 属于集群 {cluster}",
+        "{broker} belongs to cluster {cluster}": "{broker} 属于集群 {cluster}",
         "{server} knows {brokers}": "{server} 上注册的 Broker：{brokers}",
-        "no broker of it": "无",
+        "no broker of the topic": "无",
     }
 )

@@ -113,7 +113,9 @@ class Case:
         if flow.is_on_its_way:
             if not lag:
                 return Phrase("{messages} behind", messages=messages)
-            return Phrase("{messages} behind, on their way", messages=messages)
+            return Phrase(
+                "{messages} behind, perhaps consumed but not yet committed", messages=messages
+            )
         if abs(flow.growth_per_s) < 0.05:
             return Phrase("{messages} behind, not growing now", messages=messages)
         if flow.growth_per_s > 0:
@@ -146,7 +148,7 @@ class Case:
 def describe_rates(pace: Flow | QueueRate) -> Phrase:
     """Say what goes in and what comes out."""
     return Phrase(
-        "in {produced} a second, out {consumed}",
+        "{produced} messages a second in, {consumed} out",
         produced=f"{pace.produced_per_s:,.1f}",
         consumed=f"{pace.consumed_per_s:,.1f}",
     )

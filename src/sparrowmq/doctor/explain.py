@@ -57,7 +57,7 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
     if strategy is None:
         raise UsageError(
             f"strategy {snapshot.strategy} depends on settings that members do not report; "
-            f"give the one they use by --strategy"
+            f"name the members' strategy by --strategy"
         )
     by_list: dict[tuple[str, ...], list[str]] = {}
     for view in views_of(snapshot, topic):
@@ -136,12 +136,12 @@ def _steps(
     place = queues.index(queue)
     steps = [
         f"the topic has {count_of(len(queues), 'queue')} that can be read; sorted by topic, broker "
-        f"and id, this one stands at place {place}, counted from 0",
+        f"and id, this queue stands at place {place}, counted from 0",
         f"the broker lists {count_of(len(cid_all), 'member')}; sorted as Java sorts text: "
         + ", ".join(f"{i}. {client_id}" for i, client_id in enumerate(cid_all)),
     ]
     if not cid_all:
-        return [*steps, "so nobody takes it"]
+        return [*steps, "so nobody takes the queue"]
     if strategy == "AVG":
         steps += _average_steps(place, len(queues), cid_all)
     elif strategy == "AVG_BY_CIRCLE":
@@ -149,14 +149,18 @@ def _steps(
     elif strategy == "CONSISTENT_HASH":
         steps += _hash_steps(queue, cid_all)
     elif strategy == "MINIMAL_MOVE":
-        held = f"{holder} reports that it holds it" if holder else "nobody reports that it holds it"
+        held = (
+            f"{holder} reports that it holds this queue"
+            if holder
+            else "no member reports that it holds this queue"
+        )
         steps.append(
-            "MINIMAL_MOVE leaves a queue with the member that holds it, if that is listed and has "
-            "no more than its part, and gives the rest to members with room, by a hash of queue "
-            f"and id: {held}"
+            "MINIMAL_MOVE leaves a queue with its holder if the broker lists the holder and the "
+            "holder has no more than its share; other queues go to members with room, by a hash of "
+            f"queue and id: {held}"
         )
     else:
-        steps.append(f"strategy {strategy} is run for every member")
+        steps.append(f"strategy {strategy} computes the share of every member")
     return [*steps, _conclusion(owners)]
 
 
@@ -170,12 +174,13 @@ def _average_steps(place: int, queue_count: int, cid_all: Sequence[str]) -> list
         start = end
     taker = next(index for index, run in enumerate(runs) if place in run)
     rule = (
-        f"AVG: {queue_count} queues over {len(cid_all)} members are {share} each, rest {surplus}"
+        f"AVG: {queue_count} queues over {len(cid_all)} members are {share} each, "
+        f"remainder {surplus}"
         + (f": the first {surplus} take {share + 1}, the others {share}" if surplus else "")
     )
     return [
         rule,
-        f"so place {place} is in the run of member {taker}: {describe_runs(runs[taker])}",
+        f"so place {place} falls to member {taker}, who takes places {describe_runs(runs[taker])}",
         *_second_place(cid_all, taker),
     ]
 
@@ -195,8 +200,8 @@ def _second_place(cid_all: Sequence[str], taker: int) -> list[str]:
         return []
     return [
         f"but a member looks for the first place of its id, and {cid_all[taker]} stands at place "
-        f"{first} too: both processes take the share of place {first}, and place {taker}'s is "
-        "computed by nobody"
+        f"{first} too: both processes take the share of place {first}, and nobody takes the share "
+        f"of place {taker}"
     ]
 
 
@@ -211,7 +216,7 @@ def _hash_steps(queue: MessageQueue, cid_all: Sequence[str]) -> list[str]:
     key = md5_hash(str(queue))
     following = [point for point in nodes if point >= key]
     at = min(following) if following else min(nodes)
-    around = "" if following else ", past the ring's end and so its first"
+    around = "" if following else ", the ring's first, since none follows"
     return [
         f"CONSISTENT_HASH: every place of the list has {VIRTUAL_NODE_COUNT_DEFAULT} nodes on a "
         f"ring of 2^32 points; the queue's text hashes to {key:,}",
@@ -221,9 +226,9 @@ def _hash_steps(queue: MessageQueue, cid_all: Sequence[str]) -> list[str]:
 
 def _conclusion(owners: Sequence[str]) -> str:
     if not owners:
-        return "so nobody takes it"
+        return "so nobody takes the queue"
     if len(owners) == 1:
-        return f"so {owners[0]} takes it"
+        return f"so {owners[0]} takes the queue"
     if len(set(owners)) == 1:
-        return f"so all {len(owners)} processes with the id {owners[0]} take it"
-    return f"so {' and '.join(owners)} all take it"
+        return f"so all {len(owners)} processes with the id {owners[0]} take the queue"
+    return f"so {' and '.join(owners)} all take the queue"

@@ -58,9 +58,10 @@ def find_standstill(case: Case) -> list[Finding]:
                 state=case.describe_backlog(queues),
             ),
             remedy=(
-                "a member with messages in hand waits for its listener: look at what that calls (a "
-                "database, a service that is down) and at its threads; one with none in hand does "
-                "not pull: see whether it is suspended, and its log for refusals of the broker"
+                "a member with messages in hand waits for its listener: check its threads and "
+                "the services that the listener calls (a database that is down); a member "
+                "without messages in hand does not pull: check whether the member is suspended, "
+                "and search its log for refusals by the broker"
             ),
             members=tuple(owners),
         )
@@ -80,25 +81,25 @@ def find_slow_members(case: Case) -> list[Finding]:
     shrinks = growth < -0.05 * consumed
     is_soon_done = shrinks and lag <= -growth * DRAIN_S_MAX
     if growth > 0.05 * consumed:
-        what = Phrase("messages come faster than")
+        what = Phrase("messages arrive faster than they are consumed")
         means = Phrase(
-            "{messages} more behind every hour",
+            "the backlog grows by {messages} every hour",
             messages=count_of(round(growth * 3600), "message"),
         )
     elif shrinks:
-        what = Phrase("a backlog is being worked off by")
+        what = Phrase("the backlog is shrinking")
         means = Phrase(
-            "at this pace they have caught up in {time}", time=describe_age(lag / -growth)
+            "at this pace the members catch up in {time}", time=describe_age(lag / -growth)
         )
     else:
-        what = Phrase("a backlog is not worked off by")
-        means = Phrase("it stays as it is")
+        what = Phrase("the backlog does not shrink")
+        means = Phrase("the backlog does not change")
     return [
         Finding(
             rule="Q07",
             severity=Severity.INFO if is_soon_done else Severity.WARN,
             title=Phrase(
-                "{what} {n} of {members}",
+                "{n} of {members}: {what}",
                 what=what,
                 n=f"{len(behind)}",
                 members=count_of(len(paces), "member"),
@@ -144,8 +145,8 @@ def find_offsets_gone_back(case: Case) -> list[Finding]:
                 "{messages} may be consumed again", messages=count_of(count, "message")
             ),
             remedy=(
-                "somebody reset the offsets, or two processes commit in turn for the same queue: "
-                "see R01, R02 and R13"
+                "somebody reset the offsets, or two processes commit alternately for the same "
+                "queue: see R01, R02 and R13"
             ),
         )
     ]
@@ -166,14 +167,14 @@ def _owned_backlog(case: Case) -> list[MessageQueue]:
 def _describe_hands(case: Case, client_id: str) -> Phrase:
     report = case.snapshot.find_report(client_id)
     if report is None:
-        return Phrase("{id} does not report what it has in hand", id=client_id)
+        return Phrase("{id} does not report its messages in hand", id=client_id)
     messages = count_of(sum(held.cached_count for held in report.held), "message")
     pulled = max((held.last_pull_timestamp_ms for held in report.held), default=0)
     if not pulled:
         return Phrase("{id} has {messages} in hand", id=client_id, messages=messages)
     age_s = (case.snapshot.last.timestamp_ms - pulled) / 1000
     return Phrase(
-        "{id} has {messages} in hand, pulled last {time} ago",
+        "{id} has {messages} in hand and last pulled {time} ago",
         id=client_id,
         messages=messages,
         time=describe_age(age_s),
@@ -192,7 +193,7 @@ def _is_behind(pace: Flow) -> bool:
 
 def _describe_pace(case: Case, client_id: str, pace: Flow | None) -> Phrase:
     if pace is None:
-        return Phrase("{id}: nothing", id=client_id)
+        return Phrase("{id} consumes nothing", id=client_id)
     rates, lag = describe_rates(pace), f"{pace.lag:,}"
     report = case.snapshot.find_report(client_id)
     if report is None:
@@ -212,18 +213,18 @@ def _pace_remedy(case: Case, behind: list[str], *, are_all: bool) -> str:
     crowded = [q for q in find_crowded_queues(case) if any(q in loads[c] for c in behind)]
     if crowded:
         return (
-            f"most messages go into {describe_queues(crowded)}, and one queue has one member: more "
+            f"most messages go into {describe_queues(crowded)}, and one queue has one owner: more "
             f"members do not help; spread the messages over the queues (R17, Q11), or {faster}"
         )
     if not are_all:
         return (
-            "compare these members with the others: machine, version, what their listeners call; "
-            f"queues are divided by number, so the rebalance does not relieve them; {faster}"
+            "compare these members with the others (machine, version, services that listeners "
+            f"call); queues are divided by number, so no rebalance relieves slow members; {faster}"
         )
     spare = sum(len(topic.subscribe_queues) for topic in case.snapshot.user_topics) - len(loads)
     if spare > 0:
         return f"start more members ({spare} more can get a queue), or {faster}"
-    return f"{faster}; more members need more queues first"
+    return f"{faster}; more members help only once the topics have more queues"
 
 
 def find_slow_growth(case: Case) -> list[Finding]:
@@ -240,21 +241,22 @@ def find_slow_growth(case: Case) -> list[Finding]:
         Finding(
             rule="Q10",
             severity=Severity.INFO,
-            title=Phrase("the group falls behind, slowly"),
+            title=Phrase("the group falls behind slowly"),
             evidence=(
                 describe_rates(flow),
                 Phrase(
-                    "{messages} behind: more than {time} of input, which members may have "
-                    "consumed and not committed yet",
+                    "{messages} behind: more than the input of {time}, which members may have "
+                    "consumed but not yet committed",
                     messages=count_of(flow.lag, "message"),
                     time=describe_age(COMMITTED_S),
                 ),
             ),
             consequence=Phrase(
-                "{messages} more behind every hour, if it lasts",
+                "the backlog grows by {messages} every hour if this pace lasts",
                 messages=count_of(hourly, "message"),
             ),
-            remedy="look again in a minute: a burst passes; if it lasts, see what Q07 advises",
+            remedy="look again in a minute, because a burst passes; if the backlog still grows, "
+            "follow Q07's advice",
         )
     ]
 
@@ -282,10 +284,10 @@ def _listener_finding(case: Case, client_id: str, slow: list[TopicPace]) -> Find
     return Finding(
         rule="Q12",
         severity=Severity.WARN,
-        title=Phrase("the listener of {id} takes long", id=client_id),
+        title=Phrase("the listener of {id} is slow", id=client_id),
         evidence=tuple(
             Phrase(
-                "{topic}: {time} for a call, {rate} messages a second",
+                "{topic}: {time} per call, {rate} messages a second",
                 topic=pace.topic,
                 time=describe_time(pace.listener_ms),
                 rate=f"{pace.done_per_s:,.1f}",
@@ -298,8 +300,9 @@ def _listener_finding(case: Case, client_id: str, slow: list[TopicPace]) -> Find
             state=case.describe_backlog(queues),
         ),
         remedy=(
-            "find what the listener waits for (a database, a remote call, a lock), and give that a "
-            "time-out; more threads help where it waits, and not where it computes"
+            "find out what the listener waits for (a database, a remote call, a lock) and set a "
+            "time-out there; more threads help a listener that waits, not a listener that "
+            "computes"
         ),
         members=(client_id,),
     )

@@ -25,9 +25,10 @@ _BRIDGES = ipaddress.ip_network("172.16.0.0/12")
 
 _REMEDY = (
     "give every process its own instance name (Java: -Drocketmq.client.name or setInstanceName; "
-    "SparrowMQ: instance_name, whose default is unique), or upgrade clients older than 4.9, whose "
-    "default is the process id, equal in every container; if a member reconnected within the last "
-    "two minutes, its old connection may still be listed: look again"
+    "SparrowMQ: instance_name, whose default is unique), or upgrade clients older than 4.9, "
+    "whose default is the process id, which is equal in every container; if a member "
+    "reconnected within the last two minutes, brokers may still list its old connection: look "
+    "again"
 )
 
 
@@ -61,20 +62,22 @@ def find_duplicated_retries(case: Case) -> list[Finding]:
         return []
     grown = sum(r.produced_per_s for queue, r in case.rates.items() if queue.topic == retry)
     stored_text = count_of(stored, "message")
-    evidence = [Phrase("{messages} went to {topic} so far", messages=stored_text, topic=retry)]
+    evidence = [Phrase("{topic} has received {messages} so far", messages=stored_text, topic=retry)]
     if grown > 0:
-        evidence.append(Phrase("it grows by {rate} a second", rate=f"{grown:,.1f}"))
+        evidence.append(
+            Phrase("the retry topic grows by {rate} messages a second", rate=f"{grown:,.1f}")
+        )
     return [
         Finding(
             rule="R04",
             severity=Severity.ERROR if grown > 0 else Severity.WARN,
-            title=Phrase("messages are sent back for retry by a group with duplicate client ids"),
+            title=Phrase("a group with duplicate client ids sends messages back for retry"),
             evidence=tuple(evidence),
             consequence=Phrase(
-                "each process of a duplicate id sends a failed message back on its own, so its "
-                "copies double with every round until they reach the dead letter queue"
+                "each process with a duplicate id sends a failed message back, so the copies "
+                "double with every round until they reach the dead letter queue"
             ),
-            remedy="first give every process its own id; then see why listeners fail",
+            remedy="first give every process its own id; then find out why listeners fail",
             members=tuple(duplicates),
         )
     ]
@@ -106,18 +109,18 @@ def _duplicate_finding(case: Case, rule: str, found: dict[str, tuple[Seat, ...]]
     ]
     if is_new:
         evidence.append(
-            Phrase("it was not so a moment ago: this may be a member that is reconnecting")
+            Phrase("the first look did not show every duplicate: a member may be reconnecting")
         )
     where = Phrase("on one host")
     if rule == "R01":
-        where = Phrase("of several hosts or containers")
+        where = Phrase("on several hosts or containers")
     name = Phrase("client id {id}", id=next(iter(found)))
     if len(found) > 1:
-        name = Phrase("{n} client ids", n=f"{len(found)}")
+        name = Phrase("each of {n} client ids", n=f"{len(found)}")
     return Finding(
         rule=rule,
         severity=Severity.WARN if is_new or case.snapshot.is_broadcasting else Severity.ERROR,
-        title=Phrase("{name} in use by several processes {where}", name=name, where=where),
+        title=Phrase("several processes {where} use {name}", name=name, where=where),
         evidence=tuple(evidence),
         consequence=_consequence(case, unowned, double),
         remedy=_REMEDY,
@@ -131,7 +134,9 @@ def _consequence(
     case: Case, unowned: tuple[MessageQueue, ...], double: tuple[MessageQueue, ...]
 ) -> str:
     if case.snapshot.is_broadcasting:
-        return Phrase("on one host they share one file of offsets, and each overwrites the other's")
+        return Phrase(
+            "processes on one host share one offset file, and each overwrites the other's offsets"
+        )
     parts = []
     if unowned:
         parts.append(
@@ -149,7 +154,9 @@ def _consequence(
             )
         )
     if not parts:
-        return Phrase("no queue falls to these ids now; that is luck and may change")
+        return Phrase(
+            "no queue falls to these ids now, by chance; the next rebalance may give them one"
+        )
     return Phrase("{parts}", parts=tuple(parts))
 
 

@@ -37,7 +37,7 @@ def find_topic_tilt(case: Case) -> list[Finding]:
             rule="R15",
             severity=Severity.WARN,
             title=Phrase(
-                "shares of all topics together differ by {n} queues",
+                "members' shares of all topics together differ by {n} queues",
                 n=f"{max(loads.values()) - min(loads.values())}",
             ),
             evidence=tuple(
@@ -45,13 +45,13 @@ def find_topic_tilt(case: Case) -> list[Finding]:
                 for c, count in loads.items()
             ),
             consequence=Phrase(
-                "strategy {name} divides every topic by itself and gives the extra queue of each "
-                "to the first ids; the last ids have the least to do",
+                "strategy {name} divides every topic separately and gives each topic's extra "
+                "queues to the first ids; the last ids get the fewest queues",
                 name=case.snapshot.strategy,
             ),
             remedy=(
-                "make the number of queues of each topic a multiple of the number of members, or "
-                "use a group for each topic"
+                "make the number of queues of each topic a multiple of the number of members, "
+                "or use one group per topic"
             ),
             members=tuple(c for c, count in loads.items() if count == max(loads.values())),
         )
@@ -93,8 +93,8 @@ def find_room_tilt(case: Case) -> list[Finding]:
                 for c, count in loads.items()
             ),
             consequence=Phrase(
-                "queues of rooms that have no member are divided room by room, and each time the "
-                "first ids get the extra queue; the last ids may never get one"
+                "queues of rooms without a member are divided room by room, and the first ids "
+                "get each room's extra queues; the last ids may get none"
             ),
             remedy="run a member in every room that has brokers, or use a strategy without rooms",
         )
@@ -132,23 +132,25 @@ def _lag_finding(
         for q in hot
     ]
     if rest:
-        evidence.append(Phrase("the topic's other queues: {n} at most", n=f"{max(rest):,}"))
+        evidence.append(
+            Phrase("the topic's other queues: at most {n} messages behind", n=f"{max(rest):,}")
+        )
     return Finding(
         rule="R17",
         severity=Severity.WARN,
         title=Phrase(
-            "{queues} of topic {topic} far behind the others",
+            "topic {topic} has {queues} far behind the others",
             queues=count_of(len(hot), "queue"),
             topic=topic,
         ),
         evidence=tuple(evidence),
         consequence=Phrase(
-            "{ids} has most of the work while others wait: queues are divided by number, never by "
-            "load",
+            "most of the work falls to {ids} while other members wait: queues are divided by "
+            "number, never by load",
             ids=", ".join(owners),
         ),
         remedy=(
-            "see whether producers pick queues by a key that is not evenly spread, or whether "
+            "check whether producers choose queues by an unevenly distributed key, and whether "
             "this member is slower than the others"
         ),
         members=tuple(owners),
@@ -188,7 +190,7 @@ def find_uneven_input(case: Case) -> list[Finding]:
                 rule="Q11",
                 severity=Severity.INFO if flow.is_on_its_way else Severity.WARN,
                 title=Phrase(
-                    "{share} of topic {topic} go into {queues}",
+                    "{share} of the messages of topic {topic} go into {queues}",
                     share=f"{share:.0%}",
                     topic=topic.topic,
                     queues=count_of(len(mine), "queue"),
@@ -203,19 +205,20 @@ def find_uneven_input(case: Case) -> list[Finding]:
                         for q in mine
                     ),
                     Phrase(
-                        "all {n} queues: in {rate} a second",
+                        "all {n} queues: {rate} messages a second in",
                         n=f"{len(topic.subscribe_queues)}",
                         rate=f"{whole.produced_per_s:,.1f}",
                     ),
                 ),
                 consequence=Phrase(
-                    "{ids} does most of the work; a queue has one member, so more members or "
+                    "most of the work falls to {ids}; a queue has one owner, so more members or "
                     "queues do not help",
                     ids=", ".join(owners) or Phrase("nobody"),
                 ),
                 remedy=(
-                    "see how producers choose the queue: a sharding key with few values or one "
-                    "frequent value, or a queue chosen by hand; spread what need not be in order"
+                    "check how producers choose the queue (a sharding key with few values or "
+                    "one frequent value, or a queue chosen by hand); spread messages that need "
+                    "no order over all queues"
                 ),
                 members=tuple(owners),
             )
@@ -261,13 +264,14 @@ def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Findin
         title=Phrase("queue {queue} stands still", queue=describe_queues([queue])),
         evidence=tuple(evidence),
         consequence=Phrase(
-            "{backlog}: an offset cannot pass a message whose listener has not returned, though "
-            "later messages may be done; they come again if the member ends",
+            "{backlog}: the offset cannot pass a message whose listener has not returned, "
+            "although later messages may be done; the later messages are consumed again if the "
+            "member ends",
             backlog=case.describe_backlog([queue]),
         ),
         remedy=(
-            f"look at the message at offset {progress.committed_offset or 0} and at what the "
-            "listener does with it (a call without a time-out?); this is not the rebalance"
+            f"check the message at offset {progress.committed_offset or 0} and how the listener "
+            "handles that message (a call without a time-out?); the rebalance is not the cause"
         ),
         members=tuple(owners),
     )

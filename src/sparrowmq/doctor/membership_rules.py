@@ -16,9 +16,9 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.registry import SPARROW_STRATEGIES
 
 _HEARTBEAT_REMEDY = (
-    "see whether these members reach that broker (address, port, firewall: a member must reach "
-    "every broker of the topic, by the address that the broker registered); they send it "
-    "heartbeats every 30 s while they can; restart a member that stays missing longer"
+    "check whether these members reach that broker (address, port, firewall): a member must "
+    "reach every broker of the topic by the address that the broker registered; members send "
+    "heartbeats every 30 s; restart a member that stays missing longer"
 )
 
 
@@ -39,15 +39,15 @@ def find_broker_without_members(case: Case) -> list[Finding]:
                 ),
                 evidence=(
                     Phrase(
-                        "{broker} at {address} lists nobody",
+                        "{broker} at {address} lists no member",
                         broker=broker.broker_name,
                         address=broker.address,
                     ),
                     Phrase("other brokers list {ids}", ids=", ".join(sorted(everybody))),
                 ),
                 consequence=Phrase(
-                    "a member that asks this broker who is in the group gets no answer and keeps "
-                    "the queues it has: what others gave up stays unread ({queues}: {backlog})",
+                    "a member that asks this broker for the member list gets none and keeps its "
+                    "queues: queues that other members gave up stay unread ({queues}: {backlog})",
                     queues=describe_queues(queues),
                     backlog=case.describe_backlog(queues),
                 ),
@@ -73,7 +73,7 @@ def find_member_missing_at_broker(case: Case) -> list[Finding]:
                 rule="R09",
                 severity=Severity.ERROR if disputed else Severity.WARN,
                 title=Phrase(
-                    "{members} of the group missing at broker {broker}",
+                    "broker {broker} does not list {members} of the group",
                     members=count_of(len(missing), "member"),
                     broker=broker.broker_name,
                 ),
@@ -87,9 +87,9 @@ def find_member_missing_at_broker(case: Case) -> list[Finding]:
                     Phrase("missing there: {ids}", ids=", ".join(missing)),
                 ),
                 consequence=Phrase(
-                    "members compute their shares from different lists, as each asks a broker at "
-                    "random: {queues} may have no owner or two, and members that ask this broker "
-                    "and are missing there give everything up",
+                    "members compute their shares from different lists, because each asks a "
+                    "random broker: {queues} may have no owner or two, and a missing member "
+                    "that asks this broker gives up all its queues",
                     queues=describe_queues(disputed),
                 ),
                 remedy=_HEARTBEAT_REMEDY,
@@ -113,7 +113,7 @@ def find_idle_members(case: Case) -> list[Finding]:
             rule="R14",
             severity=Severity.WARN,
             title=Phrase(
-                "{members} of {n} without any queue",
+                "{members} of {n} without a queue",
                 members=count_of(len(idle), "member"),
                 n=f"{len(loads)}",
             ),
@@ -121,10 +121,12 @@ def find_idle_members(case: Case) -> list[Finding]:
                 case.describe_size(queue_count, len(loads)),
                 Phrase("idle: {ids}", ids=", ".join(idle)),
             ),
-            consequence=Phrase("they consume nothing; more members do not make this group faster"),
+            consequence=Phrase(
+                "idle members consume nothing; more members do not make this group faster"
+            ),
             remedy=(
-                "give the topic at least as many queues as the group has members, or stop the idle "
-                "ones; the listener's threads are another way to consume faster"
+                "give the topic at least as many queues as the group has members, or stop the "
+                "idle members; more listener threads also speed up a group"
             ),
             members=tuple(idle),
         )
@@ -155,12 +157,13 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
                 for seat in others
             ),
             consequence=Phrase(
-                "these members cannot compute by it and use RocketMQ's own: shares overlap, and "
-                "other queues have no owner; the owners shown are of SparrowMQ's arithmetic only"
+                "members that do not run SparrowMQ do not know this strategy and use one of "
+                "RocketMQ's: shares overlap, and other queues have no owner; the owners shown "
+                "here follow SparrowMQ's arithmetic only"
             ),
             remedy=(
-                "use AVG, or another of RocketMQ's strategies, in all members until every one of "
-                "them runs SparrowMQ"
+                "use AVG, or another of RocketMQ's strategies, in all members until every "
+                "member runs SparrowMQ"
             ),
             members=tuple(dict.fromkeys(seat.client_id for seat in others)),
         )
@@ -185,14 +188,15 @@ def find_changing_members(case: Case) -> list[Finding]:
             severity=Severity.INFO,
             title=Phrase("the group is rebalancing right now"),
             evidence=(
-                Phrase("came: {ids}", ids=", ".join(sorted(came)) or Phrase("nobody")),
-                Phrase("went: {ids}", ids=", ".join(sorted(went)) or Phrase("nobody")),
+                Phrase("joined: {ids}", ids=", ".join(sorted(came)) or Phrase("nobody")),
+                Phrase("left: {ids}", ids=", ".join(sorted(went)) or Phrase("nobody")),
             ),
             consequence=Phrase(
-                "for a moment a queue may have two owners or none, and messages in hand come "
-                "again elsewhere; other findings may be of this moment only"
+                "for a moment a queue may have two owners or none, and its next owner may "
+                "consume messages in hand again; other findings may hold for this moment only"
             ),
-            remedy="look again in half a minute; listeners must stand a message that comes twice",
+            remedy="look again in half a minute; listeners must tolerate a message that comes "
+            "twice",
             members=tuple(sorted(came | went)),
         )
     ]
@@ -213,9 +217,9 @@ def find_ghosts(case: Case) -> list[Finding]:
         if not is_silent and not others_move:
             continue
         time = case.describe_interval()
-        evidence = [Phrase("none of its offsets moved within {time}", time=time)]
+        evidence = [Phrase("none of the member's offsets moved within {time}", time=time)]
         if is_silent:
-            evidence.append(Phrase("it does not answer when it is asked about itself"))
+            evidence.append(Phrase("the member does not answer requests for its state"))
         if others_move:
             evidence.append(Phrase("other members' offsets moved meanwhile"))
         findings.append(
@@ -225,14 +229,14 @@ def find_ghosts(case: Case) -> list[Finding]:
                 title=Phrase("member {id} is listed but consumes nothing", id=client_id),
                 evidence=tuple(evidence),
                 consequence=Phrase(
-                    "{queues} stand still ({backlog}) as long as brokers list it: up to two "
-                    "minutes after its last heartbeat, or as long as the process lives",
+                    "{queues} stand still ({backlog}) while brokers list the member: up to two "
+                    "minutes after its last heartbeat, or as long as its process lives",
                     queues=describe_queues(waiting),
                     backlog=case.describe_backlog(waiting),
                 ),
                 remedy=(
-                    "see what the process does (stopped, out of memory, a listener that never "
-                    "returns, a consumer that was abandoned without shutdown) and end it"
+                    "find out what the process does (stopped, out of memory, a listener that "
+                    "never returns, a consumer abandoned without shutdown), then end the process"
                 ),
                 unowned=tuple(waiting),
                 members=(client_id,),
@@ -268,20 +272,20 @@ def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
                         for server, names in topic.broker_names_by_server
                     ),
                     Phrase(
-                        "subscribed, at {brokers}: {ids}",
+                        "subscribed at {brokers}: {ids}",
                         brokers=_names(case.snapshot.last.brokers),
                         ids=", ".join(subscribing),
                     ),
                 ),
                 consequence=Phrase(
-                    "{queues} are not consumed by these members: for the cluster that they are "
-                    "connected to, the topic does not exist",
+                    "these members do not consume {queues}: the topic does not exist in the "
+                    "cluster that they are connected to",
                     queues=describe_queues(topic.subscribe_queues),
                 ),
                 remedy=(
-                    "see which name server they are given; a process that uses two clusters needs "
-                    "an instance name for each, as clients that do not count the name server in "
-                    "share one connection between both"
+                    "check the name server address of these members; a process that uses two "
+                    "clusters needs an instance name for each: clients whose id does not depend "
+                    "on the name server share one connection between both clusters"
                 ),
                 unowned=tuple(topic.subscribe_queues),
                 members=tuple(subscribing),
@@ -303,7 +307,7 @@ def _topics_elsewhere(case: Case) -> list[TopicSnapshot]:
 
 
 def _describe_known(server: str, brokers: Sequence[str]) -> Phrase:
-    known = ", ".join(brokers) or Phrase("no broker of it")
+    known = ", ".join(brokers) or Phrase("no broker of the topic")
     return Phrase("{server} knows {brokers}", server=server, brokers=known)
 
 
@@ -328,17 +332,17 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                     ),
                     evidence=tuple(
                         Phrase(
-                            "{broker} is of cluster {cluster}",
+                            "{broker} belongs to cluster {cluster}",
                             broker=at.broker_name,
                             cluster=at.cluster,
                         )
                         for at in topic.queues
                     ),
                     consequence=Phrase(
-                        "members share the queues of all of them, and those of a cluster that a "
-                        "member cannot reach stay unread"
+                        "members share the queues of all these clusters; queues of a cluster "
+                        "that their owner cannot reach stay unread"
                     ),
-                    remedy="let every cluster have name servers of its own",
+                    remedy="give every cluster its own name servers",
                 )
             )
         # Of one that is wholly elsewhere, R03 says more.
@@ -355,7 +359,7 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                     ),
                     consequence=Phrase(
                         "members that ask different name servers divide different queues: some "
-                        "have two owners, some none"
+                        "queues have two owners, others none"
                     ),
                     remedy="register every broker at every name server of the list",
                 )

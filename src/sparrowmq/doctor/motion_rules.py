@@ -62,19 +62,20 @@ def find_churn(case: Case) -> list[Finding]:
             evidence=(
                 case.describe_size(count, len(cids)),
                 Phrase(
-                    "a newcomer that sorts first, in the middle or last: {moved} queues change "
-                    "hands; {needed} would do",
+                    "a new member whose id sorts first, in the middle or last moves {moved} "
+                    "queues; {needed} would be enough",
                     moved=", ".join(str(n) for n in moved),
                     needed=f"{needed}",
                 ),
             ),
             consequence=Phrase(
-                "whenever a member joins or leaves, most queues pause, and what was in hand and "
-                "not committed is consumed again"
+                "whenever a member joins or leaves, most queues pause, and messages in hand "
+                "that were not committed are consumed again"
             ),
             remedy=(
-                "CONSISTENT_HASH moves fewer, at unequal shares; where every member runs "
-                "SparrowMQ, MINIMAL_MOVE moves the least; `simulate` compares all"
+                "CONSISTENT_HASH moves fewer queues but makes shares unequal; where every "
+                "member runs SparrowMQ, MINIMAL_MOVE moves the fewest queues; `simulate` "
+                "compares all strategies"
             ),
         )
     ]
@@ -91,7 +92,7 @@ def find_reconnects(case: Case) -> list[Finding]:
             if before != address:
                 evidence.append(
                     Phrase(
-                        "{id} at {broker}: from {before}, then from {address}",
+                        "{id} at {broker}: connected from {before}, then from {address}",
                         id=client_id,
                         broker=broker.broker_name,
                         before=before,
@@ -111,14 +112,15 @@ def find_reconnects(case: Case) -> list[Finding]:
             ),
             evidence=tuple(evidence),
             consequence=Phrase(
-                "brokers notify the whole group of each connection that closes and of each that "
-                "comes, and every member rebalances each time; a client that closes its connection "
-                "upon one late answer keeps the group at it"
+                "brokers notify the whole group of every closed and every new connection, and "
+                "every notice makes every member rebalance; a client that closes its connection "
+                "after one late answer keeps the group rebalancing"
             ),
             remedy=(
-                "if `watch` shows it again and again: see the broker's load and the network "
-                "between (answers later than 3 s, an idle time-out of a firewall or proxy), and "
-                "the clients' logs for closed channels; upgrade clients that close on one time-out"
+                "if `watch` shows reconnects again and again: check the broker's load, the "
+                "network (answers later than 3 s, an idle time-out of a firewall or proxy) and "
+                "the clients' logs for closed channels; upgrade clients that close a connection "
+                "after one time-out"
             ),
             members=names,
         )
@@ -156,7 +158,7 @@ def find_slow_start(case: Case) -> list[Finding]:
             ),
             evidence=(
                 Phrase(
-                    "answers of all brokers together took {time} from here",
+                    "all brokers together took {time} to answer this machine",
                     time=describe_time(total_ms),
                 ),
                 *(
@@ -171,12 +173,13 @@ def find_slow_start(case: Case) -> list[Finding]:
             ),
             consequence=Phrase(
                 "RocketMQ's client sends heartbeats to one broker after another and rebalances "
-                "then: it starts so much later, and a broker that it reaches late may list it too "
-                "late for the others"
+                "afterwards: the client starts late, and the last broker may list the member "
+                "too late for the other members"
             ),
             remedy=(
-                "see the slow brokers; clients that send heartbeats at the same time (SparrowMQ's; "
-                "new ones of Java, with enableConcurrentHeartbeat) wait for the slowest only"
+                "check the slow brokers; clients that send heartbeats to all brokers at once "
+                "(SparrowMQ; newer Java clients with enableConcurrentHeartbeat) wait for the "
+                "slowest broker only"
             ),
             members=tuple(dict.fromkeys(seat.client_id for seat in others)),
         )

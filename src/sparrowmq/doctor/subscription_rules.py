@@ -44,7 +44,7 @@ def find_different_topics(case: Case) -> list[Finding]:
                 queues=describe_queues(at_stake),
                 backlog=case.describe_backlog(at_stake),
             ),
-            remedy="let all members of a group subscribe the same topics; else use two groups",
+            remedy="subscribe the same topics in all members of a group, or use two groups",
             unowned=unowned,
             members=_members_of(case, said),
         )
@@ -65,15 +65,16 @@ def find_different_expressions(case: Case) -> list[Finding]:
             Finding(
                 rule="R06",
                 severity=Severity.ERROR,
-                title=Phrase("members want different tags of topic {topic}", topic=topic),
+                title=Phrase("members subscribe different tags of topic {topic}", topic=topic),
                 evidence=_spell(said),
                 consequence=Phrase(
-                    "a message is filtered by the tags of whoever owns its queue, or of the last "
-                    "heartbeat: messages that another member wants are passed over for good"
+                    "messages are filtered by the tags of their queue's owner, or of the last "
+                    "heartbeat: messages that only another member subscribes are skipped for "
+                    "good"
                 ),
                 remedy=(
-                    "let all members subscribe the same expression; change it by a new group, or "
-                    "stop all members first"
+                    "subscribe the same expression in all members; to change the expression, "
+                    "use a new group, or stop all members first"
                 ),
                 members=_members_of(case, said),
             )
@@ -106,10 +107,10 @@ def find_stale_subscription(case: Case) -> list[Finding]:
                         for client_id, topic in stale
                     ),
                     consequence=Phrase(
-                        'it refuses pulls as "subscription not latest" (code 25) until the '
-                        "member's next heartbeat, 30 s at most"
+                        'the broker refuses pulls with "subscription not latest" (code 25) '
+                        "until the member's next heartbeat, 30 s at most"
                     ),
-                    remedy="look again in half a minute; if it stays, see R05 and R06",
+                    remedy="look again in half a minute; if the finding stays, see R05 and R06",
                     members=tuple(dict.fromkeys(client_id for client_id, _ in stale)),
                 )
             )
@@ -143,8 +144,8 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
             title=Phrase("a member subscribes nothing and keeps its share"),
             evidence=tuple(Phrase("{id} subscribes no topic", id=client_id) for client_id in found),
             consequence=Phrase(
-                "the group counts it, so the queues of its share go to nobody: {queues} "
-                "({backlog})",
+                "the group counts this member, so nobody consumes the queues of its share: "
+                "{queues} ({backlog})",
                 queues=describe_queues(share),
                 backlog=case.describe_backlog(share),
             ),

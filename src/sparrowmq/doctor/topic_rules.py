@@ -36,7 +36,7 @@ def find_ignored_queues(case: Case) -> list[Finding]:
             rule="R10",
             severity=Severity.ERROR,
             title=Phrase(
-                "no member has {queues} that its share contains",
+                "no member has taken {queues} of its share",
                 queues=count_of(len(ignored), "queue"),
             ),
             evidence=tuple(
@@ -48,12 +48,12 @@ def find_ignored_queues(case: Case) -> list[Finding]:
                 for queue in ignored
             ),
             consequence=Phrase(
-                "nobody consumes them: {backlog}", backlog=case.describe_backlog(ignored)
+                "nobody consumes these queues: {backlog}", backlog=case.describe_backlog(ignored)
             ),
             remedy=(
-                "members learn of new queues within 30 s and take them within 20 s more; restart "
-                "members that do not (older Go clients never refresh), and see that the strategy "
-                "is the same everywhere"
+                "members learn of new queues within 30 s and take them within 20 s more; "
+                "restart members that do not (older Go clients never refresh their routes), and "
+                "check that all members use the same strategy"
             ),
             unowned=tuple(ignored),
         )
@@ -85,7 +85,8 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
             rule="R11",
             severity=Severity.WARN,
             title=Phrase(
-                "{queues} with messages and no committed offset", queues=count_of(len(new), "queue")
+                "the group has no committed offset in {queues} with messages",
+                queues=count_of(len(new), "queue"),
             ),
             evidence=(
                 describe_queues(new),
@@ -95,14 +96,14 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
                 ),
             ),
             consequence=Phrase(
-                "whoever takes such a queue may begin at its end: {messages} would never be "
-                "consumed",
+                "a member that takes such a queue may begin at its end: {messages} would never "
+                "be consumed",
                 messages=count_of(case.lag(new), "message"),
             ),
             remedy=(
-                "before adding queues or brokers, start the group with CONSUME_FROM_FIRST_OFFSET "
-                "(it applies only where nothing is committed), or commit offset 0 for the new "
-                "queues first"
+                "before adding queues or brokers, start the group with "
+                "CONSUME_FROM_FIRST_OFFSET (the setting applies only to queues without a "
+                "committed offset), or commit offset 0 for the new queues"
             ),
         )
     ]
@@ -120,7 +121,8 @@ def find_different_arithmetic(case: Case) -> list[Finding]:
                 title=Phrase("members run different strategies"),
                 evidence=tuple(f"{client_id}: {name}" for client_id, name in reported.items()),
                 consequence=Phrase(
-                    "each computes its share by other rules: queues with no owner or two"
+                    "members compute their shares by different rules: some queues have no owner "
+                    "or two"
                 ),
                 remedy="set one strategy in all members of the group",
                 members=tuple(reported),
@@ -140,7 +142,7 @@ def find_different_arithmetic(case: Case) -> list[Finding]:
             rule="R13",
             severity=Severity.ERROR,
             title=Phrase(
-                "{queues} held by two members at once", queues=count_of(len(double), "queue")
+                "several members hold {queues} at once", queues=count_of(len(double), "queue")
             ),
             evidence=tuple(
                 Phrase(
@@ -152,7 +154,7 @@ def find_different_arithmetic(case: Case) -> list[Finding]:
             )
             + tuple(
                 Phrase(
-                    "{id} is written in {language}",
+                    "{id} runs a client in {language}",
                     id=holder,
                     language=languages.get(holder) or "?",
                 )
@@ -162,8 +164,8 @@ def find_different_arithmetic(case: Case) -> list[Finding]:
                 "{queues}: every message is consumed twice", queues=describe_queues(double)
             ),
             remedy=(
-                "if it stays for more than 20 s: use the same strategy in all members, and client "
-                "versions whose arithmetic and sort order are Java's"
+                "if the finding stays for more than 20 s: use the same strategy in all members, "
+                "and client versions whose arithmetic and sort order match Java's"
             ),
             double=double,
             members=tuple(holders),
@@ -182,8 +184,8 @@ def find_broadcast_offsets(case: Case) -> list[Finding]:
             title=Phrase("the group is BROADCASTING: every member reads every queue"),
             evidence=(count_of(len(case.ownership.seats), "connection"),),
             consequence=Phrase(
-                "offsets lie in a file at each member (under its client id), so no broker can say "
-                "how far it is; without that file a member starts anew"
+                "each member keeps its offsets in a file under its client id, so no broker "
+                "knows the member's progress; without the file the member starts anew"
             ),
             remedy="keep the instance name and the file where they survive a restart",
         )
@@ -206,19 +208,20 @@ def find_unlocked_queues(case: Case) -> list[Finding]:
             rule="R22",
             severity=Severity.WARN,
             title=Phrase(
-                "{queues} of an ordered consumer not locked", queues=count_of(len(waiting), "queue")
+                "ordered consumers hold no lock on {queues}", queues=count_of(len(waiting), "queue")
             ),
             evidence=tuple(
                 Phrase("{queue} at {id}", queue=describe_queues([q]), id=owner)
                 for q, owner in waiting.items()
             ),
             consequence=Phrase(
-                "{backlog}: an ordered consumer reads nothing without the broker's lock; one whose "
-                "owner died lasts up to 60 s, and Java clients up to 4.9.4 notice a new lock up to "
-                "20 s late",
+                "{backlog}: an ordered consumer reads nothing without the broker's lock; the "
+                "lock of a dead owner lasts up to 60 s, and Java clients up to 4.9.4 notice a "
+                "new lock up to 20 s late",
                 backlog=case.describe_backlog(waiting),
             ),
-            remedy="look again in a minute; if it stays, see who else holds the queue (R01, R13)",
+            remedy="look again in a minute; if the finding stays, check which other member "
+            "holds the queue (R01, R13)",
             members=tuple(dict.fromkeys(waiting.values())),
         )
     ]
@@ -235,14 +238,14 @@ def find_ordered_broadcast(case: Case) -> list[Finding]:
         Finding(
             rule="R25",
             severity=Severity.ERROR,
-            title=Phrase("an ordered listener in a BROADCASTING group"),
+            title=Phrase("a BROADCASTING group uses an ordered listener"),
             evidence=tuple(Phrase("{id} consumes in order", id=client_id) for client_id in found),
             consequence=Phrase(
-                "Java clients ask for the broker's lock on each queue, which one member at a time "
-                "has, and may never read a queue that they did not lock: messages reach some "
-                "members only, or none"
+                "Java clients request the broker's lock on each queue, which one member at a "
+                "time holds, and may never read a queue that they did not lock: messages reach "
+                "some members only, or none"
             ),
-            remedy="use a concurrent listener, or a group of its own for each member (CLUSTERING)",
+            remedy="use a concurrent listener, or give each member its own group (CLUSTERING)",
             members=tuple(found),
         )
     ]
@@ -258,7 +261,7 @@ def find_pop_consumers(case: Case) -> list[Finding]:
             severity=Severity.INFO,
             title=Phrase("the group consumes by POP: brokers assign queues"),
             consequence=Phrase(
-                "owners shown here are those of a group that pulls; they do not apply"
+                "the owners shown here hold for groups that pull; they do not apply to this group"
             ),
             remedy="",
         )
@@ -283,7 +286,8 @@ def find_surplus_queues(case: Case) -> list[Finding]:
                 rule="Q01",
                 severity=Severity.ERROR,
                 title=Phrase(
-                    "topic {topic} takes messages in queues that nobody may read", topic=topic.topic
+                    "topic {topic} accepts messages in queues that no member may read",
+                    topic=topic.topic,
                 ),
                 evidence=tuple(
                     f"{at.broker_name}: readQueueNums {at.read_count}, writeQueueNums "
@@ -292,13 +296,14 @@ def find_surplus_queues(case: Case) -> list[Finding]:
                     if at.read_count < at.write_count
                 ),
                 consequence=Phrase(
-                    "no member ever gets {queues}; {messages} were stored there",
+                    "no member ever gets {queues}; stored there: {messages}",
                     queues=describe_queues(surplus),
                     messages=count_of(stored, "message"),
                 ),
                 remedy=(
                     "raise readQueueNums to writeQueueNums; to shrink a topic, lower "
-                    "writeQueueNums first, and readQueueNums once those queues are read empty"
+                    "writeQueueNums first, and lower readQueueNums once members have consumed "
+                    "those queues"
                 ),
                 unowned=tuple(surplus),
             )
@@ -319,7 +324,7 @@ def find_unreadable_topics(case: Case) -> list[Finding]:
                         "no name server knows topic {topic}, which the group subscribes",
                         topic=topic.topic,
                     ),
-                    consequence=Phrase("nothing of it is consumed"),
+                    consequence=Phrase("no message of the topic is consumed"),
                     remedy="create the topic, or correct its name or the name server's address",
                 )
             )
@@ -329,12 +334,17 @@ def find_unreadable_topics(case: Case) -> list[Finding]:
                 Finding(
                     rule="Q02",
                     severity=Severity.ERROR,
-                    title=Phrase("topic {topic} cannot be read at every broker", topic=topic.topic),
+                    title=Phrase(
+                        "some brokers do not let members read topic {topic}", topic=topic.topic
+                    ),
                     evidence=tuple(
                         Phrase("{broker} gives no read permission", broker=at.broker_name)
                         for at in shut
                     ),
-                    consequence=Phrase("its queues there are given to nobody, whatever they hold"),
+                    consequence=Phrase(
+                        "no member gets the topic's queues at these brokers, "
+                        "even if they hold messages"
+                    ),
                     remedy="set the topic's permission to 6 (read and write) at these brokers",
                 )
             )
@@ -349,8 +359,8 @@ def find_unreachable_brokers(case: Case) -> list[Finding]:
             severity=Severity.ERROR,
             title=Phrase("broker {broker} does not answer", broker=broker.broker_name),
             evidence=(f"{broker.address}: {broker.failure}",),
-            consequence=Phrase("if members cannot reach it either, its queues stand still"),
-            remedy="see whether it runs and can be reached by the address it registered",
+            consequence=Phrase("if members cannot reach the broker either, its queues stand still"),
+            remedy="check whether the broker runs and answers at the address that it registered",
         )
         for broker in case.snapshot.last.brokers
         if broker.failure
@@ -366,7 +376,7 @@ def find_group_without_members(case: Case) -> list[Finding]:
         Finding(
             rule="Q04",
             severity=Severity.ERROR if case.lag(queues) else Severity.WARN,
-            title=Phrase("nobody is connected for this group"),
+            title=Phrase("no member of this group is connected"),
             evidence=(
                 Phrase(
                     "asked {brokers}", brokers=count_of(len(case.snapshot.last.brokers), "broker")
@@ -375,9 +385,10 @@ def find_group_without_members(case: Case) -> list[Finding]:
             consequence=(
                 Phrase("nothing is consumed: {backlog}", backlog=case.describe_backlog(queues))
                 if case.lag(queues)
-                else Phrase("all that has come is consumed; what comes now is not")
+                else Phrase("all stored messages are consumed; nobody consumes new messages")
             ),
-            remedy="start its consumers; if they run, see which name server and group they use",
+            remedy="start the group's consumers; if they run, check their name server address "
+            "and group name",
             unowned=tuple(queues),
         )
     ]
@@ -395,7 +406,7 @@ def find_unknown_strategy(case: Case) -> list[Finding]:
                 "strategy {name} depends on settings that no member reports",
                 name=case.snapshot.strategy,
             ),
-            consequence=Phrase("owners are known only of members that report what they hold"),
+            consequence=Phrase("owners are known only for members that report their queues"),
             remedy="compare the settings of all members by hand",
         )
     ]

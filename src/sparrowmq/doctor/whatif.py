@@ -225,7 +225,7 @@ class Plan:
         _check_range("rooms", self.room_count, 1, self.broker_count)
         _check_range("events", len(self.events), 0, EVENTS_MAX)
         if self.has_duplicate_id and self.member_count < 2:
-            raise ConfigError("a duplicate id needs two members at least; give --members 2")
+            raise ConfigError("a duplicate id needs at least two members; give --members 2")
         per_broker = Counter(n % self.broker_count for n in range(self.queue_count))
         queues = [
             MessageQueue(TOPIC, self._broker_name(broker), queue_id)
@@ -317,7 +317,9 @@ def _after(
         return [*members, plan.make_member(born)]
     place = event.place or 0
     if place >= len(members):
-        raise ConfigError(f"event {event}: there are {len(members)} members then, counted from 0")
+        raise ConfigError(
+            f"event {event}: the group has {len(members)} members then, counted from 0"
+        )
     gone = _in_order(members)[place]
     return [member for member in members if member != gone]
 
