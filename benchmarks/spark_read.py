@@ -11,8 +11,9 @@ with their dependencies) and `spark/` (spark-sql-kafka-0-10_2.13 4.2.0,
 spark-token-provider-kafka-0-10_2.13 4.0.0, kafka-clients 3.9.1, commons-pool2 2.12.0); without it
 only ours is measured. Processor time is that of Spark with its Python workers; a broker's own is a
 column of its own, for it is another process. `floor` is how long a micro-batch of a message a queue
-takes, trigger interval 0, by Spark's own phases, beside a Python source that gives rows of its own
-and asks nobody; the other cases move all messages.
+takes, trigger interval 0, by Spark's own phases; the other cases move all messages. Beside all of
+them runs a bare Python source, whose Arrow batches are ready, and which asks nobody: no Python
+source is faster. A bare sink drops its rows.
 
 With `--out` the results stand there as `spark.json` and `spark.md`, or `spark-speedups.*` if the
 broker has the extension, which `PYTHONPATH=benchmarks/plain` hides. Both are written anew after
@@ -22,6 +23,7 @@ every case, so a run that is interrupted leaves what it had.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -39,7 +41,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
 
 from against_apache import describe_machine
 from sparrowmq.spark import find_java, spark_session
@@ -47,7 +61,6 @@ from sparrowmq.testing import EmbeddedCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
 PEER = "Kafka 4.1.1 with spark-sql-kafka-0-10 4.2.0"
@@ -62,6 +75,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 FLOOR_BATCHES = 40
 FLOOR_WARM_UP = 10
 FLOOR_TIMEOUT_S = 300.0
+# The rows and bytes of an Arrow batch of the bare source, as of ours, and the rows of its tasks.
+ALONE_ROWS = 8_192
+ALONE_BYTES = 4 * 1024 * 1024
+ALONE_TASK_ROWS = 125_000
 # Bytes of a message, and what part of --rows there are of it.
 SIZES = {128: 1.0, 1024: 0.25}
 
@@ -170,31 +187,90 @@ class Kafka:
 
 
 class AloneSource(DataSource):
-    """Gives as many rows a micro-batch as there are queues, and asks nobody."""
+    """Gives Arrow batches that are ready, and drops what it gets; it decodes nothing, asks nobody.
+
+    What it takes is what Spark's way to Python takes. Rows, columns, batches and tasks are as ours:
+    option `rows` of `size` bytes, none for a stream without an end, `tasks` at once.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "alone"
 
     def schema(self) -> str:
-        return "value binary"
+        return (
+            "key binary, value binary, topic string, partition int, offset bigint, "
+            "timestamp timestamp, timestampType int"
+        )
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return AloneReader()
+    def reader(self, schema: StructType) -> AloneReader:
+        return AloneReader(self.options)
+
+    def streamReader(self, schema: StructType) -> AloneStreamReader:  # noqa: N802
+        return AloneStreamReader(self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> AloneWriter:
+        return AloneWriter()
 
 
-class AloneReader(DataSourceStreamReader):
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"batch": 0}
+class AloneReader(DataSourceReader):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.size = int(options["size"])
+        self.rows = int(options.get("rows", sys.maxsize))
+        self.tasks = int(options["tasks"])
 
-    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        return {"batch": start["batch"] + 1}
+    def partitions(self) -> Sequence[InputPartition]:
+        return self.share(self.rows)
 
-    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
-        return [InputPartition(end)]
+    def share(self, rows: int) -> Sequence[InputPartition]:
+        cuts = [rows * task // self.tasks for task in range(self.tasks + 1)]
+        return [InputPartition(end - begin) for begin, end in itertools.pairwise(cuts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"value": [b"row"] * QUEUES})
+        count = min(ALONE_ROWS, ALONE_BYTES // self.size, partition.value)
+        now = pa.scalar(1_767_225_600_000_000, pa.timestamp("us", tz="UTC"))
+        columns = {
+            "key": pa.repeat(pa.scalar(b"key-000000000000"), count),
+            "value": pa.repeat(pa.scalar(b"0" * self.size), count),
+            "topic": pa.repeat("rows", count),
+            "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
+            "offset": pa.array(range(count)),
+            "timestamp": pa.repeat(now, count),
+            "timestampType": pa.repeat(pa.scalar(0, pa.int32()), count),
+        }
+        batch = pa.RecordBatch.from_pydict(columns)
+        for at in range(0, partition.value, max(count, 1)):
+            yield batch.slice(0, partition.value - at)
+
+
+class AloneStreamReader(AloneReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self.step = int(options["maxOffsetsPerTrigger"])
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"row": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        pass
+
+    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        return {"row": min(start["row"] + self.step, self.rows)}
+
+    def partitions(  # type: ignore[override]
+        self, start: Mapping[str, int], end: Mapping[str, int]
+    ) -> Sequence[InputPartition]:
+        return self.share(end["row"] - start["row"])
+
+
+class AloneWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
 
 
 class Bench:
@@ -279,10 +355,20 @@ class Found:
     broker_us: float
 
 
-def make_cases(bench: Bench, ours: EmbeddedCluster, data: Path, kafka: Kafka | None) -> list[Case]:
+def make_alone(size: int, rows: int, rows_at_once: int) -> dict[str, str]:
+    """Return the options of the bare source, with as many tasks as ours has for so many rows."""
+    tasks = min(max(rows_at_once // ALONE_TASK_ROWS, 2), QUEUES)
+    return {"size": str(size), "rows": str(rows), "tasks": str(tasks)}
+
+
+def make_cases(
+    bench: Bench, ours: EmbeddedCluster, data: Path, kafka: Kafka | None, size: int
+) -> list[Case]:
     read = {"nameServer": ours.name_server, "topic": "rows", "profile": "kafka"}
     store = {"storePath": str(data / "store"), "topic": "rows", "profile": "kafka"}
     write = {"nameServer": ours.name_server, "topic": "sink"}
+    alone = make_alone(size, bench.rows, bench.rows)
+    alone_stream = make_alone(size, bench.rows, bench.rows // BATCHES)
     cases = [
         Case("batch", "ours", lambda: bench.batch("rocketmq", read)),
         Case("store", "ours", lambda: bench.batch("rocketmq", store)),
@@ -291,6 +377,10 @@ def make_cases(bench: Bench, ours: EmbeddedCluster, data: Path, kafka: Kafka | N
         Case(
             "sink", "ours", lambda: bench.sink("rocketmq", write, ["value AS body", "key AS keys"])
         ),
+        Case("batch", "alone", lambda: bench.batch("alone", alone)),
+        Case("stream", "alone", lambda: bench.stream("alone", alone_stream, "noop")),
+        Case("stream to parquet", "alone", lambda: bench.stream("alone", alone_stream, "parquet")),
+        Case("sink", "alone", lambda: bench.sink("alone", {}, ["value AS body", "key AS keys"])),
     ]
     if kafka is not None:
         read_k = {"kafka.bootstrap.servers": kafka.address, "subscribe": "rows"}
@@ -346,9 +436,9 @@ def render(found: dict[str, Any]) -> str:
         rows = [each for each in found["rates"] if each["bytes"] == size]
         if rows:
             title = f"{found['rows'] * part:,.0f} messages of {size:,} bytes"
-            lines += ["", f"| {title} | ours, rows/s | Kafka's, rows/s | ratio | wanted |"]
-            lines[-1] += " CPU µs a row in Spark | in the broker |"
-            lines.append("|---|---|---|---|---|---|---|")
+            lines += ["", f"| {title}, rows/s | ours | a Python source alone | Kafka's | ratio |"]
+            lines[-1] += " the bare source's | wanted | CPU µs a row in Spark | in the broker |"
+            lines.append("|---|---|---|---|---|---|---|---|---|")
             lines += map(render_rate, rows)
     for size in SIZES:
         rows = [each for each in found["floor"] if each["bytes"] == size]
@@ -361,16 +451,17 @@ def render(found: dict[str, Any]) -> str:
 
 
 def render_rate(row: dict[str, Any]) -> str:
-    ours, peer = row["ours"], row["peer"]
+    ours, alone, peer = row["ours"], row["alone"], row["kafka"]
+    three = [each for each in (ours, alone, peer) if each]
+    cells = [f"{each['rate']:,.0f}" for each in three] + ["–"] * (3 - len(three))
     if peer is None:
-        cells = [f"{ours['rate']:,.0f}", "–", "–", "–"]
-        cells += [f"{ours['spark_us']:.2f}", f"{ours['broker_us']:.2f}"]
+        cells += ["–"] * 3
     else:
-        ratio = ours["rate"] / peer["rate"]
+        ratio, most = ours["rate"] / peer["rate"], alone["rate"] / peer["rate"]
         missed = "" if ratio >= row["wanted"] else ", missed"
-        cells = [f"{ours['rate']:,.0f}", f"{peer['rate']:,.0f}", f"**{ratio:.2f}**"]
-        cells.append(f"≥ {row['wanted']}{missed}")
-        cells += [f"{ours[key]:.2f} / {peer[key]:.2f}" for key in ("spark_us", "broker_us")]
+        cells += [f"**{ratio:.2f}**", f"{most:.2f}", f"≥ {row['wanted']}{missed}"]
+    cells.append(" / ".join(f"{each['spark_us']:.2f}" for each in three))
+    cells.append(" / ".join(f"{each['broker_us']:.2f}" for each in three if each is not alone))
     return f"| {TITLES[row['case']]} | {' | '.join(cells)} |"
 
 
@@ -433,19 +524,24 @@ def run_size(
                 f"{'case':<20}{'who':<8}{'rows/s':>12}{'us of a core/row':>18}{'broker us/row':>15}"
             )
             wanted = arguments.cases.split(",")
-            cases = make_cases(bench, ours, place / "data", kafka)
+            cases = make_cases(bench, ours, place / "data", kafka, size)
             found: dict[tuple[str, str], Found] = {}
             for name in [each for each in WANTED if each in wanted]:
-                pids = {"ours": ours.pid, "kafka": kafka.process.pid if kafka else 0}
+                pids = {"ours": ours.pid}
+                if kafka is not None:
+                    pids["kafka"] = kafka.process.pid
                 named = [each for each in cases if each.name == name]
                 found |= measure(named, pids, rows, arguments.repeats)
-                # Kafka has no store to read, so that is held against its batch.
-                peer = found.get(("batch" if name == "store" else name, "kafka"))
+                # Kafka has no store to read, so that is held against its batch; a bare source
+                # does not know what it does not read.
+                beside = "batch" if name == "store" else name
                 row = {"bytes": size, "case": name, "wanted": WANTED[name][size]}
-                row |= {"ours": asdict(found[name, "ours"]), "peer": peer and asdict(peer)}
+                for who, key in (("ours", name), ("alone", beside), ("kafka", beside)):
+                    one = found.get((key, who))
+                    row[who] = one and asdict(one)
                 results.note("rates", row)
             if "floor" in wanted:
-                for row in measure_floor(bench, ours, kafka, arguments.repeats):
+                for row in measure_floor(bench, ours, kafka, size, arguments.repeats):
                     results.note("floor", {"bytes": size, **row})
     finally:
         if kafka is not None:
@@ -473,15 +569,19 @@ def measure(
     """Run the cases in turn; the first run of each warms up."""
     times: dict[Case, list[tuple[float, float, float]]] = {each: [] for each in cases}
     without = frozenset(brokers.values())
+
+    def broker_cpu_s(who: str) -> float:
+        return cpu_s(brokers[who]) if who in brokers else 0.0
+
     for repeat in range(repeats + 1):
         for case in cases:
-            own, broker = cpu_s(os.getpid(), without=without), cpu_s(brokers[case.who])
+            own, broker = cpu_s(os.getpid(), without=without), broker_cpu_s(case.who)
             begin = time.perf_counter()
             case.run()
             wall = time.perf_counter() - begin
             own = cpu_s(os.getpid(), without=without) - own
             if repeat:
-                times[case].append((wall, own, cpu_s(brokers[case.who]) - broker))
+                times[case].append((wall, own, broker_cpu_s(case.who) - broker))
     found: dict[tuple[str, str], Found] = {}
     for case, each in times.items():
         wall, own, broker = (statistics.median(column) for column in zip(*each, strict=True))
@@ -493,7 +593,7 @@ def measure(
 
 
 def measure_floor(
-    bench: Bench, ours: EmbeddedCluster, kafka: Kafka | None, repeats: int
+    bench: Bench, ours: EmbeddedCluster, kafka: Kafka | None, size: int, repeats: int
 ) -> list[dict[str, Any]]:
     """Return the medians of each phase of micro-batches of a message a queue, in milliseconds."""
     sources: dict[str, tuple[str, dict[str, str]]] = {
@@ -501,7 +601,7 @@ def measure_floor(
             "rocketmq",
             {"nameServer": ours.name_server, "topic": "rows", "profile": "kafka"},
         ),
-        "alone": ("alone", {}),
+        "alone": ("alone", {"size": str(size), "tasks": "1"}),
     }
     if kafka is not None:
         read_k = {"kafka.bootstrap.servers": kafka.address, "subscribe": "rows"}
