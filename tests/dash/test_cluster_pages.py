@@ -105,7 +105,7 @@ async def test_messages_are_found_by_key_id_and_tag(reader: Reader, stage: Group
 
     assert ["two", "one"] == [row["body"] for row in by_key]
     assert ["two"] == [row["body"] for row in by_id] == [row["body"] for row in by_tag]
-    assert "No message is there." in nothing
+    assert "There is no message." in nothing
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ async def test_a_message_shows_its_way_where_it_was_traced(
     untraced = words_of(await reader.read(f"{place}/{other['queue'][-1]}/{other['offset']}"))
 
     assert ("sent", "GID_traced", "SUCCESS") == (step["what"], step["group"], step["outcome"])
-    assert "Nobody has traced it" in untraced
+    assert "There is no trace" in untraced
 
 
 async def test_a_message_that_is_not_there_is_one_line(reader: Reader, stage: GroupStage) -> None:
@@ -359,7 +359,7 @@ async def test_the_simulator_compares_strategies_move_by_move(reader: Reader) ->
         ("events=" + ",".join(["join"] * 13), "13 events"),
         ("strategy=AVGG", "unknown strategy 'AVGG'; the nearest is AVG"),
         ("brokers=9", "brokers is 9; it must be from 1 to 8"),
-        ("events=kill:7", "event kill:7: there are 3 members then"),
+        ("events=kill:7", "event kill:7: the group has 3 members then"),
     ],
 )
 async def test_what_cannot_be_simulated_is_one_line(reader: Reader, query: str, words: str) -> None:

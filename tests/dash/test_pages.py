@@ -47,7 +47,7 @@ async def test_the_overview_lists_groups_with_their_lag_and_members(
     assert shown["trouble"].startswith("Q04 ")
     text = words_of(await reader.read(f"/?q={stage.group}"))
     assert stage.group in text
-    assert "queues of nobody" in text
+    assert "queues without owner" in text
 
 
 async def test_the_matrix_shows_who_has_which_queue(reader: Reader, stage: GroupStage) -> None:
@@ -148,7 +148,7 @@ async def test_a_queue_explains_its_owner(reader: Reader, stage: GroupStage) -> 
     )
 
     assert "Why broker-a:3 has its owner" in text
-    assert "takes it" in text
+    assert "takes the queue" in text
     assert "members do not divide queue broker-a:99" in wrong
 
 

@@ -33,20 +33,20 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "Log out": "退出登录",
         "Password": "密码",
         "This is not the password.": "密码不正确。",
-        "The password was printed once, where this page was started. "
-        "It holds until that process ends.": (
+        "The server of this page printed the password once, at its start. The password is valid "
+        "until that process ends.": (
             "启动本页面时，密码已在终端打印过一次；该进程结束前一直有效。"
         ),
         "To the content": "跳到正文",
-        "The page has lost its server. It tries again by itself.": (
+        "The page has lost its server and tries to reach it again.": (
             "页面与服务器的连接已断开，正在自动重试。"
         ),
-        "The cluster does not answer; what is shown is old. It is tried again by itself.": (
+        "The cluster does not answer; the data shown is old. The server keeps asking.": (
             "集群没有响应，当前显示的是旧数据；正在自动重试。"
         ),
-        "The history is not kept:": "历史记录无法保存：",
+        "The history cannot be kept:": "历史记录无法保存：",
         "This cannot be shown": "无法显示",
-        "This page looks again by itself.": "页面会自动重试。",
+        "This page tries again automatically.": "页面会自动重试。",
         "cluster at {place}": "集群 {place}",
         "writes allowed": "允许修改",
         "read-only": "只读",
@@ -83,13 +83,13 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "groups": "消费者组",
         "trouble": "问题",
         "lag": "堆积",
-        "come again": "待重试",
+        "to retry": "待重试",
         "in/s": "生产 TPS",
         "out/s": "消费 TPS",
         "members": "成员",
-        "queues of nobody": "无人消费的队列",
-        "queues of several": "多人同时消费的队列",
-        "ids used twice": "重复的 clientId",
+        "queues without owner": "无人消费的队列",
+        "queues with several owners": "多人同时消费的队列",
+        "duplicate client ids": "重复的 clientId",
         "topics": "主题",
         "messages behind": "堆积消息",
         "brokers answer": "Broker 在线",
@@ -105,7 +105,7 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "The last look failed; what is shown is from": "最近一次查看失败，显示的数据取自",
         "Why {queue} has its owner": "{queue} 为什么归它消费",
         "by the list of {brokers}": "依据 {brokers} 的成员列表",
-        "Who has which queue": "队列归属",
+        "Who holds which queue": "队列归属",
         "Queues": "队列",
         "Topic": "主题",
         "all queues": "全部队列",
@@ -114,41 +114,43 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "{n} processes have this id": "{n} 个进程共用此 clientId",
         "lag {n}": "堆积 {n}",
         "does not answer": "没有响应",
-        "Nobody is connected.": "没有消费者在线。",
+        "No member is connected.": "没有消费者在线。",
         "queue": "队列",
         "owner": "归属",
         "since": "已持续",
         "drained in": "预计消费完",
-        "messages that come again": "重试消息",
-        "why has it this owner?": "为什么归它消费？",
-        "has it": "正在消费",
-        "under its lock at the broker": "持有 Broker 上的队列锁",
-        "falls to it, not taken yet": "已分配，尚未接手",
-        "still has it": "已不归它，尚未释放",
+        "messages to retry": "重试消息",
+        "why does this queue have this owner?": "为什么归它消费？",
+        "holds the queue": "正在消费",
+        "holds the queue and its lock at the broker": "持有 Broker 上的队列锁",
+        "should hold the queue, has not taken it yet": "已分配，尚未接手",
+        "still holds the queue, should release it": "已不归它，尚未释放",
         "nobody": "无人",
         "everybody": "全部成员",
-        "several have it": "多人同时消费",
+        "several members hold the queue": "多人同时消费",
         "{n} times": "{n} 份",
         "brokers disagree": "各 Broker 不一致",
-        "since this page looks; it may be longer": "自本页面开始观察起，实际可能更久",
+        "since the page began to look; the real time may be longer": (
+            "自本页面开始观察起，实际可能更久"
+        ),
         "grows": "持续增长",
-        "{queues} more are not shown; choose a topic, or those in trouble.": (
+        "{queues} more are not shown; choose a topic, or only the queues in trouble.": (
             "另有 {queues} 未显示；请选择主题，或只看异常队列。"
         ),
         "No queue is behind or in trouble.": "没有堆积或异常的队列。",
         "The group has no queue.": "该消费者组没有队列。",
         "Timeline": "时间线",
         "Window": "时间范围",
-        "Looked at every {shown} while it is on a screen, else every {others}: "
-        "what is shorter may be missed. Blank: nobody looked.": (
+        "The server looks at the group every {shown} while a page shows the group, and every "
+        "{others} otherwise; shorter changes may be missed. Blank: the server did not look.": (
             "页面打开时每 {shown} 查看一次，否则每 {others} 一次；更短的变化可能看不到。"
             "空白处表示无人观察。"
         ),
         "at most {n}": "最高 {n}",
-        "{queues} more are not drawn: those that moved come first.": (
+        "{queues} more are not drawn; queues that moved are drawn first.": (
             "另有 {queues} 未画出；发生过迁移的队列优先。"
         ),
-        "{n} rebalances in ten minutes: members come and go, or their views differ.": (
+        "{n} rebalances in ten minutes: members come and go, or see different lists.": (
             "十分钟内发生 {n} 次重平衡：成员频繁进出，或成员看到的列表不一致。"
         ),
         "Rebalances": "重平衡",
@@ -156,40 +158,39 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "why": "原因",
         "queues moved": "迁移队列数",
         "from → to": "从 → 到",
-        "settled within": "稳定用时",
-        "nobody's for": "无人消费时长",
-        "several's for": "多人消费时长",
+        "settled after": "稳定用时",
+        "without owner for": "无人消费时长",
+        "with several owners for": "多人消费时长",
         "consumed twice, at most": "重复消费（至多）",
         "No queue has changed hands in this window.": "这段时间内没有队列迁移。",
         "{who} joined": "{who} 加入",
         "{who} left": "{who} 离开",
-        "one of those with the id of {who} left": "与 {who} 同 clientId 的一个进程离开",
+        "one of the processes with the id of {who} left": "与 {who} 同 clientId 的一个进程离开",
         "{n} processes have the id of {who}": "{n} 个进程共用 {who} 的 clientId",
         "topic {topic}: queues {change}": "主题 {topic}：队列数 {change}",
         "subscription of {topic}: {change}": "主题 {topic} 的订阅：{change}",
         "strategy {change}": "分配策略 {change}",
-        "nobody came or went: members saw different lists, or one let go late": (
+        "no member came or went: members saw different lists or released queues late": (
             "没有成员进出：成员看到的列表不一致，或释放较晚"
         ),
         "; ": "；",
         # Offsets
-        "move its offsets": "重置位点",
+        "move offsets": "重置位点",
         "offsets of": "重置位点",
-        "go on at": "重置到",
-        "What would it do?": "预览",
-        "What it would do": "预览",
-        "goes on at": "当前位点",
-        "would go on at": "重置后位点",
+        "continue at": "重置到",
+        "Preview": "预览",
+        "What the move would do": "预览",
+        "continues at": "当前位点",
+        "would continue at": "重置后位点",
         "never consumed": "跳过",
         "consumed again": "重新消费",
-        "{n} members are connected; brokers notify them, and they go on there at once.": (
-            "{n} 个成员在线，会立即收到通知并从新位点继续。"
-        ),
-        "Nobody is connected; members that come go on there.": (
+        "{n} members are connected; brokers notify them, and they continue at the new offsets "
+        "at once.": ("{n} 个成员在线，会立即收到通知并从新位点继续。"),
+        "No member is connected; members that join continue at the new offsets.": (
             "没有成员在线；之后加入的成员从新位点开始。"
         ),
         "Move the offsets": "确认重置",
-        "This page only reads. Started with --allow-writes it can move them.": (
+        "This page only reads. Start its server with --allow-writes to move offsets.": (
             "本页面只读；以 --allow-writes 启动后可重置。"
         ),
         # Topics, brokers, doctor
@@ -198,11 +199,11 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "messages ever": "累计消息",
         "read by": "消费者组",
         "Read by": "消费者组",
-        "No group reads it.": "没有消费者组消费它。",
+        "No group reads this topic.": "没有消费者组消费它。",
         "without RocketMQ's own topics": "不含 RocketMQ 系统主题",
         "with RocketMQ's own topics": "包含 RocketMQ 系统主题",
         "{n} a second": "每秒 {n} 条",
-        "read its messages": "查看消息",
+        "read the messages": "查看消息",
         "At brokers": "所在 Broker",
         "broker": "Broker",
         "brokers": "Broker",
@@ -218,33 +219,32 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "messages": "消息",
         "last message": "最新消息",
         "No broker is known yet.": "还没有 Broker。",
-        "What it says of itself": "运行信息",
-        "It has said nothing.": "没有运行信息。",
+        "What the broker reports": "运行信息",
+        "The broker has reported nothing.": "没有运行信息。",
         "name": "名称",
         "value": "值",
         "severity": "级别",
         "rule": "规则",
         "finding": "发现",
-        "{looked} of {groups} are looked at: those that need it first, and those on a screen.": (
-            "{groups}中正在观察 {looked} 个：最需要关注的，以及页面上打开的。"
-        ),
+        "The server looks at {looked} of {groups}: at groups in trouble first, and at groups "
+        "that a page shows.": ("{groups}中正在观察 {looked} 个：最需要关注的，以及页面上打开的。"),
         # Messages and dead letters
         "key or id": "Key 或消息 ID",
         "tag": "Tag",
         "offset": "位点",
         "from": "起始时间",
         "Show": "查看",
-        "The newest first; from an offset or a time on the oldest first. "
-        "Nothing is joined and nothing is committed.": (
+        "The newest message comes first; with an offset or a time, the oldest. This page joins "
+        "no group and commits no offset.": (
             "最新的在前；指定位点或时间时从旧到新。不加入消费者组，也不提交位点。"
         ),
-        "follow what comes": "跟随新消息",
+        "follow new messages": "跟随新消息",
         "stop following": "停止跟随",
         "Choose a topic.": "请选择主题。",
-        "No message is there.": "没有消息。",
+        "There is no message.": "没有消息。",
         "stored": "存储时间",
-        "came again": "已重试次数",
-        "Its way": "消息轨迹",
+        "retries": "已重试次数",
+        "Trace": "消息轨迹",
         "at": "时间",
         "what": "动作",
         "sent": "发送",
@@ -254,8 +254,8 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "client": "客户端",
         "took": "耗时",
         "outcome": "结果",
-        "came before": "此前已投递次数",
-        "Nobody has traced it: producers and consumers do with trace on.": (
+        "earlier deliveries": "此前已投递次数",
+        "There is no trace: producers and consumers trace only with trace on.": (
             "没有轨迹：生产者和消费者需要开启 trace。"
         ),
         "keys": "Key",
@@ -269,22 +269,22 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "the beginning": "仅开头部分",
         "as a file": "下载",
         "Properties": "属性",
-        "It has none.": "没有属性。",
+        "The message has no properties.": "没有属性。",
         "No group has dead letters.": "没有消费者组有死信。",
-        "{id} was sent to its group again; it comes in some 10 s.": (
+        "{id} was sent to its group again; the group receives the message in about 10 s.": (
             "{id} 已重新投递给其消费者组，约 10 秒后可消费。"
         ),
         "Send to the group again": "重新投递",
         "Send again": "重新投递",
-        "No other group gets it, and the dead letter stays where it is.": (
+        "No other group receives the message, and the dead letter stays in its topic.": (
             "其他消费者组不会收到；死信本身保留在原处。"
         ),
-        "This page only reads. Started with --allow-writes it can send them again.": (
+        "This page only reads. Start its server with --allow-writes to send dead letters again.": (
             "本页面只读；以 --allow-writes 启动后可重新投递。"
         ),
         # Simulator
-        "Members come and go; nothing runs and no cluster is asked. "
-        "The strategies are those that members call.": (
+        "The page simulates members that come and go, without processes and without a cluster. "
+        "It calls the strategies that members call.": (
             "模拟成员进出：不运行任何进程，也不访问集群；所用分配策略与成员实际调用的相同。"
         ),
         "machine rooms": "机房",
@@ -303,28 +303,29 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "idle members": "空闲成员",
         "requests and answers": "请求与响应数",
         "longest wait": "最长等待",
-        "stand still meanwhile": "期间暂停",
-        "two may consume meanwhile": "期间可能双份消费",
-        "Moved: queues that a member which stays lost. Needlessly: more than balance needed. Skew: "
-        "the largest share less the smallest. The rest is the sum of all events, or the worst.": (
+        "paused meanwhile": "期间暂停",
+        "two owners meanwhile": "期间可能双份消费",
+        "Moved: queues that staying members lost. Needlessly: moves that balance did not need. "
+        "Skew: the largest share minus the smallest. Other columns: the sum over all events, or "
+        "the worst event.": (
             "迁移：留下的成员失去的队列；不必要：超出均衡所需；负载差：最大份额减最小份额。"
             "其余为各事件之和或其中最差者。"
         ),
         # Lab
-        "A failure, staged with real processes on a cluster of its own, and what the doctor finds "
-        "there. The cluster that this page watches is not touched.": (
+        "The Lab stages a failure with real processes on a cluster of its own and shows what "
+        "the doctor finds. The Lab does not touch the cluster that this page watches.": (
             "在独立的集群上用真实进程重现故障，并由诊断找出原因；不影响本页面所观察的集群。"
         ),
-        "End it": "结束演练",
-        "Nothing is wrong any more: the group has healed itself.": "已无异常：消费者组自行恢复。",
-        "What it did": "影响",
+        "End the drill": "结束演练",
+        "Nothing is wrong any more: the group has recovered.": "已无异常：消费者组自行恢复。",
+        "Effect": "影响",
         "event": "事件",
         "one owner each after": "恢复用时",
         "{sent} messages were sent, {consumed} consumed, {twice} of them more than once.": (
             "发送 {sent} 条，消费 {consumed} 条，其中 {twice} 条重复消费。"
         ),
-        "Who had which queue": "队列归属变化",
-        "The dashed line is the event.": "虚线处是事件发生的时刻。",
+        "Who held which queue": "队列归属变化",
+        "The dashed line marks the event.": "虚线处是事件发生的时刻。",
         "starting a broker and 2 members": "启动一个 Broker 和 2 个成员",
         "starting a broker and 3 members": "启动一个 Broker 和 3 个成员",
         "the doctor looks": "诊断正在查看",
@@ -335,7 +336,7 @@ CHINESE: Mapping[str, str] = MappingProxyType(
             "第三个成员加入，且与第一个 clientId 相同"
         ),
         "the third member leaves": "第三个成员退出",
-        "one of three members is cut off: it runs on, but nothing passes": (
+        "one of three members is cut off: its process runs, but no data passes": (
             "三个成员之一断网：进程仍在运行，但收发不通"
         ),
         "the cut is healed": "网络恢复",

@@ -81,7 +81,7 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
         title="Read by",
         columns=(TableColumn("group", "group"),),
         rows=[[Cell(group, group_href(group))] for group in status.groups],
-        empty="No group reads it.",
+        empty="No group reads this topic.",
     )
     return View(
         template="topic.html",
@@ -197,10 +197,10 @@ async def show_broker(watcher: Watcher, visit: Visit) -> View:
     broker = brokers[name]
     table = PageTable(
         name="runtime",
-        title="What it says of itself",
+        title="What the broker reports",
         columns=(TableColumn("name", "name"), TableColumn("value", "value", "prose")),
         rows=[[Cell(key), Cell(value)] for key, value in sorted(broker.runtime.items())],
-        empty="It has said nothing.",
+        empty="The broker has reported nothing.",
     )
     return View(template="broker.html", title=name, tables=(table,), context={"broker": broker})
 

@@ -177,12 +177,14 @@ def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> lis
         GroupTile(number(sum(look.members.values())), words("members")),
         GroupTile(number(sum(look.queue_counts.values())), words("queues")),
         GroupTile(
-            number(look.unowned), words("queues of nobody"), "bad" if look.unowned else "good"
+            number(look.unowned), words("queues without owner"), "bad" if look.unowned else "good"
         ),
         GroupTile(
-            number(look.double), words("queues of several"), "bad" if look.double else "good"
+            number(look.double),
+            words("queues with several owners"),
+            "bad" if look.double else "good",
         ),
-        GroupTile(number(twins), words("ids used twice"), "bad" if twins else "good"),
+        GroupTile(number(twins), words("duplicate client ids"), "bad" if twins else "good"),
         GroupTile(model, words("strategy, assumed") if is_assumed else words("strategy")),
     ]
 
@@ -298,9 +300,9 @@ def _rebalance_table(
             TableColumn("reason", "why", "prose"),
             TableColumn("moved", "queues moved", "number"),
             TableColumn("moves", "from → to", "prose"),
-            TableColumn("settled_ms", "settled within", "duration"),
-            TableColumn("unowned_ms", "nobody's for", "duration"),
-            TableColumn("double_ms", "several's for", "duration"),
+            TableColumn("settled_ms", "settled after", "duration"),
+            TableColumn("unowned_ms", "without owner for", "duration"),
+            TableColumn("double_ms", "with several owners for", "duration"),
             TableColumn("at_risk", "consumed twice, at most", "number"),
         ),
         rows=rows,
@@ -322,7 +324,7 @@ def describe_reason(
 
     parts = [words("{who} joined", who=name(event)) for event in of(SeenEventKind.JOINED)]
     parts += [
-        words("one of those with the id of {who} left", who=name(event))
+        words("one of the processes with the id of {who} left", who=name(event))
         if event.detail
         else words("{who} left", who=name(event))
         for event in of(SeenEventKind.LEFT)
@@ -341,7 +343,7 @@ def describe_reason(
     ]
     parts += [words("strategy {change}", change=e.detail) for e in of(SeenEventKind.STRATEGY)]
     if not parts:
-        return words("nobody came or went: members saw different lists, or one let go late")
+        return words("no member came or went: members saw different lists or released queues late")
     return words("; ").join(parts)
 
 
@@ -368,7 +370,7 @@ def _queue_table(matrix: Matrix) -> PageTable:
     """Return the matrix as a table, for files."""
     return PageTable(
         name="queues",
-        title="Who has which queue",
+        title="Who holds which queue",
         columns=tuple(TableColumn(key, key) for key in _QUEUE_KEYS),
         rows=[
             [

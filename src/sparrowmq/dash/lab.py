@@ -278,12 +278,12 @@ def _bands(changes: Sequence[dict[str, Any]], queue_id: int, until_ms: int) -> l
 def _phase_table(result: dict[str, Any], words: Words) -> PageTable:
     return PageTable(
         name="phases",
-        title="What it did",
+        title="Effect",
         columns=(
             TableColumn("event", "event", "prose"),
             TableColumn("settled_ms", "one owner each after", "duration"),
-            TableColumn("unowned_ms", "nobody's for", "duration"),
-            TableColumn("double_ms", "several's for", "duration"),
+            TableColumn("unowned_ms", "without owner for", "duration"),
+            TableColumn("double_ms", "with several owners for", "duration"),
             TableColumn("moved", "queues moved", "number"),
         ),
         rows=[

@@ -174,7 +174,7 @@ def _message_table(messages: Sequence[MessageExt]) -> PageTable:
             TableColumn("keys", "keys", "prose"),
             TableColumn("body", "body", "prose"),
             TableColumn("bytes", "bytes", "number"),
-            TableColumn("again", "came again", "number"),
+            TableColumn("again", "retries", "number"),
             TableColumn("id", "id"),
         ),
         rows=[
@@ -191,7 +191,7 @@ def _message_table(messages: Sequence[MessageExt]) -> PageTable:
             ]
             for message in messages
         ],
-        empty="No message is there.",
+        empty="There is no message.",
     )
 
 
@@ -274,11 +274,11 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
             [Cell(shorten(name)), Cell(_cut(value))]
             for name, value in sorted(message.properties.items())
         ],
-        empty="It has none.",
+        empty="The message has no properties.",
     )
     trace = PageTable(
         name="trace",
-        title="Its way",
+        title="Trace",
         columns=(
             TableColumn("at", "at", "time"),
             TableColumn("what", "what"),
@@ -286,7 +286,7 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
             TableColumn("client", "client"),
             TableColumn("cost_ms", "took", "duration"),
             TableColumn("outcome", "outcome"),
-            TableColumn("reconsume_times", "came before", "number"),
+            TableColumn("reconsume_times", "earlier deliveries", "number"),
         ),
         rows=[
             [
@@ -302,7 +302,7 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
             ]
             for step in await _trace(watcher, message.msg_id)
         ],
-        empty="Nobody has traced it: producers and consumers do with trace on.",
+        empty="There is no trace: producers and consumers trace only with trace on.",
     )
     return View(
         template="message.html",

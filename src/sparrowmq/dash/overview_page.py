@@ -17,13 +17,13 @@ _COLUMNS = (
     TableColumn("group", "group"),
     TableColumn("trouble", "trouble", "prose"),
     TableColumn("lag", "lag", "number"),
-    TableColumn("retry_lag", "come again", "number"),
+    TableColumn("retry_lag", "to retry", "number"),
     TableColumn("produced_per_s", "in/s", "rate"),
     TableColumn("consumed_per_s", "out/s", "rate"),
     TableColumn("members", "members", "number"),
-    TableColumn("unowned", "queues of nobody", "number"),
-    TableColumn("double", "queues of several", "number"),
-    TableColumn("twins", "ids used twice", "number"),
+    TableColumn("unowned", "queues without owner", "number"),
+    TableColumn("double", "queues with several owners", "number"),
+    TableColumn("twins", "duplicate client ids", "number"),
     TableColumn("topics", "topics"),
 )
 
@@ -131,9 +131,9 @@ def _tiles(watcher: Watcher, seen: Overview, words: Words) -> list[GroupTile]:
     behind = sum(group.lag for group in seen.groups)
     return [
         GroupTile(number(behind), words("messages behind")),
-        GroupTile(number(unowned), words("queues of nobody"), "bad" if unowned else "good"),
-        GroupTile(number(double), words("queues of several"), "bad" if double else "good"),
-        GroupTile(number(len(twins)), words("ids used twice"), "bad" if twins else "good"),
+        GroupTile(number(unowned), words("queues without owner"), "bad" if unowned else "good"),
+        GroupTile(number(double), words("queues with several owners"), "bad" if double else "good"),
+        GroupTile(number(len(twins)), words("duplicate client ids"), "bad" if twins else "good"),
         GroupTile(number(len(watcher.names)), words("groups")),
         GroupTile(
             number(sum(not topic.is_internal for topic in seen.topics)),

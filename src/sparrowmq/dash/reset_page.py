@@ -68,11 +68,11 @@ def _read_target(text: str) -> Target:
 def _table(plan: ResetPlan) -> PageTable:
     return PageTable(
         name="reset",
-        title="What it would do",
+        title="What the move would do",
         columns=(
             TableColumn("queue", "queue"),
-            TableColumn("before", "goes on at", "number"),
-            TableColumn("after", "would go on at", "number"),
+            TableColumn("before", "continues at", "number"),
+            TableColumn("after", "would continue at", "number"),
             TableColumn("end", "end", "number"),
             TableColumn("skipped", "never consumed", "number"),
             TableColumn("again", "consumed again", "number"),

@@ -67,7 +67,7 @@ SCRIPTS: Mapping[DrillKind, Script] = MappingProxyType(
             cure="the third member leaves",
         ),
         DrillKind.PARTITION: Script(
-            "one of three members is cut off: it runs on, but nothing passes",
+            "one of three members is cut off: its process runs, but no data passes",
             3,
             cure="the cut is healed",
             listener_ms=CUT_LISTENER_MS,
