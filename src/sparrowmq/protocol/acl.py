@@ -1,11 +1,13 @@
 """Signatures of requests: RocketMQ's access control. Pure.
 
-A client signs the *values* of its ext fields, `AccessKey` among them, in the order of their names
-and without separators, followed by the body: HMAC-SHA1 under the secret key, in base64. The server
-rebuilds the content from what it received, leaving out `Signature` and `_UNIQUE_KEY_QUERY`.
+A client joins the *values* of its ext fields, `AccessKey` among them, in the order of their names
+and without separators, and appends the body. The signature is the HMAC-SHA1 of this content under
+the secret key, in base64. The server rebuilds the content from the request, without `Signature` and
+`_UNIQUE_KEY_QUERY`.
 
-We sign what a server rebuilds. So do RocketMQ's clients from 4.9.4 on; 4.9.3 signs the typed header
-alone, so that its requests with further ext fields fail (golden `acl-*` with `preExtFields`).
+SparrowMQ signs the content that a server rebuilds, as RocketMQ's clients do from 4.9.4 on. 4.9.3
+signs the typed header alone, and its requests with further ext fields fail (golden `acl-*` with
+`preExtFields`).
 
 Source: RocketMQ 4.9.3 acl/common/AclUtils.java, AclSigner.java, AclClientRPCHook.java.
 """
@@ -25,7 +27,7 @@ from sparrowmq.protocol.command import RemotingCommand
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
-# Set by hand on QUERY_MESSAGE; servers leave it out of the content.
+# An ext field of QUERY_MESSAGE outside the typed header; servers leave it out of the content.
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 _UNSIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
@@ -33,7 +35,7 @@ _UNSIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Who signs. The secret never shows in a `repr`."""
+    """The access key and secret key of an account; the secret never shows in a `repr`."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -55,7 +57,7 @@ def sign_request(
 
 
 def signed(request: RemotingCommand, credentials: Credentials) -> RemotingCommand:
-    """Return a signed copy of a request: who made it may change it and send it again."""
+    """Return a signed copy of a request; the caller may change the original and send it again."""
     fields = sign_request(request.ext_fields, request.body, credentials=credentials)
     return structs.replace(request, ext_fields=fields)
 
@@ -63,16 +65,16 @@ def signed(request: RemotingCommand, credentials: Credentials) -> RemotingComman
 def is_signature_valid(
     ext_fields: Mapping[str, str], body: bytes | None, *, secret_key: str
 ) -> bool:
-    """Whether a request's signature is that of the secret key's owner; in constant time."""
+    """Return whether a request is signed with this secret key; compares in constant time."""
     expected = compute_signature(signed_content(ext_fields, body), secret_key=secret_key)
     claimed = ext_fields.get(SIGNATURE, "")
     return hmac.compare_digest(expected.encode(), claimed.encode("utf-8", "surrogatepass"))
 
 
 def signed_content(ext_fields: Mapping[str, str], body: bytes | None) -> bytes:
-    """Return the bytes that are signed."""
+    """Return the content that is signed."""
     names = sorted(ext_fields.keys() - _UNSIGNED)
-    # A key of Java's order for each name would cost more than the signature.
+    # To make a sort key of Java's order for each name would cost more than the signature.
     if not "".join(names).isascii():
         names.sort(key=java_order)
     return "".join([ext_fields[name] for name in names]).encode() + (body or b"")

@@ -1,9 +1,9 @@
 """The bodies that travel as JSON in fastjson's dialect. Pure.
 
-One Struct per body under its Java name, or a plainer one where that name says how Java makes it
-(`TopicConfigTable` is TopicConfigSerializeWrapper). `encode_body` writes what Java reads,
-`decode_body` reads what Java writes: unknown members are ignored, absent and null ones take
-the default.
+One Struct per body under its Java name, or under a plainer name where Java's names its own
+mechanics (`TopicConfigTable` is TopicConfigSerializeWrapper). Java reads the bodies of
+`encode_body`, and `decode_body` reads Java's: unknown members are ignored, absent and null members
+take the default.
 
 Source: RocketMQ 4.9.3 common/protocol/body/*.java, route/*.java, heartbeat/*.java.
 """
@@ -33,31 +33,31 @@ PERM_READ = 0x4
 PERM_WRITE = 0x2
 PERM_INHERIT = 0x1
 
-# How much of JSON may be read of a body, in marks (`fastjson.MARKS_MAX`): they take some 20 ms. A
-# heartbeat of 1,000 groups has as many.
+# The most marks (`fastjson.MARKS_MAX`) of a body in JSON: they take about 20 ms. A heartbeat of
+# 1,000 groups has about as many.
 PLAIN_MARKS_MAX = 65_536
-# Of a body with an entry for each topic or group: 65,536 of them.
+# For a body with an entry for each topic or group: 65,536 entries.
 _TOPICS_MARKS_MAX = 1_048_576
-# Of a body with an entry for each queue, which only clients read: 18,000 queues, in a second.
+# For a body with an entry for each queue, which only clients read: 18,000 queues take a second.
 _QUEUES_MARKS_MAX = 262_144
-# And one which only tools read: 65,536 queues.
+# For a body that only tools read: 65,536 queues.
 _STATS_MARKS_MAX = 1_048_576
 
 B = TypeVar("B", bound=Struct)
 
 
 def encode_body(body: Struct, *, pretty: bool = False) -> bytes:
-    """Write a body as Java reads it; `pretty` as RocketMQ's config files are."""
+    """Write a body as Java reads it; `pretty` writes the form of RocketMQ's config files."""
     return fastjson.dumps(body, pretty=pretty)
 
 
 def decode_body(body_type: type[B], data: bytes | None) -> B:
     """Read a body as Java writes it.
 
-    How much there may be to read, a type says: `__plain_marks_max__` where the body is JSON, which
-    is read in C; `__marks_max__` where it has fastjson's dialect, or needs its conversions.
+    The type bounds the marks of its body: `__plain_marks_max__` for plain JSON, which is read in C,
+    `__marks_max__` for fastjson's dialect and bodies that need its conversions.
 
-    Raises: RemoteProtocolError if there is none, it is no such body, or too large for one.
+    Raises: RemoteProtocolError if the body is missing, too large, or not of this type.
     """
     if data is None:
         raise RemoteProtocolError(f"the body, a {body_type.__name__}, is missing")
@@ -71,9 +71,9 @@ def decode_body(body_type: type[B], data: bytes | None) -> B:
 
 
 def decode_file(body_type: type[B], data: bytes) -> B:
-    """Read a file that holds a body; it may have any size.
+    """Read a file that holds a body; the file may have any size.
 
-    Raises: RemoteProtocolError if it holds no such body.
+    Raises: RemoteProtocolError if the file holds no body of this type.
     """
     try:
         return _decode(body_type, data, marks_max=None)
@@ -81,8 +81,8 @@ def decode_file(body_type: type[B], data: bytes) -> B:
         raise RemoteProtocolError(f"no {body_type.__name__}: {error}") from error
 
 
-# A number that is a key, as fastjson writes it. Where one stands in a text, quotes around it would
-# end the text before a digit, which is no JSON: nothing is read wrongly.
+# A number that is a key in fastjson's dialect. If the match lies within a text, quotes around the
+# number end the text before a digit. That is no JSON, and nothing is misread.
 _BARE_KEY = re.compile(rb"([{,])(-?[0-9]+):")
 
 
@@ -113,11 +113,11 @@ def _decode(body_type: type[B], data: bytes, *, marks_max: int | None) -> B:
 
 @cache
 def _plain_decoder(body_type: type[B]) -> msgspec.json.Decoder[B] | None:
-    """Return what reads the body from plain JSON, None if plain JSON cannot be such a body."""
+    """Return the decoder of plain JSON for a body, None if the body is never plain JSON."""
     try:
         return msgspec.json.Decoder(body_type, strict=False)
     except TypeError:
-        # It has keys that are no texts.
+        # The body has keys that are no texts.
         return None
 
 
@@ -125,7 +125,7 @@ def _plain_decoder(body_type: type[B]) -> msgspec.json.Decoder[B] | None:
 
 
 class QueueData(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """How many queues a broker has for a topic, and what may be done with them (`PERM_*`)."""
+    """The numbers of a topic's queues on a broker, and their permission (`PERM_*`)."""
 
     broker_name: str
     read_queue_nums: Int32 = 0
@@ -135,7 +135,7 @@ class QueueData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class BrokerData(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """Where the brokers of one name are: broker id (0 is the master) to `ip:port`."""
+    """The addresses of the brokers of one name: broker id (0 is the master) to `ip:port`."""
 
     cluster: str | None = None
     broker_name: str
@@ -143,7 +143,7 @@ class BrokerData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class TopicRouteData(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """Where a topic is served."""
+    """The brokers and queues of a topic."""
 
     broker_datas: list[BrokerData] = []
     queue_datas: list[QueueData] = []
@@ -167,7 +167,7 @@ class ClusterInfo(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class DataVersion(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """By which a name server knows whether a broker's topics have changed."""
+    """The version by which a name server knows whether a broker's topics have changed."""
 
     timestamp_ms: Int64 = 0
     counter: Int64 = 0
@@ -194,7 +194,7 @@ class TopicConfigTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class RegisterBrokerBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """What a broker registers at the name server (`register_body` has its other form)."""
+    """A broker's registration at the name server (`register_body` has the compressed form)."""
 
     __plain_marks_max__: ClassVar[int] = _TOPICS_MARKS_MAX
     topic_config_serialize_wrapper: TopicConfigTable = TopicConfigTable()
@@ -211,7 +211,7 @@ class KVTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class SubscriptionData(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """What a group subscribes to in one topic; made by `subscription.parse_subscription`."""
+    """A group's subscription to one topic; made by `subscription.parse_subscription`."""
 
     topic: str
     sub_string: str = "*"
@@ -240,7 +240,7 @@ class ConsumerData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class HeartbeatData(Struct, frozen=True, kw_only=True, rename=wire_names(client_id="clientID")):
-    """What a client registers at every broker, every 30 seconds."""
+    """The registration that a client sends to every broker every 30 seconds."""
 
     client_id: str
     producer_data_set: list[ProducerData] = []
@@ -248,13 +248,13 @@ class HeartbeatData(Struct, frozen=True, kw_only=True, rename=wire_names(client_
 
 
 class ConsumerListBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GetConsumerListByGroupResponseBody: client ids, one per connection, in no order."""
+    """GetConsumerListByGroupResponseBody: one client id per connection, in any order."""
 
     consumer_id_list: list[str] = []
 
 
 class OwnersListBody(ConsumerListBody, frozen=True, kw_only=True, rename=wire_names()):
-    """The same, with SparrowMQ's addition for those who ask: who holds which queue's lock."""
+    """`ConsumerListBody` with SparrowMQ's addition on request: the holder of each queue's lock."""
 
     __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     sparrowmq_owners: dict[str, list[MessageQueue]] | None = None
@@ -271,7 +271,7 @@ class LockBatchRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names(
 class LockBatchResponseBody(
     Struct, frozen=True, kw_only=True, rename=wire_names(lock_ok_mq_set="lockOKMQSet")
 ):
-    """Those queues of a lock request that its client owns now."""
+    """The queues of a lock request that the client owns now."""
 
     __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     lock_ok_mq_set: list[MessageQueue] = []
@@ -350,25 +350,25 @@ _OFFSETS_HEAD = b'{"offsetTable":{'
 
 
 def join_offset_tables(parts: Iterable[bytes]) -> bytes:
-    """Join tables of offsets, none of them empty, that were each written by `encode_body`."""
+    """Join tables of offsets that `encode_body` wrote; none of the tables is empty."""
     return _OFFSETS_HEAD + b",".join([part[len(_OFFSETS_HEAD) : -2] for part in parts]) + b"}}"
 
 
 class DelayOffsetTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """DelayOffsetSerializeWrapper: delay level to the offset delivered next."""
+    """DelayOffsetSerializeWrapper: delay level to the offset of the next delivery."""
 
     offset_table: dict[int, Int64] = {}
 
 
 class ResetOffsetBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """RESET_CONSUMER_CLIENT_OFFSET: where to go on, per queue."""
+    """RESET_CONSUMER_CLIENT_OFFSET: queue to the offset of the next message to consume."""
 
     __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     offset_table: dict[MessageQueue, Int64] = {}
 
 
 class GetConsumerStatusBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_CONSUMER_STATUS_FROM_CLIENT: a client's offsets; or those of all, by client id."""
+    """GET_CONSUMER_STATUS_FROM_CLIENT: the offsets of one client, or of all by client id."""
 
     __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     message_queue_table: dict[MessageQueue, Int64] = {}
@@ -379,9 +379,10 @@ class GetConsumerStatusBody(Struct, frozen=True, kw_only=True, rename=wire_names
 
 
 class OffsetWrapper(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """How far a group is in a queue; `consumer_offset` None is unknown (-1 on the wire).
+    """A group's progress in a queue; `consumer_offset` is None for unknown (-1 on the wire).
 
-    `pull_offset` is how far it has pulled: of 5.x, whose tools take the difference for in flight.
+    `pull_offset` is the offset of the next pull; 5.x has it, and its tools show the difference of
+    the two offsets as messages in flight.
     """
 
     __wire_unknown__: ClassVar[dict[str, int]] = {"consumer_offset": -1}
@@ -404,7 +405,7 @@ class ConsumeStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class BrokerStatsItem(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """What one statistic added up to within a window."""
+    """The sum of one statistic within a window."""
 
     sum: Int64 = 0
     tps: float = 0.0
@@ -420,7 +421,7 @@ class BrokerStatsData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class ConsumeStatsList(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_BROKER_CONSUME_STATS: of each group, its progress in each of its topics."""
+    """GET_BROKER_CONSUME_STATS: the progress of each group in each of its topics."""
 
     __marks_max__: ClassVar[int] = _STATS_MARKS_MAX
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
@@ -429,7 +430,7 @@ class ConsumeStatsList(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class TopicOffset(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """Where a queue begins and ends."""
+    """The first and the end offset of a queue."""
 
     min_offset: Int64 = 0
     max_offset: Int64 = 0
@@ -437,7 +438,7 @@ class TopicOffset(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class TopicStatsTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """Where the queues of a topic begin and end."""
+    """The first and the end offsets of a topic's queues."""
 
     __marks_max__: ClassVar[int] = _STATS_MARKS_MAX
     offset_table: dict[MessageQueue, TopicOffset] = {}
@@ -453,7 +454,7 @@ class ClientConnection(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class ConsumerConnection(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """Who is connected for a consumer group, and what the group subscribes to."""
+    """The connections and subscriptions of a consumer group."""
 
     connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
@@ -463,7 +464,7 @@ class ConsumerConnection(Struct, frozen=True, kw_only=True, rename=wire_names())
 
 
 class ProducerConnection(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """Who is connected for a producer group."""
+    """The connections of a producer group."""
 
     connection_set: list[ClientConnection] = []
 
@@ -509,7 +510,7 @@ class QueueTimeSpan(
         consume_timestamp_ms="consumeTimeStamp",
     ),
 ):
-    """How old the messages of a queue are, and how far behind a group is."""
+    """The store times of a queue's first and last message, and a group's delay in the queue."""
 
     message_queue: MessageQueue
     min_timestamp_ms: Int64 = 0
@@ -525,7 +526,7 @@ class QueryConsumeTimeSpanBody(Struct, frozen=True, kw_only=True, rename=wire_na
 
 
 class QueryCorrectionOffsetBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """QUERY_CORRECTION_OFFSET: an offset by queue id."""
+    """QUERY_CORRECTION_OFFSET: queue id to offset."""
 
     correction_offsets: dict[int, Int64] = {}
 
@@ -536,7 +537,7 @@ class ConsumeQueueData(
     kw_only=True,
     rename=wire_names(position="physicOffset", size="physicSize"),
 ):
-    """One entry of a consume queue; `eval` whether the group's filter lets it through."""
+    """One entry of a consume queue; `eval` says whether the entry passes the group's filter."""
 
     position: Int64
     size: Int32
@@ -548,7 +549,7 @@ class ConsumeQueueData(
 
 
 class QueryConsumeQueueResponseBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """QUERY_CONSUME_QUEUE: entries as they stand in the queue."""
+    """QUERY_CONSUME_QUEUE: entries in the queue's order."""
 
     queue_data: list[ConsumeQueueData] = []
     max_queue_index: Int64 = 0
@@ -568,7 +569,7 @@ class CheckClientRequestBody(Struct, frozen=True, kw_only=True, rename=wire_name
 class ConsumeMessageDirectlyResult(
     Struct, frozen=True, kw_only=True, rename=wire_names(spent_time_ms="spentTimeMills")
 ):
-    """CONSUME_MESSAGE_DIRECTLY: what the listener made of the message."""
+    """CONSUME_MESSAGE_DIRECTLY: the listener's result for the message."""
 
     order: bool = False
     auto_commit: bool = True
@@ -583,7 +584,7 @@ class ProcessQueueInfo(
     kw_only=True,
     rename=wire_names(cached_msg_size_mib="cachedMsgSizeInMiB", dropped="droped"),
 ):
-    """What a consumer holds of a queue."""
+    """A consumer's state of one queue."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -625,7 +626,7 @@ class ConsumeRates(
 
 
 class ConsumerRunningInfo(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_CONSUMER_RUNNING_INFO: all that a consumer reports of itself."""
+    """GET_CONSUMER_RUNNING_INFO: a consumer's report about itself."""
 
     __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     properties: dict[str, str] = {}

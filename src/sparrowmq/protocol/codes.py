@@ -1,7 +1,7 @@
 """The protocol's numbers: request codes, response codes, languages, versions.
 
-Values from RocketMQ 4.9.3 RequestCode.java, ResponseCode.java, LanguageCode.java, MQVersion.java;
-those named in a comment as 5.x from 5.3.3.
+Source: RocketMQ 4.9.3 RequestCode.java, ResponseCode.java, LanguageCode.java, MQVersion.java;
+RocketMQ 5.3.3 for the values that a comment names as 5.x.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from enum import IntEnum
 
 # MQVersion.Version.V4_9_3.ordinal(): brokers drop the topics of a peer that sends 0.
 MQ_VERSION = 399
-# MQVersion.Version.V5_0_0_SNAPSHOT.ordinal(): from here on brokers take messages with a time of
-# their own, which older ones deliver at once.
+# MQVersion.Version.V5_0_0_SNAPSHOT.ordinal(): from this version on brokers keep a message with a
+# delivery time until the time; older brokers deliver the message at once.
 MQ_VERSION_5 = 412
 
 
 class SerializeType(IntEnum):
-    """How a frame's header is written."""
+    """The encoding of a frame's header."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class LanguageCode(IntEnum):
-    """The language a peer says it is written in."""
+    """The language that a peer names as its own."""
 
     JAVA = 0
     CPP = 1
@@ -40,7 +40,7 @@ class LanguageCode(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The kind of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -145,17 +145,17 @@ class RequestCode(IntEnum):
     # RocketMQ 5.x.
     QUERY_TOPICS_BY_CONSUMER = 343
     QUERY_SUBSCRIPTION_BY_CONSUMER = 345
-    # RocketMQ 5.x: what its mqadmin asks before a topic's and a group's statistics.
+    # RocketMQ 5.x: mqadmin sends it before it asks for a topic's or a group's statistics.
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
-    # RocketMQ 5.x: PULL_MESSAGE as its lite pull consumers send it.
+    # RocketMQ 5.x: the PULL_MESSAGE of its lite pull consumers.
     LITE_PULL_MESSAGE = 361
-    # RocketMQ 5.x: clients send it; our broker has no messages to recall.
+    # RocketMQ 5.x: clients send it; SparrowMQ's broker has no messages to recall.
     RECALL_MESSAGE = 370
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """The outcome of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

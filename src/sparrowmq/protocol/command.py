@@ -16,20 +16,20 @@ class RemotingCommand(msgspec.Struct, kw_only=True):
     """A request, its response, or a one-way request.
 
     Source: RocketMQ 4.9.3 remoting/protocol/RemotingCommand.java.
-    Mutable, because a session gives a request its opaque when it is written.
+    Mutable: a session sets the opaque of a request when it writes the request.
 
     Args:
         code: request code or response code.
         ext_fields: the typed header as text (`headers.encode_header`), or None.
-        body: None where the frame has none; never b"".
-        remark: error text of a response.
+        body: None for a frame without a body; never b"".
+        remark: the error text of a response.
         opaque: correlation id, a signed 32 bit number.
         flag: bit 0 response, bit 1 one-way.
-        language: None where the peer named one that is unknown.
-        version: ordinal of RocketMQ's version enumeration.
-        serialize_type: how the header is written, or was written.
-        header: what `ext_fields` say as a typed header, where it was read as one at once
-            (`framing.decode_request`); `ext_fields` is None then.
+        language: None if the peer named an unknown language.
+        version: the ordinal in RocketMQ's version enumeration.
+        serialize_type: the encoding of the header.
+        header: the typed header, if `framing.decode_request` read the header as one; `ext_fields`
+            is None then.
     """
 
     code: int
@@ -45,12 +45,12 @@ class RemotingCommand(msgspec.Struct, kw_only=True):
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """Whether the command answers a request."""
         return bool(self.flag & RESPONSE_FLAG)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether no answer is expected."""
+        """Whether the sender expects no answer."""
         return bool(self.flag & ONEWAY_FLAG)
 
 
@@ -62,7 +62,7 @@ def response_to(
     ext_fields: Mapping[str, str] | None = None,
     body: bytes | None = None,
 ) -> RemotingCommand:
-    """Make the answer to a request: same opaque, same header encoding."""
+    """Make the answer to a request, with the request's opaque and header encoding."""
     return RemotingCommand(
         code=code,
         ext_fields=ext_fields,

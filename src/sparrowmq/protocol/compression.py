@@ -1,12 +1,12 @@
 """Compressed bodies: zlib, and LZ4 and ZSTD where the extra `compression` is installed. Pure.
 
-The sys flag of a message says whether the body is compressed (`COMPRESSED`), and by what
+The sys flag of a message says whether the body is compressed (`COMPRESSED`), and by which codec
 (`COMPRESSION_TYPE`). LZ4 bodies are LZ4 frames, ZSTD bodies are zstd frames.
 
 Rules of this file:
-- Inflating produces at most the bytes allowed, and allocates no more for the output: a message of
-  a few bytes may stand for gigabytes.
-- The packages are loaded when the first body needs them.
+- Inflating never allocates more output than the caller allows: a message of a few bytes may stand
+  for gigabytes.
+- The first body of a codec loads the codec's package.
 
 Source: RocketMQ 5.x common/compression, common/sysflag/MessageSysFlag.java.
 """
@@ -24,11 +24,11 @@ from sparrowmq.model import CompressionType
 
 # MessageSysFlag.java.
 COMPRESSED = 0x1
-# RocketMQ 4.9.4 and later: which compression; 0 and 3 are zlib, 1 LZ4, 2 ZSTD.
+# RocketMQ 4.9.4 and later, the codec: 0 and 3 are zlib, 1 is LZ4, 2 is ZSTD.
 COMPRESSION_TYPE = 0x700
 COMPRESSION_ZLIB = 0x300
 
-# ZLIB without the bits of its type, as clients before 5.0 write and read it.
+# ZLIB has no bits of its type: clients before 5.0 neither write nor read such bits.
 _SYS_FLAGS: Mapping[CompressionType, int] = MappingProxyType(
     {
         CompressionType.ZLIB: COMPRESSED,
@@ -43,7 +43,7 @@ _INSTALL = "pip install 'sparrowmq[compression]'"
 
 
 def find_missing_package(kind: CompressionType) -> str | None:
-    """Return what to install before bodies of this kind can be read and written, or None."""
+    """Return the package that this codec still needs, None if it needs none."""
     try:
         if kind in _MODULES:
             import_module(_MODULES[kind])
@@ -54,12 +54,12 @@ def find_missing_package(kind: CompressionType) -> str | None:
 
 
 def compress_body(body: bytes, kind: CompressionType, *, level: int) -> tuple[bytes, int]:
-    """Return the compressed body, and the bits of the sys flag that say so.
+    """Return the compressed body and its bits of the sys flag.
 
     Args:
-        level: 1 to 9 of ZLIB, 1 to 22 of ZSTD; LZ4 has none.
+        level: 1 to 9 for ZLIB, 1 to 22 for ZSTD; LZ4 ignores it.
 
-    Raises: ImportError if the package of the kind is missing.
+    Raises: ImportError if the codec's package is missing.
     """
     if kind is CompressionType.LZ4:
         # Java's reader takes independent blocks only.
@@ -72,9 +72,10 @@ def compress_body(body: bytes, kind: CompressionType, *, level: int) -> tuple[by
 
 
 def inflate(body: bytes, *, sys_flag: int, bytes_max: int) -> bytes | None:
-    """Undo `compress_body`; return None where the body grows beyond `bytes_max`.
+    """Return the inflated body, None if the body grows beyond `bytes_max` bytes.
 
-    Raises: RemoteProtocolError if the body cannot be inflated; its text completes a sentence.
+    Raises: RemoteProtocolError if the body cannot be inflated; the text of the error completes a
+        sentence.
     """
     inflate_kind = _INFLATERS.get(sys_flag & COMPRESSION_TYPE)
     if inflate_kind is None:
@@ -112,10 +113,10 @@ def _whole(plain: bytes, bytes_max: int, stream: Any) -> bytes | None:
 def _inflate_zstd(body: bytes, bytes_max: int) -> bytes | None:
     zstandard = _load(CompressionType.ZSTD)
     try:
-        # -1 where the frame does not say, as those of Java's clients.
+        # -1 if the frame does not give the size, as with frames of Java's clients.
         if zstandard.frame_content_size(body) > bytes_max:
             return None
-        # All at once, since a stream allocates the window that the frame asks for, up to 128 MiB.
+        # In one call: a stream would allocate the window that the frame asks for, up to 128 MiB.
         plain: bytes = zstandard.ZstdDecompressor().decompress(body, max_output_size=bytes_max)
     except zstandard.ZstdError as error:
         if _outgrows(zstandard, body, bytes_max):
@@ -125,7 +126,7 @@ def _inflate_zstd(body: bytes, bytes_max: int) -> bytes | None:
 
 
 def _outgrows(zstandard: Any, body: bytes, bytes_max: int) -> bool:
-    """Return whether a frame that was not inflated whole is too large, and not damaged."""
+    """Return whether a frame was not inflated because it is too large, rather than damaged."""
     stream = zstandard.ZstdDecompressor().stream_reader(body)
     try:
         return len(stream.read(bytes_max + 1)) > bytes_max

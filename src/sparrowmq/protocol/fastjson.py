@@ -1,18 +1,18 @@
 """The JSON dialect of Java's fastjson, which RocketMQ writes and reads. Pure.
 
-Beyond JSON it has: map keys that are numbers (`{0:"a"}`) or objects (`{{"topic":"T",…}:5}`),
+The dialect adds to JSON: map keys that are numbers (`{0:"a"}`) or objects (`{{"topic":"T",…}:5}`),
 unquoted and single-quoted keys, single-quoted strings, commas before a closing bracket, numbers
-with a type suffix, and `{"$ref":"$.a[0]"}` for a value that was written before.
+with a type suffix, and `{"$ref":"$.a[0]"}` for an earlier value.
 
-What becomes of values here:
+The values that `loads` returns:
 - an object of exactly `brokerName, queueId, topic` is a `MessageQueue`, as a value and as a key;
 - another object used as a key is a tuple of its pairs;
 - an unquoted number used as a key is an `int`, a quoted one a `str`;
-- an object's member that is null is left out, as fastjson does when it writes.
+- a member that is null is left out of its object, as fastjson leaves it out on writing.
 
-Rules of this file: time and memory linear in the input, except that `$ref` may repeat values up
-to a bound; nesting at most `DEPTH_MAX`, and at most `MARKS_MAX` of what makes a reader take a step;
-nothing but RemoteProtocolError leaves `loads`.
+Rules of this file: time and memory are linear in the input, except that `$ref` may repeat values up
+to a bound. Values nest at most `DEPTH_MAX` deep. A text has at most `MARKS_MAX` marks. `loads`
+raises no error but RemoteProtocolError.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from msgspec import inspect
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import MessageQueue
 
-# The characters that make a reader take a step: there is at least one for each value, key, escape
-# and reference. So many take some 20 ms here.
+# Marks are the characters at which a reader takes a step: each value, key, escape and reference has
+# at least one. This many take about 20 ms.
 MARKS_MAX = 16_384
 _MARKS = b"{[,:$\\"
-# A text may have so many bytes for each mark that it may have.
+# The most bytes of a text, for each mark that the text may have.
 BYTES_PER_MARK = 64
 DEPTH_MAX = 16
 DIGITS_MAX = 20
-# How many values the `$ref`s of one text may repeat in all.
+# The most values that all `$ref`s of one text may repeat together.
 REFERENCED_VALUES_MAX = 65_536
 
 Key: TypeAlias = str | int | tuple[Any, ...]
@@ -60,8 +60,8 @@ _ESCAPED = {
     **dict(zip("bfnrtv0", "\b\f\n\r\t\v\0", strict=True)),
 }
 _WORDS = {"true": True, "false": False, "null": None}
-# All but the brackets outside of strings. A string without an end reaches to the end of the text:
-# failing to match it would try again at every later quote, which takes quadratic time.
+# All but the brackets outside of strings. A string without an end reaches to the end of the text.
+# Otherwise the match would fail and start again at every later quote, in quadratic time.
 _NO_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[^\[\]{}"]++', re.DOTALL)
 _LONG_DIGITS = re.compile(rb"[0-9]{%d}" % (DIGITS_MAX + 1))
 
@@ -71,15 +71,15 @@ def loads(data: bytes | str, *, marks_max: int | None = MARKS_MAX) -> Any:
 
     Args:
         data: the text.
-        marks_max: how much there may be to read; None for a text of our own, of any size.
+        marks_max: the most marks of the text; None for a text of our own, of any size.
 
-    Raises: RemoteProtocolError if the text is neither JSON nor that dialect, or beyond a limit.
+    Raises: RemoteProtocolError if the text is neither JSON nor the dialect, or exceeds a limit.
     """
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if marks_max is not None:
         check_size(raw, marks_max=marks_max)
     text = _to_text(raw)
-    # What needs a second look goes to the slow reader: references, and escaped surrogates.
+    # References and escaped surrogates are left to the slow reader.
     if b"$ref" not in raw and b"\\UD" not in raw.upper() and _is_within_limits(raw):
         try:
             return _decode_json(text)
@@ -91,7 +91,7 @@ def loads(data: bytes | str, *, marks_max: int | None = MARKS_MAX) -> Any:
 def check_size(data: bytes, *, marks_max: int) -> None:
     """Refuse a text that would take too long to read.
 
-    Raises: RemoteProtocolError.
+    Raises: RemoteProtocolError for a text with too many marks or bytes.
     """
     if len(data) <= marks_max:
         return
@@ -107,9 +107,9 @@ def check_size(data: bytes, *, marks_max: int) -> None:
 
 
 def _is_within_limits(data: bytes) -> bool:
-    """Whether JSON text nests at most `DEPTH_MAX` deep and has no overlong number."""
+    """Return whether JSON text nests at most `DEPTH_MAX` deep and has no overlong number."""
     if _LONG_DIGITS.search(data) is not None:
-        # Perhaps only inside a string: the slow reader finds out.
+        # The digits may be part of a string: the slow reader finds out.
         return False
     if data.count(b"{") + data.count(b"[") <= DEPTH_MAX:
         return True
@@ -141,7 +141,7 @@ def _finish_pairs(pairs: list[tuple[str, Any]]) -> Any:
 
 
 def _finish_object(members: dict[Any, Any]) -> Any:
-    """Make a queue of an object that is one."""
+    """Return an object's members, or the queue that they describe."""
     if len(members) == 3 and members.keys() == _QUEUE_FIELDS:
         topic, broker_name = members["topic"], members["brokerName"]
         queue_id = members["queueId"]
@@ -167,7 +167,7 @@ _decode_json = json.JSONDecoder(
 
 
 class _Reference:
-    """A `$ref` that is not resolved yet."""
+    """An unresolved `$ref`."""
 
     __slots__ = ("path",)
 
@@ -290,7 +290,7 @@ class _Reader:
 
         plain = _ESCAPE.sub(replace, content)
         try:
-            # Pairs of escaped surrogates become one character; a lone one is refused.
+            # A pair of escaped surrogates becomes one character; a lone surrogate is refused.
             return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
             raise self._wrong("a lone surrogate") from None
@@ -314,7 +314,7 @@ class _Reader:
 
 
 def _freeze(value: Any) -> Key:
-    """Make an object that serves as a key hashable."""
+    """Return a hashable form of a value that is a key."""
     if isinstance(value, dict):
         return tuple((key, _freeze(item)) for key, item in value.items())
     if isinstance(value, list):
@@ -329,10 +329,10 @@ _STEP = re.compile(r"\.([A-Za-z0-9_]+)|\[([0-9]{1,9})\]", re.ASCII)
 
 
 def _resolve(root: Any) -> Any:
-    """Put the values in place of the `$ref`s that point at them.
+    """Replace each `$ref` by the value that it points at.
 
-    A `$ref` to something that encloses it, or that holds a `$ref` itself, is refused: no body
-    of RocketMQ has one, and expanding it could take forever.
+    A `$ref` to an enclosing value, or to a value that holds a `$ref`, is refused: no body of
+    RocketMQ has such a `$ref`, and the expansion might never end.
     """
     left = REFERENCED_VALUES_MAX
 
@@ -377,13 +377,14 @@ def _count_values(value: Any) -> int:
 
 
 def dumps(value: Any, *, pretty: bool = False) -> bytes:
-    """Write a value as fastjson does: null members left out, number and object keys bare.
+    """Write a value as fastjson does: without null members, with number and object keys bare.
 
     Structs are written under their wire names, enumerations by name, `MessageQueue`s as
     objects, sets sorted.
 
     Args:
-        pretty: break lines and indent with tabs, as RocketMQ's config files are written.
+        pretty: break lines and indent with tabs, as in RocketMQ's config files.
+
     Raises: LocalProtocolError for a value that the dialect cannot carry.
     """
     parts: list[bytes] = []
@@ -412,11 +413,11 @@ def _write(value: Any, write: _Write, line: bytes | None) -> None:
         write(_number_text(value))
     elif isinstance(value, dict):
         if line is None and _INTS == set(map(type, value)) == set(map(type, value.values())):
-            # Offsets by queue id, of which a table may have hundreds of thousands.
+            # Offsets by queue id: a table may have hundreds of thousands.
             write(b"{%b}" % b",".join([b"%d:%d" % item for item in value.items()]))
             return
         if line is None and _is_flat_table(value):
-            # The topics of a broker, of which there may be tens of thousands.
+            # The topics of a broker: there may be tens of thousands.
             write(_flat_text(value))
             return
         members = [(_key_text(key), item) for key, item in value.items()]
@@ -425,7 +426,7 @@ def _write(value: Any, write: _Write, line: bytes | None) -> None:
         _write_array(sorted(value), write, line)
     elif isinstance(value, (list, tuple)):
         if line is None and _TEXTS == set(map(type, value)):
-            # The members of a group, which all of them ask for at each change.
+            # The members of a group: every member asks for them at each change.
             write(_flat_text(value))
             return
         _write_array(value, write, line)
@@ -444,9 +445,11 @@ _FLAT = (inspect.StrType, inspect.IntType, inspect.BoolType, inspect.NoneType)
 
 @cache
 def _nullable_fields(struct_type: type[msgspec.Struct]) -> tuple[str, ...] | None:
-    """Return the fields that may be None; None if other things than texts and integers are there.
+    """Return the names of the fields that may be None.
 
-    A Struct without them, and with none of those None, is in the dialect what it is in JSON.
+    A Struct none of whose fields is None is written in the dialect as in JSON.
+
+    Returns: None for a type with fields other than texts and integers.
     """
     found = inspect.type_info(struct_type)
     assert isinstance(found, inspect.StructType)
@@ -461,7 +464,7 @@ def _nullable_fields(struct_type: type[msgspec.Struct]) -> tuple[str, ...] | Non
 
 
 def _is_flat_table(value: dict[Any, Any]) -> bool:
-    """Whether a dict in the dialect is what it is in JSON: texts to Structs that are flat."""
+    """Return whether a dict is the same in the dialect and in JSON: texts to flat Structs."""
     kinds = set(map(type, value.values()))
     if len(kinds) != 1 or set(map(type, value)) != {str}:
         return False
@@ -479,7 +482,7 @@ def _flat_text(value: msgspec.Struct | dict[str, msgspec.Struct] | Sequence[str]
 
 
 def _struct_members(value: msgspec.Struct) -> Iterable[tuple[bytes, Any]]:
-    # A field that means "unknown" by a number on the wire is None in the Struct.
+    # A field with a number on the wire that means "unknown" is None in the Struct.
     unknown: dict[str, int] = getattr(value, "__wire_unknown__", {})
     for field, key in _sorted_fields(type(value)):
         item = getattr(value, field)
@@ -488,7 +491,7 @@ def _struct_members(value: msgspec.Struct) -> Iterable[tuple[bytes, Any]]:
 
 @cache
 def _sorted_fields(struct_type: type[msgspec.Struct]) -> tuple[tuple[str, bytes], ...]:
-    """Return each field and its key, in the order in which they are written."""
+    """Return each field and its key, in the order of writing."""
     names = zip(struct_type.__struct_fields__, struct_type.__struct_encode_fields__, strict=True)
     return tuple((field, _text(name)) for field, name in sorted(names, key=lambda pair: pair[1]))
 
@@ -501,7 +504,7 @@ def _write_object(members: Iterable[tuple[bytes, Any]], write: _Write, line: byt
             continue
         write(separator)
         if inner is not None and key[:1] == b'"':
-            # fastjson breaks no line before a number that is a key.
+            # fastjson breaks no line before a key that is a number.
             write(inner)
         write(key)
         write(b":")

@@ -2,11 +2,11 @@
 
 | bytes | type | field |
 |---|---|---|
-| 0-3 | int | how many bytes follow: 4 + header + body |
-| 4 | byte | how the header is written: 0 JSON, 1 ROCKETMQ |
+| 0-3 | int | number of the bytes that follow: 4 + header + body |
+| 4 | byte | encoding of the header: 0 JSON, 1 ROCKETMQ |
 | 5-7 | unsigned | H, the header's length |
 | 8 … | H bytes | header |
-| 8 + H … | | body; none if nothing is left |
+| 8 + H … | | body, if bytes are left |
 
 The ROCKETMQ header (big-endian):
 
@@ -18,15 +18,15 @@ The ROCKETMQ header (big-endian):
 | 5-8 | int | opaque |
 | 9-12 | int | flag |
 | 13 … | int + bytes | remark; length 0 is null |
-| | int + bytes | ext fields: short + name, int + value, again and again; length 0 is null |
+| | int + bytes | ext fields, each short + name, int + value; length 0 is null |
 
-JSON headers are read strictly at first, which suffices for all known peers, and if that fails in
-fastjson's dialect and with its conversions (`"11"` for 11, a language by number, keys in any
-case). Differs from RocketMQ: a key that comes twice is refused.
+The strict reader of JSON headers suffices for all known peers. Headers that it refuses are read in
+fastjson's dialect, with fastjson's conversions (`"11"` for 11, a language by number, keys in any
+case). Differs from RocketMQ: a repeated key is refused.
 
-Speed matters here: benchmarks/protocol.py. For it a server reads the headers of sends and pulls,
-which are most of what brokers are asked, straight into their types (`decode_request`), and falls
-back on the readers above for every form of them that is not the usual one.
+Speed matters here: benchmarks/protocol.py. Most requests to brokers are sends and pulls, and a
+server reads their headers directly into their types (`decode_request`). Headers in an unusual form
+go to the readers above.
 Source: RocketMQ 4.9.3 remoting/protocol/RemotingCommand.java, RocketMQSerializable.java.
 """
 
@@ -66,7 +66,7 @@ _LENGTH = Layout(">i")
 
 
 class _JsonHeader(msgspec.Struct, forbid_unknown_fields=True):
-    """A header as every known peer writes it, but for the order of its keys."""
+    """The header of every known peer, with its keys in any order."""
 
     code: _Int32
     flag: _Int32
@@ -81,15 +81,15 @@ class _JsonHeader(msgspec.Struct, forbid_unknown_fields=True):
 class _SendFields(
     SendMessageRequestHeaderV2, frozen=True, kw_only=True, rename={"unit_mode": "k", "batch": "m"}
 ):
-    """The fields of a send that has both flags, so that its keys can be counted."""
+    """The fields of a send with both flags, which makes the number of its keys known."""
 
-    # Required here, which msgspec allows and pyright's dataclasses do not.
+    # Required fields behind optional ones: msgspec allows them, pyright's dataclasses do not.
     unit_mode: bool  # pyright: ignore[reportGeneralTypeIssues]
     batch: bool  # pyright: ignore[reportGeneralTypeIssues]
 
 
 class _JsonSendHeader(msgspec.Struct, forbid_unknown_fields=True):
-    """The header of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE as every known peer writes it."""
+    """The header of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE from every known peer."""
 
     code: _Int32
     flag: _Int32
@@ -101,7 +101,7 @@ class _JsonSendHeader(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _JsonPullHeader(msgspec.Struct, forbid_unknown_fields=True):
-    """The header of PULL_MESSAGE as every known peer writes it."""
+    """The header of PULL_MESSAGE from every known peer."""
 
     code: _Int32
     flag: _Int32
@@ -112,8 +112,8 @@ class _JsonPullHeader(msgspec.Struct, forbid_unknown_fields=True):
     serializeTypeCurrentRPC: str | UnsetType = UNSET  # noqa: N815
 
 
-# The keys that every such header has: those above but the last, eight required fields, two flags;
-# and those with nine required fields.
+# The least number of keys. Both headers have six keys besides serializeTypeCurrentRPC. A send has
+# eight required fields and two flags, a pull has nine required fields.
 _SEND_KEYS_MIN = 16
 _PULL_KEYS_MIN = 15
 _SEND_STARTS = tuple(
@@ -124,7 +124,7 @@ _PULL_START = f'{{"code":{RequestCode.PULL_MESSAGE.value},"extFields":{{'.encode
 
 
 class _JsonHeaderStart(msgspec.Struct):
-    """What an answer takes of its request's header; all else is passed over unread."""
+    """The part of a request's header that an answer needs; the rest is not read."""
 
     code: _Int32
     opaque: _Int32
@@ -132,7 +132,7 @@ class _JsonHeaderStart(msgspec.Struct):
 
 
 class _JsonHeaderOut(msgspec.Struct):
-    """A header as we write it: Java's keys, in Java's order."""
+    """A header to write: Java's keys, in Java's order."""
 
     code: int
     extFields: Mapping[str, str] | UnsetType  # noqa: N815
@@ -153,10 +153,10 @@ _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class RefusedHeader(RemoteProtocolError):
-    """A header that is beyond a limit or malformed, in a frame that is sound.
+    """A header in a sound frame is malformed or exceeds a limit.
 
     Attributes:
-        command: code, opaque, flag and serialize type, as an answer needs them.
+        command: the code, opaque, flag and serialize type, for the answer.
     """
 
     def __init__(self, reason: str, command: RemotingCommand) -> None:
@@ -165,7 +165,7 @@ class RefusedHeader(RemoteProtocolError):
 
 
 def encode_frame(command: RemotingCommand) -> bytes:
-    """Write a command as one frame, its header by `command.serialize_type`.
+    """Write a command as one frame, with the header encoded by `command.serialize_type`.
 
     Raises: LocalProtocolError if the command does not fit into a frame.
     """
@@ -173,7 +173,7 @@ def encode_frame(command: RemotingCommand) -> bytes:
 
 
 def encode_head(command: RemotingCommand) -> bytes:
-    """Write a frame up to its body, which a large answer need not copy then.
+    """Write a frame without its body. A large body need not be copied then.
 
     Raises: LocalProtocolError if the command does not fit into a frame.
     """
@@ -193,7 +193,7 @@ def encode_head(command: RemotingCommand) -> bytes:
 
 
 def frame_json_header(header: bytes, body_size: int = 0) -> bytes:
-    """Return a frame up to its body, of a header that is written already, as JSON."""
+    """Return a frame without its body, from a header that is JSON already."""
     size = len(header)
     return _PREFIX.pack(4 + size + body_size, size) + header
 
@@ -225,7 +225,7 @@ def _encode_binary_header(command: RemotingCommand) -> bytes:
             parts += (_NAME_LENGTH.pack(len(raw_name)), raw_name)
             parts += (_LENGTH.pack(len(raw_value)), raw_value)
         ext_fields = b"".join(parts)
-        # A short's worth of the code, as Java writes it: codes above 32767 wrap.
+        # Java writes the code as a short: codes above 32767 wrap.
         code = (command.code + 0x8000) % 0x10000 - 0x8000
         language = LanguageCode.OTHER if command.language is None else command.language
         head = _BINARY_HEAD.pack(
@@ -262,8 +262,8 @@ def _decode_json_command(header: bytes, body: bytes | None) -> RemotingCommand:
     if ext_fields:
         key_count += len(ext_fields)
         _check_ext_fields(ext_fields, len(header))
-    # Every key ends in `":`, and so does no value that has its quotes escaped: if there are more,
-    # a key comes twice, or there are blanks. The tolerant reader finds out which.
+    # Every key ends in `":`, and no value with escaped quotes does. Another number of `":` means
+    # a repeated key or blanks; the tolerant reader finds out which.
     if header.count(b'":') - header.count(b'\\":') != key_count:
         return _decode_tolerantly(header, body)
     return RemotingCommand(
@@ -279,7 +279,7 @@ def _decode_json_command(header: bytes, body: bytes | None) -> RemotingCommand:
 
 
 def decode_request(kind: int, header: bytes, body: bytes | None) -> RemotingCommand:
-    """Read a command as `decode_command` does, but usual headers of sends and pulls into types.
+    """Read a command as `decode_command` does; the usual headers of sends and pulls become types.
 
     Raises: RemoteProtocolError as `decode_command`.
     """
@@ -293,7 +293,7 @@ def decode_request(kind: int, header: bytes, body: bytes | None) -> RemotingComm
 
 
 def _find_send(header: bytes, body: bytes | None) -> RemotingCommand | None:
-    """Return the send of a header that is as every known peer writes it, None for others."""
+    """Return the send of a header in the form of every known peer, None for another form."""
     try:
         fields = _decode_send_json(header)
     except _MALFORMED:
@@ -309,7 +309,7 @@ def _find_send(header: bytes, body: bytes | None) -> RemotingCommand | None:
     )
     if (
         not _has_keys(header, key_count)
-        # What else msgspec takes for true, Java does not.
+        # msgspec reads "1" as true as well, Java does not.
         or (send.batch and b'"m":"true"' not in header)
         or send.unit_mode
     ):
@@ -326,7 +326,7 @@ def _find_send(header: bytes, body: bytes | None) -> RemotingCommand | None:
 
 
 def _find_pull(header: bytes, body: bytes | None) -> RemotingCommand | None:
-    """Return the pull of a header that is as every known peer writes it, None for others."""
+    """Return the pull of a header in the form of every known peer, None for another form."""
     try:
         fields = _decode_pull_json(header)
     except _MALFORMED:
@@ -353,9 +353,9 @@ def _find_pull(header: bytes, body: bytes | None) -> RemotingCommand | None:
 
 
 def _has_keys(header: bytes, count: int) -> bool:
-    """Return whether no key comes twice, and none is unknown or null; nor is any value too long.
+    """Return whether no key is repeated, unknown or null, and no value is too long.
 
-    A colon in a value costs a closer look.
+    A colon in a value costs a second count.
     """
     return (header.count(b":") == count or header.count(b'":') == count) and len(
         header
@@ -481,7 +481,7 @@ def _decode_ext_fields(header: bytes, at: int, end: int) -> dict[str, str]:
 
 
 def _find_start(kind: int, header: bytes) -> RemotingCommand | None:
-    """Return what an answer needs of a header that was refused, None if it cannot be read."""
+    """Return the fields of a refused header that its answer needs, None if unreadable."""
     try:
         if kind == SerializeType.JSON:
             start = _decode_header_start(header)
@@ -498,14 +498,16 @@ def _find_start(kind: int, header: bytes) -> RemotingCommand | None:
 class FrameDecoder:
     """Cuts a connection's bytes into commands.
 
-    Either `receive_data`, or `feed` and then `next_command` until it returns None, which lets the
-    caller leave whole frames uncut and undecoded for later.
+    Call either `receive_data`, or `feed` and then `next_command` until `next_command` returns
+    None. With `next_command` the caller may leave whole frames undecoded for later.
 
-    After a RemoteProtocolError other than RefusedHeader the connection cannot be read on: close it.
+    After a RemoteProtocolError other than RefusedHeader, close the connection.
 
     Args:
-        frame_bytes_max: refused as soon as the length is read, before anything is stored.
-        header_bytes_max: refused when the frame has come.
+        frame_bytes_max: the most bytes of a frame; a larger frame is refused once its length is
+            read, before any of its body is stored.
+        header_bytes_max: the most bytes of a header; a larger header is refused once its frame is
+            complete.
         decode: reads a command from the parts of its frame, as `decode_command` does.
     """
 
@@ -521,19 +523,19 @@ class FrameDecoder:
         self._frame_bytes_max = frame_bytes_max
         self._header_bytes_max = header_bytes_max
         self._decode = decode
-        # What came, itself, as long as it ends with a frame; its rest is gathered otherwise.
+        # The received object itself while it ends with a frame, else a bytearray of the rest.
         self._buffer: bytes | bytearray = b""
         self._at = 0
         self._error: RemoteProtocolError | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held; also after an error, which `next_command` raises again."""
+        """Whether no bytes are held; also after an error, which `next_command` raises again."""
         return not self._buffer
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes are held that belong to no command returned."""
+        """The number of held bytes that belong to no returned command."""
         return len(self._buffer) - self._at
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
@@ -561,13 +563,15 @@ class FrameDecoder:
         buffer += data
 
     def find_header(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-        """Return what a pattern makes of the next header, None if it has a body or is no match.
+        """Return the match of a pattern with the next header.
 
-        `pass_over` then goes on behind it.
+        `pass_over` then continues behind the header.
+
+        Returns: None if the header does not match, or its frame has a body.
         """
         buffer, at = self._buffer, self._at
         if isinstance(buffer, bytearray):
-            # A match would keep it from growing.
+            # A match holds an export of the buffer, and a bytearray with an export cannot grow.
             return None
         match = pattern.match(buffer, at + 8)
         if match is None:
@@ -576,7 +580,7 @@ class FrameDecoder:
         return match if buffer.startswith(_PREFIX.pack(4 + size, size), at) else None
 
     def pass_over(self, match: re.Match[bytes]) -> None:
-        """Go on behind a header that `find_header` returned."""
+        """Continue behind a header that `find_header` returned."""
         end = match.end()
         if end == len(self._buffer):
             self._buffer, self._at = b"", 0
@@ -584,11 +588,12 @@ class FrameDecoder:
             self._at = end
 
     def next_command(self) -> RemotingCommand | None:
-        """Return the next command, None if it is not complete.
+        """Return the next command, None if its frame is not complete.
 
         Raises:
-            RefusedHeader: the frame was passed over, and what follows can be read.
-            RemoteProtocolError: for a frame that is malformed or too large, and from then on.
+            RefusedHeader: the frame was passed over, and the next frame can be read.
+            RemoteProtocolError: the frame is malformed or too large; every later call raises
+                the error again.
         """
         if self._error is not None:
             raise self._error
@@ -628,7 +633,7 @@ class FrameDecoder:
             if body_at < frame_end and isinstance(buffer, bytes):
                 body = buffer[body_at:frame_end]
             elif body_at < frame_end:
-                # Through a view, so that a large body is copied once only.
+                # Through a view, which copies a large body only once.
                 body = bytes(memoryview(buffer)[body_at:frame_end])
             return self._decode(kind, header, body)
         except RemoteProtocolError as error:
@@ -638,7 +643,7 @@ class FrameDecoder:
             raise RefusedHeader(str(error), start) from error
 
     def _trim(self) -> None:
-        """Keep the beginning of a frame, and nothing else."""
+        """Keep only the beginning of the next frame."""
         if isinstance(self._buffer, bytearray):
             del self._buffer[: self._at]
         elif self._buffer:

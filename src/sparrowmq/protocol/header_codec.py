@@ -1,10 +1,10 @@
 """Typed headers to ext fields and back. Pure.
 
-How ext fields are read (golden `headerdecode-*`): unknown fields are ignored; a number that is no
-number, or out of its Java type's range, counts as absent; "true" in any case is true and all else
-false. Differs from RocketMQ: a required field that is absent is an error at once, as RocketMQ's
-hand-written decoders of the send headers have it; its generic decoder leaves null, over which the
-processor then stumbles.
+The rules of reading (golden `headerdecode-*`): an unknown field is ignored. A malformed number, or
+a number out of its Java type's range, counts as absent. "true" in any case is true, any other text
+is false. Differs from RocketMQ: an absent required field is an error at once, as in RocketMQ's
+hand-written decoders of the send headers. RocketMQ's generic decoder leaves null, on which the
+processor fails later.
 
 Speed matters here: benchmarks/protocol.py.
 Source: RocketMQ 4.9.3 remoting/protocol/RemotingCommand.java, decodeCommandCustomHeader.
@@ -30,7 +30,7 @@ class _Field(NamedTuple):
     wire_name: str
     kind: type
     required: bool
-    # What is written for None, where None stands for a number that means "unknown".
+    # The number on the wire that means "unknown", for a field that is None then.
     unknown: str | None
     lowest: int
     highest: int
@@ -38,13 +38,13 @@ class _Field(NamedTuple):
 
 class _Plan(NamedTuple):
     fields: tuple[_Field, ...]
-    # Wire names of the booleans.
+    # The wire names of the booleans.
     flags: tuple[str, ...]
 
 
 @cache
 def _plan(header_type: type[Struct]) -> _Plan:
-    """Work out once per type how its fields are written and read."""
+    """Return the plan for a type's fields, made once for each type."""
     hints = get_type_hints(header_type, include_extras=True)
     unknown: dict[str, int] = getattr(header_type, "__wire_unknown__", {})
     fields: list[_Field] = []
@@ -73,7 +73,7 @@ def _parts(hint: Any) -> Iterator[Any]:
 
 
 def encode_header(header: Struct) -> dict[str, str]:
-    """Write a typed header as ext fields; fields that are None are left out."""
+    """Write a typed header as ext fields, without the fields that are None."""
     ext_fields: dict[str, str] = {}
     for name, wire_name, kind, _, unknown, _, _ in _plan(type(header)).fields:
         value = getattr(header, name)
@@ -92,12 +92,11 @@ def encode_header(header: Struct) -> dict[str, str]:
 def decode_header(header_type: type[H], ext_fields: Mapping[str, str] | None) -> H:
     """Read a typed header from ext fields.
 
-    Raises: RemoteProtocolError, with RocketMQ's words, if a required field is missing or cannot be
-    read.
+    Raises: RemoteProtocolError, in RocketMQ's words, if a required field is missing or malformed.
     """
     fields = ext_fields or {}
     for name in _plan(header_type).flags:
-        # msgspec reads "1" as true, and Java does not.
+        # msgspec reads "1" as true, Java does not.
         if fields.get(name, "true") not in ("true", "false"):
             return _decode_as_java_does(header_type, fields)
     try:
@@ -119,7 +118,7 @@ def _decode_as_java_does(header_type: type[H], ext_fields: Mapping[str, str]) ->
     return convert(values, header_type)
 
 
-# Python's int() also takes blanks, underscores and other scripts' digits.
+# int() would also accept blanks, underscores and other scripts' digits.
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 

@@ -1,8 +1,8 @@
 """The typed headers of requests and responses, which travel as ext fields (text to text). Pure.
 
 One Struct per header under its Java name. Python's field names carry units (`_ms`) and
-distinguish offsets (messages) from positions (bytes); the wire's names are given by `rename`. A
-field without a default is required.
+distinguish offsets (messages) from positions (bytes); `rename` gives the names on the wire. A field
+without a default is required.
 
 `header_codec` reads and writes them.
 
@@ -66,7 +66,7 @@ class SendMessageRequestHeaderV2(
 
 
 class ReplyMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT: what SEND_MESSAGE says, and where the reply came from."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: the fields of SEND_MESSAGE, and the origin of the reply."""
 
     producer_group: str
     topic: str
@@ -85,7 +85,7 @@ class ReplyMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_n
 
 
 class SendMessageResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """`msg_id` is the offset message id; a comma list for a batch."""
+    """The answer to a send; `msg_id` is the offset message id, or a batch's ids as a comma list."""
 
     msg_id: str
     queue_id: Int32
@@ -121,7 +121,7 @@ PULL_LITE = 0x10
 
 
 class PullMessageResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """The answer to a pull, on every code that is about the queue."""
+    """The answer to a pull, with each code that concerns the queue."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -130,7 +130,7 @@ class PullMessageResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_n
 
 
 class QueryConsumerOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """QUERY_CONSUMER_OFFSET; brokers before 5.0 do not know `set_zero_if_not_found`."""
+    """QUERY_CONSUMER_OFFSET; brokers before 5.0 ignore `set_zero_if_not_found`."""
 
     consumer_group: str
     topic: str
@@ -139,7 +139,7 @@ class QueryConsumerOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename
 
 
 class QueryConsumerOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """`offset` is None where the broker knows none (-1 on the wire)."""
+    """`offset` is None if the broker knows no offset (-1 on the wire)."""
 
     __wire_unknown__: ClassVar[dict[str, int]] = {"offset": -1}
     offset: Int64 | None
@@ -166,7 +166,7 @@ class GetMaxOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_n
 
 
 class GetMaxOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """The offset that the next message will get."""
+    """The offset of the next message."""
 
     offset: Int64
 
@@ -193,7 +193,7 @@ class SearchOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_n
 
 
 class SearchOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """The offset at or after the time asked for."""
+    """The offset of the first message at or after the requested time."""
 
     offset: Int64
 
@@ -227,7 +227,7 @@ class UnregisterClientRequestHeader(
 
 
 class GetConsumerListByGroupRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_CONSUMER_LIST_BY_GROUP; SparrowMQ's brokers add the owners of queues if asked to."""
+    """GET_CONSUMER_LIST_BY_GROUP; SparrowMQ's brokers add the owners of queues on request."""
 
     consumer_group: str
     sparrowmq_owners: bool | None = None
@@ -295,7 +295,7 @@ class CheckTransactionStateRequestHeader(
 
 
 class ResumeCheckHalfMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """RESUME_CHECK_HALF_MESSAGE; the id is the one made of store host and position."""
+    """RESUME_CHECK_HALF_MESSAGE; the id is the offset message id."""
 
     msg_id: str
 
@@ -333,7 +333,7 @@ class DeleteSubscriptionGroupRequestHeader(Struct, frozen=True, kw_only=True, re
 
 
 class GetRouteInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_ROUTEINFO_BY_TOPIC; 4.9.4 and later may ask for quoted keys."""
+    """GET_ROUTEINFO_BY_TOPIC; clients from 4.9.4 on may ask for quoted keys."""
 
     topic: str
     accept_standard_json_only: bool = False
@@ -346,7 +346,7 @@ class GetTopicsByClusterRequestHeader(Struct, frozen=True, kw_only=True, rename=
 
 
 class RegisterBrokerRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """REGISTER_BROKER; `body_crc32` 0 means that there is none to compare with."""
+    """REGISTER_BROKER; `body_crc32` 0 means that the body has no checksum."""
 
     broker_name: str
     broker_addr: str
@@ -404,7 +404,7 @@ class GetKVConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_na
 
 
 class GetKVConfigResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """The value, if there is one."""
+    """The value; None if there is none."""
 
     value: str | None = None
 
@@ -429,19 +429,19 @@ class WipeWritePermOfBrokerRequestHeader(Struct, frozen=True, kw_only=True, rena
 
 
 class WipeWritePermOfBrokerResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """How many topics lost the permission."""
+    """The number of topics that lost the permission."""
 
     wipe_topic_count: Int32
 
 
 class AddWritePermOfBrokerResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """How many topics gained the permission."""
+    """The number of topics that gained the permission."""
 
     add_topic_count: Int32
 
 
 class UpdateAccessConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """UPDATE_AND_CREATE_ACL_CONFIG; permissions are joined by commas. What is None stays."""
+    """UPDATE_AND_CREATE_ACL_CONFIG; commas join permissions; None leaves a field."""
 
     access_key: str
     secret_key: str | None = None
@@ -483,7 +483,7 @@ class QueryMessageResponseHeader(
     kw_only=True,
     rename=wire_names(index_last_update_position="indexLastUpdatePhyoffset"),
 ):
-    """How far the index reaches."""
+    """The newest message in the index."""
 
     index_last_update_timestamp_ms: Int64
     index_last_update_position: Int64
@@ -548,7 +548,7 @@ class GetConsumeStatsInBrokerHeader(Struct, frozen=True, kw_only=True, rename=wi
 
 
 class GetConsumeStatsRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_CONSUME_STATS; without a topic, all of the group's."""
+    """GET_CONSUME_STATS; without a topic, of all topics of the group."""
 
     consumer_group: str
     topic: str | None = None
@@ -584,7 +584,7 @@ class QueryConsumeTimeSpanRequestHeader(Struct, frozen=True, kw_only=True, renam
 
 
 class QueryCorrectionOffsetHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """QUERY_CORRECTION_OFFSET; `filter_groups` are separated by commas."""
+    """QUERY_CORRECTION_OFFSET; commas join `filter_groups`."""
 
     topic: str
     compare_group: str
@@ -592,7 +592,7 @@ class QueryCorrectionOffsetHeader(Struct, frozen=True, kw_only=True, rename=wire
 
 
 class ResetOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET; -1 is the queue's end."""
+    """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET; -1 means the queue's end."""
 
     topic: str
     group: str

@@ -10,8 +10,8 @@ import math
 import re
 
 _INTEGER = re.compile(r"[+-]?\d+")
-# Possessive (`++`): digits that are tried in every split take quadratic time, and a property may
-# have 32,767 of them.
+# Possessive (`++`): to try digits in every split takes quadratic time, and a property may have
+# 32,767 digits.
 _DECIMAL = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)"
 )
@@ -23,7 +23,7 @@ _BLANKS = "".join(map(chr, range(0x21)))
 
 
 class Long(int):
-    """A number of Java's type long; plain `int` is Java's int."""
+    """A number of Java's type long; a plain `int` is Java's int."""
 
 
 def is_int32(value: int) -> bool:
@@ -32,9 +32,9 @@ def is_int32(value: int) -> bool:
 
 
 def parse_like(model: int | float, text: str) -> int | float:
-    """Read a text as a number of the kind that `model` is.
+    """Read a text as a number of the same Java type as `model`.
 
-    Raises: ValueError if it is none, or too large.
+    Raises: ValueError if the text is no number of this type, or the number is too large.
     """
     if isinstance(model, float):
         return parse_double(text)
@@ -50,7 +50,7 @@ def parse_like(model: int | float, text: str) -> int | float:
 def parse_double(text: str) -> float:
     """Read a text as a Double.
 
-    Raises: ValueError if it is none.
+    Raises: ValueError if the text is no Double.
     """
     trimmed = text.strip(_BLANKS)
     if _HEXADECIMAL.fullmatch(trimmed):
@@ -64,7 +64,7 @@ def parse_double(text: str) -> float:
 
 
 def compare_numbers(left: int | float, right: int | float) -> int:
-    """Return -1, 0 or 1: integers exactly, else as Doubles, where NaN is last and -0.0 < 0.0."""
+    """Return -1, 0 or 1. Integers are compared exactly, others as Doubles: NaN last, -0.0 < 0.0."""
     if not isinstance(left, float) and not isinstance(right, float):
         return (left > right) - (left < right)
     return _compare_doubles(float(left), float(right))
@@ -79,5 +79,5 @@ def _compare_doubles(left: float, right: float) -> int:
 
 
 def negate(value: int | float) -> int | float:
-    """Return the number with the other sign, of the same kind."""
+    """Return the number of the same type with the opposite sign."""
     return type(value)(-value)

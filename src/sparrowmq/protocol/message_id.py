@@ -1,6 +1,6 @@
 """The two kinds of message ids. Pure.
 
-Offset message id, made by the broker: store host and commit-log position, upper-case hex.
+The broker makes the offset message id: store host and commit-log position, upper-case hex.
 
 | bytes | v4 | v6 |
 |---|---|---|
@@ -8,14 +8,14 @@ Offset message id, made by the broker: store host and commit-log position, upper
 | port, int | 4-7 | 16-19 |
 | commit-log position, long | 8-15 | 20-27 |
 
-Uniq id, made by the producer (property UNIQ_KEY), upper-case hex:
+The producer makes the uniq id (property UNIQ_KEY), upper-case hex:
 
 | v4 | v6 | content |
 |---|---|---|
 | 0-3 | 0-15 | ip |
 | 4-5 | 16-17 | low 16 bits of the process id |
 | 6-9 | 18-21 | any number of the process; Java takes a hash of its class loader |
-| 10-13 | 22-25 | milliseconds since the month began |
+| 10-13 | 22-25 | milliseconds since the start of the month |
 | 14-15 | 26-27 | counter, one more per id |
 
 Source: RocketMQ 4.9.3 common/message/MessageDecoder.java, MessageClientIDSetter.java.
@@ -31,14 +31,14 @@ from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 
 _ID_BYTES_V4 = 16
 _ID_BYTES_V6 = 28
-# MessageClientIDSetter: a clock that stepped back by less than this counts as standing still.
+# MessageClientIDSetter: a smaller step back of the clock does not begin another month.
 _CLOCK_STEP_BACK_MS_MAX = 1_000_000
 _DIGITS = tuple(f"{number:02X}" for number in range(256))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def encode_offset_msg_id(store_host: bytes, position: int) -> str:
-    """Return the id of the record at `position` on the broker at `store_host` (ip and port)."""
+    """Return the id of the record at `position` on the broker `store_host` (ip and port bytes)."""
     return f"{store_host.hex().upper()}{position & 0xFFFF_FFFF_FFFF_FFFF:016X}"
 
 
@@ -52,9 +52,9 @@ def encode_offset_msg_ids(store_host: bytes, positions: Sequence[int]) -> str:
 
 
 def decode_offset_msg_id(text: str) -> tuple[bytes, int]:
-    """Return store host (4 or 16 ip bytes, 4 port bytes) and commit-log position.
+    """Return the store host (4 or 16 ip bytes, 4 port bytes) and the commit-log position.
 
-    Raises: RemoteProtocolError if the text is no such id.
+    Raises: RemoteProtocolError if the text is no offset message id.
     """
     data = _decode_hex(text)
     return data[:-8], int.from_bytes(data[-8:], "big", signed=True)
@@ -65,10 +65,10 @@ class UniqIdGenerator:
 
     Args:
         ip: the producer's address, 4 or 16 bytes.
-        process_id: its low 16 bits are used.
-        process_number: a number by which two producers of one process id differ.
-        counter: where the 16 bit counter begins.
-        utc_offset_ms: the zone in which months begin; ids need not agree on it.
+        process_id: only its low 16 bits are used.
+        process_number: distinguishes producers with one process id.
+        counter: the start of the 16 bit counter.
+        utc_offset_ms: the offset of the zone in which months begin; producers may differ in it.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class UniqIdGenerator:
         self._counter = counter & 0xFFFF
         self._utc_offset_ms = utc_offset_ms
         self._month_start_ms = self._month_end_ms = 0
-        # Many ids of one millisecond begin alike.
+        # All ids of one millisecond have one beginning.
         self._newest_ms, self._newest_start = -1, ""
 
     def next_id(self, timestamp_ms: int) -> str:
@@ -109,21 +109,21 @@ class UniqIdGenerator:
         return f"{start}{counter:04X}"
 
     def next_ids(self, timestamp_ms: int, count: int) -> list[str]:
-        """Return new ids, as `next_id` would one after another; at most 65,536."""
+        """Return at most 65,536 new ids, the same as successive calls of `next_id`."""
         start, number = self.reserve(timestamp_ms, count)
         ids: list[str] = []
         while len(ids) < count:
-            # Those with the same first two digits of their four at once.
+            # In one step, the ids with the same first two of their four digits.
             head, last = f"{start}{number >> 8:02X}", number & 0xFF
             ids += [head + digits for digits in _DIGITS[last : last + count - len(ids)]]
             number = (number + 0x100 - last) & 0xFFFF
         return ids
 
     def reserve(self, timestamp_ms: int, count: int) -> tuple[str, int]:
-        """Take the next ids, at most 65,536, for who writes them out many at once.
+        """Reserve at most 65,536 ids, for a caller that writes many ids at once.
 
-        Returns: what all of them begin with, and the number of the first. Each ends with its
-            number, modulo 65,536, as four digits of hex.
+        Returns: the common beginning of the ids, and the number of the first. Each id ends with
+            its number, modulo 65,536, as four digits of hex.
         """
         assert count <= 1 << 16
         counter = self._counter

@@ -1,7 +1,7 @@
 """The properties string: a message's properties as one text. Pure.
 
-Pairs are `name 0x01 value`, joined by 0x02, without any escape. RocketMQ 4.7.1-4.9.0 and from
-5.2.0 end the text with a further 0x02, the versions between do not; reading accepts both.
+Pairs are `name 0x01 value`, joined by 0x02, without any escape. RocketMQ 4.7.1-4.9.0 and 5.2.0 and
+later end the text with a further 0x02, the versions between do not; the parser accepts both.
 
 Source: RocketMQ 4.9.3 common/message/MessageDecoder.java, messageProperties2String and
 string2messageProperties.
@@ -20,9 +20,9 @@ PROPERTIES_BYTES_MAX = 32_767
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> str:
-    """Join properties to one text, in the mapping's order, without those that are None.
+    """Join properties to one text, in the mapping's order, without values that are None.
 
-    Raises: LocalProtocolError if a name or value holds a separator that would split it.
+    Raises: LocalProtocolError if a name or value contains a separator.
     """
     pairs = [f"{name}\x01{value}" for name, value in properties.items() if value is not None]
     text = PROPERTY_SEPARATOR.join(pairs)
@@ -42,10 +42,10 @@ def _check_separators(properties: Mapping[str, str | None]) -> None:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Split a properties text; what Java's parser drops is dropped here.
+    """Split a properties text as Java's parser does.
 
-    Dropped are pairs with an empty name, with an empty value, or without a 0x01. A second 0x01
-    belongs to the value, and the last of several equal names wins.
+    A pair with an empty name, with an empty value, or without a 0x01 is dropped. A second 0x01
+    belongs to the value. The last of several equal names wins.
     """
     properties: dict[str, str] = {}
     for pair in text.split("\x02"):
@@ -56,14 +56,13 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 class StoredProperties(Mapping[str, str]):
-    """The properties of a stored message, split when somebody first looks for one.
+    """The properties of a stored message, split at the first look-up.
 
-    Equal to every mapping that holds the same. Splitting takes as long as all else that is read of
-    a message, and many listeners look at the body alone (benchmarks/client.py).
+    Equal to every mapping with the same items. To split them takes as long as to read the rest of a
+    message, and many listeners read the body alone (benchmarks/client.py).
 
     Args:
-        stored: the text as it is stored. Java puts U+FFFD in the place of bytes that are no text,
-            and so do we.
+        stored: the stored text; bytes that are not UTF-8 become U+FFFD, as in Java.
     """
 
     __slots__ = ("_parsed", "_stored")
@@ -91,7 +90,7 @@ class StoredProperties(Mapping[str, str]):
 
 
 def find_property(text: str, name: str) -> str:
-    """Return the value that `parse_properties` would give a name, "" if it would give none."""
+    """Return the value of a name by the rules of `parse_properties`, "" for none."""
     wanted = name + NAME_VALUE_SEPARATOR
     at = len(text)
     while True:

@@ -1,4 +1,4 @@
-"""The record: a message as the commit log keeps it and as pulls carry it. Pure.
+"""The record: the form of a message in the commit log and in the answers to pulls. Pure.
 
 | bytes | type | field |
 |---|---|---|
@@ -22,9 +22,9 @@
 
 Record v2 (RocketMQ 5) is read and never written.
 
-Speed matters here: benchmarks/protocol.py, benchmarks/against_apache.py. For it the usual record,
-v1 between v4 hosts and not compressed, is read in one stretch (`_decode_plain`); that reading stops
-before every other one, and before one that is damaged, which the general reader judges.
+Speed matters here: benchmarks/protocol.py, benchmarks/against_apache.py. `_decode_plain` reads
+consecutive usual records: v1, v4 hosts, not compressed. It stops before any other record and
+before a damaged one, which the general reader then judges.
 Source: RocketMQ 4.9.3 common/message/MessageDecoder.java, store/CommitLog.java.
 """
 
@@ -61,39 +61,39 @@ BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 V6_BITS = BORN_HOST_V6 | STORE_HOST_V6
 
-# Where a record's fields stand, for those who read them alone.
+# The positions of single fields within a record, for code that reads one field.
 QUEUE_OFFSET_AT = 20
 POSITION_AT = 28
 
 TOPIC_BYTES_MAX = 127
-# So many inflated bytes end a turn of `decode_messages`: at about 500 MB/s some 10 ms.
+# The inflated bytes after which a call of `decode_messages` ends: about 10 ms at 500 MB/s.
 INFLATED_TURN_BYTES = 4_194_304
 
-# What `_decode_plain` leaves to others.
+# The bits of records that `_decode_plain` leaves to the general reader.
 _UNUSUAL_BITS = V6_BITS | COMPRESSED
 _HEAD_V4 = Layout(">iIiiiqqiq8sq8siqi")
 assert _HEAD_V4.size == 88
 _HEAD_V6_BORN = Layout(">iIiiiqqiq20sq8siqi")
 _HEAD_V6_STORE = Layout(">iIiiiqqiq8sq20siqi")
 _HEAD_V6 = Layout(">iIiiiqqiq20sq20siqi")
-# By the two bits BORN_HOST_V6 and STORE_HOST_V6.
+# The index is the two bits BORN_HOST_V6 and STORE_HOST_V6.
 _HEADS = (_HEAD_V4, _HEAD_V6_BORN, _HEAD_V6_STORE, _HEAD_V6)
-# Of a head: the record's size, magic code, queue id, queue offset and sys flag.
+# A part of the head: the record's size, magic code, queue id, queue offset and sys flag.
 _PLACE = Layout(">iI4xi4xq8xi")
 _SHORT = Layout(">H")
 
 
 class Record(msgspec.Struct, kw_only=True, gc=False):
-    """A message as it is stored.
+    """A stored message.
 
     Args:
-        body: the bytes as stored, compressed if `sys_flag` says so.
+        body: the stored bytes, compressed if `sys_flag` says so.
         properties: the properties text (`properties.encode_properties`).
-        born_host: 4 or 16 ip bytes and 4 port bytes (`encode_host`); so is `store_host`.
-        queue_offset: place in the queue, counted in messages.
-        position: place in the commit log, counted in bytes.
-        body_crc: as read; writing computes it.
-        size: bytes of the whole record, as read; writing computes it.
+        born_host: 4 or 16 ip bytes and 4 port bytes (`encode_host`); `store_host` likewise.
+        queue_offset: the place in the queue, in messages.
+        position: the place in the commit log, in bytes.
+        body_crc: the checksum that was read; a write computes it.
+        size: the bytes of the whole record that was read; a write computes them.
     """
 
     topic: str
@@ -114,12 +114,12 @@ class Record(msgspec.Struct, kw_only=True, gc=False):
     size: int = 0
 
 
-# Of a message in a batch: its flag, and where its body begins, its properties begin, and it ends.
+# A message in a batch: its flag, the start of its body, the start of its properties, its end.
 BatchSpan = tuple[int, int, int, int]
 
 
 class BatchEntry(NamedTuple):
-    """One message within the body of SEND_BATCH_MESSAGE."""
+    """One message in the body of SEND_BATCH_MESSAGE."""
 
     flag: int
     body: bytes
@@ -127,13 +127,13 @@ class BatchEntry(NamedTuple):
 
 
 def head_of(born_host: bytes, store_host: bytes) -> tuple[Layout, int]:
-    """Return the layout of a record's head, and the bits of the sys flag that select it."""
+    """Return the layout of a record's head, and the sys flag's bits that select the layout."""
     bits = (len(born_host) == 20) | (len(store_host) == 20) << 1
     return _HEADS[bits], bits << 4
 
 
 def encode_record(record: Record) -> bytes:
-    """Write a record, v1; the bits for the hosts' lengths are set by the hosts given.
+    """Write a record v1; the lengths of the hosts set their bits in the sys flag.
 
     Raises: LocalProtocolError if a field does not fit.
     """
@@ -155,11 +155,11 @@ def encode_record(record: Record) -> bytes:
 def lay_out_record(
     record: Record, size: int, topic_field: bytes, properties: bytes, properties_size: int
 ) -> bytes:
-    """Write a record of known size, as far as its parts are given.
+    """Write a record of known size up to the given part of its properties.
 
     Args:
-        topic_field: the topic with its length before it.
-        properties_size: counts also what the caller will add to the properties.
+        topic_field: the topic, preceded by its length.
+        properties_size: the bytes of all properties, with those that the caller appends later.
 
     Raises: LocalProtocolError if a field does not fit.
     """
@@ -193,7 +193,7 @@ def decode_record(
 ) -> Record:
     """Read the record at `at`.
 
-    Raises: RemoteProtocolError if it is damaged, or if the buffer ends before it does.
+    Raises: RemoteProtocolError if the record is damaged, or the buffer ends within the record.
     """
     fields, body_at, topic_at = _unpack_head(buffer, at)
     body = bytes(buffer[body_at:topic_at])
@@ -205,7 +205,7 @@ def decode_record(
         topic=topic,
         queue_id=fields[3],
         body=body,
-        # Java puts U+FFFD in the place of bytes that are no text.
+        # Java replaces bytes that are not UTF-8 by U+FFFD.
         properties=properties.decode("utf-8", "replace"),
         flag=fields[4],
         sys_flag=fields[7],
@@ -225,7 +225,7 @@ def decode_record(
 def _unpack_head(
     buffer: bytes | bytearray | memoryview, at: int
 ) -> tuple[tuple[Any, ...], int, int]:
-    """Return a record's head, by the layout's order, and where its body and topic begin.
+    """Return a record's head, in the layout's order, and the starts of its body and topic.
 
     Raises: RemoteProtocolError as `decode_record`.
     """
@@ -248,9 +248,9 @@ def _unpack_head(
 
 
 def scan_records(buffer: bytes) -> Iterator[tuple[str, int, int]]:
-    """Yield topic, queue id and queue offset of records without a look at their bodies.
+    """Yield the topic, queue id and queue offset of records without reading their bodies.
 
-    It ends where no record stands; `decode_record` says why.
+    The iterator ends at the first bytes that are no record; `decode_record` gives the reason.
     """
     at, end = 0, len(buffer)
     # The records of one answer share their topic.
@@ -273,7 +273,7 @@ def scan_records(buffer: bytes) -> Iterator[tuple[str, int, int]]:
 def _cut_tail(
     buffer: bytes | bytearray | memoryview, at: int, end: int, *, is_v2: bool
 ) -> tuple[str, bytes]:
-    """Read topic and properties, which end the record; the properties as they are stored."""
+    """Read the topic and the stored properties at the end of a record."""
     if is_v2:
         topic_size, topic_at = buffer[at] << 8 | buffer[at + 1], at + 2
     else:
@@ -292,11 +292,11 @@ def _cut_tail(
 
 
 class Unreadable(NamedTuple):
-    """A message whose record stands, but whose body cannot be read.
+    """A message with a sound record and a body that cannot be read.
 
     Args:
-        message: the message, its body as it is stored.
-        reason: why, to complete "the message cannot be read: ...".
+        message: the message with the stored body.
+        reason: completes "the message cannot be read: ...".
     """
 
     message: MessageExt
@@ -304,11 +304,11 @@ class Unreadable(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What `decode_messages` read, in order, and where it stopped.
+    """The messages that `decode_messages` read, in order, and the place where it stopped.
 
-    Reading goes on at `end`. It stopped there at the buffer's end; or behind a message that
-    is `unreadable`; or, with a `fault`, before bytes that are no record; or, if messages were
-    read, since so much had been inflated. Otherwise there was no room for the next message.
+    `end`, where the next call begins, is the buffer's end; or the end of the `unreadable` message;
+    or, with a `fault`, the start of bytes that are no record; or, if messages were read, the place
+    where `INFLATED_TURN_BYTES` were reached. Otherwise there was no room for the next message.
     """
 
     messages: list[MessageExt]
@@ -318,7 +318,7 @@ class Decoded(NamedTuple):
 
     @property
     def failure(self) -> str | None:
-        """Why what comes next could not be read; None if nothing prevented that."""
+        """The reason why reading stopped at `end`; None if nothing prevents going on."""
         return self.fault if self.unreadable is None else self.unreadable.reason
 
 
@@ -329,14 +329,14 @@ def decode_messages(
     at: int = 0,
     room_bytes: int = INFLATED_BYTES_MAX,
 ) -> Decoded:
-    """Read records of a pull's answer, inflating about `INFLATED_TURN_BYTES` of bodies at most.
+    """Read the records of a pull's answer, and inflate at most about `INFLATED_TURN_BYTES`.
 
     Args:
-        at: where to begin.
-        room_bytes: how many bytes the inflated bodies may have together.
+        at: the position of the first record to read.
+        room_bytes: the most bytes of all inflated bodies together.
     """
     messages: list[MessageExt] = []
-    # The records of one answer share their hosts: one broker, few producers.
+    # The records of one answer share their hosts: one broker and few producers.
     hosts: dict[bytes, str] = {}
     end = len(buffer)
     inflated = 0
@@ -372,7 +372,7 @@ def decode_messages(
 def _decode_plain(
     buffer: bytes, at: int, messages: list[MessageExt], *, broker_name: str, hosts: dict[bytes, str]
 ) -> int:
-    """Add the messages of usual records; return where the first other one stands, or the end."""
+    """Add the messages of usual records; return the position of the first other record, or end."""
     end = len(buffer)
     if (functions := speedups.functions) is not None:
         at = functions.decode_messages(
@@ -382,7 +382,7 @@ def _decode_plain(
             return at
     last_at = end - _HEAD_V4.size
     unpack, checksum, add = _HEAD_V4.unpack_from, zlib.crc32, messages.append
-    # The records of one answer share their topic, which is compared with its length before it.
+    # The records of one answer share their topic; the comparison includes the topic's length.
     topic, topic_field = "", b""
     while at <= last_at:
         (size, magic, body_crc, queue_id, flag, queue_offset, position, sys_flag, born_ms,
@@ -445,7 +445,7 @@ def _decode_damaged(
     broker_name: str,
     error: RemoteProtocolError,
 ) -> Decoded:
-    """Find out whether a record is damaged in its body alone."""
+    """Find out whether only a record's body is damaged."""
     try:
         message = decode_message(buffer, at, broker_name=broker_name, hosts={}, check_crc=False)
     except RemoteProtocolError:
@@ -469,10 +469,10 @@ def decode_message(
     hosts: dict[bytes, str],
     check_crc: bool = True,
 ) -> MessageExt:
-    """Read the record at `at` as a message, its body as the record has it.
+    """Read the record at `at` as a message, with the stored body.
 
     Args:
-        hosts: the hosts of records read before; {} for a record alone.
+        hosts: the hosts of records read before; {} for a single record.
 
     Raises: RemoteProtocolError as `decode_record`.
     """
@@ -505,7 +505,7 @@ def decode_message(
 
 
 def encode_host(address: str) -> bytes:
-    """Return ip and port bytes of `1.2.3.4:5` or `[::1]:5`.
+    """Return the ip and port bytes of `1.2.3.4:5` or `[::1]:5`.
 
     Raises: LocalProtocolError if the text is no numeric address with a port.
     """
@@ -519,7 +519,7 @@ def encode_host(address: str) -> bytes:
 
 
 def decode_host(host: bytes) -> str:
-    """Return `ip:port` of 8 or 20 bytes; a v6 address stands in brackets."""
+    """Return `ip:port` of 8 or 20 bytes, with a v6 address in brackets."""
     port = int.from_bytes(host[-4:], "big")
     if len(host) == 8:
         return f"{host[0]}.{host[1]}.{host[2]}.{host[3]}:{port}"
@@ -531,12 +531,12 @@ assert _BATCH_HEAD.size == 20
 
 
 def encode_batch(entries: Iterable[tuple[int, bytes, str]]) -> bytes:
-    """Write the body of SEND_BATCH_MESSAGE, of `BatchEntry`s or their like.
+    """Write the body of SEND_BATCH_MESSAGE from `BatchEntry`s or equal tuples.
 
     Raises: LocalProtocolError if an entry does not fit.
     """
     parts: list[bytes] = []
-    # Messages of one batch are often of one size; their heads are the same.
+    # Messages of one batch often have one size, and then equal heads.
     known, head, length = (0, -1, -1), b"", b""
     for flag, body, text in entries:
         try:
@@ -563,9 +563,9 @@ def encode_batch(entries: Iterable[tuple[int, bytes, str]]) -> bytes:
 def scan_batch(body: bytes) -> list[BatchSpan]:
     """Find the messages in the body of SEND_BATCH_MESSAGE.
 
-    Two bytes, the properties' length, stand between a body and the properties.
+    Two bytes between a message's body and its properties hold the properties' length.
 
-    Raises: RemoteProtocolError if it is malformed.
+    Raises: RemoteProtocolError if the body is malformed.
     """
     spans: list[BatchSpan] = []
     at, body_end, is_ascii = 0, len(body), body.isascii()

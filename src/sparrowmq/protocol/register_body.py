@@ -1,15 +1,15 @@
 """The two forms of the body of REGISTER_BROKER. Pure.
 
-Plain, it is `RegisterBrokerBody` as JSON. Compressed, it is one zlib stream of:
+The plain form is `RegisterBrokerBody` as JSON. The compressed form is one zlib stream of:
 
 | type | content |
 |---|---|
 | int + bytes | data version as JSON |
-| int | how many topics follow |
+| int | number of topics |
 | int + text, each | `name read-queues write-queues perm filter-type` [` ` attributes, from 5.x] |
 | int + bytes | filter servers as JSON |
 
-The compressed form carries neither `order` nor `topicSysFlag`: they arrive as false and 0.
+The compressed form carries neither `order` nor `topicSysFlag`: they become false and 0.
 Brokers older than V3_0_11 send a bare `TopicConfigTable`.
 
 Source: RocketMQ 4.9.3 common/protocol/body/RegisterBrokerBody.java.
@@ -30,14 +30,14 @@ from sparrowmq.protocol.bodies import (
     encode_body,
 )
 
-# A broker of ours has 50,000 topics at most; with names of 127 characters they come to 8 MB.
+# A SparrowMQ broker has at most 50,000 topics: 8 MB with names of 127 characters.
 TOPICS_MAX = 65_536
 REGISTRATION_BYTES_MAX = 16_777_216
 _COMPRESS_LEVEL = 9
 
 
 def encode_register_body(body: RegisterBrokerBody, *, compressed: bool = False) -> bytes:
-    """Write what a broker registers with.
+    """Write the body of a broker's registration.
 
     Raises: LocalProtocolError if the compressed form cannot carry a topic's name.
     """
@@ -52,12 +52,12 @@ def encode_register_body(body: RegisterBrokerBody, *, compressed: bool = False) 
 
 
 def compute_body_crc(data: bytes) -> int:
-    """Return the CRC-32 that the header carries as `body_crc32`."""
+    """Return the CRC-32 of a body, the header's `body_crc32`."""
     return zlib.crc32(data) & 0x7FFFFFFF
 
 
 def decode_register_body(data: bytes | None, *, compressed: bool = False) -> RegisterBrokerBody:
-    """Read what a broker registers with; no body means that it has no topics.
+    """Read the body of a broker's registration; a missing body means no topics.
 
     Raises: RemoteProtocolError if the body is malformed.
     """
@@ -133,7 +133,7 @@ def _inflate(data: bytes) -> bytes:
 
 
 class _Reader:
-    """Takes lengths and blocks off the front of the inflated body."""
+    """Reads lengths and blocks from the front of the inflated body."""
 
     __slots__ = ("_at", "_data")
 

@@ -1,8 +1,9 @@
-"""The request of a send, laid out once for a topic, and the form of its answer. Pure.
+"""The request of a send, encoded once for a topic, and the form of its answer. Pure.
 
-Most requests of a producer are SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE, and of one to the next only
-some fields differ. So the header is encoded once, by the general encoder, and then only filled in:
-the bytes are the same (benchmarks/against_apache.py: async, 1,000 under way; batches of 32).
+Most requests of a producer are SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE, and only some fields differ
+between them. The general encoder encodes the header once for a topic; each send fills in its own
+fields. The bytes are the general encoder's (benchmarks/against_apache.py: async, 1,000 under way;
+batches of 32).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import HEADER_BYTES_MAX, encode_frame, encode_head
 
-# In the places of what differs; neither groups nor topics have such characters.
+# Marks in the places of the differing fields; neither groups nor topics have such characters.
 _QUEUE_ID, _SYS_FLAG, _TIMESTAMP, _FLAG, _PROPERTIES = "<e>", "<f>", "<g>", "<h>", "<i>"
 _OPAQUE = 2**31 - 1
 _encode_text = msgspec.json.Encoder().encode
@@ -29,9 +30,9 @@ def make_fields(
     template_queues_max: int,
     code: int,
 ) -> dict[str, str]:
-    """Return the fields of a send but for those of its message, which are empty.
+    """Return the fields of a send; those of its message are empty.
 
-    Letters: headers.SendMessageRequestHeaderV2.
+    The names are the letters of headers.SendMessageRequestHeaderV2.
     """
     return {
         "a": group,
@@ -50,11 +51,11 @@ def make_fields(
 
 
 class SendTemplate:
-    """What all sends of one producer to one topic share.
+    """The part of the request that all sends of one producer to one topic share.
 
     Args:
         code: the request code.
-        fields: as `make_fields` makes them for this code.
+        fields: the result of `make_fields` for this code.
     """
 
     __slots__ = ("code", "fields", "header")
@@ -73,11 +74,11 @@ class SendTemplate:
 
 
 class SendRequest(msgspec.Struct, frozen=True, gc=False):
-    """One send of a template: of a message, or of a batch.
+    """One send of a message or a batch by a template.
 
     Args:
         fields: queue id, sys flag, born timestamp in milliseconds, flag.
-        properties: the text as it is stored.
+        properties: the properties text (`properties.encode_properties`).
     """
 
     template: SendTemplate
@@ -105,7 +106,7 @@ class SendRequest(msgspec.Struct, frozen=True, gc=False):
         return b"%b%b%b%b" % (size.to_bytes(4), header_size.to_bytes(4), header, self.body)
 
     def command(self) -> RemotingCommand:
-        """Return the same as a command."""
+        """Return the request as a command."""
         places = dict(zip("efgh", map(str, self.fields), strict=True))
         ext_fields = self.template.fields | places | {"i": self.properties}
         return RemotingCommand(code=self.code, ext_fields=ext_fields, body=self.body)
@@ -116,41 +117,41 @@ class SendRequest(msgspec.Struct, frozen=True, gc=False):
         return encode_frame(command)
 
 
-# What differs from answer to answer: its group, what stands before the value, and what may stand
-# there so that it needs no further look.
+# The parts that differ between answers: the group in the form, the text before the value, and the
+# pattern of values that need no further check.
 _ANSWER_PARTS = (
     (b"q", b'"queueId":"', rb"\d{1,9}"),
     (b"o", b'"queueOffset":"', rb"\d{1,18}"),
-    # Of a batch as many as it has messages.
+    # The answer to a batch has one id for each message.
     (b"m", b'"msgId":"', rb"[0-9A-F,]{32,30000}"),
     (b"n", b'"opaque":', rb"0|[1-9]\d{0,8}"),
 )
-# RocketMQ 5 also sends the id that the producer gave.
+# RocketMQ 5 also sends the producer's id.
 _OWN_ID = rb'"transactionId":"[0-9A-F]+"'
 
 
-# Fields that say nothing of the message, or nothing that its id does not say.
+# Fields that say nothing about the message beyond its id.
 _ANSWER_NAMES = frozenset(
     {"queueId", "queueOffset", "msgId", "transactionId", "MSG_REGION", "TRACE_ON"}
 )
 
 
 def learn_answer(answer: RemotingCommand, header: bytes) -> re.Pattern[bytes] | None:
-    """Return the form of answers like this one, None if it is not the usual answer to a send.
+    """Return the form of an answer to a send, None for an unusual answer.
 
-    A header that it matches says the same but for the groups q, o and m, which are queue id, queue
-    offset and the message's offset id, and n, the opaque.
+    A header that matches the form differs from this answer's header only in the groups q (queue
+    id), o (queue offset), m (the message's offset id) and n (the opaque).
     """
     if not answer.is_response or answer.code != ResponseCode.SUCCESS or answer.remark is not None:
         return None
     if not _ANSWER_NAMES.issuperset(answer.ext_fields or {}):
-        # Such as the handle of a delayed message.
+        # A further field, such as the handle of a delayed message.
         return None
     form = re.sub(_OWN_ID, lambda _: _OWN_ID, re.escape(header))
     for group, before, values in _ANSWER_PARTS:
         mark = re.escape(before)
         place = b"%b(?P<%b>%b)" % (mark, group, values)
-        # A longer value must not leave its last digits to the form.
+        # The form must not match the beginning of a longer value.
         known = rb"%b(?:%b)(?!\w)" % (re.escape(mark), values)
         form, count = re.subn(known, lambda _: place, form)  # noqa: B023
         if count != 1:

@@ -1,17 +1,18 @@
 """One connection of the remoting protocol without its socket: bytes in, events out. Pure.
 
 Either side of a connection may start requests, and answers come in any order. A session numbers
-the requests it writes (their *opaque*), remembers for each the caller's token, and finds the token
-again when the answer comes. The peer numbers its own requests independently, so an opaque that
-comes in a request means nothing here, and one that comes in an answer means only ours.
+the requests that it writes (the number is their *opaque*), keeps the caller's token of each, and
+returns the token with the answer. The peer numbers its own requests independently: the opaque of
+an answer is a number of ours, the opaque of a request is a number of the peer's.
 
 Rules for the caller:
 - Write the bytes that a method returns, in the order of the calls.
-- After `receive_data` raised, close the connection; every outstanding token is then lost.
-- When a waiter gives up, call `abandon`; its late answer is then dropped without a word.
+- After an error of `receive_data`, close the connection; all outstanding tokens are lost.
+- When a waiter gives up, call `abandon`; the session then drops the late answer silently.
 
-Answers to sends differ in four numbers, however many come. So the form of the first is kept, and
-those of the same form are read by it (`send_request.learn_answer`); all others are read generally.
+Answers to sends differ in four numbers only. The session keeps the form of the first answer and
+reads answers of this form by it (`send_request.learn_answer`). The general decoder reads all
+others.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from sparrowmq.protocol.send_request import SendRequest, learn_answer
 # NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE: RocketMQ's permits for requests under way.
 IN_FLIGHT_MAX = 65_535
 
-# The opaque is a signed 32 bit number on the wire; we use those from 0 up.
+# The opaque is a signed 32 bit number on the wire; sessions use numbers from 0 on.
 OPAQUE_MAX = 2**31 - 1
 
 
 class SendAnswered(msgspec.Struct, frozen=True, gc=False):
-    """The usual answer to a `SendRequest`: the message is stored, and where."""
+    """The usual answer to a `SendRequest`: the place of the stored message."""
 
     queue_id: int
     queue_offset: int
@@ -51,8 +52,8 @@ class SendAnswered(msgspec.Struct, frozen=True, gc=False):
 class ResponseReceived(msgspec.Struct, frozen=True, gc=False):
     """The answer to the request that was started with `token`.
 
-    A struct, made in half a named tuple's time. As nothing that lives on refers to events, the
-    garbage collector need not look at them.
+    A struct costs half of a named tuple. No lasting object refers to events: the garbage collector
+    need not track them.
     """
 
     token: Hashable
@@ -72,7 +73,7 @@ class RemotingSession:
     """Matches answers with requests on one connection.
 
     Args:
-        in_flight_max: how many requests may wait for their answers at once.
+        in_flight_max: the most requests that wait for their answers at once.
     """
 
     __slots__ = (
@@ -92,7 +93,7 @@ class RemotingSession:
         self._next_opaque = 0
         self._tokens: dict[int, Hashable] = {}
         self._opaques: dict[Hashable, int] = {}
-        # Which of them are `SendRequest`s, and what answers to those look like.
+        # The opaques of `SendRequest`s, and the form of the answers to them.
         self._sends: set[int] = set()
         self._send_answer: re.Pattern[bytes] | None = None
         self.late_responses = 0
@@ -104,16 +105,16 @@ class RemotingSession:
 
     @property
     def outstanding_count(self) -> int:
-        """How many requests wait for an answer."""
+        """The number of requests that wait for an answer."""
         return len(self._opaques)
 
     def start_request(self, request: RemotingCommand | SendRequest, token: Hashable) -> bytes:
-        """Number a request and return its bytes; its answer will come with the token.
+        """Number a request and return its bytes; the answer's event has the token.
 
         Raises:
             TooManyInFlight: `in_flight_max` requests wait already.
             LocalProtocolError: the request cannot be encoded, is an answer or one-way, or the
-                token waits already. Nothing is remembered then.
+                token waits already. The session is unchanged then.
         """
         if len(self._opaques) >= self._in_flight_max:
             raise TooManyInFlight(
@@ -142,18 +143,18 @@ class RemotingSession:
         return encode_frame(request)
 
     def write_response(self, response: RemotingCommand) -> bytes:
-        """Return the bytes of an answer, which carries its request's opaque already."""
+        """Return the bytes of an answer, whose opaque is its request's already."""
         if not response.flag & RESPONSE_FLAG:
             raise LocalProtocolError(f"flag {response.flag} is not that of an answer")
         return encode_frame(response)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[SessionEvent]:
-        """Take bytes from the peer and return what they complete, in their order.
+        """Take bytes from the peer and return the events that they complete, in order.
 
-        An answer with a header that is refused becomes an answer SYSTEM_ERROR; such a request is
-        dropped.
+        An answer with a refused header becomes an answer SYSTEM_ERROR; a request with a refused
+        header is dropped.
 
-        Raises: RemoteProtocolError; the connection must then be closed.
+        Raises: RemoteProtocolError for a malformed or too large frame; close the connection then.
         """
         events: list[SessionEvent] = []
         self._decoder.feed(data)
@@ -170,7 +171,7 @@ class RemotingSession:
         return command
 
     def _take_send_answers(self, pattern: re.Pattern[bytes], events: list[SessionEvent]) -> None:
-        """Take the answers to sends that come next and are of the usual form."""
+        """Take the next answers to sends while they have the usual form."""
         decoder, sends = self._decoder, self._sends
         while (match := decoder.find_header(pattern)) is not None:
             queue_id, queue_offset, msg_id, number = match.group("q", "o", "m", "n")
@@ -185,7 +186,7 @@ class RemotingSession:
             decoder.pass_over(match)
 
     def _take_command(self, events: list[SessionEvent]) -> bool:
-        """Add what the next command means; returns whether there was one."""
+        """Add the event of the next command; return whether there was a command."""
         try:
             command = self._decoder.next_command()
         except RefusedHeader as refused:
@@ -209,7 +210,7 @@ class RemotingSession:
         return True
 
     def abandon(self, token: Hashable) -> bool:
-        """Wait no longer for a token's answer; return whether it was outstanding."""
+        """Stop waiting for a token's answer; return whether the token was outstanding."""
         opaque = self._opaques.pop(token, None)
         if opaque is None:
             return False
@@ -219,7 +220,7 @@ class RemotingSession:
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque
-        # A long poll may still hold its number when the count has gone round.
+        # A long poll may still hold its number when the count wraps around.
         while opaque in self._tokens:
             opaque = opaque + 1 if opaque < OPAQUE_MAX else 0
         self._next_opaque = opaque + 1 if opaque < OPAQUE_MAX else 0

@@ -1,10 +1,10 @@
-"""Four functions over bytes that an extension in C may do, if it is installed.
+"""Four functions over bytes that an optional extension in C provides.
 
 The extension is a distribution of its own, `sparrowmq-speedups` (`speedups/` in the repository).
-Three are the store's, one is for who reads the answers to pulls. Each is there in Python too, and
-gives and takes the same with and without (tests/store/test_speedups.py,
-tests/protocol/test_record.py). What they gain, and what else was tried:
-docs/decisions/speedups-in-c.md.
+Three functions are for the store, one is for readers of the answers to pulls. Each function has a
+twin in Python with the same arguments and results (tests/store/test_speedups.py,
+tests/protocol/test_record.py). docs/decisions/speedups-in-c.md has the gains and the attempts that
+failed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from sparrowmq.model import MessageExt
 
-# The number that the extension must have: another one takes or returns something else.
+# The extension's number of this interface; another number takes or returns other values.
 _INTERFACE = 3
 
 
 class Speedups(Protocol):
-    """What the extension has. None stands for input that only Python's code takes, or refuses."""
+    """The extension's functions; None is the result for input that Python's code must judge."""
 
     INTERFACE: int
 
@@ -38,19 +38,19 @@ class Speedups(Protocol):
         properties_bytes_max: int,
         /,
     ) -> tuple[bytes, bytes, tuple[int, ...], set[int]] | None:
-        """Lay out the records of a batch, each with its checksum, and their queue's entries.
+        """Write the records of a batch, each with its checksum, and the entries of their queue.
 
         Args:
-            body: of the request.
-            head: a record's, in which what differs from message to message is zero.
-            topic_field: the topic with its length before it.
+            body: the request's body.
+            head: the head of a record; the fields that differ between messages are zero.
+            topic_field: the topic, preceded by its length.
             added: properties that each message gets, with a separator at their end.
-            position: where the first record begins in the log.
-            queue_offset: of the first message.
+            position: the position of the first record in the log.
+            queue_offset: the queue offset of the first message.
             count_max: the most messages.
             properties_bytes_max: the most bytes of one message's properties, without the checksum.
 
-        Returns: the records, the entries, where the records begin, and the tags codes.
+        Returns: the records, the entries, the positions of the records, and the tags codes.
         """
         ...
 
@@ -60,12 +60,12 @@ class Speedups(Protocol):
         """Find the keys of the whole records at the beginning of a chunk of the log.
 
         Args:
-            position: where the chunk stands in the log.
-            skip_position: of a record whose keys are left out.
+            position: the position of the chunk in the log.
+            skip_position: the position of a record whose keys are left out.
 
-        Returns: where in the chunk the last record ends; and for each key its `slot_hash`, the
-            position of its record and that one's store time, as numbers of this machine of 4,
-            8 and 8 bytes.
+        Returns: the end of the last record in the chunk; and for each key its `slot_hash`, its
+            record's position and its record's store time, as numbers of 4, 8 and 8 bytes in this
+            machine's byte order.
         """
         ...
 
@@ -81,16 +81,16 @@ class Speedups(Protocol):
         number: int,
         /,
     ) -> tuple[bytes, int]:
-        """Write entries of an index file, and their numbers, from `number` on, into its slots.
+        """Write entries of an index file, and write their numbers, from `number` on, into slots.
 
         Args:
-            slots: each the number of its latest entry, 0 without any.
-            pages: set to 1 for each page, of `page_slots` slots, with a slot that changes.
-            hashes: of 4 bytes each; positions and times have 8.
-            begin_ms: the time from which entries count; if the first has number 1, the others
-                count from that one's time.
+            slots: the number of each slot's latest entry, 0 for a slot without entries.
+            pages: a byte for each page of `page_slots` slots, set to 1 if one of its slots changes.
+            hashes: 4 bytes each; positions and times have 8 bytes each.
+            begin_ms: the time from which entries count; if the first entry has number 1, the
+                others count from the first entry's time.
 
-        Returns: the entries, and how many slots had none before.
+        Returns: the entries, and the number of slots that had no entry before.
         """
         ...
 
@@ -105,12 +105,12 @@ class Speedups(Protocol):
         unusual_bits: int,
         /,
     ) -> int:
-        """Add the messages of usual records, from `at` on, to a list.
+        """Add the messages of consecutive usual records, from `at` on, to a list.
 
         Args:
-            unusual_bits: of the sys flag; a record with one of them is not usual.
+            unusual_bits: bits of the sys flag; a record with one of them is unusual.
 
-        Returns: where the first record stands that is not, or the end.
+        Returns: the position of the first unusual record, or the end.
         """
         ...
 
@@ -123,5 +123,5 @@ def _find() -> Speedups | None:
     return found if found.INTERFACE == _INTERFACE else None
 
 
-# Read at each use: tests run with and without them.
+# Read at each use: tests run with and without the extension.
 functions = _find()

@@ -3,18 +3,17 @@
     price > 3 AND region IN ('eu', 'us') OR urgent IS NOT NULL
 
 Operators, weakest first: OR; AND; `=` `<>` IS [NOT] NULL; `>` `>=` `<` `<=` [NOT] BETWEEN
-[NOT] IN; unary NOT, `-` and `+`. So NOT takes what is right behind it: `NOT a = 1` is
-`(NOT a) = 1`. Names are case-sensitive, keywords are not; comments are `-- to the line's end` and
-`/* */`.
+[NOT] IN; unary NOT, `-` and `+`. NOT binds strongest: `NOT a = 1` is `(NOT a) = 1`. Names are
+case-sensitive, keywords are not. Comments are `-- to the line's end` and `/* */`.
 
-Every property is a string. Compared with a number it is read as a number of that number's kind:
-against `3` "3.5" is no integer, against `3.0` it is read. A message whose property cannot be read
-does not match, whatever the rest of the condition says. A missing property is unknown by
-three-valued logic, and a message for which the whole is unknown does not match.
+Every property is a string. In a comparison with a number, the string is read as a number of the
+same type: against `3`, "3.5" is no integer; against `3.0`, "3.5" is read. A message whose property
+cannot be read does not match, whatever the rest of the condition says. A missing property is
+unknown in three-valued logic. A message for which the whole condition is unknown does not match.
 
-Differs from RocketMQ: what follows a complete condition is refused, where RocketMQ ignores it;
-length and nesting are bounded. CONTAINS, STARTSWITH and ENDSWITH, which brokers know from 5.x on,
-are refused.
+Differs from RocketMQ: text behind a complete condition is refused, which RocketMQ ignores; length
+and nesting are bounded. CONTAINS, STARTSWITH and ENDSWITH, which brokers know from 5.x on, are
+refused.
 
 Source: RocketMQ 4.9.7 and 5.5.0, filter/parser/SelectorParser.jj, filter/expression/*.java.
 """
@@ -51,16 +50,16 @@ class Condition(NamedTuple):
     """A parsed condition.
 
     Args:
-        text: as it was given.
-        evaluate: says of properties whether they match: True, False, or None for unknown.
-            Raises ValueError where RocketMQ's evaluation fails; see `matches`.
+        text: the user's text.
+        evaluate: returns whether properties match: True, False, or None for unknown. Raises
+            ValueError where RocketMQ's evaluation fails; see `matches`.
     """
 
     text: str
     evaluate: Evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Return whether a message with these properties is wanted."""
+        """Return whether a message with these properties matches; a failed evaluation is False."""
         try:
             return self.evaluate(properties) is True
         except ValueError:
@@ -71,7 +70,7 @@ class Condition(NamedTuple):
 def parse_condition(text: str) -> Condition:
     """Parse a condition.
 
-    Raises: LocalProtocolError with what is wrong, and at which character.
+    Raises: LocalProtocolError that names the fault and the character.
     """
     if len(text) > EXPRESSION_LENGTH_MAX:
         raise LocalProtocolError(
@@ -101,7 +100,7 @@ class _Token(NamedTuple):
 
 
 class _Is(Enum):
-    """What a part of a condition is; it decides where the part may stand."""
+    """The kind of a part of a condition; the kind decides where the part may stand."""
 
     PROPERTY = auto()
     CONSTANT = auto()
@@ -117,7 +116,7 @@ class _Part(NamedTuple):
     depth: int = 1
 
 
-# Nothing that was skipped is tried in other ways (`++`, `*+`): fifty blanks have 2**50 of them.
+# Possessive (`++`, `*+`): the ways to split fifty blanks are 2**50.
 _SKIPPED = r"(?:[ \t\n\r\f]++|--[^\n\r]*+(?:\r\n|\n|\r)|/\*.*?\*/)*+"
 _TOKEN = re.compile(
     rf"{_SKIPPED}(?:"
@@ -141,7 +140,7 @@ _CONSTANTS: dict[str, Value] = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 class _Parser:
-    """Reads tokens from left to right; each method takes one level of the grammar."""
+    """Reads tokens from left to right; each method parses one level of the grammar."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -170,7 +169,7 @@ class _Parser:
         return tokens
 
     def fault(self, token: _Token, why: str) -> LocalProtocolError:
-        """Return the error that names a place of the text."""
+        """Return the error for a token, with its place in the text."""
         what = repr(token.text) if token.text else "the end"
         return LocalProtocolError(
             f"the SQL92 condition {self._text[:200]!r} is wrong at character {token.at + 1}, "
@@ -187,7 +186,7 @@ class _Parser:
         return self.tokens[self._next]
 
     def _take(self, *texts: str) -> _Token | None:
-        """Take the next tokens if they are these words or signs; returns the first."""
+        """Take the next tokens if they are these words or signs, and return the first."""
         found = self.tokens[self._next : self._next + len(texts)]
         for token, text in zip(found, texts, strict=False):
             if token.text != text or token.kind not in (_Kind.WORD, _Kind.SIGN):
@@ -198,7 +197,7 @@ class _Parser:
         return found[0]
 
     def boolean(self, part: _Part, at: _Token) -> _Part:
-        """Return a part as a truth value; a property is one that is never true."""
+        """Return a part as a truth value; a property is never true."""
         if part.kind in (_Is.TRUTH, _Is.TRUTH_CONSTANT):
             return part
         if part.kind is not _Is.PROPERTY:
@@ -415,7 +414,7 @@ def _negate_number(part: Evaluate) -> Evaluate:
 
 
 def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
-    """Compare for equality; two missing values are equal, and a missing left one is unknown."""
+    """Compare for equality: two missing values are equal, a missing left value is unknown."""
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         lv, rv = left(properties), right(properties)
@@ -451,7 +450,7 @@ def _compare(left: Evaluate, right: Evaluate, is_wanted: Callable[[int], bool]) 
 
 
 def _order(left: str | int | float, right: str | int | float) -> int:
-    """Compare two values, of which one at most is a string, read as the other's kind."""
+    """Compare two values; at most one is a string, which is read as the other's type."""
     if isinstance(left, str):
         assert not isinstance(right, str)
         left = parse_like(right, left)

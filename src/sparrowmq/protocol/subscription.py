@@ -1,7 +1,7 @@
 """Java's string hash, tag codes, index keys, and the parsing of tag expressions. Pure.
 
-A queue's index keeps 64 bits per message for its tag: Java's hash code of the tag. Brokers filter
-by that code, and consumers compare the tag itself.
+A consume queue keeps 64 bits per message for the tag: Java's hash code of the tag. Brokers filter
+by the hash code, consumers compare the tag itself.
 
 Source: RocketMQ 4.9.3 common/filter/FilterAPI.java, store/index/IndexFile.java,
 java.lang.String.hashCode.
@@ -22,7 +22,7 @@ EXPRESSION_TYPE_TAG = "TAG"
 EXPRESSION_TYPE_SQL92 = "SQL92"
 
 
-# What conditions, wildcards and lists have, and tags as good as never: blanks within, operators.
+# Characters of conditions, wildcards and lists that tags almost never have.
 _NOT_IN_TAGS = re.compile(r"[\s<>=!'\"()|&,;*]")
 
 
@@ -40,7 +40,7 @@ def java_hash(text: str) -> int:
 
 
 def tags_code(tag: str | None) -> int:
-    """Return what a consume queue entry holds for a tag; 0 for no tag."""
+    """Return the tags code of a consume queue entry; 0 for no tag."""
     return java_hash(tag) if tag else 0
 
 
@@ -54,8 +54,9 @@ def parse_subscription(
     """Parse `*`, `TagA || TagB` or, unchanged, an expression of another type.
 
     Args:
-        expression: None and "" mean `*`; only a bare `*` does, not ` * `.
-        sub_version: wall-clock milliseconds, by which brokers distinguish newer from older.
+        expression: None and "" mean `*`; ` * ` with blanks names a tag.
+        sub_version: wall-clock milliseconds, by which brokers order subscriptions.
+
     Raises: LocalProtocolError if the expression is `||` alone.
     """
     kind = expression_type or EXPRESSION_TYPE_TAG
@@ -81,10 +82,10 @@ def parse_subscription(
 def parse_selection(
     topic: str, selection: str | MessageSelector, *, sub_version: int
 ) -> SubscriptionData:
-    """Parse what a user wants of a topic: a tag expression, or a selector.
+    """Parse a user's tag expression or selector for a topic.
 
-    Raises: LocalProtocolError if it is wrong; a condition is checked here, for RocketMQ's brokers
-    say it in their logs only.
+    Raises: LocalProtocolError for a wrong expression. Conditions are checked here, since
+        RocketMQ's brokers report a wrong condition only in their logs.
     """
     if isinstance(selection, str):
         odd = find_odd_tag(selection)
@@ -108,11 +109,11 @@ def parse_selection(
 
 
 def find_odd_tag(expression: str) -> str | None:
-    """Return what a tag expression would take for a tag and surely is none; None for nothing.
+    """Return the first tag of an expression that is surely no tag, None if all may be tags.
 
-    RocketMQ takes any text for tags. A condition, a wildcard or a list with commas is then the name
-    of a tag that no message has: nothing is delivered, every offset is committed, and nobody hears
-    of the mistake.
+    RocketMQ accepts any text as tags. A condition, a wildcard or a list with commas then names a
+    tag that no message has: nothing is delivered, every offset is committed, and nothing reports
+    the mistake.
     """
     if expression == SUBSCRIBE_ALL:
         return None
@@ -121,5 +122,5 @@ def find_odd_tag(expression: str) -> str | None:
 
 
 def _trim(text: str) -> str:
-    # Java's String.trim removes every character up to U+0020, and no other blanks.
+    # Java's String.trim removes the characters up to U+0020, and no other blanks.
     return text.strip("".join(map(chr, range(0x21))))

@@ -1,7 +1,8 @@
 """Message trace as RocketMQ's clients write it to RMQ_SYS_TRACE_TOPIC.
 
-A body is entries, each a line of fields between U+0001 that ends with U+0002; the message's keys
-name the ids and keys of the messages that its entries are about, so that they are found by them.
+A body is a sequence of entries. U+0001 separates the fields of an entry, U+0002 ends the entry. The
+keys of the trace message are the ids and keys of the messages in its entries: a search by a
+message's id or key finds the trace message.
 Source: TraceDataEncoder.encoderFromContextBean, decoderFromTraceDataString.
 """
 
@@ -17,7 +18,7 @@ FIELD_SPLITTER = "\x02"
 
 
 class TracedType(IntEnum):
-    """What kind of message was sent. Source: MessageType.java, by its ordinals."""
+    """The kind of a sent message. Source: MessageType.java, by its ordinals."""
 
     NORMAL = 0
     TRANSACTION_HALF = 1
@@ -27,7 +28,7 @@ class TracedType(IntEnum):
 
 
 class ConsumedCode(IntEnum):
-    """What became of a delivery. Source: ConsumeReturnType.java, by its ordinals."""
+    """The outcome of a delivery. Source: ConsumeReturnType.java, by its ordinals."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -37,7 +38,7 @@ class ConsumedCode(IntEnum):
 
 
 class TraceEntry(NamedTuple):
-    """One entry, and the keys under which it must be found."""
+    """One entry, and the keys by which a search finds the entry."""
 
     text: str
     keys: tuple[str, ...]
@@ -59,12 +60,12 @@ def published(
     kind: TracedType,
     is_success: bool,
 ) -> TraceEntry:
-    """Make the trace of a message that was sent.
+    """Make the entry of a send.
 
     Args:
-        timestamp_ms: when the send began, by the wall clock.
-        cost_ms: until its answer.
-        store_host: the broker, as `ip:port`.
+        timestamp_ms: the start of the send, in wall-clock milliseconds.
+        cost_ms: the time until the answer.
+        store_host: the broker's `ip:port`.
     """
     fields = (
         *("Pub", timestamp_ms, region, group, topic, msg_id, tags, " ".join(keys), store_host),
@@ -83,10 +84,10 @@ def delivered(
     reconsume_times: int,
     keys: Sequence[str],
 ) -> TraceEntry:
-    """Make the trace of a message that a listener is about to get.
+    """Make the entry of a message before a listener's call.
 
     Args:
-        request_id: of this call of the listener.
+        request_id: the id of the listener's call.
     """
     fields = (
         *("SubBefore", timestamp_ms, region, group, request_id, msg_id, reconsume_times),
@@ -105,12 +106,12 @@ def consumed(
     keys: Sequence[str],
     code: ConsumedCode,
 ) -> TraceEntry:
-    """Make the trace of a message that a listener got.
+    """Make the entry of a message after a listener's call.
 
     Args:
-        timestamp_ms: when the listener was called.
-        cost_ms: what the call took for each of its messages.
-        request_id: as in `delivered`.
+        timestamp_ms: the start of the call, in wall-clock milliseconds.
+        cost_ms: the duration of the call divided by its messages.
+        request_id: the id of the listener's call, as in `delivered`.
     """
     fields = (
         *("SubAfter", request_id, msg_id, cost_ms, _java(code is ConsumedCode.SUCCESS)),
@@ -129,12 +130,12 @@ def _java(value: bool) -> str:
 
 
 class SentEntry(NamedTuple):
-    """A message was sent, or not.
+    """A send succeeded or failed.
 
     Args:
-        timestamp_ms: when the send began, by the producer's wall clock.
-        cost_ms: until its answer.
-        store_host: the broker, as `ip:port`.
+        timestamp_ms: the start of the send, by the producer's wall clock.
+        cost_ms: the time until the answer.
+        store_host: the broker's `ip:port`.
     """
 
     timestamp_ms: int
@@ -147,7 +148,7 @@ class SentEntry(NamedTuple):
 
 
 class DeliveredEntry(NamedTuple):
-    """A listener was about to get a message, in the call `request_id`."""
+    """A listener's call with a message began; `request_id` names the call."""
 
     timestamp_ms: int
     group: str
@@ -157,7 +158,7 @@ class DeliveredEntry(NamedTuple):
 
 
 class ConsumedEntry(NamedTuple):
-    """A call of a listener with a message has ended; `code` is None where it is not written."""
+    """A listener's call with a message ended; `code` is None if the entry has none."""
 
     request_id: str
     msg_id: str
@@ -170,8 +171,8 @@ class TransactionEntry(NamedTuple):
     """A half message was committed or rolled back.
 
     Args:
-        state: as RocketMQ writes it, such as COMMIT_MESSAGE.
-        is_checked: whether a broker had asked for it.
+        state: RocketMQ's name of the state, such as COMMIT_MESSAGE.
+        is_checked: whether a broker had asked for the outcome.
     """
 
     timestamp_ms: int
@@ -186,7 +187,7 @@ Traced: TypeAlias = SentEntry | DeliveredEntry | ConsumedEntry | TransactionEntr
 
 
 def read_entries(body: bytes) -> Iterator[Traced]:
-    """Read the entries of a trace message's body; those of other kinds or forms are left out."""
+    """Yield the entries of a trace message's body, without those of other kinds or forms."""
     for line in body.decode("utf-8", "replace").split(FIELD_SPLITTER):
         kind, *fields = line.split(CONTENT_SPLITTER)
         try:
@@ -197,7 +198,7 @@ def read_entries(body: bytes) -> Iterator[Traced]:
 
 
 def _read_published(fields: Sequence[str]) -> SentEntry:
-    # Up to 4.1 there is no id of the broker's before the outcome.
+    # Up to 4.1 no offset message id stands before the outcome.
     success = fields[12] if len(fields) > 12 else fields[11]
     return SentEntry(
         timestamp_ms=int(fields[0]),

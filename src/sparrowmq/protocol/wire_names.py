@@ -1,4 +1,4 @@
-"""From Python's field names to the wire's, the ranges of Java's numbers, types made ready. Pure."""
+"""The wire's names of fields, the ranges of Java's numbers, and the preparation of types. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 def wire_names(**exceptions: str) -> Callable[[str], str]:
-    """Return the rule for a Struct's `rename`: camel case without the unit `_ms`, and exceptions.
+    """Return the rule for a Struct's `rename`: camel case without the unit `_ms`.
 
     Args:
         exceptions: wire names that do not follow the rule, by Python field name.
@@ -29,14 +29,14 @@ def wire_names(**exceptions: str) -> Callable[[str], str]:
 
 
 def prepare_types(found: Iterable[object]) -> None:
-    """Have msgspec work out now what the Structs among these are made of.
+    """Make msgspec analyse the Structs among these values now.
 
-    It does so when a type is first read. Two threads that do this at the same time end the process
-    with a segmentation fault (msgspec 0.22): one takes what the other has half done. So modules
-    whose types are read by any thread do it as they are imported.
+    msgspec analyses a type at its first use. Two threads that do so at the same time end the
+    process with a segmentation fault (msgspec 0.22): one uses the other's unfinished result.
+    Modules with types that any thread may read therefore call this function at import.
     """
     for each in found:
         if isinstance(each, type) and issubclass(each, Struct) and each is not Struct:
-            # Most have fields that must be given.
+            # Most Structs have required fields.
             with suppress(ValidationError):
                 convert({}, each, strict=False)
