@@ -1,4 +1,4 @@
-"""The rebalance doctor: a group seen from outside, who owns what, what is wrong. Pure."""
+"""The rebalance doctor: finds the owners and the faults of a group from outside. Pure."""
 
 from __future__ import annotations
 

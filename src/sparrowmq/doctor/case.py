@@ -1,4 +1,4 @@
-"""A group under examination: the snapshot and what several rules compute from it. Pure."""
+"""A group under examination: its snapshot, and values computed from it for several rules. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from sparrowmq.doctor.ownership import Ownership, compute_ownership
 from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Sample, Seat
 from sparrowmq.model import MessageQueue
 
-# Below this a difference between the looks says little about a rate.
+# Looks that are closer together give no reliable rate.
 INTERVAL_MS_MIN = 500
-# Members commit every 5 s (persistConsumerOffsetInterval): before that an offset may just wait.
+# Members commit every 5 s (persistConsumerOffsetInterval). Within a shorter time an offset may
+# stand still although its member works.
 STILL_MS_MIN = 5_500
-# What came in during two of those may be consumed and not committed yet: it says nothing.
+# Members may have consumed, but not yet committed, the input of two commit intervals. A backlog of
+# that size is no evidence that a group falls behind.
 COMMITTED_S = 11.0
-# Of what comes in, so much is committed between two looks 6 s apart by members that keep up.
+# Between two looks 6 s apart, members that keep up commit at least this share of the input.
 KEEPS_UP_SHARE = 0.6
 
 
 class QueueRate(NamedTuple):
-    """How one queue moved between the looks.
+    """The rates of one queue between the looks.
 
-    `stood_still` is False if the looks were too close together to see it.
+    `stood_still` is False if the looks were too close together to show a standstill.
     """
 
     produced_per_s: float
@@ -34,15 +36,16 @@ class QueueRate(NamedTuple):
 
     @property
     def growth_per_s(self) -> float:
-        """How fast the group falls behind."""
+        """The growth of the backlog in messages a second; negative while the backlog shrinks."""
         return self.produced_per_s - self.consumed_per_s
 
 
 class Flow(NamedTuple):
-    """What goes into some queues and what comes out, and how many messages are behind.
+    """The input, output and backlog of some queues.
 
-    `is_on_its_way`: what is behind may as well be consumed, and only not be committed yet. Offsets
-    move in steps of seconds, so between two looks a group may seem to fall behind by all that came.
+    `is_on_its_way` is True if members may have consumed the whole backlog without committing it
+    yet. Members commit every few seconds, so between two looks a group may seem to fall behind by
+    its whole input.
     """
 
     produced_per_s: float
@@ -52,41 +55,41 @@ class Flow(NamedTuple):
 
     @property
     def growth_per_s(self) -> float:
-        """How fast the group falls behind."""
+        """The growth of the backlog in messages a second; negative while the backlog shrinks."""
         return self.produced_per_s - self.consumed_per_s
 
     @property
     def drain_s(self) -> float:
-        """After how many seconds nothing is behind at this pace; infinite while it grows."""
+        """The seconds until the backlog is consumed at this pace; infinite unless it shrinks."""
         return self.lag / -self.growth_per_s if self.growth_per_s < 0 else float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What every rule is given."""
+    """The argument of every rule."""
 
     snapshot: GroupSnapshot
     ownership: Ownership
-    # Empty if there was one look only.
+    # Empty after a single look.
     rates: Mapping[MessageQueue, QueueRate]
 
     @property
     def can_see_standstill(self) -> bool:
-        """Whether the looks were far enough apart to see that an offset stands still."""
+        """Whether the looks were far enough apart to show that an offset stands still."""
         return self.snapshot.interval_ms >= STILL_MS_MIN
 
     def stands_still(self, queue: MessageQueue) -> bool:
-        """Return whether a queue has messages and its offset did not move."""
+        """Return whether a queue has a backlog and its offset did not move between the looks."""
         rate = self.rates.get(queue)
         return rate is not None and rate.stood_still and self.lag([queue]) > 0
 
     def lag(self, queues: Iterable[MessageQueue]) -> int:
-        """Return how many messages are not consumed in these queues."""
+        """Return the number of unconsumed messages in these queues."""
         known = self.snapshot.progress()
         return sum(known[queue].lag for queue in queues if queue in known)
 
     def flow(self, queues: Iterable[MessageQueue]) -> Flow | None:
-        """Return what goes into these queues and what comes out; None where no rate is known."""
+        """Return the input and output of these queues; None if the rate of none is known."""
         rates = [(queue, self.rates[queue]) for queue in queues if queue in self.rates]
         if not rates:
             return None
@@ -103,7 +106,7 @@ class Case:
         )
 
     def describe_backlog(self, queues: Iterable[MessageQueue]) -> Phrase:
-        """Say how far behind these queues are, and what becomes of that."""
+        """Describe the backlog of these queues and its growth."""
         chosen = list(queues)
         lag = self.lag(chosen)
         messages = count_of(lag, "message")
@@ -132,11 +135,11 @@ class Case:
         )
 
     def describe_interval(self) -> Phrase:
-        """Say how long the looks were apart."""
+        """Write the time between the looks."""
         return Phrase("{n} s", n=f"{self.snapshot.interval_ms / 1000:.1f}")
 
     def describe_size(self, queues: int, members: int) -> Phrase:
-        """Say how large the group is, and by what it divides."""
+        """Write the group's numbers of queues and members, and its strategy."""
         return Phrase(
             "{queues}, {members}, strategy {name}",
             queues=count_of(queues, "queue"),
@@ -146,7 +149,7 @@ class Case:
 
 
 def describe_rates(pace: Flow | QueueRate) -> Phrase:
-    """Say what goes in and what comes out."""
+    """Write an input rate and an output rate."""
     return Phrase(
         "{produced} messages a second in, {consumed} out",
         produced=f"{pace.produced_per_s:,.1f}",
@@ -155,7 +158,7 @@ def describe_rates(pace: Flow | QueueRate) -> Phrase:
 
 
 def examine(snapshot: GroupSnapshot) -> Case:
-    """Compute what the rules share."""
+    """Compute the values that the rules share."""
     return Case(
         snapshot=snapshot,
         ownership=compute_ownership(snapshot),
@@ -164,7 +167,7 @@ def examine(snapshot: GroupSnapshot) -> Case:
 
 
 def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:
-    """Return how each queue moved between the looks; empty without two of them."""
+    """Return each queue's rates between the looks; empty unless there are two looks."""
     if snapshot.interval_ms < INTERVAL_MS_MIN:
         return {}
     seconds = snapshot.interval_ms / 1000
@@ -184,7 +187,7 @@ def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:
 
 
 def find_duplicates(sample: Sample) -> dict[str, tuple[Seat, ...]]:
-    """Return the ids that a broker lists more than once, with their connections there."""
+    """Return the client ids that some broker lists more than once, with their connections there."""
     found: dict[str, tuple[Seat, ...]] = {}
     for broker in sample.brokers:
         counts = Counter(broker.cid_all or ())
@@ -199,5 +202,5 @@ def find_duplicates(sample: Sample) -> dict[str, tuple[Seat, ...]]:
 
 
 def member_ids(broker: BrokerView) -> frozenset[str]:
-    """Return the distinct ids that a broker lists."""
+    """Return the distinct client ids that a broker lists."""
     return frozenset(broker.cid_all or ()) | {seat.client_id for seat in broker.seats}

@@ -1,6 +1,6 @@
-"""Why a queue has the owner it has, in words: the strategy's arithmetic with the group's numbers.
+"""Explains a queue's owner: the strategy's arithmetic in words, with the group's numbers.
 
-Pure. The words follow what a member does: sort the queues, sort the ids, find its place, compute.
+Pure. The steps are those of a member: sort the queues, sort the ids, find its own place, compute.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from sparrowmq.strategies.consistent_hash import VIRTUAL_NODE_COUNT_DEFAULT, md5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a queue has its owner.
+    """The reason for a queue's owner, by one list of members.
 
     Args:
         queue: the queue.
-        broker_names: whose list of members this follows from.
-        cid_all: that list as members sort it, duplicates kept.
-        queues: the topic's queues as members sort them.
-        owners: who takes it; a client id twice if two processes carry it.
-        steps: the reasoning, one sentence each.
+        broker_names: the brokers that give out this list.
+        cid_all: the list in the members' order, duplicates kept.
+        queues: the topic's queues in the members' order.
+        owners: the client ids that take the queue; an id twice if two processes carry it.
+        steps: the reasoning, one sentence a step.
     """
 
     queue: MessageQueue
@@ -44,9 +44,10 @@ class Explanation:
 
 
 def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
-    """Explain a queue's owner, once for each different list that brokers give out.
+    """Explain a queue's owner, once for each different member list that brokers give out.
 
-    Raises: UsageError if the group does not divide this queue, or by rules nobody can see.
+    Raises: UsageError if the group does not divide this queue, or if its strategy depends on
+        settings that members do not report.
     """
     topic = snapshot.find_topic(queue.topic)
     if topic is None or queue not in topic.subscribe_queues:
@@ -95,9 +96,11 @@ def find_queue(snapshot: GroupSnapshot, text: str, *, topic: str | None = None) 
     """Return the queue that `BROKER:ID` names.
 
     Args:
-        topic: its topic; None if the group has only one besides its retry topic.
+        text: the queue, such as `broker-a:3`.
+        topic: the queue's topic; None if the group has only one besides its retry topic.
 
-    Raises: UsageError.
+    Raises: UsageError if the text is no such name, the topic is missing, or the group does not
+        divide the queue.
     """
     broker_name, colon, number = text.rpartition(":")
     if not colon or not broker_name or not (number.isascii() and number.isdigit()):

@@ -1,4 +1,4 @@
-"""What the doctor says. Pure."""
+"""The doctor's findings and the texts in them. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sparrowmq.model.queue import queue_order
 
 
 class Phrase(str):
-    """English that remembers its template and values, so that a page can say it in Chinese.
+    """An English text that keeps its template and values, so that a page can translate it.
 
-    It is a text, so that everybody who wants English needs to know nothing of this.
+    A phrase is a `str`: callers that want English use it as any other text.
 
     Args:
-        template: as `str.format` takes it.
-        values: texts by name, which may be phrases too; a tuple of them is written with `; `.
+        template: a format string of `str.format`.
+        values: texts by name, which may be phrases; a tuple of texts is joined by `; `.
     """
 
     __slots__ = ("template", "values")
@@ -27,7 +27,7 @@ class Phrase(str):
     values: dict[str, str | tuple[str, ...]]
 
     def __new__(cls, template: str, /, **values: str | tuple[str, ...]) -> Self:
-        """Write the English."""
+        """Format the English text."""
         english = {k: v if isinstance(v, str) else "; ".join(v) for k, v in values.items()}
         phrase = super().__new__(cls, template.format(**english))
         phrase.template, phrase.values = template, values
@@ -35,7 +35,7 @@ class Phrase(str):
 
 
 def encode_phrase(text: str | tuple[str, ...]) -> Any:
-    """Return a text as JSON takes it; of a phrase its template and values."""
+    """Return a text as a JSON value; a phrase becomes an object of its template and values."""
     if isinstance(text, tuple):
         return [encode_phrase(each) for each in text]
     if not isinstance(text, Phrase):
@@ -45,7 +45,7 @@ def encode_phrase(text: str | tuple[str, ...]) -> Any:
 
 
 def decode_phrase(found: Any) -> Any:
-    """Return the text, or the tuple of texts, that `encode_phrase` was given."""
+    """Return the text, or tuple of texts, that `encode_phrase` encoded."""
     if isinstance(found, list):
         return tuple(decode_phrase(each) for each in found)
     if not isinstance(found, dict):
@@ -55,7 +55,7 @@ def decode_phrase(found: Any) -> Any:
 
 
 class Severity(IntEnum):
-    """How bad it is; the greater, the worse."""
+    """The severity of a finding; a greater value is worse."""
 
     INFO = 1
     WARN = 2
@@ -64,17 +64,17 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong, or worth knowing.
+    """One fault of a group, or one fact that its operator should know.
 
     Args:
-        rule: `R01` ... as in `docs/howto/messages-pile-up.md`.
-        severity: ERROR if messages are not consumed, or consumed twice, now.
-        title: one line.
-        evidence: what was seen: ids, addresses, queues, offsets.
-        consequence: what it does to the messages.
-        remedy: what to change.
-        unowned: queues that nobody consumes because of it.
-        double: queues that more than one member consumes because of it.
+        rule: the rule's name, such as `R01`; `docs/howto/messages-pile-up.md` lists the rules.
+        severity: ERROR if messages are now consumed twice or not at all.
+        title: the finding in one line.
+        evidence: the facts seen: ids, addresses, queues, offsets.
+        consequence: the effect on the messages.
+        remedy: the change to make.
+        unowned: the queues that nobody consumes because of the fault.
+        double: the queues that more than one member consumes because of the fault.
         members: the client ids concerned.
     """
 
@@ -104,7 +104,7 @@ def describe_queues(queues: Iterable[MessageQueue]) -> Phrase:
 
 
 def describe_runs(numbers: Sequence[int]) -> str:
-    """Write ascending numbers, runs of three and more as `first-last`."""
+    """Write ascending numbers; a run of three or more becomes `first-last`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -122,7 +122,7 @@ def count_of(count: int, noun: str) -> Phrase:
 
 
 def describe_age(seconds: float) -> Phrase:
-    """Write a duration: `12 s`, `5 min`, `3.2 h`, `4.0 days`."""
+    """Write a number of seconds: `12 s`, `5 min`, `3.2 h`, `4.0 days`."""
     if seconds < 120:
         return Phrase("{n} s", n=f"{max(0.0, seconds):.0f}")
     if seconds < 7_200:
@@ -133,7 +133,7 @@ def describe_age(seconds: float) -> Phrase:
 
 
 def describe_time(milliseconds: float) -> Phrase:
-    """Write how long something takes: `35 ms`, `2.4 s`."""
+    """Write a number of milliseconds: `35 ms`, `2.4 s`."""
     if milliseconds < 1_000:
         return Phrase("{n} ms", n=f"{milliseconds:.0f}")
     return Phrase("{n} s", n=f"{milliseconds / 1000:.1f}")

@@ -1,6 +1,6 @@
-"""Q06, Q07, Q08, Q10, Q12: how messages flow, when every queue has its owner. Pure.
+"""Q06, Q07, Q08, Q10, Q12: faults of consumption while every queue has its owner. Pure.
 
-The rebalance is not to blame for these; they are what stands behind most backlogs.
+The rebalance does not cause these faults; they cause most backlogs.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.doctor.snapshot import TopicPace
 from sparrowmq.model import MessageQueue
 
-# A member this little behind is not behind: messages are on their way.
+# A member with fewer messages does not count as behind: messages are always under way.
 BEHIND_MIN = 100
-# Nor is one that would be done with it this soon.
+# A member that consumes its backlog in this time does not count as behind either.
 BEHIND_S_MIN = 10
-# A backlog that takes longer to work off is worth a warning though it shrinks.
+# A backlog that takes longer to consume earns a warning although it shrinks.
 DRAIN_S_MAX = 3_600
-# Where a listener takes longer for a message, it is what limits the group.
+# A listener that takes longer for a message limits its group.
 LISTENER_MS_MAX = 1_000
 
 
 def find_standstill(case: Case) -> list[Finding]:
-    """Q06: members are there, messages are there, and no offset of the group moves."""
+    """Q06: the group has members and messages, and none of its offsets moves."""
     queues = _owned_backlog(case)
     moves = any(rate.consumed_per_s for rate in case.rates.values())
     if not queues or moves or not all(case.stands_still(queue) for queue in queues):
@@ -41,7 +41,7 @@ def find_standstill(case: Case) -> list[Finding]:
     owners = sorted({s.client_id for queue in queues for s in case.ownership.owners[queue]})
     silent = {report.client_id for report in case.snapshot.reports if report.is_silent}
     if silent.issuperset(owners):
-        # None of them answers: R28 says so of each.
+        # R28 reports each member that does not answer.
         return []
     return [
         Finding(
@@ -69,7 +69,7 @@ def find_standstill(case: Case) -> list[Finding]:
 
 
 def find_slow_members(case: Case) -> list[Finding]:
-    """Q07: members work, and messages come faster; or a backlog is being worked off."""
+    """Q07: members consume more slowly than messages arrive, or still have a backlog."""
     paces = {client_id: _pace(case, mine) for client_id, mine in user_loads(case).items()}
     behind = {c: pace for c, pace in paces.items() if pace is not None and _is_behind(pace)}
     if not behind or case.snapshot.is_broadcasting:
@@ -115,7 +115,7 @@ def find_slow_members(case: Case) -> list[Finding]:
 
 
 def find_offsets_gone_back(case: Case) -> list[Finding]:
-    """Q08: an offset is lower than it was a moment ago."""
+    """Q08: a committed offset is lower than at the first look."""
     before = {
         progress.queue: progress.committed_offset or 0 for progress in case.snapshot.first.progress
     }
@@ -153,7 +153,7 @@ def find_offsets_gone_back(case: Case) -> list[Finding]:
 
 
 def _owned_backlog(case: Case) -> list[MessageQueue]:
-    """Return the queues of the group's topics that have an owner and messages."""
+    """Return the queues of the group's topics that have an owner and a backlog."""
     if case.snapshot.is_broadcasting:
         return []
     topics = {topic.topic for topic in case.snapshot.user_topics}
@@ -182,7 +182,7 @@ def _describe_hands(case: Case, client_id: str) -> Phrase:
 
 
 def _pace(case: Case, queues: Iterable[MessageQueue]) -> Flow | None:
-    """Return the flow of queues without those that stand still."""
+    """Return the flow of the queues that do not stand still."""
     return case.flow(q for q in queues if not case.stands_still(q))
 
 
@@ -228,7 +228,7 @@ def _pace_remedy(case: Case, behind: list[str], *, are_all: bool) -> str:
 
 
 def find_slow_growth(case: Case) -> list[Finding]:
-    """Q10: the group falls behind, however slowly, and by more than what waits to be committed."""
+    """Q10: the group falls behind slowly, by more than commits could still cover."""
     if case.snapshot.is_broadcasting or find_slow_members(case):
         return []
     flow = _pace(case, _owned_backlog(case))
@@ -262,7 +262,7 @@ def find_slow_growth(case: Case) -> list[Finding]:
 
 
 def find_slow_listeners(case: Case) -> list[Finding]:
-    """Q12: a member's listener takes long for a message, and its queues are behind."""
+    """Q12: a member's listener takes long for a message, and its queues have a backlog."""
     findings = []
     for client_id, queues in user_loads(case).items():
         report = case.snapshot.find_report(client_id)

@@ -1,7 +1,8 @@
-"""R01, R02, R04: two processes, one client id. Pure.
+"""R01, R02, R04: two processes with one client id. Pure.
 
-Members key their share by their id, brokers key members by connection. So an id in use twice is
-listed twice: both processes take the share of its first place, and nobody takes the second's.
+A member finds its share by its client id; a broker lists members by connection. So a broker lists
+the id of two processes twice. Both processes take the share of its first place in the list, and
+nobody takes the share of the second place.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sparrowmq.doctor.snapshot import Seat
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 
-# The network that container engines take their bridges' addresses from.
+# Container engines give their bridges addresses of this network.
 _BRIDGES = ipaddress.ip_network("172.16.0.0/12")
 
 _REMEDY = (
@@ -33,7 +34,7 @@ _REMEDY = (
 
 
 def find_duplicate_id_across_hosts(case: Case) -> list[Finding]:
-    """R01: containers or hosts that register under the same address and process id."""
+    """R01: processes of several containers or hosts that register the same client id."""
     found = {
         client_id: seats
         for client_id, seats in find_duplicates(case.snapshot.last).items()
@@ -43,7 +44,7 @@ def find_duplicate_id_across_hosts(case: Case) -> list[Finding]:
 
 
 def find_duplicate_id_on_host(case: Case) -> list[Finding]:
-    """R02: two processes of one host, or two consumers of one process, with one instance name."""
+    """R02: two processes of one host, or two consumers of one process, share an instance name."""
     found = {
         client_id: seats
         for client_id, seats in find_duplicates(case.snapshot.last).items()
@@ -53,7 +54,7 @@ def find_duplicate_id_on_host(case: Case) -> list[Finding]:
 
 
 def find_duplicated_retries(case: Case) -> list[Finding]:
-    """R04: what two processes of one id both fail to consume is sent back by both."""
+    """R04: two processes with one id both send back a message that both failed to consume."""
     duplicates = find_duplicates(case.snapshot.last)
     retry = retry_topic(case.snapshot.group)
     known = case.snapshot.progress()
@@ -163,7 +164,7 @@ def _consequence(
 def _effects(
     case: Case, found: dict[str, tuple[Seat, ...]]
 ) -> tuple[tuple[MessageQueue, ...], tuple[MessageQueue, ...]]:
-    """Return the queues that go unread and those read twice because of these ids."""
+    """Return the queues that nobody reads, and those read twice, because of these ids."""
     strategy = find_strategy(case.snapshot)
     unowned: dict[MessageQueue, None] = {}
     double: dict[MessageQueue, None] = {}
@@ -188,7 +189,7 @@ def _effects(
 
 
 def _with_distinct_ids(cid_all: list[str], duplicates: frozenset[str]) -> list[str]:
-    """Return the list with an id of its own at every further place of these ids."""
+    """Return the list with a distinct id at every place after the first of each duplicate."""
     seen: dict[str, int] = {}
     apart = []
     for client_id in cid_all:

@@ -1,4 +1,4 @@
-"""R15, R16, R17, R30, Q11: unequal shares, backlogs, input; queues that stand still. Pure."""
+"""R15, R16, R17, R30, Q11: unequal shares, backlogs and input; queues that stand still. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
 
-# A queue's backlog is out of line from here on, and this many times that of the others' mean.
+# A queue's backlog is out of line if it has this many messages and is this many times the mean
+# backlog of the topic's other queues.
 HOT_LAG_MIN = 1_000
 HOT_LAG_RATIO = 4
-# A queue gets most of its topic's messages where it gets this many times the others' mean, and
-# where so many came between the looks that this is no chance.
+# A queue gets most of its topic's messages if it gets this many times the mean of the others, and
+# at least this many messages between the looks; fewer might be chance.
 HOT_INPUT_RATIO = 4
 HOT_INPUT_MIN = 40
 _NEARBY = "MACHINE_ROOM_NEARBY"
 
 
 def find_topic_tilt(case: Case) -> list[Finding]:
-    """R15: each topic is divided evenly, yet the first ids get the extra queue of every one."""
+    """R15: each topic is divided evenly, but the first ids get the extra queues of every topic."""
     loads = {c: len(queues) for c, queues in user_loads(case).items()}
     if len(loads) < 2 or len(case.snapshot.user_topics) < 2 or case.snapshot.is_broadcasting:
         return []
@@ -70,7 +71,7 @@ def _is_even_per_topic(case: Case) -> bool:
 
 
 def find_room_tilt(case: Case) -> list[Finding]:
-    """R16: queues of rooms without a member go to the first ids of all, room after room."""
+    """R16: the first ids get the extra queues of every machine room without a member."""
     strategy = find_strategy(case.snapshot)
     if strategy is None or not case.snapshot.strategy.startswith(_NEARBY):
         return []
@@ -102,7 +103,7 @@ def find_room_tilt(case: Case) -> list[Finding]:
 
 
 def find_lag_tilt(case: Case) -> list[Finding]:
-    """R17: one queue's backlog is far above the others', though its owner works."""
+    """R17: a queue's backlog is far above that of the others although its owner consumes."""
     findings = []
     for topic in case.snapshot.user_topics:
         known = case.snapshot.progress()
@@ -173,7 +174,7 @@ def find_crowded_queues(case: Case) -> list[MessageQueue]:
 
 
 def find_uneven_input(case: Case) -> list[Finding]:
-    """Q11: producers put most messages into few queues, which few members consume."""
+    """Q11: producers send most messages to few queues, which few members consume."""
     crowded = find_crowded_queues(case)
     findings = []
     for topic in case.snapshot.user_topics:
@@ -227,7 +228,7 @@ def find_uneven_input(case: Case) -> list[Finding]:
 
 
 def find_stuck_queues(case: Case) -> list[Finding]:
-    """R30: an offset stands still while others of the group move: one message blocks a queue."""
+    """R30: one message blocks a queue: its offset stands still while other offsets move."""
     if case.snapshot.is_broadcasting:
         return []
     moving = {queue for queue, rate in case.rates.items() if rate.consumed_per_s > 0}
@@ -237,7 +238,7 @@ def find_stuck_queues(case: Case) -> list[Finding]:
         if not seats or not case.stands_still(queue):
             continue
         siblings = {q for seat in seats for q in loads.get(seat.client_id, ()) if q != queue}
-        # A member none of whose queues move is another finding: R28, or Q06 if nobody's do.
+        # R28 reports a member none of whose queues moves, Q06 a group none of whose queues moves.
         if siblings & moving:
             findings.append(_stuck_finding(case, queue, sorted({s.client_id for s in seats})))
     return findings

@@ -1,7 +1,7 @@
-"""R03, R08, R09, R14, R19, R28, R33, Q09: who is in the group, as each broker sees it. Pure.
+"""R03, R08, R09, R14, R19, R28, R33, Q09: the group's members, as each broker lists them. Pure.
 
 A member asks one broker of the topic, picked at random, for the list of members. So every broker
-must list every member; where one does not, shares are computed from different lists.
+must list every member; otherwise members compute their shares from different lists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEARTBEAT_REMEDY = (
 
 
 def find_broker_without_members(case: Case) -> list[Finding]:
-    """R08: a broker that lists nobody, as after a restart that members did not notice."""
+    """R08: a broker lists no member, as after a restart that members did not notice."""
     everybody = _everybody(case)
     findings = []
     for broker in serving_brokers(case):
@@ -59,7 +59,7 @@ def find_broker_without_members(case: Case) -> list[Finding]:
 
 
 def find_member_missing_at_broker(case: Case) -> list[Finding]:
-    """R09: a member that some brokers list and others do not."""
+    """R09: some brokers list a member, and others do not."""
     everybody = _everybody(case)
     findings = []
     for broker in serving_brokers(case):
@@ -100,7 +100,7 @@ def find_member_missing_at_broker(case: Case) -> list[Finding]:
 
 
 def find_idle_members(case: Case) -> list[Finding]:
-    """R14: more consumers than queues; the last ids in order get nothing."""
+    """R14: the group has more members than queues, and the last ids get none."""
     if case.snapshot.is_broadcasting:
         return []
     loads = user_loads(case)
@@ -134,7 +134,7 @@ def find_idle_members(case: Case) -> list[Finding]:
 
 
 def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
-    """Q09: a strategy that only SparrowMQ has, in a group with other members."""
+    """Q09: a group with members of other clients uses a strategy that only SparrowMQ has."""
     reported = {report.strategy for report in case.snapshot.reports} | {case.snapshot.strategy}
     own = sorted(reported & SPARROW_STRATEGIES.keys())
     others = [seat for seat in case.ownership.seats if not is_marked(seat.version)]
@@ -171,7 +171,7 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
 
 
 def find_changing_members(case: Case) -> list[Finding]:
-    """R19: members came or went between the looks, so owners are changing now."""
+    """R19: members joined or left between the looks, so owners are changing now."""
     then = {b.broker_name: member_ids(b) for b in case.snapshot.first.brokers}
     came: set[str] = set()
     went: set[str] = set()
@@ -203,7 +203,7 @@ def find_changing_members(case: Case) -> list[Finding]:
 
 
 def find_ghosts(case: Case) -> list[Finding]:
-    """R28: a member that is listed and does nothing: frozen, half-open, or abandoned."""
+    """R28: brokers list a member that consumes nothing: frozen, half-open or abandoned."""
     findings = []
     for client_id, queues in user_loads(case).items():
         mine = [queue for queue in queues if case.ownership.owners[queue]]
@@ -246,7 +246,7 @@ def find_ghosts(case: Case) -> list[Finding]:
 
 
 def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
-    """R03: a topic of one name server's cluster, and its members at the other's."""
+    """R03: a topic is in one name server's cluster, and its members are in another's."""
     findings = []
     for topic in _topics_elsewhere(case):
         subscribing = sorted(
@@ -295,7 +295,7 @@ def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
 
 
 def _topics_elsewhere(case: Case) -> list[TopicSnapshot]:
-    """Return the topics that only name servers of a cluster other than the members' know."""
+    """Return the topics that are known only to name servers of a cluster without the members."""
     here = {broker.broker_name for broker in case.snapshot.last.brokers}
     return [
         topic
@@ -316,7 +316,7 @@ def _names(brokers: Iterable[BrokerView]) -> str:
 
 
 def find_mixed_clusters(case: Case) -> list[Finding]:
-    """R33: one topic in two clusters, or name servers that disagree about it."""
+    """R33: one topic is in two clusters, or name servers disagree about a topic."""
     findings = []
     for topic in case.snapshot.topics:
         clusters = sorted({at.cluster for at in topic.queues if at.cluster})
@@ -345,7 +345,7 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                     remedy="give every cluster its own name servers",
                 )
             )
-        # Of one that is wholly elsewhere, R03 says more.
+        # R03 says more about a topic that is wholly in another cluster.
         is_elsewhere = topic in _topics_elsewhere(case)
         if len({names for _, names in topic.broker_names_by_server}) > 1 and not is_elsewhere:
             findings.append(
@@ -368,7 +368,7 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
 
 
 def user_loads(case: Case) -> dict[str, list[MessageQueue]]:
-    """Return each member's queues without those of the retry topic, in id order."""
+    """Return each member's queues, without those of the retry topic, by client id in id order."""
     topics = {topic.topic for topic in case.snapshot.user_topics}
     loads: dict[str, list[MessageQueue]] = {
         seat.client_id: [] for seat in case.ownership.seats if topics

@@ -1,6 +1,6 @@
-"""R18, R26, R27: what joining costs a group, and members that cannot stay connected. Pure.
+"""R18, R26, R27: the cost of a join, and members that cannot stay connected. Pure.
 
-None of these leaves a queue unread by itself; they are why a group is never at rest.
+None of these faults leaves a queue unread by itself; they keep a group from coming to rest.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sparrowmq.doctor.ownership import allocate_all, find_strategy
 from sparrowmq.doctor.snapshot import BrokerView, Seat
 from sparrowmq.model import MessageQueue
 
-# So large a share of the queues that stay with members who stay is "nearly all".
+# From this share of moved queues on, a join is worth a finding.
 CHURN_SHARE_MIN = 0.6
-# Groups that are smaller lose little, and larger ones take long to compute.
+# Smaller groups lose little by a move; the moves of larger groups take long to compute.
 CHURN_QUEUES_MIN, CHURN_QUEUES_MAX = 8, 1_024
 CHURN_MEMBERS_MAX = 64
 # A member that needs longer than this to register at every broker starts slowly.
@@ -25,7 +25,7 @@ SLOW_START_MS = 3_000
 
 
 def find_churn(case: Case) -> list[Finding]:
-    """R18: one more member moves nearly all queues, as the strategy divides."""
+    """R18: under the group's strategy, one more member moves most queues."""
     snapshot = case.snapshot
     strategy = find_strategy(snapshot)
     cids = list(dict.fromkeys(seat.client_id for seat in case.ownership.seats))
@@ -41,7 +41,7 @@ def find_churn(case: Case) -> list[Finding]:
         return {queue: owners for part in parts for queue, owners in part.items()}
 
     before = divide(cids)
-    # Where the newcomer's id sorts is chance: before all others, in the middle, after them.
+    # Chance decides the place of the new member's id: before all others, in the middle, or last.
     places = {0, len(cids) // 2, len(cids)}
     moved: list[int] = []
     for place in sorted(places):
@@ -82,7 +82,7 @@ def find_churn(case: Case) -> list[Finding]:
 
 
 def find_reconnects(case: Case) -> list[Finding]:
-    """R26: members whose connections are others than a moment ago, with the ids they had."""
+    """R26: members have the same client ids as at the first look, but new connections."""
     then = {broker.broker_name: _addresses(broker) for broker in case.snapshot.first.brokers}
     evidence: list[Phrase] = []
     members: list[str] = []
@@ -128,7 +128,7 @@ def find_reconnects(case: Case) -> list[Finding]:
 
 
 def _addresses(broker: BrokerView) -> dict[str, str]:
-    """Return the address of each member that has one connection here, where it is known."""
+    """Return the known address of each member that has exactly one connection to a broker."""
     seats: dict[str, list[Seat]] = {}
     for seat in broker.seats:
         seats.setdefault(seat.client_id, []).append(seat)
@@ -140,7 +140,7 @@ def _addresses(broker: BrokerView) -> dict[str, str]:
 
 
 def find_slow_start(case: Case) -> list[Finding]:
-    """R27: so many brokers, or so slow ones, that a first round of heartbeats takes long."""
+    """R27: a first round of heartbeats takes long because brokers are many or slow."""
     others = [seat for seat in case.ownership.seats if not is_marked(seat.version)]
     brokers = [broker for broker in serving_brokers(case) if broker.answer_ms is not None]
     total_ms = sum(broker.answer_ms or 0 for broker in brokers)

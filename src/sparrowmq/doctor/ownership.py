@@ -1,8 +1,8 @@
-"""Who owns which queue: the group's strategy run over what brokers list. Pure.
+"""Computes each queue's owner: the group's strategy, applied to the lists of its brokers. Pure.
 
-Members compute their shares themselves, each from the list of one broker that it picks at random.
-So ownership is certain only where all brokers' lists give the same; else a queue is *disputed*:
-which member takes it, none or two included, is up to which broker each of them happened to ask.
+Each member computes its own share from the list of one broker, which it picks at random. So the
+owner of a queue is certain only if the lists of all brokers give the same owner. Otherwise the
+queue is *disputed*: depending on the brokers that members asked, one member, two or none take it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """Who owns each queue of the group's topics.
+    """The owners of each queue of the group's topics.
 
     Args:
-        seats: every connection known, in the order members sort their ids.
-        owners: by queue; by the list of the broker that knows most members.
-        shares: the client id that a queue falls to, whether it takes it or not; empty where
-            nothing can be computed.
-        disputed: queues for which brokers' lists give different owners.
+        seats: every known connection, in the members' order of client ids.
+        owners: the connections that consume each queue, by the list of the broker that lists most
+            members.
+        shares: the client ids whose share contains each queue, whether they take it or not; empty
+            where nothing can be computed.
+        disputed: the queues for which brokers' lists give different owners.
     """
 
     seats: tuple[Seat, ...] = ()
@@ -59,7 +60,7 @@ class Ownership:
 
 
 def find_strategy(snapshot: GroupSnapshot) -> AllocateMessageQueueStrategy | None:
-    """Return the strategy to compute with; None if its name says too little (CONFIG ...)."""
+    """Return the group's strategy; None if it needs settings that its name lacks (CONFIG ...)."""
     try:
         return strategy_from(snapshot.strategy)
     except ConfigError:
@@ -67,7 +68,7 @@ def find_strategy(snapshot: GroupSnapshot) -> AllocateMessageQueueStrategy | Non
 
 
 def sorted_ids(broker: BrokerView) -> list[str]:
-    """Return the client ids a broker lists as members sort them, duplicates kept."""
+    """Return the client ids that a broker lists, in the members' order, duplicates kept."""
     listed = broker.cid_all
     if listed is None:
         listed = tuple(seat.client_id for seat in broker.seats)
@@ -75,7 +76,7 @@ def sorted_ids(broker: BrokerView) -> list[str]:
 
 
 def seats_of(broker: BrokerView) -> list[Seat]:
-    """Return the connections a broker lists, in id order; those it gives no address for too."""
+    """Return the connections that a broker lists, in id order, also those without an address."""
     waiting: dict[str, list[Seat]] = {}
     for seat in sorted(broker.seats, key=lambda seat: seat.address):
         waiting.setdefault(seat.client_id, []).append(seat)
@@ -94,8 +95,8 @@ def allocate_all(
 ) -> dict[MessageQueue, tuple[str, ...]]:
     """Run a strategy for every distinct id of a list; return the ids that take each queue.
 
-    An id that is listed twice is named once here, though two processes take its queues.
-    A strategy that fails gives nothing to that member, as in a member.
+    An id that is listed twice appears once, although two processes take its queues. Where the
+    strategy fails for a member, the member gets nothing, as in a real member.
     """
     queues = topic.subscribe_queues
     owners: dict[MessageQueue, list[str]] = {queue: [] for queue in queues}
@@ -121,7 +122,7 @@ def _share(
 ) -> Sequence[MessageQueue] | None:
     if not is_group_strategy(strategy):
         return strategy.allocate(snapshot.group, client_id, queues, cid_all)
-    # It sees all topics of the group at once, as in a member.
+    # A group strategy sees all topics of the group at once, as in a real member.
     views = [
         group_strategy.TopicView(topic.topic, topic.subscribe_queues, cid_all)
         for topic in snapshot.topics
@@ -131,7 +132,7 @@ def _share(
 
 
 def holders_of(snapshot: GroupSnapshot) -> Owners:
-    """Return the owners of each queue, as the members report them."""
+    """Return the owner of each queue, as members report them."""
     return owners_claimed(
         Claim(report.client_id, held.queue, held.is_locked, held.is_dropped)
         for report in snapshot.reports
@@ -140,7 +141,7 @@ def holders_of(snapshot: GroupSnapshot) -> Owners:
 
 
 def views_of(snapshot: GroupSnapshot, topic: TopicSnapshot) -> Iterator[BrokerView]:
-    """Yield the brokers that members may ask for the list: those of the topic that answered."""
+    """Yield the brokers of a topic that list members; members may ask each of them."""
     names = {at.broker_name for at in topic.queues}
     for broker in snapshot.last.brokers:
         if broker.broker_name in names and (broker.cid_all is not None or broker.seats):
@@ -148,7 +149,7 @@ def views_of(snapshot: GroupSnapshot, topic: TopicSnapshot) -> Iterator[BrokerVi
 
 
 def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
-    """Compute who owns each queue now.
+    """Compute the owners of each queue.
 
     A member that reports its subscriptions takes no queue of any other topic.
     """
@@ -178,7 +179,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
 
 def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicSnapshot) -> bool:
     report = snapshot.find_report(seat.client_id)
-    # One that holds queues and reports no subscription is of a client that never reports them.
+    # A member that holds queues without any subscription runs a client that never reports them.
     if report is None or (report.held and not report.subscriptions):
         return True
     # Every clustering member has the retry topic, whether it reports it or not.
@@ -188,7 +189,7 @@ def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicSnapshot) -> bool:
 def _reported_owners(
     snapshot: GroupSnapshot, queue: MessageQueue, seats: tuple[Seat, ...]
 ) -> tuple[Seat, ...]:
-    """Return who says that it has the queue, where nothing can be computed."""
+    """Return the members that report holding the queue, for strategies that cannot be computed."""
     holders = {
         report.client_id
         for report in snapshot.reports
@@ -198,10 +199,10 @@ def _reported_owners(
 
 
 def _all_seats(snapshot: GroupSnapshot) -> tuple[Seat, ...]:
-    """Return every connection that some broker lists, once for each process as far as known.
+    """Return one connection for each known process of the group.
 
-    A member has one connection to each broker, from another port each: of an id, the broker that
-    lists it most often says how many processes there are.
+    A member has one connection to each broker, each from another port. So the broker that lists a
+    client id most often gives the number of its processes.
     """
     best: dict[str, list[Seat]] = {}
     for broker in snapshot.last.brokers:

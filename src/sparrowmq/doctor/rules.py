@@ -1,8 +1,8 @@
-"""The doctor: every rule in order over one snapshot. Pure.
+"""The doctor: runs every rule over one snapshot. Pure.
 
-Numbers R are those of RocketMQ users' complaints; what happens within a client and leaves no trace
-outside is left out: R20, R29, R31. R23 and R24 look as R22 does. Numbers Q are what every operator
-meets.
+The rules R come from complaints of RocketMQ's users. R20, R29 and R31 are missing because those
+faults leave no trace outside the client; R23 and R24 look like R22. The rules Q cover faults that
+every operator meets.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 
 
 def diagnose(snapshot: GroupSnapshot) -> list[Finding]:
-    """Return what is wrong with a group: the worst first, then what explains most backlog."""
+    """Return a group's findings: by severity, then by the backlog that they explain."""
     case = examine(snapshot)
     found = [finding for rule in RULES.values() for finding in rule(case)]
     return sorted(found, key=lambda f: (-f.severity, -case.lag({*f.unowned, *f.double})))

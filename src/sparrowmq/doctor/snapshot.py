@@ -1,8 +1,8 @@
-"""What can be seen of a consumer group from outside, as one value. Pure.
+"""A consumer group seen from outside, as one value. Pure.
 
-Everything here comes from requests that every RocketMQ broker answers; what nobody reported is
-None or empty, and rules must live with that. Two samples some seconds apart give rates; one gives
-none.
+All fields come from requests that every RocketMQ broker answers. A field that nobody reported is
+None or empty, and rules must allow for this. Two samples some seconds apart give rates; one sample
+gives none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BROADCASTING = "BROADCASTING"
 
 
 class Seat(NamedTuple):
-    """One connection of a member. `address` is "" where a broker listed only the id."""
+    """One connection of a member; `address` is "" if the broker listed only the client id."""
 
     client_id: str
     address: str
@@ -31,7 +31,7 @@ class Seat(NamedTuple):
 
 
 class SubscriptionView(NamedTuple):
-    """What a group, or one member, wants of a topic."""
+    """The subscription of a group, or of one member, to a topic."""
 
     topic: str
     expression: str
@@ -41,18 +41,18 @@ class SubscriptionView(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
-    """What one broker says of the group.
+    """One broker's report of the group.
 
     Args:
-        broker_name: its name.
-        cluster: the cluster that it says it belongs to.
-        address: where it was asked.
-        cid_all: the client ids it lists, duplicates kept; None if it did not answer.
-        seats: who is connected.
-        subscriptions: the group's, as the last heartbeat left them here.
-        consume_type, message_model, consume_from_where: by RocketMQ's names, "" if unknown.
-        failure: why something is missing, "" if nothing is.
-        answer_ms: how long it took to answer with the ids; None if it did not, or nobody measured.
+        broker_name: the broker's name.
+        cluster: the cluster that the broker names as its own.
+        address: the address at which the broker was asked.
+        cid_all: the client ids that the broker lists, duplicates kept; None without an answer.
+        seats: the connected members.
+        subscriptions: the group's subscriptions by the last heartbeat that this broker received.
+        consume_type, message_model, consume_from_where: RocketMQ's names; "" if unknown.
+        failure: the reason why a field is missing; "" if none is.
+        answer_ms: the time of the answer with the client ids; None without one, or unmeasured.
     """
 
     broker_name: str
@@ -69,10 +69,10 @@ class BrokerView:
 
 
 class QueueProgress(NamedTuple):
-    """How far the group is in one queue.
+    """The group's progress in one queue.
 
-    `committed_offset` None or 0 may mean that nothing was ever committed: brokers say 0 for both.
-    `last_timestamp_ms` is when the last message consumed was stored; 0 is unknown.
+    A `committed_offset` of None or 0 may mean that nothing was ever committed: brokers report 0 in
+    both cases. `last_timestamp_ms` is the store time of the last consumed message; 0 is unknown.
     """
 
     queue: MessageQueue
@@ -82,13 +82,13 @@ class QueueProgress(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How many messages are not consumed yet."""
+        """The number of unconsumed messages."""
         return max(0, self.max_offset - (self.committed_offset or 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look at all brokers."""
+    """One look at all brokers; `at_ms` is monotonic, `timestamp_ms` is wall-clock time."""
 
     at_ms: int
     timestamp_ms: int
@@ -109,13 +109,14 @@ class TopicQueues(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSnapshot:
-    """A topic as name servers know it.
+    """A topic by the routes of the name servers.
 
     Args:
-        topic: its name.
-        queues: by broker; empty if no name server knows the topic.
-        surplus_offsets: how many messages are in each queue that takes messages and is not read.
-        broker_names_by_server: which brokers each name server names, if several were asked.
+        topic: the topic's name.
+        queues: the topic's queues by broker; empty if no name server knows the topic.
+        surplus_offsets: the number of messages in each queue that accepts messages but cannot be
+            read.
+        broker_names_by_server: the topic's brokers by each name server, if several were asked.
     """
 
     topic: str
@@ -125,7 +126,7 @@ class TopicSnapshot:
 
     @property
     def subscribe_queues(self) -> list[MessageQueue]:
-        """The queues that members divide, in the order that every member sorts them."""
+        """The queues that members divide, in the members' order."""
         found = [
             MessageQueue(self.topic, at.broker_name, queue_id)
             for at in self.queues
@@ -136,9 +137,9 @@ class TopicSnapshot:
 
 
 class HeldQueue(NamedTuple):
-    """A queue that a member says it has.
+    """A queue that a member reports holding.
 
-    `commit_offset` is what it has consumed up to, whether the broker knows it yet or not.
+    `commit_offset` is the offset up to which the member has consumed, committed or not.
     """
 
     queue: MessageQueue
@@ -151,9 +152,9 @@ class HeldQueue(NamedTuple):
 
 
 class TopicPace(NamedTuple):
-    """How fast a member says it consumes a topic, over the last minute or so.
+    """A member's own report of its pace in a topic, over about the last minute.
 
-    `listener_ms` is how long a call of its listener takes on average; 0 is unknown.
+    `listener_ms` is the mean time of a call of the listener; 0 is unknown.
     """
 
     topic: str
@@ -164,17 +165,17 @@ class TopicPace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """What a member reports of itself, if it is asked and can answer.
+    """A member's report about itself.
 
     Args:
-        client_id: the member; of several with one id, the one that the broker chose to ask.
-        held: its queues.
-        subscriptions: its own.
-        paces: how fast it consumes, by topic.
-        strategy: its allocation strategy's name, "" if it does not say.
-        is_orderly: whether it needs a lock for each queue.
-        is_silent: it was asked and did not answer in time.
-        failure: why nothing is known, "" if it answered.
+        client_id: the member; of several with one id, the member that the broker chose to ask.
+        held: the member's queues.
+        subscriptions: the member's subscriptions.
+        paces: the member's pace in each topic.
+        strategy: the name of the member's allocation strategy; "" if not reported.
+        is_orderly: whether the member consumes in order, and so needs a lock for each queue.
+        is_silent: whether the member was asked and did not answer in time.
+        failure: the reason for a missing report; "" if the member answered.
     """
 
     client_id: str
@@ -188,7 +189,7 @@ class MemberReport:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics it subscribes."""
+        """The topics that the member subscribes."""
         return frozenset(subscription.topic for subscription in self.subscriptions)
 
 
@@ -197,12 +198,12 @@ class GroupSnapshot:
     """A consumer group, seen from outside.
 
     Args:
-        group: its name.
-        samples: one look, or two some seconds apart; the last is the newest.
-        topics: what the group subscribes or has offsets in, the retry topic included.
+        group: the group's name.
+        samples: one look, or two some seconds apart, the newest last.
+        topics: the topics that the group subscribes or has offsets in, its retry topic included.
         reports: the reports of the members that were asked.
-        strategy: the allocation strategy that ownership is computed with.
-        strategy_is_known: False if no member reported one and RocketMQ's default is assumed.
+        strategy: the allocation strategy by which ownership is computed.
+        strategy_is_known: False if no member reported a strategy; RocketMQ's default is assumed.
     """
 
     group: str
@@ -219,12 +220,12 @@ class GroupSnapshot:
 
     @property
     def first(self) -> Sample:
-        """The oldest look; the newest too if there is only one."""
+        """The oldest look, which is the newest too if there is only one."""
         return self.samples[0]
 
     @property
     def interval_ms(self) -> int:
-        """The time between the looks, 0 if there is only one."""
+        """The time between the looks; 0 if there is only one."""
         return self.last.at_ms - self.first.at_ms
 
     @property
@@ -234,19 +235,19 @@ class GroupSnapshot:
 
     @property
     def user_topics(self) -> tuple[TopicSnapshot, ...]:
-        """The topics without the group's retry topic."""
+        """All topics but the group's retry topic."""
         retry = retry_topic(self.group)
         return tuple(topic for topic in self.topics if topic.topic != retry)
 
     def find_topic(self, name: str) -> TopicSnapshot | None:
-        """Return a topic of the group."""
+        """Return a topic of the group; None if the group has no topic of this name."""
         return next((topic for topic in self.topics if topic.topic == name), None)
 
     def find_report(self, client_id: str) -> MemberReport | None:
-        """Return a member's report, or None if there is none."""
+        """Return a member's report; None if the member was not asked or did not answer."""
         found = (r for r in self.reports if r.client_id == client_id and not r.failure)
         return next(found, None)
 
     def progress(self) -> Mapping[MessageQueue, QueueProgress]:
-        """Return how far the group is now, by queue."""
+        """Return the group's progress in each queue at the newest look."""
         return {progress.queue: progress for progress in self.last.progress}

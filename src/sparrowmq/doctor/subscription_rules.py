@@ -1,7 +1,8 @@
-"""R05, R06, R07, R12: members that want different things. Pure.
+"""R05, R06, R07, R12: members with different subscriptions. Pure.
 
-A broker keeps one set of subscriptions for a group, that of the last heartbeat. Members that differ
-overwrite each other, and each still takes its share of queues it does not want.
+A broker keeps one set of subscriptions for a group: that of the last heartbeat. So members with
+different subscriptions overwrite each other, and a member's share contains queues of topics that
+the member does not subscribe.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def find_different_topics(case: Case) -> list[Finding]:
 
 
 def find_different_expressions(case: Case) -> list[Finding]:
-    """R06: members of one group want different tags of a topic."""
+    """R06: members of one group subscribe different tags of a topic."""
     by_topic: dict[str, dict[str, frozenset[str]]] = {}
     for who, subscriptions in _statements(case):
         for subscription in subscriptions:
@@ -83,7 +84,7 @@ def find_different_expressions(case: Case) -> list[Finding]:
 
 
 def find_stale_subscription(case: Case) -> list[Finding]:
-    """R07: a broker holds an older subscription than a member, and refuses its pulls."""
+    """R07: a broker holds an older subscription than a member and refuses the member's pulls."""
     findings = []
     for broker in case.snapshot.last.brokers:
         held = {s.topic: s.version for s in broker.subscriptions}
@@ -118,12 +119,12 @@ def find_stale_subscription(case: Case) -> list[Finding]:
 
 
 def find_share_without_subscription(case: Case) -> list[Finding]:
-    """R12: a member that unsubscribed everything and still counts."""
+    """R12: a member has unsubscribed every topic, and the group still counts it."""
     retry = retry_topic(case.snapshot.group)
     empty = [report for report in _answered(case) if report.topics <= {retry}]
     wanting = [report for report in _answered(case) if report.topics - {retry}]
     listed = {seat.client_id for seat in case.ownership.seats}
-    # A client that holds queues and reports no subscription is one that never reports them.
+    # A client that holds queues without any subscription never reports subscriptions.
     found = sorted(
         report.client_id
         for report in empty
@@ -157,7 +158,7 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
 
 
 def _statements(case: Case) -> list[tuple[str, tuple[SubscriptionView, ...]]]:
-    """Return who says what the group subscribes: members, and brokers at each look."""
+    """Return the subscriptions by each member's report and by each broker at each look."""
     found = [
         (f"member {report.client_id}", report.subscriptions)
         for report in _answered(case)

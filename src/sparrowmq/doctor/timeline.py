@@ -1,4 +1,4 @@
-"""From what members held, and when, to how long a group took to agree again. Pure."""
+"""Measures how long a group took to agree again, from the queues that its members held. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparrowmq.model import MessageQueue
 
 
 class Holding(NamedTuple):
-    """From a moment on a member holds these queues, until it holds others."""
+    """A member holds these queues from `at_ms` until its next holding."""
 
     at_ms: int
     member: str
@@ -17,7 +17,7 @@ class Holding(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A time in which a queue had the same owners, in the order of their names."""
+    """A time in which a queue had the same owners, which are sorted by name."""
 
     queue: MessageQueue
     start_ms: int
@@ -26,14 +26,14 @@ class Span(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """What an event did to a group.
+    """The effect of an event on a group.
 
     Args:
-        settled_ms: after how long queues changed hands for the last time; None if some queue had
+        settled_ms: the time from the event to the last change of an owner; None if some queue had
             no owner, or several, in the end.
-        unowned_ms: how long there was a queue without an owner.
-        double_ms: how long there was one with several.
-        moved: queues with another owner in the end than before the event.
+        unowned_ms: the time in which some queue had no owner.
+        double_ms: the time in which some queue had several owners.
+        moved: the number of queues with other owners in the end than before the event.
     """
 
     settled_ms: int | None
@@ -49,11 +49,12 @@ def measure(
     since_ms: int,
     until_ms: int,
 ) -> Episode:
-    """Follow who held what from an event to the end.
+    """Follow the owners of queues from an event to the end.
 
     Args:
-        holdings: in any order; those before the event say how it began.
-        queues: those that should have one owner each.
+        holdings: the members' holdings, in any order; those before the event give its start.
+        queues: the queues that should have one owner each.
+        since_ms, until_ms: the event and the end, monotonic.
     """
     in_order = sorted(holdings, key=lambda holding: holding.at_ms)
     held = {h.member: h.queues for h in in_order if h.at_ms < since_ms}
@@ -88,7 +89,7 @@ def list_spans(
     since_ms: int,
     until_ms: int,
 ) -> list[Span]:
-    """Return every queue's spans, by queue and time; those of a queue follow without a gap."""
+    """Return the spans of every queue, sorted by queue and time, without a gap within a queue."""
     in_order = sorted(holdings, key=lambda holding: holding.at_ms)
     held = {h.member: h.queues for h in in_order if h.at_ms <= since_ms}
     begun = {queue: (since_ms, owners) for queue, owners in owners_of(held, queues).items()}
@@ -108,7 +109,7 @@ def list_spans(
 def owners_of(
     held: Mapping[str, frozenset[MessageQueue]], queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, tuple[str, ...]]:
-    """Return who holds each queue."""
+    """Return the members that hold each queue, sorted by name."""
     return {
         queue: tuple(sorted(member for member, mine in held.items() if queue in mine))
         for queue in queues

@@ -1,7 +1,4 @@
-"""R10, R11, R13, R21, R22, R25, R32, Q01 ... Q05: topics, what members hold, how they consume.
-
-The rules named Q are seen by every operator and had no thread of their own. Pure.
-"""
+"""R10, R11, R13, R21, R22, R25, R32, Q01 ... Q05: topics, queues held, ways of consuming. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _LAST_OFFSETS = frozenset(
 
 
 def find_ignored_queues(case: Case) -> list[Finding]:
-    """R10: queues that exist, and that no member has taken, though all report what they have."""
+    """R10: no member has taken some existing queues, although all members report their queues."""
     if case.snapshot.is_broadcasting or not _all_report(case):
         return []
     held = _held(case)
@@ -61,7 +58,7 @@ def find_ignored_queues(case: Case) -> list[Finding]:
 
 
 def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
-    """R11: messages in queues without a committed offset, in a group that starts at the end."""
+    """R11: a group that starts at the end has messages in queues without a committed offset."""
     start = {broker.consume_from_where for broker in case.snapshot.last.brokers}
     if not start & _LAST_OFFSETS or case.snapshot.is_broadcasting:
         return []
@@ -110,7 +107,7 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
 
 
 def find_different_arithmetic(case: Case) -> list[Finding]:
-    """R13: members hold other queues than the strategy gives them, or run different ones."""
+    """R13: members hold the same queues, or run different strategies."""
     reported = {r.client_id: r.strategy for r in case.snapshot.reports if r.strategy}
     languages = {seat.client_id: seat.language for seat in case.ownership.seats}
     if len(set(reported.values())) > 1:
@@ -174,7 +171,7 @@ def find_different_arithmetic(case: Case) -> list[Finding]:
 
 
 def find_broadcast_offsets(case: Case) -> list[Finding]:
-    """R21: a broadcasting group keeps its offsets itself."""
+    """R21: the members of a broadcasting group keep their offsets themselves."""
     if not case.snapshot.is_broadcasting:
         return []
     return [
@@ -228,7 +225,7 @@ def find_unlocked_queues(case: Case) -> list[Finding]:
 
 
 def find_ordered_broadcast(case: Case) -> list[Finding]:
-    """R25: Java's ordered consumers want a lock for each queue even where all read all queues."""
+    """R25: Java's ordered consumers lock each queue even where every member reads every queue."""
     java = {seat.client_id for seat in case.ownership.seats if seat.language == "JAVA"}
     ordered = sorted(r.client_id for r in case.snapshot.reports if r.is_orderly)
     found = [client_id for client_id in ordered if client_id in java]
@@ -252,7 +249,7 @@ def find_ordered_broadcast(case: Case) -> list[Finding]:
 
 
 def find_pop_consumers(case: Case) -> list[Finding]:
-    """R32: with POP the broker assigns, and nothing computed here holds."""
+    """R32: with POP the broker assigns queues, so the owners computed here do not hold."""
     if not any(broker.consume_type == "CONSUME_POP" for broker in case.snapshot.last.brokers):
         return []
     return [
@@ -269,7 +266,7 @@ def find_pop_consumers(case: Case) -> list[Finding]:
 
 
 def find_surplus_queues(case: Case) -> list[Finding]:
-    """Q01: readQueueNums < writeQueueNums: messages go where nobody reads."""
+    """Q01: readQueueNums < writeQueueNums: messages go into queues that nobody reads."""
     findings = []
     for topic in case.snapshot.topics:
         surplus = [
@@ -312,7 +309,7 @@ def find_surplus_queues(case: Case) -> list[Finding]:
 
 
 def find_unreadable_topics(case: Case) -> list[Finding]:
-    """Q02: a broker, or every name server, does not let the group read a topic."""
+    """Q02: no name server knows a topic, or a broker gives no read permission for it."""
     findings = []
     for topic in case.snapshot.user_topics:
         if not topic.queues:
@@ -352,7 +349,7 @@ def find_unreadable_topics(case: Case) -> list[Finding]:
 
 
 def find_unreachable_brokers(case: Case) -> list[Finding]:
-    """Q03: a broker that does not answer, so what it knows is missing here."""
+    """Q03: a broker does not answer, so its report is missing."""
     return [
         Finding(
             rule="Q03",
@@ -368,7 +365,7 @@ def find_unreachable_brokers(case: Case) -> list[Finding]:
 
 
 def find_group_without_members(case: Case) -> list[Finding]:
-    """Q04: nobody is connected."""
+    """Q04: no member is connected."""
     if any(member_ids(broker) for broker in case.snapshot.last.brokers):
         return []
     queues = list(case.snapshot.progress())
@@ -395,7 +392,7 @@ def find_group_without_members(case: Case) -> list[Finding]:
 
 
 def find_unknown_strategy(case: Case) -> list[Finding]:
-    """Q05: owners cannot be computed by the strategy's name alone."""
+    """Q05: the strategy's name alone does not determine the owners."""
     if find_strategy(case.snapshot) is not None:
         return []
     return [

@@ -1,11 +1,12 @@
-"""What would happen: members join, leave and die, under RocketMQ's strategies, ours and Kafka's.
+"""Simulates members' joins, leaves and deaths under RocketMQ's, SparrowMQ's, Kafka's strategies.
 
-Nothing runs here; strategies and assignors are called with the lists that members would have. One
-topic, queues spread over brokers (and machine rooms) in turn, ids such as `10.0.0.1@101`.
+No member runs. The simulation calls strategies and assignors with the lists that members would
+have. A group has one topic, whose queues are spread over brokers (and machine rooms) in turn, and
+members with ids such as `10.0.0.1@101`.
 
-**Cost model.** A message is one frame one way; a request and its answer are two. A trip is the time
-of one frame. B brokers, m members after the event, one topic, nothing lost, nobody slow. A strategy
-of RocketMQ's is taken to run in Java's client, one of ours in SparrowMQ's.
+**Cost model.** A message is one frame in one direction; a request with its answer is two. A trip is
+the time of one frame. There are B brokers, m members after the event, and one topic; no frame is
+lost, and nobody is slow. RocketMQ's strategies run in Java's client, SparrowMQ's in SparrowMQ's.
 
 | | RocketMQ | SparrowMQ | Kafka, eager | Kafka, cooperative |
 |---|---|---|---|---|
@@ -20,14 +21,14 @@ of RocketMQ's is taken to run in Java's client, one of ours in SparrowMQ's.
 | a machine cut off | 130 s + 20 s | 20 s | 45 s | same |
 | meanwhile | a moved queue may have two owners | it waits for its lock | all stops | it stops |
 
-**Split view.** Every second member has not heard of the member listed last. In RocketMQ each
-computes from its own list, so queues end with no owner or two until the next look. Between
-SparrowMQ's members a lock has one holder, so there are never two. In Kafka one list exists, at the
-coordinator, and shares carry its generation: nothing is unowned or owned twice, and a member that
-the coordinator has not heard of has nothing: it is idle.
+**Split view.** Every second member has not heard of the member listed last. In RocketMQ each member
+computes from its own list, so some queues have no owner or two until the next look. Between
+SparrowMQ's members a lock has one holder, so no queue has two owners. In Kafka the coordinator has
+the only list, and shares carry its generation: no queue is unowned or owned twice, and a member
+unknown to the coordinator is idle.
 
-**Duplicate id.** The last member carries the first one's id. RocketMQ's brokers list it twice.
-Kafka's coordinator names members itself, and two equal client ids are two members.
+**Duplicate id.** The last member carries the first member's id. RocketMQ's brokers list the id
+twice. Kafka's coordinator names members itself, so two equal client ids are two members.
 
 Source: rebalance rules of RocketMQ 4.9; KIP-54, KIP-62, KIP-394, KIP-429.
 """
@@ -77,12 +78,12 @@ QUEUES_MAX = 10_000
 MEMBERS_MAX = 1_000
 EVENTS_MAX = 100
 
-# A member in a simulation: its place of birth, which distinguishes equal ids.
+# The numbers of each queue's owners; a member's number distinguishes it from members of equal id.
 Owners = dict[MessageQueue, tuple[int, ...]]
 
 
 class GroupEventKind(Enum):
-    """What happens to a group."""
+    """The kind of an event."""
 
     JOIN = "join"
     LEAVE = "leave"
@@ -90,7 +91,7 @@ class GroupEventKind(Enum):
 
 
 class GroupEvent(NamedTuple):
-    """One event; `place` is the member's in id order, None for the first, or for a join."""
+    """One event; `place` is the member's index in id order; None is the first member, or a join."""
 
     kind: GroupEventKind
     place: int | None = None
@@ -100,21 +101,21 @@ class GroupEvent(NamedTuple):
 
 
 class MemberProcess(NamedTuple):
-    """A process. `number` is unique; `client_id` should be."""
+    """A process; `number` is unique, `client_id` should be."""
 
     number: int
     client_id: str
 
 
 class Cost(NamedTuple):
-    """What agreeing costs, by the model above.
+    """The cost of agreeing after an event, by the model above.
 
     Args:
-        messages: frames exchanged, hand-over included.
-        trips: one-way delays until every member has its new share.
-        wait_ms_max: what timers may add at worst.
-        stopped: queues that nobody consumes meanwhile.
-        overlapping: queues that two members may consume meanwhile.
+        messages: the frames exchanged, those of the hand-over included.
+        trips: the one-way delays until every member has its new share.
+        wait_ms_max: the longest delay that timers may add.
+        stopped: the queues that nobody consumes meanwhile.
+        overlapping: the queues that two members may consume meanwhile.
     """
 
     messages: int
@@ -125,12 +126,12 @@ class Cost(NamedTuple):
 
 
 class SplitView(NamedTuple):
-    """What members with different lists do.
+    """The effect of members with different lists.
 
     Args:
-        unowned: queues that nobody takes.
-        double: queues that two take.
-        idle: members without a queue.
+        unowned: the number of queues that no member takes.
+        double: the number of queues that several members take.
+        idle: the number of members without a queue.
     """
 
     unowned: int
@@ -144,16 +145,17 @@ NO_HARM = SplitView(0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A group after an event (None: as it began), under one strategy.
+    """A group after an event, or before the first (`event` is None), under one strategy.
 
     Args:
-        members: in id order.
-        owners: the members' numbers, by queue.
-        moved: queues that a member who stays lost to another who was there or came.
-        needless: of these, more than balance needed: both its owners were there all the time.
-        skew: the greatest share less the smallest.
-        idle: members without a queue.
-        failure: why the strategy gave nothing, "" if it did not fail.
+        members: the members in id order.
+        owners: the numbers of each queue's owners.
+        moved: the number of queues that a staying member lost.
+        needless: the number of those queues that went to another staying member, which balance
+            did not need.
+        skew: the largest share minus the smallest.
+        idle: the number of members without a queue.
+        failure: the reason why the strategy failed; "" if it did not.
     """
 
     event: GroupEvent | None
@@ -169,12 +171,12 @@ class Step:
 
     @property
     def unowned(self) -> list[MessageQueue]:
-        """Queues without an owner."""
+        """The queues without an owner."""
         return [queue for queue, owners in self.owners.items() if not owners]
 
     @property
     def double(self) -> list[MessageQueue]:
-        """Queues with several."""
+        """The queues with several owners."""
         return [queue for queue, owners in self.owners.items() if len(owners) > 1]
 
     def queue_ids(self, number: int) -> list[MessageQueue]:
@@ -184,14 +186,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """How one strategy fares through all events."""
+    """The steps of one strategy through all events."""
 
     strategy: str
     steps: tuple[Step, ...]
 
     @property
     def school(self) -> str:
-        """Whose strategy it is: rocketmq, sparrowmq or kafka."""
+        """The strategy's origin: rocketmq, sparrowmq or kafka."""
         if self.strategy in KAFKA_ASSIGNORS:
             return "kafka"
         return "sparrowmq" if self.strategy in SPARROW_STRATEGIES else "rocketmq"
@@ -199,15 +201,18 @@ class Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to simulate.
+    """The settings of a simulation.
 
     Args:
-        queue_count: queues of the topic, over all brokers.
-        member_count: members at first.
-        events: what happens, one after another, each once the last has settled.
-        broker_count: queues are dealt to them in turn.
-        room_count: machine rooms; brokers and members are dealt to them in turn.
-        has_duplicate_id: whether the last of the first members carries the first one's id.
+        queue_count: the topic's queues over all brokers, 1 to `QUEUES_MAX`.
+        member_count: the members before the first event, 1 to `MEMBERS_MAX`.
+        events: the events in order, at most `EVENTS_MAX`; each begins once the group has settled.
+        broker_count: the brokers, among which queues are dealt in turn; 1 to `queue_count`.
+        room_count: the machine rooms, among which brokers and members are dealt in turn; 1 to
+            `broker_count`.
+        has_duplicate_id: whether the last member before the first event carries the first's id.
+
+    Raises: ConfigError if a number is out of its range.
     """
 
     queue_count: int
@@ -238,7 +243,7 @@ class Plan:
         return f"room{broker % self.room_count + 1}@broker-{broker + 1}"
 
     def make_member(self, number: int) -> MemberProcess:
-        """Return the member that joins as the nth; its id names its room."""
+        """Return the member with this number, counted from 0; its id names its machine room."""
         last = self.member_count - 1
         born = 0 if self.has_duplicate_id and number == last else number
         room = f"room{born % self.room_count + 1}-" if self.room_count > 1 else ""
@@ -246,9 +251,9 @@ class Plan:
 
 
 def parse_events(text: str) -> tuple[GroupEvent, ...]:
-    """Read `join,leave,kill:2`: a number is the member's place in id order.
+    """Parse events such as `join,leave,kill:2`; a number is the member's index in id order.
 
-    Raises: ConfigError.
+    Raises: ConfigError for an unknown event or a wrong number.
     """
     events = []
     for part in (part.strip() for part in text.split(",")):
@@ -267,9 +272,9 @@ def parse_events(text: str) -> tuple[GroupEvent, ...]:
 
 
 def check_strategy(name: str) -> str:
-    """Return the name of a strategy that can be simulated, as it is spelt here.
+    """Return the name of a strategy as this module spells it; the case of `name` does not matter.
 
-    Raises: ConfigError, with the nearest.
+    Raises: ConfigError for an unknown name; the error names the nearest.
     """
     known = {n.lower(): n for n in ALL_NAMES}
     known |= {"machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG"}
@@ -286,7 +291,7 @@ def check_strategy(name: str) -> str:
 def simulate(plan: Plan, strategy: str) -> Course:
     """Run a group through all events under one strategy.
 
-    Raises: ConfigError for an unknown strategy, or an event for a member that is not there.
+    Raises: ConfigError for an unknown strategy, or an event of a member that does not exist.
     """
     name = check_strategy(strategy)
     members = [plan.make_member(number) for number in range(plan.member_count)]
@@ -378,7 +383,7 @@ def _owners_of(plan: Plan, shares: Mapping[int, Sequence[MessageQueue]]) -> Owne
 
 
 def _holders(before: Step | None) -> dict[MessageQueue, str]:
-    """Return the client id that holds each queue when an event strikes."""
+    """Return the client id that holds each queue before an event."""
     if before is None:
         return {}
     ids = {member.number: member.client_id for member in before.members}
@@ -400,7 +405,7 @@ def _share(
 
 
 class _Rooms:
-    """The simulation's own convention: `room1@broker-1` and `room1-10.0.0.1@101`."""
+    """Finds rooms by the simulation's convention: `room1@broker-1` and `room1-10.0.0.1@101`."""
 
     def broker_deploy_in(self, message_queue: MessageQueue) -> str | None:
         return message_queue.broker_name.partition("@")[0]
@@ -411,9 +416,9 @@ class _Rooms:
 
 
 def _configured(plan: Plan, name: str, member: MemberProcess) -> AllocateMessageQueueStrategy:
-    """Return a strategy with the settings that a careful user would give it.
+    """Return a strategy with the settings of a careful user.
 
-    CONFIG is written once, for the first members, and nobody edits it when members change.
+    The lists of CONFIG are written once, for the first members, and stay when members change.
     """
     if name == "CONFIG":
         first = _in_order([plan.make_member(number) for number in range(plan.member_count)])
@@ -432,7 +437,7 @@ def _configured(plan: Plan, name: str, member: MemberProcess) -> AllocateMessage
 def _kafka_owners(
     plan: Plan, name: str, members: tuple[MemberProcess, ...], before: Step | None
 ) -> Owners:
-    """Run the leader's assignor, twice where the protocol needs a second round."""
+    """Run the leader's assignor: twice for a protocol of two rounds."""
     names = {member.number: _kafka_id(member) for member in members}
     owned = {
         names[member.number]: before.queue_ids(member.number) if before else []
@@ -454,7 +459,7 @@ def _kafka_id(member: MemberProcess) -> str:
 def _moves(
     before: Step | None, owners: Owners, members: tuple[MemberProcess, ...]
 ) -> tuple[int, int]:
-    """Return how many queues left a member who stays, and those that went to one who was there."""
+    """Return how many queues staying members lost, and how many of these staying members got."""
     if before is None:
         return 0, 0
     staying = {member.number for member in members} & {m.number for m in before.members}
@@ -483,7 +488,7 @@ def _cost(
         return _kafka_cost(plan, name, event, len(members), moved=moved, changed=changed)
     notices = 0 if event.kind is GroupEventKind.KILL else 2 * plan.broker_count
     is_ours = name in SPARROW_NAMES
-    # One list each; or every broker's, with the owners of its queues.
+    # RocketMQ's members ask for one list; ours ask every broker for its list and queue owners.
     asked = plan.broker_count if is_ours else 1
     agreeing = (plan.broker_count + 2 * asked) * len(members)
     return Cost(
@@ -501,7 +506,7 @@ def _kafka_cost(
     is_cooperative = name == "cooperative-sticky"
     notices = {GroupEventKind.JOIN: 4, GroupEventKind.LEAVE: 2, GroupEventKind.KILL: 0}[event.kind]
     others = count - 1 if event.kind is GroupEventKind.JOIN else count
-    # A second round only where a queue had to leave a member who stays.
+    # A second round takes place only if a staying member lost a queue.
     rounds = 2 if is_cooperative and moved else 1
     handing_over = 4 * changed if is_cooperative else 2 * others + 2 * count
     is_kill = event.kind is GroupEventKind.KILL
@@ -517,7 +522,7 @@ def _kafka_cost(
 def _split(
     plan: Plan, name: str, members: tuple[MemberProcess, ...], before: Step | None
 ) -> SplitView:
-    """Return what happens while every second member has not heard of the one listed last."""
+    """Return the effect of a split view: every second member misses the member listed last."""
     if len(members) < 2:
         return NO_HARM
     if name in KAFKA_ASSIGNORS:
