@@ -1,6 +1,6 @@
-"""What a row of a table of settings says, and the table of the servers' settings.
+"""The row of a table of settings, and the table of the servers' settings.
 
-The command line takes its help from the servers' rows; the clients' rows stand at the fields of
+The command line takes its help from the servers' rows. The clients' rows stand at the fields of
 `client/config.py`. The page docs/reference/settings.md is made of both.
 """
 
@@ -17,17 +17,17 @@ class Setting(NamedTuple):
     """One row.
 
     Args:
-        name: as users write it.
-        kind: the type of its values; `object` for what another check takes apart.
-        default: its value if none is given; where that is None, None may be given too.
-        unit: "" where there is none.
-        source: RocketMQ's setting of the same meaning, "" where there is none.
-        help: what it is, without a full stop.
-        low: the least number that is allowed; None where there is no range.
-        high: the greatest.
-        only: the one client that has it; "" for all that have its table.
-        is_secret: whether its value stands in no error.
-        choices: the values that are allowed; () where any is.
+        name: the name that users write.
+        kind: the type of the values; `object` for values that another check examines.
+        default: the value without the setting; if the default is None, users may give None too.
+        unit: "" for none.
+        source: RocketMQ's setting of the same meaning, "" for none.
+        help: the meaning, without a full stop.
+        low: the least allowed number; None for no range.
+        high: the greatest allowed number.
+        only: the one client with the setting; "" for all clients that have the table.
+        is_secret: whether errors must not show the value.
+        choices: the allowed values; () for any value.
     """
 
     name: str
@@ -316,7 +316,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("verbose", bool, False, "", "", "log every connection"),
 )
-# Of servers; a setting's name follows in capitals, with `_` between words.
+# The prefix of the servers' variables; a setting's name follows in capitals, with `_` for `-`.
 ENVIRONMENT_PREFIX = "SPARROWMQ_"
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -324,7 +324,7 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 def find_setting(name: str) -> Setting:
     """Return the row of a setting.
 
-    Raises: ConfigError if there is none.
+    Raises: ConfigError for an unknown setting.
     """
     try:
         return _BY_NAME[name]
@@ -333,10 +333,10 @@ def find_setting(name: str) -> Setting:
 
 
 def has_setting(name: str) -> bool:
-    """Return whether servers have a setting of this name."""
+    """Return whether servers have this setting."""
     return name in _BY_NAME
 
 
 def environment_name(name: str) -> str:
-    """Return the variable that gives a server's setting."""
+    """Return the environment variable of a server's setting."""
     return f"{ENVIRONMENT_PREFIX}{name.upper().replace('-', '_')}"

@@ -1,13 +1,13 @@
-"""Every error SparrowMQ raises, as one tree.
+"""All errors of SparrowMQ, as one tree.
 
 ```
 SparrowError                      retriable = outcome_unknown = refresh_route = False
 ├── ConfigError                   a setting is wrong
 ├── UsageError                    called in the wrong state or with the wrong argument
 ├── ProtocolError
-│   ├── LocalProtocolError        we were asked to write what the protocol cannot carry
-│   └── RemoteProtocolError       the peer wrote what the protocol does not allow
-│       └── UnreadableMessage     a message stands in its queue, but its body cannot be read
+│   ├── LocalProtocolError        the protocol cannot carry a value of ours
+│   └── RemoteProtocolError       the protocol does not allow the bytes of the peer
+│       └── UnreadableMessage     a message is in its queue, but its body cannot be read
 ├── TransportError                (retriable)
 │   ├── ConnectFailed             nothing was sent
 │   ├── ConnectionLost            (outcome_unknown)
@@ -18,14 +18,14 @@ SparrowError                      retriable = outcome_unknown = refresh_route = 
 │   └── NoWritableQueue
 ├── BrokerError(code, remark)     an answer whose code is not SUCCESS
 ├── SendFailed                    every attempt failed (outcome_unknown if one of them is)
-├── BufferFull                    too much waits to be sent (retriable)
+├── BufferFull                    too many bytes wait to be sent (retriable)
 └── StoreError
     └── CorruptRecord(position)
 ```
 
-Retry loops read the three class flags and never a list of classes:
-`retriable` (the same call may succeed later), `outcome_unknown` (the peer may have acted),
-`refresh_route` (ask the name server before trying again).
+Retry loops read the three class flags and never a list of classes: `retriable` (the same call may
+succeed later), `outcome_unknown` (the peer may have acted), `refresh_route` (ask the name server
+before another attempt).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class SparrowError(Exception):
     refresh_route: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What an error is made of is not what its constructor takes, which pickles and copies
-        # would call: Spark and multiprocessing send errors from process to process.
+        # By default, pickle and copy would call the constructor with `args`, which are not its
+        # arguments. Spark and multiprocessing send errors from process to process.
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -55,7 +55,7 @@ def _restore(
 
 
 class ConfigError(SparrowError, ValueError):
-    """A setting is wrong; the message names it, its value and what is allowed."""
+    """A setting is wrong; the message names the setting, its value and the allowed values."""
 
 
 class UsageError(SparrowError):
@@ -63,25 +63,25 @@ class UsageError(SparrowError):
 
 
 class BufferFull(SparrowError):
-    """Too many bytes of messages wait to be sent; the message was not taken."""
+    """Too many bytes of messages wait to be sent; this message was not accepted."""
 
     retriable = True
 
 
 class ProtocolError(SparrowError):
-    """Bytes and the RocketMQ remoting protocol do not agree."""
+    """Bytes contradict the RocketMQ remoting protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were asked to write something that the protocol cannot carry."""
+    """The protocol cannot carry a value that SparrowMQ was given to write."""
 
 
 class RemoteProtocolError(ProtocolError):
     """The peer sent bytes that the protocol does not allow.
 
     Args:
-        message: what is wrong.
-        position: byte position of the offending bytes within the input, or None.
+        message: the fault.
+        position: the byte position of the offending bytes within the input, or None.
     """
 
     def __init__(self, message: str, *, position: int | None = None) -> None:
@@ -90,11 +90,11 @@ class RemoteProtocolError(ProtocolError):
 
 
 class UnreadableMessage(RemoteProtocolError):
-    """A message cannot be read; the text names the message, the reason and what to try."""
+    """A message cannot be read; the text names the message, the reason and the cure."""
 
 
 class TransportError(SparrowError):
-    """A request did not get its answer; names the peer's address."""
+    """A request got no answer; `address` is the peer's."""
 
     retriable = True
 
@@ -104,7 +104,7 @@ class TransportError(SparrowError):
 
 
 class ConnectFailed(TransportError):
-    """No connection could be made; nothing was sent."""
+    """The connection failed; nothing was sent."""
 
 
 class ConnectionLost(TransportError):
@@ -120,11 +120,11 @@ class InvokeTimeout(TransportError):
 
 
 class TooManyInFlight(TransportError):
-    """Too many requests wait for an answer on this connection; nothing was sent."""
+    """Too many requests wait for answers on this connection; nothing was sent."""
 
 
 class RouteError(SparrowError):
-    """No usable route to a topic."""
+    """A topic has no usable route."""
 
     refresh_route = True
 
@@ -136,18 +136,18 @@ class TopicRouteNotFound(RouteError):
 
 
 class NoWritableQueue(RouteError):
-    """The topic has a route, but no queue that takes writes."""
+    """The topic has a route, but no writable queue."""
 
 
 class BrokerError(SparrowError):
     """A broker or name server answered with a code other than SUCCESS.
 
     Args:
-        code: the response code as it came (`protocol.codes.ResponseCode` where known).
-        remark: the peer's own words, "" when it gave none.
-        address: the peer.
-        subject: what was asked for, such as a message to a topic, if the caller cannot know.
-        hint: what to try.
+        code: the response code of the answer (a `protocol.codes.ResponseCode` if known).
+        remark: the peer's own words, "" for none.
+        address: the peer's address.
+        subject: the object of the request, such as a message to a topic, if the caller cannot know.
+        hint: the suggested cure.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class BrokerError(SparrowError):
 
     @property
     def is_denial(self) -> bool:
-        """Whether access control refuses who asks, which no further attempt changes.
+        """Whether access control denied the request; further attempts are denied as well.
 
-        Apache's brokers of 4.x answer SYSTEM_ERROR then, and name the exception.
+        Apache's brokers of 4.x then answer SYSTEM_ERROR, and the remark names the exception.
         """
         return "AclException" in self.remark
 
@@ -174,9 +174,9 @@ class SendFailed(SparrowError):
     """Every attempt to send a message failed; the last error is the cause.
 
     Args:
-        message: what happened, with the brokers tried.
+        message: the failure, with the brokers tried.
         brokers_tried: broker names in the order of the attempts.
-        outcome_unknown: whether a broker may have stored the message all the same.
+        outcome_unknown: whether a broker may have stored the message nevertheless.
     """
 
     def __init__(
@@ -192,11 +192,11 @@ class SendFailed(SparrowError):
 
 
 class StoreError(SparrowError):
-    """The message store cannot do what was asked."""
+    """The message store failed."""
 
 
 class CorruptRecord(StoreError):
-    """A record in the commit log is damaged and valid records follow it."""
+    """A damaged record of the commit log stands before valid records."""
 
     def __init__(self, message: str, *, position: int) -> None:
         super().__init__(message)

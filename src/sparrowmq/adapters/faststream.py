@@ -7,15 +7,16 @@
     @broker.publisher("invoices")
     async def bill(order: Order) -> Invoice: ...
 
-A subscriber is a member of a consumer group: its topic's queues are divided among all members. What
-a handler does with a message is decided on the message alone: acknowledged, delivered again later
-(`nack`), or a dead letter (`reject`); what was not decided is delivered again.
+A subscriber is a member of a consumer group: all members share the topic's queues. A handler
+decides on each message alone: `ack` acknowledges it, `nack` has it delivered again later, `reject`
+makes it a dead letter. An undecided message is delivered again.
 
-FastStream has no public interface for brokers: this is written against `faststream._internal` of
-0.7, which may change with each minor version, and the extra `faststream` is bounded by that.
+FastStream has no public interface for brokers. This module uses `faststream._internal` of 0.7,
+which may change with each minor version, and the extra `faststream` allows 0.7 only.
 """
 
-# Its classes are Any to mypy; to pyright brokers differ from them, as FastStream's own do.
+# FastStream's classes are Any to mypy. pyright reports the same differences for FastStream's own
+# brokers as for this one.
 # mypy: disable-error-code="misc, no-any-return, has-type"
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportAssignmentType=false
@@ -55,23 +56,23 @@ from sparrowmq.errors import SparrowError
 from sparrowmq.model import ConsumeContext, Message, MessageExt
 
 LOG = logging.getLogger("sparrowmq.faststream")
-# Properties that carry what FastStream keeps beside headers.
+# The properties for FastStream's fields beside headers.
 CONTENT_TYPE, CORRELATION_ID, REPLY_TO = "content-type", "correlation_id", "reply_to"
 NACK_DELAY = timedelta(seconds=1)
 
 
 class _Delivery(NamedTuple):
-    """A message, and the call of the listener that decides on it."""
+    """A message, and the context of the listener's call that decides on the message."""
 
     message: MessageExt
     context: ConsumeContext
 
 
 class RocketMessage(StreamMessage[_Delivery]):
-    """A message as handlers see it."""
+    """The message that handlers get."""
 
     async def ack(self) -> None:
-        """Take the message for done."""
+        """Acknowledge the message."""
         if self.committed is None:
             self.raw_message.context.ack(self.raw_message.message)
         await super().ack()
@@ -114,7 +115,7 @@ async def _refuse(*_: Any, **__: Any) -> NoReturn:
 
 
 class _Producer(ProducerProto[PublishCommand]):
-    """Sends what handlers publish."""
+    """Sends the messages that handlers publish."""
 
     request = publish_batch = _refuse
 
@@ -139,7 +140,7 @@ class _Producer(ProducerProto[PublishCommand]):
 
 @dataclass(kw_only=True)
 class _Config(configs.BrokerConfig):
-    """What a broker's endpoints share; `client` is what all clients take."""
+    """The configuration that a broker's endpoints share; `client` has the settings of clients."""
 
     producer: _Producer = field(default_factory=_Producer)
     client: dict[str, Any] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class _Config(configs.BrokerConfig):
 
 @dataclass(kw_only=True)
 class _SubscriberConfig(configs.SubscriberUsecaseConfig):
-    """One subscriber."""
+    """The configuration of one subscriber."""
 
     topic: str
     group: str
@@ -217,7 +218,7 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
     async def _listen(self, messages: Sequence[MessageExt], context: ConsumeContext) -> None:
         for message in messages:
             await self.consume(_Delivery(message, context))
-        # Of what is decided nothing changes; the rest was neither acknowledged nor refused.
+        # Earlier decisions stay; this one is for messages without a decision.
         context.retry(delay=NACK_DELAY)
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[Any]:
@@ -225,7 +226,7 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
 
 
 class _Reply(FakePublisher):
-    """Sends what a handler returns to the topic that the message names."""
+    """Sends a handler's result to the topic that the message names for replies."""
 
     def __init__(self, producer: _Producer, topic: str) -> None:
         super().__init__(producer=producer)
@@ -280,10 +281,10 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
     """RocketMQ for FastStream.
 
     Args:
-        name_server: as of every client.
-        group: of the producer.
-        middlewares: of FastStream.
-        settings: what every client takes: `tls`, `namespace`, `access_key`, `secret_key`.
+        name_server: the addresses of name servers, as for every client.
+        group: the producer group.
+        middlewares: FastStream's middlewares.
+        settings: settings of every client: `tls`, `namespace`, `access_key`, `secret_key`.
     """
 
     def __init__(
@@ -326,13 +327,13 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
         no_reply: bool = False,
         **settings: Any,
     ) -> _Subscriber:
-        """Have a handler called with messages of a topic.
+        """Call a handler with the messages of a topic.
 
         Args:
             group: the consumer group.
-            expression: tags, as of `PushConsumer.subscribe`.
-            ack_policy: of FastStream; messages whose handler fails are delivered again.
-            no_reply: sends nothing to the topic that a message names for replies.
+            expression: tags, as for `PushConsumer.subscribe`.
+            ack_policy: FastStream's policy; a message whose handler fails is delivered again.
+            no_reply: whether the handler's result is not sent to the message's reply topic.
             settings: further settings of `PushConsumer`.
         """
         config = _SubscriberConfig(
@@ -352,7 +353,7 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
         return made.add_call(parser_=self._parser, decoder_=self._decoder, dependencies_=())
 
     def publisher(self, topic: str) -> RocketPublisher:
-        """Have what a handler returns sent to a topic; also an object with `publish`."""
+        """Send a handler's result to a topic; the returned object also has `publish`."""
         shown = configs.PublisherSpecificationConfig(title_=topic, description_=None, schema_=None)
         specification = _PublisherSpecification(self.config, shown)
         config = configs.PublisherUsecaseConfig(_outer_config=self.config)
@@ -369,7 +370,7 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
         return producer.client
 
     async def start(self) -> None:
-        """Connect, and have subscribers join their groups."""
+        """Connect, and let the subscribers join their groups."""
         await self.connect()
         await super().start()
 
@@ -381,17 +382,17 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
             await client.close()
 
     async def publish(self, message: Any = None, topic: str = "", **fields: Any) -> Any:
-        """Send a message; returns its `SendResult`.
+        """Send a message and return its `SendResult`.
 
         Args:
-            fields: `headers`, whose `tags` and `sharding_key` are the message's own, `reply_to`,
-                `correlation_id`.
+            fields: `headers`, `reply_to`, `correlation_id`. The headers `tags` and `sharding_key`
+                become the message's.
         """
         cmd = _command(self.config, message, destination=topic, **fields)
         return await self._basic_publish(cmd, producer=self.config.producer)
 
     async def ping(self, timeout: float | None = None) -> bool:
-        """Whether a name server answers."""
+        """Return whether a name server answers."""
         settings: dict[str, Any] = {} if timeout is None else {"timeout_ms": round(timeout * 1000)}
         try:
             async with AsyncAdmin(**self.config.client, **settings) as admin:

@@ -3,17 +3,17 @@
     import sparrowmq.adapters.kombu
     app = Celery("tasks", broker="rocketmq://127.0.0.1:9876")
 
-Importing this module makes kombu know the scheme `rocketmq`. A queue of Celery's is a topic, and
-its workers are a consumer group of it. The rules:
+The import of this module registers the scheme `rocketmq` with kombu. A queue of Celery is a topic,
+and its workers are a consumer group of the topic. The rules:
 
-- A task is one message. While a worker has it, a call of the group's listener waits for the
-  acknowledgement; so what RocketMQ does for listeners holds for tasks: a queue is handed over once
-  its tasks are done, and a killed worker's tasks come again at another.
-- Offsets are committed up to the first task that is not done: after a kill, tasks behind it may run
-  again though they were acknowledged.
-- A task with an `eta` waits at the broker: in the longest delay level that is not too long, and
-  once that is over in the next, until less than a second is left, for which the worker waits.
-- Fan-out exchanges do not exist, so there is no remote control, no gossip and no mingle.
+- A task is one message. While a worker has the task, a call of the group's listener waits for the
+  acknowledgement. RocketMQ's rules for listeners therefore hold for tasks: a queue changes its
+  owner once its tasks are done, and another worker gets the tasks of a killed worker.
+- Offsets are committed up to the first unfinished task. After a kill, acknowledged tasks behind an
+  unfinished one may run again.
+- A task with an `eta` waits at the broker: in the longest delay level that ends before the `eta`,
+  then in further levels. The worker waits for the last second.
+- There are no fan-out exchanges, and therefore no remote control, no gossip and no mingle.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from sparrowmq.model import ConsumeContext, ConsumeFromWhere, Message, MessageEx
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 
 DEFAULT_PORT: Final = 9876
-# From one look at what has come to the next, while there is nothing.
+# The time between two looks at empty queues.
 POLLING_INTERVAL_S: Final = 0.02
-# When a task that a worker gives back comes again.
+# The delay before a task that a worker gave back is delivered again.
 REQUEUE_DELAY: Final = timedelta(seconds=1)
-# Celery counts its retries itself: giving tasks back must not make them dead letters.
+# Celery counts its retries itself: a task that was given back often must not become a dead letter.
 RECONSUME_TIMES_MAX: Final = 2**31 - 1
 _TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-|")
-# Type checkers take what kombu's methods return now for what they may return.
+# Type checkers infer too narrow result types for kombu's methods.
 _Channel: Any = virtual.Channel
 _Transport: Any = virtual.Transport
 
 
 class HeldTask:
-    """A message that a worker has, and the listener's call that waits for it."""
+    """A message at a worker, and the listener's call that waits for the worker's decision."""
 
     def __init__(self, payload: dict[str, Any]) -> None:
         self.payload = payload
@@ -64,7 +64,7 @@ class HeldTask:
         self._decided = threading.Event()
 
     def decide(self, *, is_done: bool) -> None:
-        """Say whether the task is done, or is to come again; the first word counts."""
+        """Decide whether the task is done or is delivered again; the first decision counts."""
         if not self._decided.is_set():
             self.is_done = is_done
             self._decided.set()
@@ -75,10 +75,10 @@ class HeldTask:
 
 
 class QueueTasks:
-    """What has come of one queue: a consumer, and the tasks that the worker has not taken yet.
+    """The consumer of one queue, and its tasks that the worker has not taken yet.
 
     Args:
-        put_back: sends a task that came before its eta.
+        put_back: sends a task again that arrived before its eta.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class QueueTasks:
         self._consumer.start()
 
     def take(self) -> HeldTask:
-        """Return a task that has come. Raises: queue.Empty."""
+        """Return a waiting task. Raises: queue.Empty."""
         return self._waiting.get_nowait()
 
     def pause(self) -> None:
-        """Take no further tasks, and give back those that nobody has taken."""
+        """Receive no further tasks, and give back the waiting ones."""
         self._consumer.suspend()
         while True:
             try:
@@ -113,11 +113,11 @@ class QueueTasks:
                 return
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Receive tasks again after `pause`."""
         self._consumer.resume()
 
     def close(self) -> None:
-        """Give back all that is not done, and leave the group."""
+        """Give back all unfinished tasks, and leave the group."""
         with self._lock:
             self._is_open = False
             taken = tuple(self._taken)
@@ -152,9 +152,9 @@ class QueueTasks:
 
 
 class QueueChannel(_Channel):  # type: ignore[misc]
-    """Queues as topics."""
+    """A channel whose queues are topics."""
 
-    # The broker delivers again what nobody acknowledged.
+    # The broker itself delivers unacknowledged messages again.
     do_restore = False
     connection: Transport
 
@@ -167,7 +167,7 @@ class QueueChannel(_Channel):  # type: ignore[misc]
         self._admin: Admin | None = None
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
-        """Begin to take tasks of a queue."""
+        """Begin to consume a queue."""
         if no_ack:
             self._no_ack.add(queue)
         if queue in self._tasks:
@@ -182,14 +182,14 @@ class QueueChannel(_Channel):  # type: ignore[misc]
         return message
 
     def basic_cancel(self, consumer_tag: str) -> Any:
-        """Take no further tasks; those taken may still be acknowledged."""
+        """Stop consuming; the worker may still acknowledge the tasks that it has."""
         queue = self._tag_to_queue.get(consumer_tag)
         if queue in self._tasks:
             self._tasks[queue].pause()
         return super().basic_cancel(consumer_tag)
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Take note that a task is done."""
+        """Acknowledge a task."""
         super().basic_ack(delivery_tag, multiple)
         self._decide(delivery_tag, is_done=True)
 
@@ -199,12 +199,12 @@ class QueueChannel(_Channel):  # type: ignore[misc]
         self._decide(delivery_tag, is_done=not requeue)
 
     def basic_recover(self, requeue: bool = False) -> None:
-        """Have all tasks delivered again that are not acknowledged."""
+        """Have all unacknowledged tasks delivered again."""
         for tag in tuple(self._taken):
             self.basic_reject(tag, requeue=True)
 
     def close(self) -> None:
-        """Give back what is not acknowledged, and close the connections."""
+        """Give back unacknowledged tasks, and close the connections."""
         if not self.closed:
             for tasks in self._tasks.values():
                 tasks.close()
@@ -287,10 +287,10 @@ class QueueChannel(_Channel):  # type: ignore[misc]
 class Transport(_Transport):  # type: ignore[misc]
     """Connections to a RocketMQ cluster.
 
-    Options (`broker_transport_options`): `name_server` (several, in the place of the URL's),
-    `tls` (an `ssl.SSLContext`), `namespace`, `topic_queues` (of a topic that is made; 8),
-    `unacked_max` (tasks that a worker has at once; 64), `visibility_timeout` (seconds after which a
-    task that is not acknowledged comes again elsewhere; 3600).
+    Options (`broker_transport_options`): `name_server` (several addresses, in place of the URL's),
+    `tls` (an `ssl.SSLContext`), `namespace`, `topic_queues` (the queues of a new topic; 8),
+    `unacked_max` (the most tasks of a worker at once; 64), `visibility_timeout` (the seconds after
+    which an unacknowledged task is delivered to another worker; 3600).
     """
 
     Channel = QueueChannel
@@ -324,7 +324,7 @@ class Transport(_Transport):  # type: ignore[misc]
         self._tags = itertools.count(1)
 
     def next_tag(self) -> str:
-        """Return a tag that no other delivery of this connection has."""
+        """Return a tag that is unique within this connection."""
         return str(next(self._tags))
 
     def establish_connection(self) -> Any:
@@ -342,7 +342,7 @@ class Transport(_Transport):  # type: ignore[misc]
 
 
 def topic_of(queue: str) -> str:
-    """Return the topic of a queue: what no topic's name may have stands there as %XX."""
+    """Return the topic of a queue; %XX replaces characters that topics may not have."""
     return "".join(
         character
         if character in _TOPIC_CHARACTERS
@@ -357,7 +357,7 @@ def group_of(topic: str) -> str:
 
 
 def delay_level_of(message: dict[str, Any]) -> int:
-    """Return the longest delay level that ends before a task's eta; 0 if none does."""
+    """Return the longest delay level that ends before a task's eta; 0 for none."""
     text = message["headers"].get("eta")
     if not text:
         return 0

@@ -1,4 +1,4 @@
-"""The levels of delay that brokers know. Pure."""
+"""The brokers' delay levels. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DELAY_MIN, DELAY_MAX = timedelta(milliseconds=1), timedelta(milliseconds=DELAY_L
 
 
 def nearest_delay_level(delay: timedelta) -> int:
-    """Return the level whose delay is nearest, the longer of two as near.
+    """Return the level with the nearest delay, the longer of two equally near ones.
 
     Levels are 1, 5, 10 and 30 s, each minute from 1 to 10, 20 and 30 min, 1 and 2 h, unless the
     broker is configured otherwise (messageDelayLevel).
 
-    Raises: UsageError for a delay that is not above zero, or is longer than 2 h.
+    Raises: UsageError for a delay of zero or less, or of more than 2 h.
     """
     delay_ms = round(delay.total_seconds() * 1000) if isinstance(delay, timedelta) else 0
     if not 0 < delay_ms <= DELAY_LEVELS_MS[-1]:

@@ -6,21 +6,21 @@ from enum import Enum
 
 
 class MessageModel(Enum):
-    """Whether a group shares a topic's queues or every member reads them all."""
+    """Whether the members of a group share a topic's queues, or each member reads all queues."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
 
 class ConsumeType(Enum):
-    """Who starts a delivery, as heartbeats say."""
+    """Whether a consumer polls or has messages pushed; heartbeats carry it."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
 
 
 class ConsumeFromWhere(Enum):
-    """Where a group begins in a queue for which it has no committed offset."""
+    """Where a group begins in a queue without a committed offset."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -33,15 +33,15 @@ class ConsumeFromWhere(Enum):
 
 
 class UnreadablePolicy(Enum):
-    """What a reader does with a message whose body it cannot read.
+    """The treatment of a message whose body cannot be read.
 
-    Such a body says that it is compressed and is not, needs a package that is not installed,
-    inflates beyond 16 MiB, or does not match its checksum.
+    Such a body is marked as compressed but is not, needs a package that is not installed, inflates
+    beyond 16 MiB, or does not match its checksum.
     """
 
     STOP = "STOP"
-    """The queue waits at the message, and one line says how to go on."""
+    """The queue stops at the message, and one log line names the ways to go on."""
     SKIP = "SKIP"
-    """The message is counted, logged and passed over."""
+    """The message is counted, logged and skipped."""
     DEAD_LETTER = "DEAD_LETTER"
-    """The broker puts the message, as it is, among the dead letters of the group."""
+    """The broker puts the unchanged message among the dead letters of the group."""

@@ -1,4 +1,4 @@
-"""The message as a producer makes it and as a consumer gets it."""
+"""The message of a producer, the message of a consumer, and the results of both."""
 
 from __future__ import annotations
 
@@ -40,41 +40,41 @@ PROPERTY_MESSAGE_TYPE = "MSG_TYPE"
 PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
 PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 PROPERTY_TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-# A time of a message's own, in 5.x: an instant, or a wait; and what says that it has waited.
+# The delivery time of a message, in 5.x: an instant or a delay; TIMER_OUT_MS marks a message whose
+# time has come.
 PROPERTY_TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 PROPERTY_TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 PROPERTY_TIMER_DELAY_MS = "TIMER_DELAY_MS"
 PROPERTY_TIMER_OUT_MS = "TIMER_OUT_MS"
 PROPERTY_CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 KEY_SEPARATOR = " "
-# The broker takes a message that is sent back with this level for a dead letter.
+# The delay level with which a consumer sends a message back as a dead letter.
 DEAD_LETTER_LEVEL = -1
 # MessageStoreConfig.maxMessageSize, the default of brokers.
 BODY_BYTES_MAX = 4_194_304
-# What a compressed body may grow to: four times the largest body a broker takes.
+# The most bytes of an inflated body: four times the largest body that a broker accepts.
 INFLATED_BYTES_MAX = 16_777_216
 
 
 class Message(msgspec.Struct, frozen=True):
     """A message to send.
 
-    A struct, since it is made by the hundred thousand: half of a frozen dataclass's cost. For one
-    that differs use `msgspec.structs.replace`.
+    A struct costs half of a frozen dataclass. `msgspec.structs.replace` makes a changed copy.
 
     Args:
         topic: the topic's name.
         body: the payload, 1 byte to 4 MiB.
         tags: one tag by which consumers may filter, or None.
-        keys: keys by which the message may be looked up; none may hold a blank.
-        sharding_key: messages of one sharding key go to one queue, in the order they are sent.
-        delay_level: 1-18 delays delivery (1 s ... 2 h by default), 0 does not. With `delay` it is
-            the nearest level.
+        keys: keys for searches; a key may not contain a blank.
+        sharding_key: messages of one sharding key go to one queue, in the order of sending.
+        delay_level: 1-18 delays delivery (1 s ... 2 h by default), 0 does not. `delay` sets the
+            nearest level.
         properties: further properties, texts by name; RocketMQ's reserved names are refused.
-        flag: a user's 32 bit number, carried unchanged.
-        delay: delays delivery by this time at brokers of RocketMQ 5. At others by the nearest
-            level, which may be shorter (see `nearest_delay_level`), and by 2 h at most.
+        flag: the user's 32 bit number, carried unchanged.
+        delay: the delay of delivery. Brokers of RocketMQ 5 keep it exactly. Other brokers take the
+            nearest level, which may be shorter (see `nearest_delay_level`), and 2 h at most.
 
-    Raises: UsageError for a value of another type; values are checked when the message is sent.
+    Raises: UsageError for a value of a wrong type; a send checks the values.
     """
 
     topic: str
@@ -89,7 +89,7 @@ class Message(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         tags, sharding_key, properties = self.tags, self.sharding_key, self.properties
-        # One look where nothing is wrong: messages are made by the hundred thousand.
+        # One condition for the usual case: programs make messages by the hundred thousand.
         if (
             type(self.keys) is not tuple
             or type(self.body) is not bytes
@@ -106,7 +106,7 @@ class Message(msgspec.Struct, frozen=True):
             if not isinstance(key, str):
                 raise UsageError(f"key {key!r} of a message to {self.topic!r} is no text")
         if properties or type(properties) is not dict:
-            # A copy of our own: what the user does with the mapping later changes no message.
+            # A copy: the user may change the mapping later.
             msgspec.structs.force_setattr(
                 self, "properties", _checked_properties(self.topic, properties)
             )
@@ -129,7 +129,7 @@ class Message(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "delay_level", level)
 
     def _check_types(self) -> None:
-        """Raise a UsageError for what is wrong; take what is as good as right for right."""
+        """Convert values of a similar type, such as a bytearray; raise UsageError for others."""
         topic, keys, body = self.topic, self.keys, self.body
         if not isinstance(topic, str):
             raise UsageError(f"topic is {topic!r}; it must be a text")
@@ -171,13 +171,13 @@ def _checked_properties(topic: str, properties: object) -> dict[str, str]:
 
 
 class MessageExt(msgspec.Struct, frozen=True, gc=False):
-    """A message as it stands in a queue.
+    """A message in a queue.
 
-    `body` is what the producer gave (already inflated). Hosts are `ip:port` texts.
-    `commit_log_position` counts bytes (RocketMQ's commitLogOffset), `queue_offset` messages.
-    A struct, since it is made per message: a third of a frozen dataclass's cost. The garbage
-    collector does not look at it, since nothing that it holds refers back to it. Give its fields by
-    name; by place, which is quicker, is for who reads records.
+    `body` is the producer's body, inflated. Hosts are `ip:port` texts. `commit_log_position`
+    counts bytes (RocketMQ's commitLogOffset), `queue_offset` counts messages.
+    A struct costs a third of a frozen dataclass. The garbage collector does not track it, since no
+    field refers back to the message. Give fields by name; only the readers of records give them by
+    place, which is faster.
     """
 
     topic: str
@@ -204,26 +204,26 @@ class MessageExt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue in which the message stands."""
+        """The queue of the message."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     @property
     def offset_msg_id(self) -> str:
-        """The id made of store host and position, by which the broker finds the message.
+        """The id of store host and position, by which the broker finds the message.
 
-        "" for a message that comes from no queue.
+        "" for a message that no queue holds.
         """
         ip, _, port = self.store_host.rpartition(":")
         try:
             host = ip_address(ip.strip("[]")).packed + int(port).to_bytes(4, "big")
         except ValueError:
             return ""
-        # As message_id.encode_offset_msg_id makes it.
+        # The same as message_id.encode_offset_msg_id.
         return f"{host.hex().upper()}{self.commit_log_position & 0xFFFF_FFFF_FFFF_FFFF:016X}"
 
     @property
     def msg_id(self) -> str:
-        """The id its producer gave (UNIQ_KEY), else the id made of store host and position."""
+        """The producer's id (UNIQ_KEY), else `offset_msg_id`."""
         return self.properties.get(PROPERTY_UNIQ_KEY) or self.offset_msg_id
 
     @property
@@ -246,7 +246,7 @@ class CompressionType(Enum):
 
 
 class SendStatus(Enum):
-    """What a broker said of a message that it has stored."""
+    """How safely a broker has stored a message."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -255,10 +255,11 @@ class SendStatus(Enum):
 
 
 class SendResult(NamedTuple):
-    """Where a message was stored.
+    """The place of a stored message.
 
-    For a batch, `msg_id` and `offset_msg_id` are comma lists and `queue_offset` is the first.
-    `recall_handle` is what `recall` takes; None if the message cannot be recalled.
+    For a batch, `msg_id` and `offset_msg_id` are comma lists, and `queue_offset` is that of the
+    first message. `recall_handle` is the argument of `recall`; None if the message cannot be
+    recalled.
     """
 
     status: SendStatus
@@ -270,25 +271,25 @@ class SendResult(NamedTuple):
 
 
 class TransactionState(Enum):
-    """How a transaction ended, as far as it is known. Source: LocalTransactionState.java."""
+    """The known outcome of a transaction. Source: LocalTransactionState.java."""
 
     COMMIT = "COMMIT"
     """Consumers get the message."""
     ROLLBACK = "ROLLBACK"
-    """Nobody gets it."""
+    """No consumer gets the message."""
     UNKNOWN = "UNKNOWN"
-    """Nobody gets it yet; its broker asks for the outcome."""
+    """No consumer gets the message yet; the broker asks for the outcome later."""
 
 
 class ConsumeStatus(Enum):
-    """What a concurrent listener says of a batch. Source: ConsumeConcurrentlyStatus.java."""
+    """A concurrent listener's result for a batch. Source: ConsumeConcurrentlyStatus.java."""
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
 
 
 class ConsumeOrderlyStatus(Enum):
-    """What a listener in order says of a batch. Source: ConsumeOrderlyStatus.java.
+    """An orderly listener's result for a batch. Source: ConsumeOrderlyStatus.java.
 
     COMMIT and ROLLBACK are for listeners that set `auto_commit` to False in their context.
     """
@@ -301,10 +302,10 @@ class ConsumeOrderlyStatus(Enum):
 
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
-    """What a listener in order may set beside its status.
+    """The settings that an orderly listener may change beside its status.
 
-    `auto_commit`: False holds what succeeds until COMMIT, or ROLLBACK, is returned.
-    `suspend_ms`: how long a queue waits before its messages come again, 10 to 30,000.
+    `auto_commit`: False holds successful messages until the listener returns COMMIT or ROLLBACK.
+    `suspend_ms`: how long a queue waits before its messages are delivered again, 10 to 30,000.
     """
 
     queue: MessageQueue
@@ -313,11 +314,11 @@ class ConsumeOrderlyContext:
 
 
 class Decision(NamedTuple):
-    """What a listener decided on one message.
+    """A listener's decision on one message.
 
     Args:
-        level: None for done, else the delay level by which it is sent back.
-        reason: why it is a dead letter.
+        level: None for acknowledged, else the delay level with which the message is sent back.
+        reason: the reason for a dead letter.
     """
 
     level: int | None
@@ -325,18 +326,18 @@ class Decision(NamedTuple):
 
 
 class ConsumeContext(msgspec.Struct):
-    """What a listener may set beside its status, and decide on single messages.
+    """A delivery, on whose single messages a listener may decide.
 
-    The status, or an exception, counts for messages on which nothing was decided by `ack`, `retry`
-    or `dead_letter`. Each of these takes messages of the delivery, or none for all that are not
-    decided yet; the last decision on a message counts.
+    `ack`, `retry` and `dead_letter` decide on the given messages of the delivery, or, without
+    arguments, on all undecided ones. The last decision on a message counts. The listener's status
+    or exception decides on the messages that are left.
 
     `ack_index`: on CONSUME_SUCCESS, messages after this index are sent back; None acks all.
     `delay_level`: level for messages sent back; 0 lets the broker choose 3 + reconsume times,
     -1 sends them to the dead letter queue.
-    `messages`: those of the delivery.
+    `messages`: the messages of the delivery.
 
-    A struct, since there may be one for each message: a third of a dataclass's cost.
+    A struct costs a third of a dataclass; each message may have a context of its own.
     """
 
     queue: MessageQueue
@@ -347,17 +348,16 @@ class ConsumeContext(msgspec.Struct):
     _decisions: dict[int, Decision] | None = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        # Without the messages, whose bodies may be long.
+        # The messages are left out: their bodies may be long.
         return (
             f"ConsumeContext(queue={self.queue!r}, ack_index={self.ack_index!r}, "
             f"delay_level={self.delay_level!r})"
         )
 
     def ack(self, *messages: MessageExt) -> None:
-        """Take messages for done.
+        """Acknowledge messages.
 
-        Raises: UsageError for a message that is not of this delivery, or after the listener's
-        return.
+        Raises: UsageError for a message of another delivery, or after the listener's return.
         """
         self._decide(messages, Decision(None))
 
@@ -365,18 +365,18 @@ class ConsumeContext(msgspec.Struct):
         """Have messages delivered again later, to any member of the group.
 
         Args:
-            delay: how long to wait, by the nearest level (see `nearest_delay_level`); None for
-                10 s at first and longer each time.
+            delay: the delay, by the nearest level (see `nearest_delay_level`); None takes 10 s the
+                first time and longer each time.
 
-        Raises: UsageError as `ack`, or for a delay that no level is near.
+        Raises: UsageError as `ack`, and for a delay of zero or less or of more than 2 h.
         """
         self._decide(messages, Decision(0 if delay is None else nearest_delay_level(delay)))
 
     def dead_letter(self, *messages: MessageExt, reason: str) -> None:
-        """Put messages among the group's dead letters, which nobody consumes.
+        """Put messages among the group's dead letters, which no consumer gets.
 
         Args:
-            reason: for the log.
+            reason: the reason in the log.
 
         Raises: UsageError as `ack`.
         """
@@ -396,13 +396,13 @@ class ConsumeContext(msgspec.Struct):
         decisions.update(dict.fromkeys(chosen, decision))
 
     def end_undecided(self) -> bool:
-        """Do as `end` does unless anything was decided on a message; return whether nothing was."""
+        """End as `end` does if no message is decided; return whether none is."""
         if self._decisions:
             return False
         self._decisions = None
         return True
 
     def end(self) -> dict[int, Decision]:
-        """Return what was decided, by queue offset; nothing can be decided after that."""
+        """Return the decisions by queue offset, and refuse further decisions."""
         decisions, self._decisions = self._decisions or {}, None
         return decisions

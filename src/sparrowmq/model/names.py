@@ -1,4 +1,4 @@
-"""Names of topics and groups: the rules, the prefixes, and the names RocketMQ keeps for itself."""
+"""Names of topics and groups: the rules, the prefixes, and RocketMQ's own names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sparrowmq.errors import ConfigError
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 TOPIC_LENGTH_MAX = 127
 GROUP_LENGTH_MAX = 255
-# TopicValidator.GROUP_MAX_LENGTH of 5.x, for groups that consume: longer ones leave their topics of
-# retried and of dead messages no room.
+# TopicValidator.GROUP_MAX_LENGTH of 5.x, for consumer groups: the names of the group's retry and
+# dead letter topics must not exceed a topic's length.
 CONSUMER_GROUP_LENGTH_MAX = 120
 
 # MixAll.java.
@@ -50,15 +50,16 @@ SYSTEM_TOPICS = frozenset(
         OFFSET_MOVED_EVENT_TOPIC,
     }
 )
-# MixAll.java: groups that brokers always have and nobody consumes with.
-# MixAll.TOOLS_CONSUMER_GROUP: every broker knows it, also one that makes no groups by itself.
+# MixAll.TOOLS_CONSUMER_GROUP: every broker has it, also a broker that creates no groups itself.
 TOOLS_GROUP = "TOOLS_CONSUMER"
+# MixAll.java: groups that every broker has, and that users do not consume with.
 SYSTEM_GROUPS = frozenset({TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
-# CID_RMQ_SYS_PREFIX of MixAll.java; the ONS groups begin so too.
+# MixAll.CID_RMQ_SYS_PREFIX, and the prefix of the ONS groups.
 SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "CID_ONS")
-# TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9, which clients refuse.
+# TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9: clients refuse these topics.
 NOT_ALLOWED_SEND_TOPICS = frozenset({SCHEDULE_TOPIC})
-# The same of 5.x, which brokers refuse: a client's message could pass for one of the broker's own.
+# The same set of 5.x: brokers refuse these topics, where a client's message could pass for the
+# broker's own.
 CLOSED_TOPICS = NOT_ALLOWED_SEND_TOPICS | {
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
@@ -69,24 +70,24 @@ CLOSED_TOPICS = NOT_ALLOWED_SEND_TOPICS | {
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether RocketMQ keeps this topic for itself."""
+    """Return whether a topic is one of RocketMQ's own."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Return whether RocketMQ has this consumer group for itself."""
+    """Return whether a consumer group is one of RocketMQ's own."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIXES)
 
 
 def is_legal_name(name: str) -> bool:
-    """Return whether every character is one a topic or group may have, and there is one."""
+    """Return whether a name is not empty and has only characters of topics and groups."""
     return _NAME.fullmatch(name) is not None
 
 
 def check_topic(topic: str) -> str:
     """Return the topic's name unchanged.
 
-    Raises: ConfigError if it is blank, too long, or has a character RocketMQ refuses.
+    Raises: ConfigError if the name is blank, too long, or has a character that RocketMQ refuses.
     """
     return _check(topic, "topic", TOPIC_LENGTH_MAX)
 
@@ -94,7 +95,7 @@ def check_topic(topic: str) -> str:
 def check_group(group: str) -> str:
     """Return the group's name unchanged.
 
-    Raises: ConfigError if it is blank, too long, or has a character RocketMQ refuses.
+    Raises: ConfigError if the name is blank, too long, or has a character that RocketMQ refuses.
     """
     return _check(group, "group", GROUP_LENGTH_MAX)
 
@@ -117,19 +118,19 @@ def _check(name: str, noun: str, length_max: int) -> str:
 
 
 def find_nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a mistyped one may mean, whatever its letters' case; or None."""
+    """Return the known name nearest to a mistyped one in any case of letters; None for none."""
     by_folded = {each.casefold(): each for each in sorted(known)}
     found = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.5)
     return by_folded[found[0]] if found else None
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic from which a group's failed messages come again."""
+    """Return the topic of a group's failed messages, which are delivered again."""
     return RETRY_GROUP_TOPIC_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Return the topic that keeps a group's dead letters."""
+    """Return the topic of a group's dead letters."""
     return DLQ_GROUP_TOPIC_PREFIX + group
 
 

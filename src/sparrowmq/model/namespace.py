@@ -1,8 +1,8 @@
-"""Namespaces: a prefix that keeps one user's topics and groups apart from another's.
+"""Namespaces: a prefix that separates the topics and groups of users.
 
-On the wire a resource of namespace `ns` is `ns%orders`; the topics that a group's messages come
-again from, or end in, are `%RETRY%ns%GID` and `%DLQ%ns%GID`. RocketMQ's own names have none. Users
-of a namespace see plain names only.
+On the wire, the topic `orders` of namespace `ns` is `ns%orders`. The retry and dead letter topics
+of a group are `%RETRY%ns%GID` and `%DLQ%ns%GID`. RocketMQ's own names have no namespace. Users of a
+namespace see plain names only.
 Source: NamespaceUtil.java.
 """
 
@@ -32,14 +32,14 @@ _NAME = re.compile(r"[|a-zA-Z0-9_-]*")
 
 
 class Namespace(NamedTuple):
-    """A namespace; "" is none, and changes no name."""
+    """A namespace; "" means none and changes no name."""
 
     name: str = ""
 
     def wrap(self, resource: str) -> str:
-        """Return the name on the wire of a topic or group; one that is such stays as it is."""
+        """Return a topic's or group's name on the wire; a name on the wire stays."""
         if not self.name or not isinstance(resource, str) or not resource:
-            # What is no name is said by those who check names.
+            # The checks of names report a value that is no name.
             return resource
         if _is_system_resource(resource):
             return resource
@@ -49,7 +49,7 @@ class Namespace(NamedTuple):
         return f"{prefix}{self.name}{_SEPARATOR}{rest}"
 
     def unwrap(self, resource: str) -> str:
-        """Return the plain name of a topic or group of this namespace; others stay as they are."""
+        """Return the plain name of a topic or group of this namespace; other names stay."""
         if not self.name:
             return resource
         prefix, rest = _split(resource)
@@ -74,9 +74,9 @@ NO_NAMESPACE = Namespace()
 
 
 def check_namespace(name: str | None) -> Namespace:
-    """Return the namespace of a user's setting; None and "" are none.
+    """Return the namespace of a user's setting; None and "" mean no namespace.
 
-    Raises: ConfigError if it has a character that a name cannot have, or '%'.
+    Raises: ConfigError for '%' and for a character that no name may have.
     """
     if not name:
         return NO_NAMESPACE

@@ -37,7 +37,7 @@ def java_order(text: str) -> bytes:
 
 def in_java_order(texts: Collection[str]) -> list[str]:
     """Return strings sorted as Java's `String.compareTo` sorts them."""
-    # ASCII, as client ids are, has one order in Java and Python; no key is made for each.
+    # ASCII texts, such as client ids, have one order in Java and Python and need no sort keys.
     return sorted(texts) if "".join(texts).isascii() else sorted(texts, key=java_order)
 
 

@@ -1,4 +1,4 @@
-"""Which messages of a topic a consumer wants. Pure.
+"""A consumer's filter of a topic's messages. Pure.
 
 Source: MessageSelector.java, ExpressionType.java.
 """
@@ -18,17 +18,17 @@ class MessageSelector(NamedTuple):
 
     @classmethod
     def by_tag(cls, expression: str) -> MessageSelector:
-        """Want messages with one of these tags: `TagA || TagB`, or `*` for all.
+        """Select messages with one of these tags: `TagA || TagB`, or `*` for all.
 
-        Unlike a plain text it is taken at its word, whatever characters the tags have.
+        The tags may have any characters; a plain text with unusual characters is refused.
         """
         return cls(_checked("tags", expression), "TAG")
 
     @classmethod
     def by_sql(cls, condition: str) -> MessageSelector:
-        """Want messages whose properties fulfil a condition: `price > 3 AND region = 'eu'`.
+        """Select messages whose properties fulfil a condition: `price > 3 AND region = 'eu'`.
 
-        Apache's brokers need `enablePropertyFilter=true` for it.
+        Apache's brokers need `enablePropertyFilter=true` for conditions.
         """
         return cls(_checked("condition", condition), "SQL92")
 

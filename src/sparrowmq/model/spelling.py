@@ -1,4 +1,4 @@
-"""What users write for a point in time, and for a queue."""
+"""The text forms of a point in time and of a queue."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def parse_time(text: str, *, now_timestamp_ms: int) -> int:
     """Return the wall-clock milliseconds of a text.
 
     Args:
-        text: ISO 8601 in this machine's zone unless it names one; `30m`, `2h`, `1d` ago; or
-            milliseconds since 1970.
+        text: ISO 8601, in this machine's zone unless the text names a zone; `30m`, `2h`, `1d` ago;
+            or milliseconds since 1970.
 
-    Raises: UsageError.
+    Raises: UsageError if the text is no time.
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:
@@ -34,7 +34,7 @@ def parse_time(text: str, *, now_timestamp_ms: int) -> int:
 
 
 def parse_queue(text: str) -> tuple[str, int]:
-    """Return broker name and queue id of `broker-a:3`. Raises: UsageError."""
+    """Return the broker name and queue id of a text such as `broker-a:3`. Raises: UsageError."""
     broker_name, colon, number = text.rpartition(":")
     if not (colon and broker_name and number.isascii() and number.isdigit()):
         raise UsageError(f"{text!r} is no queue; write BROKER:ID, such as broker-a:3")

@@ -1,7 +1,7 @@
 """For tests of programs that use SparrowMQ: clusters to test against, and a pytest plug-in.
 
-The names below are loaded when they are first asked for: pytest imports the plug-in at every start,
-also of those who do not use it.
+The first use of a name below loads its module: pytest imports the plug-in at every start, also in
+projects that do not use it.
 """
 
 from __future__ import annotations

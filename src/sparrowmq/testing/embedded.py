@@ -1,14 +1,14 @@
-"""A whole cluster for a test: one name server and one broker, in a process of their own.
+"""A whole cluster for a test: one name server and one broker in a child process.
 
     with EmbeddedCluster() as cluster:
         cluster.create_topic("T", queues=8)
         with Producer("GID_p", name_server=cluster.name_server) as producer:
             ...
 
-It does what `sparrowmq up` does, on free ports of the loopback interface, and needs none of the
-packages that the command needs. A process of its own can be killed (`kill`) and started again on
-the same directory and ports (`restart`), and shares no lock of the interpreter with the test. It
-stops with its parent, however that ends.
+The child process does the work of `sparrowmq up` on free ports of the loopback interface, without
+the packages that the command needs. A test can kill the servers (`kill`) and start them again on
+the same directory and ports (`restart`). The servers do not share the interpreter's lock with the
+test. They stop when the parent ends in any way.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ class EmbeddedCluster:
     """A name server and a broker in a child process.
 
     Args:
-        data_dir: where the data goes and stays; None takes a temporary directory that is removed.
-        flush: "sync" acknowledges what is on the disk, "async" what is taken.
-        options: further options of `sparrowmq up`; not `--brokers`, as there is one broker.
-        tls: how `create_topic` connects, if `options` make the servers speak TLS.
+        data_dir: the directory of the data, which stays; None takes a temporary directory, which
+            `close` removes.
+        flush: "sync" acknowledges a message once it is on the disk, "async" at once.
+        options: further options of `sparrowmq up`, without `--brokers`.
+        tls: the context with which `create_topic` connects, if `options` make the servers speak
+            TLS.
 
-    Raises: ConfigError for options that have `--brokers`.
+    Raises: ConfigError for options with `--brokers`.
     """
 
     def __init__(
@@ -91,25 +93,25 @@ class EmbeddedCluster:
 
     @property
     def log_path(self) -> Path:
-        """Where the servers' log goes."""
+        """The file with the servers' log."""
         return self.data_dir / "up.log"
 
     @property
     def pid(self) -> int:
         """The id of the process.
 
-        Raises: UsageError if it does not run.
+        Raises: UsageError if the servers do not run.
         """
         if self._process is None:
             raise UsageError("the embedded cluster does not run")
         return self._process.pid
 
     def start(self) -> None:
-        """Start the servers; returns when they serve.
+        """Start the servers; return when they serve.
 
-        A second start takes the ports of the first, so that clients find the servers again.
+        A second start takes the ports of the first: clients find the servers again.
 
-        Raises: ClusterFailed; UsageError if they run already.
+        Raises: ClusterFailed if they do not start; UsageError if they run already.
         """
         if self._process is not None:
             raise UsageError("the embedded cluster runs already")
@@ -119,7 +121,7 @@ class EmbeddedCluster:
             *(sys.executable, "-m", "sparrowmq.hosting", "--stop-with-stdin"),
             *("--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1])),
             *("--data", str(self.data_dir), "--flush", self._flush),
-            # How full the machine's disk is must not decide how a test ends.
+            # A test must pass on a machine with a full disk.
             *("--disk-force-percent", "100", "--disk-full-percent", "100"),
             *self._options,
         ]
@@ -164,7 +166,7 @@ class EmbeddedCluster:
             self._temporary.cleanup()
 
     def create_topic(self, topic: str, queues: int = 8) -> None:
-        """Create a topic; returns when clients can find it."""
+        """Create a topic; return when clients can find the topic."""
         with Admin(name_server=self.name_server, tls=self._tls) as admin:
             admin.create_topic(topic, queues)
 

@@ -1,14 +1,14 @@
-"""A cluster in the process of the test: a name server and a broker in a thread of their own.
+"""A cluster in the process of the test: a name server and a broker in one thread.
 
     with InProcessCluster() as cluster:
         cluster.create_topic("T")
         ...
         cluster.advance(timedelta(hours=2))
 
-It starts in milliseconds, on free ports of the loopback interface, with its files in a temporary
-directory. Its broker has a wall clock that a test moves on: delayed messages, retries and the
-check-back of transactions are due when it says so. What ends connections, members and locks goes by
-the monotonic clock, which nobody moves. `EmbeddedCluster` is one that can be killed.
+The cluster starts in milliseconds, on free ports of the loopback interface, with its files in a
+temporary directory. A test moves the broker's wall clock, which decides when delayed messages,
+retries and the check-back of transactions are due. The monotonic clock, which a test cannot move,
+ends connections, members and locks. A test can kill an `EmbeddedCluster`, but not this cluster.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class InProcessCluster:
         return clock.timestamp_ms() + self._advanced_ms
 
     def start(self) -> None:
-        """Start the servers; returns when they serve.
+        """Start the servers; return when they serve.
 
-        Raises: ClusterFailed; UsageError if they run already.
+        Raises: ClusterFailed if they do not start; UsageError if they run already.
         """
         if self._thread is not None:
             raise UsageError("the cluster runs already")
@@ -100,7 +100,7 @@ class InProcessCluster:
         if thread is None or self._directory is None:
             return
         if self._loop is not None and self._stopping is not None:
-            # It has ended if it failed.
+            # The loop has ended if the servers failed.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stopping.set)
         thread.join()
@@ -108,7 +108,7 @@ class InProcessCluster:
         self._directory.cleanup()
 
     def advance(self, duration: timedelta) -> None:
-        """Move the broker's wall clock on; what is due then is in its topic when this returns.
+        """Move the broker's wall clock forward; on return, due messages are in their topics.
 
         Raises: UsageError if the duration is negative, or the servers do not run.
         """
@@ -120,7 +120,7 @@ class InProcessCluster:
         asyncio.run_coroutine_threadsafe(self._catch_up(), self._loop).result()
 
     def create_topic(self, topic: str, queues: int = 8) -> None:
-        """Create a topic; returns when clients can find it."""
+        """Create a topic; return when clients can find the topic."""
         with Admin(name_server=self.name_server) as admin:
             admin.create_topic(topic, queues)
 
@@ -138,10 +138,10 @@ class InProcessCluster:
             nameserver_port=0,
             broker_port=0,
             data=Path(self._directory.name),
-            # Nobody reads the files after the process.
+            # No process reads the files later.
             flush=Flush.ASYNC,
             retention_hours=0,
-            # How full the machine's disk is must not decide how a test ends.
+            # A test must pass on a machine with a full disk.
             disk_force_percent=100,
             disk_full_percent=100,
         )

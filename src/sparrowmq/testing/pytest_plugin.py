@@ -1,13 +1,13 @@
 """Fixtures for tests of programs that use SparrowMQ; pytest finds them by itself.
 
-| Fixture | Scope | What it is |
+| Fixture | Scope | Value |
 |---|---|---|
-| `rmq_cluster` | session | an `InProcessCluster`; with pytest-xdist one for each worker |
-| `rmq_topic` | function | the name of a topic that no other test uses, with four queues |
-| `rmq_group` | function | the name of a group that no other test uses |
-| `rmq_messages` | function | a function of a topic: its messages, `count` of them if asked for |
+| `rmq_cluster` | session | an `InProcessCluster`; with pytest-xdist, one for each worker |
+| `rmq_topic` | function | the name of a topic for this test alone, with four queues |
+| `rmq_group` | function | the name of a group for this test alone |
+| `rmq_messages` | function | a function that returns a topic's messages, or `count` of them |
 
-Importing this module loads nothing but pytest: the cluster comes with the first test that asks.
+The import of this module loads nothing but pytest: the first test that asks starts the cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sparrowmq.testing.in_process import InProcessCluster
 
 TOPIC_QUEUES = 4
-# Of a test's name in a topic's.
+# The most characters of a test's name in a topic's name.
 _NAME_CHARACTERS_MAX = 60
 _NUMBERS = itertools.count(1)
 
@@ -40,7 +40,7 @@ def rmq_cluster() -> Iterator[InProcessCluster]:
 
 @pytest.fixture
 def rmq_topic(rmq_cluster: InProcessCluster, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own."""
+    """The name of a topic for this test alone."""
     topic = _name_for("T", request)
     rmq_cluster.create_topic(topic, TOPIC_QUEUES)
     return topic
@@ -48,7 +48,7 @@ def rmq_topic(rmq_cluster: InProcessCluster, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture
 def rmq_group(request: pytest.FixtureRequest) -> str:
-    """The name of a group of the test's own."""
+    """The name of a group for this test alone."""
     return _name_for("GID", request)
 
 

@@ -1,7 +1,7 @@
-"""What a test asks a cluster: was it consumed, and which messages are there?
+"""A test's questions to a cluster: is a topic consumed, and which messages has it?
 
-These functions wait in the thread that calls them. A test that runs on an event loop calls them by
-`asyncio.to_thread`: its own clients stand still otherwise.
+These functions block the calling thread. A test on an event loop calls them by `asyncio.to_thread`:
+otherwise its own clients stand still.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sparrowmq.model import MessageExt
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, TOOLS_GROUP
 
 WAIT_MS: Final = 10_000
-# From one look at the cluster to the next.
+# The time between two looks at the cluster.
 LOOK_MS: Final = 20
-# Of one topic; a test that has more reads them by a consumer.
+# The most messages of one topic; a test reads more messages by a consumer.
 MESSAGES_MAX: Final = 100_000
 
 
 class ClusterFailed(SparrowError):
-    """A cluster for tests did not start, or what a test waited for did not come in time."""
+    """A cluster for tests did not start, or did not reach the expected state in time."""
 
 
 def wait_until_consumed(
@@ -40,11 +40,11 @@ def wait_until_consumed(
 ) -> None:
     """Wait until a group has committed every message of the topics, and of its retry topic.
 
-    What was committed as failed and waits for its delay is not waited for: it comes to the retry
-    topic when the delay is over.
+    A failed message that waits for its delay is not in the retry topic yet: the function does not
+    wait for this message.
 
-    Raises: ClusterFailed if that is not so in time, with what each queue lacks; UsageError on an
-    event loop.
+    Raises: ClusterFailed after the timeout, with each queue's missing messages; UsageError on an
+        event loop.
     """
     _refuse_event_loop("wait_until_consumed")
     until_ms = _now_ms() + timeout_ms
@@ -65,13 +65,13 @@ def wait_until_consumed(
 def read_messages(
     name_server: str, topic: str, count: int = 0, *, timeout_ms: int = WAIT_MS
 ) -> list[MessageExt]:
-    """Return all messages of a topic in the order in which they were stored; groups do not notice.
+    """Return all messages of a topic in the order of storing, without effect on groups.
 
     Args:
-        count: wait until so many are there.
+        count: the number of messages to wait for.
 
-    Raises: ClusterFailed if there are fewer in time, or more than `MESSAGES_MAX`; UsageError on an
-    event loop; TopicRouteNotFound.
+    Raises: ClusterFailed if there are fewer after the timeout, or more than `MESSAGES_MAX`;
+        UsageError on an event loop; TopicRouteNotFound.
     """
     _refuse_event_loop("read_messages")
     until_ms = _now_ms() + timeout_ms
@@ -104,7 +104,7 @@ def _lag_of(admin: Admin, group: str, topics: Sequence[str]) -> list[QueueLag]:
     left: list[QueueLag] = []
     for topic in topics:
         left += admin.group_lag(group, topic)
-    # Without a retry topic nothing has failed so far.
+    # A missing retry topic means that no message has failed.
     with suppress(TopicRouteNotFound):
         left += admin.group_lag(group, f"{RETRY_GROUP_TOPIC_PREFIX}{group}")
     return [lag for lag in left if lag.lag]
