@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from sparrowmq.broker import transaction_checks
 from sparrowmq.broker.transaction_checks import (
     ENDED_PER_STEP,
     OPS_PER_STEP,
@@ -26,6 +28,7 @@ from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import TRANSACTION_TYPE, Record, decode_record, encode_record
 from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Fact, Output, Push
+from sparrowmq.store.file_storage import FileStorageFile
 from sparrowmq.store.retention import RetentionConfig
 
 NONE, COMMIT, ROLLBACK = 0, 8, 12
@@ -97,6 +100,10 @@ def answer(rig: Any, question: Push, outcome: int) -> RemotingCommand:
     """End a transaction as a producer does that was asked."""
     fields = question.command.ext_fields or {}
     return end(rig, {**fields, "producerGroup": GROUP}, outcome, fromTransactionCheck="true")
+
+
+def have_no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left on this disk")
 
 
 def bodies(rig: Any, topic: str = "T", queue_id: int = 2) -> list[bytes]:
@@ -220,6 +227,61 @@ def test_a_committed_message_is_none_to_commit(rig: Any) -> None:
 
     assert "Find prepared transaction message failed" == reply.remark
     assert [b"K"] == bodies(rig)
+
+
+def test_a_second_commit_is_answered_and_stores_nothing(rig: Any) -> None:
+    half = send_half(rig)
+
+    codes = [end(rig, half, COMMIT).code for _ in range(2)]
+
+    assert [0, 0] == codes
+    assert [b"K"] == bodies(rig)
+
+
+@pytest.mark.parametrize("answers_first", [True, False])
+def test_a_commit_that_crosses_the_answer_to_a_question_stores_nothing(
+    rig: Any, *, answers_first: bool
+) -> None:
+    join(rig)
+    half = send_half(rig)
+    (question,) = questions(rig.advance(ROUND_MS))
+
+    ends: list[Callable[[], RemotingCommand]] = [
+        lambda: answer(rig, question, COMMIT),
+        lambda: end(rig, half, COMMIT),
+    ]
+    if not answers_first:
+        ends.reverse()
+    codes = [each().code for each in ends]
+
+    assert [0, 0] == codes
+    assert [b"K"] == bodies(rig)
+    # Each copy has its end, as RocketMQ's brokers need it.
+    assert {b"0", b"1"} == set(bodies(rig, TRANS_OP_HALF_TOPIC, 0))
+    assert [] == asked(rig.advance(3 * INTERVAL_MS))
+
+
+def test_a_commit_that_was_not_written_is_none(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = send_half(rig)
+    with monkeypatch.context() as full:
+        full.setattr(FileStorageFile, "write", have_no_space)
+        lost = end(rig, half, COMMIT)
+    before = bodies(rig)
+
+    again = end(rig, half, COMMIT)
+
+    assert (ResponseCode.SERVICE_NOT_AVAILABLE, []) == (lost.code, before)
+    assert (0, [b"K"]) == (again.code, bodies(rig))
+
+
+def test_only_the_latest_commits_are_remembered(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_checks, "COMMITTED_MAX", 2)
+    halves = [send_half(rig, key=key) for key in "abc"]
+
+    for half in (*halves, halves[2], halves[1], halves[0]):
+        assert 0 == end(rig, half, COMMIT).code
+
+    assert [b"a", b"b", b"c", b"a"] == bodies(rig)
 
 
 def test_a_record_within_a_body_is_no_half_message(rig: Any) -> None:

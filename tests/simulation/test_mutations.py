@@ -312,6 +312,25 @@ def test_end_that_is_forgotten_is_caught(run_calm: Any, monkeypatch: pytest.Monk
     assert ": put away as undecided after its " in violation or " stored 2 times" in violation
 
 
+def test_second_commit_that_stores_the_message_again_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "LOCAL_MS_MAX", 2 * transactions.TIMEOUT_MS)
+    monkeypatch.setattr(TransactionChecks, "is_committed", lambda *_: False)
+
+    violation = run_calm(Faults(), seeds=3, **TRANSACTIONS)[-1].violation
+    assert violation.endswith(": to be committed, stored 2 times")
+
+
+def test_lost_commit_that_counts_as_done_is_caught(
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TransactionChecks, "forget_commits", do_nothing)
+
+    violation = run_calm(Faults(disk_full=20.0), seeds=10, **TRANSACTIONS)[-1].violation
+    assert violation.endswith(": to be committed, neither stored nor put away")
+
+
 def test_undecided_message_that_goes_nowhere_is_caught(
     run_calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -268,6 +268,7 @@ class Broker:
         else:
             reason = f"{written.status.name}: {written.remark}"
             outputs = pending.fail_unwritten(store.written_position, reason, now_ms=now_ms)
+            self.state.transactions.forget_commits()
         dispatched = store.dispatch()
         if dispatched:
             for item in dispatched:

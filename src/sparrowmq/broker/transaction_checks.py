@@ -15,16 +15,20 @@ An appended copy names the first offset of its message. The end of any copy is t
 message, so no later copy is asked for.
 
 The round commits its two offsets once all that it wrote is on the disk, so a crash repeats a round
-and loses nothing. A message that is committed twice is delivered twice, as in RocketMQ. Two commits
-come if the producer commits while its answer to a question is under way.
+and loses nothing.
+
+Two commits of a message come if its producer commits while its answer to a question is under way.
+The second stores nothing: the latest commits are remembered. They are not after a restart, so the
+message is delivered at least once, not exactly once.
 
 Source: TransactionalMessageServiceImpl.java of 4.9.7. Differs from RocketMQ: a message that waits
 for its producer's own time does not count as checked. The end of a first copy counts for the later
-copies too. RocketMQ asks about such copies again, and delivers the message twice.
+copies too. RocketMQ asks about such copies again, and delivers the message with every commit.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -59,6 +63,9 @@ UNENDED_PER_STEP = 128
 # The ended half messages that a round remembers, and the messages appended again: some 30 MB each.
 # If more ends than this precede the end of a half message, its producer is asked.
 ENDED_MAX = AGAIN_MAX = 200_000
+# The commits that are remembered, some 20 MB. An older message that is committed again is stored
+# again.
+COMMITTED_MAX = 100_000
 # A round waits while this many messages still wait for the question to their producers.
 TO_ASK_MAX = 1_024
 _OPS_BYTES_MAX = 1 << 20
@@ -111,6 +118,8 @@ class TransactionChecks:
         self._first_end: int | None = None
         # The copies to ask about once they can be read, by their first offsets.
         self._to_ask: dict[int, int] = {}
+        # The latest committed messages, by their first offsets.
+        self._committed: OrderedDict[int, None] = OrderedDict()
 
     def step(self, offsets: ConsumerOffsets, *, now_ms: int, timestamp_ms: int) -> CheckStep:
         """Go on with the round, or begin a round if one is due; call it at every tick."""
@@ -132,6 +141,20 @@ class TransactionChecks:
     def note_end(self, first: int) -> None:
         """Note that a message, by its first offset, has ended: its producer is not asked now."""
         self._to_ask.pop(first, None)
+
+    def note_commit(self, first: int) -> None:
+        """Note that a message, by its first offset, was appended to its real topic."""
+        self._committed[first] = None
+        if len(self._committed) > COMMITTED_MAX:
+            self._committed.popitem(last=False)
+
+    def is_committed(self, first: int) -> bool:
+        """Return whether a message, by its first offset, is known to be in its real topic."""
+        return first in self._committed
+
+    def forget_commits(self) -> None:
+        """Forget all commits: a failed write has lost appended messages."""
+        self._committed.clear()
 
     def read(self, half_offset: int) -> Record | None:
         """Return the half message at an offset, None if no message can be read there."""

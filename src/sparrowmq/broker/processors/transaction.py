@@ -62,7 +62,8 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
     A commit stores the message in its real topic. Commit and rollback both note the end of the half
     message in the op topic. Differs from RocketMQ: it does not answer an outcome that is still
     unknown, it commits messages outside the half topic, and it puts messages into deleted topics.
-    Here such messages stay half messages, and their producers are asked again.
+    Here such messages stay half messages, and their producers are asked again. RocketMQ also stores
+    the message with every commit that comes; here a second commit is answered, and stores nothing.
     """
     header = decode_header(EndTransactionRequestHeader, request.command.ext_fields)
     outcome = header.commit_or_rollback
@@ -81,10 +82,11 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
     state.check_access(request, properties.get(PROPERTY_REAL_TOPIC, ""), Permission.PUB)
     half_offset = half.queue_offset
     first = first_offset(half_offset, properties)
-    if outcome == TRANSACTION_COMMIT:
+    if outcome == TRANSACTION_COMMIT and not state.transactions.is_committed(first):
         result = _put_committed(state, half, properties, request.timestamp_ms)
         if result.status is not PutStatus.PUT_OK:
             return confirm(state, request, result)
+        state.transactions.note_commit(first)
     state.transactions.note_end(first)
     if first != half_offset:
         _put_end(state, first, request.timestamp_ms)

@@ -68,8 +68,8 @@ def end(
 ) -> Operation[TransactionState]:
     """Report a transaction's outcome to the broker, and return the outcome that it confirmed.
 
-    The request is sent once. If it is lost, the broker asks for the outcome. A second commit would
-    deliver the message twice.
+    The request is sent once. If it is lost, the broker asks for the outcome. At Apache's brokers a
+    second commit delivers the message twice.
 
     Returns: the outcome, or UNKNOWN if the broker did not confirm it.
     """
