@@ -167,15 +167,27 @@ def test_reset_shows_the_difference_and_changes_nothing_until_told(
 
     assert smq.json("group", "skip", "GID_reset", "--yes")["applied"]
     assert [4, 6] == committed()
-    same = smq("group", "skip", "GID_reset", "--yes")
+    same = smq("group", "skip", "GID_reset")
     assert ("", True) == (
         same.stdout,
-        "nothing to change: group GID_reset has these offsets in 2 queues" in same.stderr,
+        "nothing to change: group GID_reset is at these offsets in 2 queues" in same.stderr,
     )
-    assert not smq.json("group", "skip", "GID_reset", "--yes")["applied"]
+    assert not smq.json("group", "skip", "GID_reset")["applied"]
 
     early = smq.json("group", "reset", "GID_reset", "--to", "1d", "--yes")
     assert [0, 0] == [row["after"] for row in early["changes"]] == committed()
+
+
+def test_reset_to_the_first_message_commits_for_a_group_without_a_commit(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    fill(shared_cluster, "T_reset_first", [4, 6])
+    smq("group", "update", "GID_reset_first", "--yes")
+
+    reset = ("group", "reset", "GID_reset_first", "--topic", "T_reset_first", "--to", "earliest")
+    assert smq.json(*reset, "--yes")["applied"]
+
+    assert [4, 6] == sorted(row["lag"] for row in smq.json("group", "lag", "GID_reset_first"))
 
 
 @pytest.mark.parametrize(

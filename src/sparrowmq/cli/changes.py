@@ -40,7 +40,7 @@ def carry_out(
     """
     is_needed = bool(rows) or unchanged is None
     is_applied = is_confirmed and is_needed
-    if is_needed and not cluster.as_json:
+    if rows and not cluster.as_json:
         print_rows(rows, columns)
     if is_applied:
         apply()
