@@ -1,1 +1,1 @@
-"""The live page: who owns which queue of a cluster, since when and why, in a browser."""
+"""The live page: shows in a browser who owns each queue of a cluster, since when and why."""

@@ -1,10 +1,10 @@
-"""Who may see the page: a password of this run, sessions, and what a request must look like.
+"""Access to the page: a password for each run, sessions, and checks of every request.
 
-The password is made at the start and shown once; a session is a random cookie that scripts cannot
-read. Against other sites in the same browser: the Host must be an address, `localhost` or a name
-that was allowed (a name that is rebound to this machine is neither), a form must carry its
-session's token, and a browser must not say that another site sent it. The policy of every answer
-lets a page load this server's files alone, and run no script of its text.
+The server makes the password at its start and shows it once. A session is a random cookie that
+scripts cannot read. Three checks keep out other sites in the same browser: the Host must be an
+address, `localhost` or an allowed name, which a name rebound to this machine is not; a form must
+carry its session's token; and the browser must not report that another site sent the form. The
+policy of every answer lets a page load only this server's files and run no inline script.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.errors import ConfigError, UsageError
 
-# A password has 16 of these 31 signs, which nobody takes for one another: 79 bits.
+# A password has 16 of these 31 signs, which cannot be mistaken for one another: 79 bits.
 _SIGNS = "23456789abcdefghjkmnpqrstuvwxyz"
 _PASSWORD_GROUPS, _GROUP_LENGTH = 4, 4
 SESSION_MS = 12 * 3_600_000
-# The oldest session ends where there would be more.
+# One session more ends the oldest.
 SESSIONS_MAX = 64
 # A form of the page is far smaller.
 FORM_BYTES_MAX = 65_536
@@ -56,19 +56,19 @@ def make_password() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who knew the password. `form_token` goes into every form."""
+    """A login; every form of the session carries `form_token`."""
 
     form_token: str
     until_ms: int
 
 
 class Access:
-    """The password and who has shown it.
+    """The password and the sessions.
 
     Args:
-        password: what to ask for.
-        port: where the page is; cookies of all ports of a host share their names.
-        allowed_hosts: names under which browsers may ask, besides addresses and `localhost`.
+        password: the password of this run.
+        port: the page's port, which the cookie's name contains: the ports of a host share cookies.
+        allowed_hosts: allowed names in the Host header, besides addresses and `localhost`.
     """
 
     def __init__(self, password: str, *, port: int, allowed_hosts: Iterable[str] = ()) -> None:
@@ -92,7 +92,7 @@ class Access:
         self._sessions.pop(cookies.get(self.cookie, ""), None)
 
     def find(self, cookies: Mapping[str, str]) -> Session | None:
-        """Return the session of a request; None if it has none, or one that is over."""
+        """Return the session of a request; None without one, or after the session's end."""
         token = cookies.get(self.cookie, "")
         session = self._sessions.get(token)
         if session is not None and session.until_ms < monotonic_ms():
@@ -101,7 +101,7 @@ class Access:
         return session
 
     def allows_host(self, host: str) -> bool:
-        """Return whether a request's Host is this page and no name that was bound to it."""
+        """Return whether a request's Host is an address, `localhost` or an allowed name."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         name = name.removeprefix("[").removesuffix("]").lower()
         if name in self._hosts:
@@ -114,7 +114,7 @@ class Access:
 
 
 class Guard:
-    """Refuses what no page of ours would send, and adds the policy to every answer."""
+    """Refuses requests that this server's pages never send, and adds the policy to answers."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -158,7 +158,7 @@ class Guard:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Read a small form. Raises: UsageError if it is none, or too large."""
+    """Read a form of at most `FORM_BYTES_MAX`. Raises: UsageError if it is no form or too large."""
 
     body = b""
     async for chunk in request.stream():
@@ -172,13 +172,13 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def check_form_token(form: Mapping[str, str], session: Session) -> None:
-    """Raise a UsageError unless the form is one that this session was given."""
+    """Raise a UsageError unless the form carries this session's token."""
     if not hmac.compare_digest(form.get("token", "").encode(), session.form_token.encode()):
         raise UsageError("the form is of an old session; load the page again")
 
 
 def check_host_name(name: str) -> str:
-    """Return the name of a host. Raises: ConfigError."""
+    """Return a host name. Raises: ConfigError if it is none."""
     if not name or any(sign in name for sign in "/:@ "):
         raise ConfigError(f"--allow-host {name!r} is no name of a host, such as dash.example.com")
     return name

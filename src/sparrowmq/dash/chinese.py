@@ -1,6 +1,6 @@
 """The page's texts in Chinese, by their English. The terms are those of RocketMQ's community.
 
-What the doctor says is in `chinese_findings.py`.
+`chinese_findings.py` has the doctor's texts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the doctor says, in Chinese: the parts of findings by their English, remedies by rule."""
+"""The doctor's texts in Chinese: phrases by their English template, remedies by rule."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-# A remedy is the rule's in Chinese, and names no case.
+# A Chinese remedy belongs to a rule, and names no queue or member of a case.
 CHINESE_REMEDIES: Mapping[str, str] = MappingProxyType(
     {
         "R01": (

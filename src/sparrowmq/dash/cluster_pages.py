@@ -1,4 +1,4 @@
-"""The pages of topics, brokers and of what the doctor finds in all groups."""
+"""The pages of topics, of brokers, and of the doctor's findings in all groups."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sparrowmq.doctor import Finding, Severity
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_topic
 
-# Of a topic that many groups read, this many are named in the list.
+# The list names at most so many groups that read a topic.
 _GROUPS_NAMED = 5
 
 
 def topic_href(topic: str) -> str:
-    """Return where a topic's page is."""
+    """Return the URL of a topic's page."""
     return f"/topics/{quote(topic, safe='')}"
 
 
 def messages_href(topic: str, **query: object) -> str:
-    """Return where a topic's messages are."""
+    """Return the URL of a topic's messages."""
     return f"/messages?{urlencode({'topic': topic, **query})}"
 
 
 async def show_topics(watcher: Watcher, visit: Visit) -> View:
-    """List the topics; RocketMQ's own only if they are asked for."""
+    """List the topics; RocketMQ's own only if the URL asks for them."""
     with_internal = visit.query.get("internal") == "yes"
     seen = watcher.overview
     rows = []
@@ -73,7 +73,7 @@ async def show_topics(watcher: Watcher, visit: Visit) -> View:
 
 
 async def show_topic(watcher: Watcher, visit: Visit) -> View:
-    """Show a topic: its places, its queues, who reads it. Raises: as `topic_status`."""
+    """Show a topic: its brokers, queues and groups. Raises: as `topic_status`."""
     name = check_topic(visit.request.path_params["topic"])
     status = await watcher.driver.run(topic_status(watcher.directory, name))
     groups = PageTable(
@@ -187,7 +187,7 @@ async def show_brokers(watcher: Watcher, visit: Visit) -> View:
 
 
 async def show_broker(watcher: Watcher, visit: Visit) -> View:
-    """Show what a broker says of itself. Raises: UsageError if there is none of this name."""
+    """Show a broker's report about itself. Raises: UsageError if no broker has this name."""
     name = visit.request.path_params["broker"]
     seen = watcher.overview
     brokers = {broker.name: broker for broker in (seen.brokers if seen is not None else ())}
@@ -212,7 +212,7 @@ def _finding_cells(finding: Finding, words: Words) -> tuple[Cell, Cell, Cell]:
 
 
 async def show_doctor(watcher: Watcher, visit: Visit) -> View:
-    """List what the doctor finds in the groups that are looked at, the worst first."""
+    """List the doctor's findings in the watched groups, the worst first."""
     found = [
         (finding, name)
         for name, group in watcher.groups.items()

@@ -1,4 +1,4 @@
-"""The page of a group: what the doctor finds, the matrix, the timeline, the rebalances."""
+"""The page of a group: the doctor's findings, the matrix, the timeline, the rebalances."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import queue_order
 
 WINDOWS_S = (300, 900, 3_600, 21_600, 86_400)
-# Bands of more queues are no picture any more; rebalances of more are read by nobody.
+# A timeline of more queues is unreadable; nobody reads more rebalances.
 LINES_MAX, REBALANCES_MAX = 48, 200
 _BARS = 120
 _QUEUE_KEYS = (
@@ -72,7 +72,7 @@ class GroupTile(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A queue of the timeline: `spoken` is what its picture shows, in words."""
+    """A queue of the timeline; `spoken` describes its picture in words."""
 
     label: str
     strip: Markup
@@ -140,7 +140,7 @@ def _window(query: Mapping[str, str]) -> int:
 
 
 def _explain(case: Case, query: Mapping[str, str]) -> dict[str, object]:
-    """Return the reasoning about the queue that the URL names, or why there is none."""
+    """Return the explanation of the queue in the URL, or the reason why there is none."""
     asked = query.get("explain", "")
     steps: Sequence[Explanation] = ()
     problem = ""
@@ -214,7 +214,7 @@ class _Chart:
         self._span = TimeWindow(since_ms, now_ms)
         self.seen = history.seen(group.name, since_ms=since_ms)
         watched = history.watched(group.name, since_ms=since_ms)
-        # Who had what before the first of so many changes is not known here.
+        # If older changes were not read, the owners before the first one read are unknown.
         known_ms = self.seen[0].timestamp_ms if len(self.seen) == SEEN_MAX else since_ms
         self._watched = [(max(begin, known_ms), end) for begin, end in watched if end > known_ms]
         samples = history.samples(group.name, since_ms=since_ms, bucket_ms=bucket_ms)
@@ -225,7 +225,7 @@ class _Chart:
     def draw_lines(
         self, case: Case, rebalances: Sequence[SeenRebalance], words: Words, *, topic: str | None
     ) -> tuple[list[Line], int]:
-        """Draw the queues, those that moved first if there are too many; say how many are left."""
+        """Draw the queues, the moved ones first if there are too many; count those left out."""
         moved = {move.queue for rebalance in rebalances for move in rebalance.moves}
         queues = [q for q in self._owners if topic is None or q.topic == topic]
         chosen = sorted(queues, key=lambda queue: queue not in moved)[:LINES_MAX]
@@ -265,7 +265,7 @@ def _within(samples: Sequence[LagSample], since_ms: int) -> list[LagSample]:
 
 
 def _ticks(window_s: int, words: Words) -> list[str]:
-    """Return how long ago each place of the axis is, from the left."""
+    """Return the age of each tick of the axis, from the left."""
     ago = [window_s * 1000 * (_TICKS - 1 - place) // (_TICKS - 1) for place in range(_TICKS)]
     return [f"−{words.duration(ms)}" if ms else words("now") for ms in ago]
 
@@ -313,7 +313,7 @@ def _rebalance_table(
 def describe_reason(
     rebalance: SeenRebalance, columns: Mapping[str, MatrixColumn], words: Words
 ) -> str:
-    """Say why queues moved, as far as was seen."""
+    """Describe the reason of a rebalance, as far as it was seen."""
 
     def of(kind: SeenEventKind) -> list[SeenEvent]:
         return [event for event in rebalance.events if event.kind is kind]
@@ -367,7 +367,7 @@ def _describe_moves(
 
 
 def _queue_table(matrix: Matrix) -> PageTable:
-    """Return the matrix as a table, for files."""
+    """Return the matrix as a table for CSV and JSON."""
     return PageTable(
         name="queues",
         title="Who holds which queue",

@@ -1,8 +1,8 @@
-"""What was seen of groups, kept in a bounded file of SQLite: owners, events, lag.
+"""Keeps the groups' owners, events and lag in a bounded SQLite file.
 
-Owners are kept as changes, beside who has each queue now; both carry the owners before, so that the
-oldest rows may go at any time. Times in which nobody looked are known: what changed meanwhile is
-not taken for a rebalance of the moment.
+The file has each queue's present owners and each change of owners. Both rows carry the owners
+before, so that the oldest rows may be deleted at any time. The file also has the times in which the
+server looked: a change in a gap between them does not count as a rebalance at the next look.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from sparrowmq.dash.rebalances import At
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 
-# Looks further apart than this leave a time in which nobody looked.
+# Looks that are further apart leave a gap, in which nobody looked.
 GAP_MS = 60_000
-# The lag is kept at most so often.
+# The shortest time between two stored samples of the lag.
 SAMPLE_MS = 10_000
-# Rows of each table; the oldest go. About 60 MB in all.
+# The rows of each table; the oldest are deleted. All tables together take about 60 MB.
 ROWS_MAX = 200_000
-# Of what was seen of a group, this much is read for a page.
+# The most events and changes of a group that a page reads.
 SEEN_MAX = 5_000
-# Rows are counted once in so many looks.
+# The rows are counted once in so many looks.
 _PRUNE_EVERY = 500
-# A member's number, which gives its letter and colour, is free again after this time.
+# A member's number gives its letter and colour; the number is reused this long after its last use.
 _NUMBER_KEPT_MS = 3_600_000
-# A group that was not seen for so long is forgotten.
+# The history forgets a group that was not seen for so long.
 _GROUP_KEPT_MS = 7 * 86_400_000
 
 _SCHEMA = """
@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS member (cluster TEXT, grp TEXT, client_id TEXT, numbe
 
 
 class Standing(NamedTuple):
-    """Who has a queue since when; not `is_exact` if it may have begun before."""
+    """A queue's owners and when they took it; earlier than seen unless `is_exact`."""
 
     owners: tuple[str, ...]
     since_ms: int
@@ -60,7 +60,7 @@ class Standing(NamedTuple):
 
 
 class LagSample(NamedTuple):
-    """How a group stood at a time."""
+    """A group's lag, queues in trouble and members at a time."""
 
     at_ms: int
     lag: int
@@ -70,13 +70,13 @@ class LagSample(NamedTuple):
 
 
 class History:
-    """What was seen of the groups of one cluster.
+    """The history of the groups of one cluster.
 
     Args:
-        path: the file; None keeps it in memory.
+        path: the file; None keeps the history in memory.
         cluster: the name servers, which distinguish clusters in one file.
 
-    Raises: ConfigError if the file cannot be written, or is none of SQLite.
+    Raises: ConfigError if the file cannot be written or is no SQLite file.
     """
 
     def __init__(self, path: Path | None, cluster: str) -> None:
@@ -89,7 +89,7 @@ class History:
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(_explain(path, error)) from None
         try:
-            # A power cut may take the last moments of a chart, and harms nothing else.
+            # A power cut may lose the last moments of a chart and nothing else.
             self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;" + _SCHEMA)
         except sqlite3.Error as error:
             self._db.close()
@@ -100,7 +100,7 @@ class History:
         self._db.close()
 
     def note(self, group: str, look: Look, before: Look | None) -> None:
-        """Keep what a look adds to the one before. Raises: sqlite3.Error, as for a full disk."""
+        """Store the changes since the look before. Raises: sqlite3.Error, as for a full disk."""
         at_ms = look.timestamp_ms
         has_gap = before is None or not 0 <= at_ms - before.timestamp_ms <= GAP_MS
         with self._db:
@@ -145,7 +145,7 @@ class History:
         is_exact: bool,
     ) -> None:
         for queue, ids in owners:
-            # After a gap a queue with the same owners as before is taken to have kept them.
+            # A queue with the same owners before and after a gap counts as not moved.
             self._execute(
                 "INSERT INTO owner VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO UPDATE SET"
                 " owners = ?4, since_ms = ?5, is_exact = ?6 WHERE owners <> ?4",
@@ -173,7 +173,7 @@ class History:
         )
 
     def _note_members(self, group: str, look: Look) -> None:
-        """Number members that are new: the smallest number that is free."""
+        """Give each new member the smallest free number."""
         known = dict(
             self._execute(
                 "SELECT client_id, number FROM member WHERE cluster = ? AND grp = ?", group
@@ -202,7 +202,7 @@ class History:
             )
 
     def numbers(self, group: str) -> dict[str, int]:
-        """Return the number of each member, also of those that left within the last hour."""
+        """Return the numbers of members, also of those that left within the last hour."""
         return dict(
             self._execute(
                 "SELECT client_id, number FROM member WHERE cluster = ? AND grp = ?"
@@ -212,7 +212,7 @@ class History:
         )
 
     def standings(self, group: str) -> dict[MessageQueue, Standing]:
-        """Return who has each queue since when."""
+        """Return each queue's owners and when they took it."""
         rows = self._execute(
             "SELECT queue, owners, since_ms, is_exact FROM owner WHERE cluster = ? AND grp = ?",
             group,
@@ -223,7 +223,7 @@ class History:
         }
 
     def seen(self, group: str, *, since_ms: int) -> list[At]:
-        """Return events and changes of owners in the order of time, the last `SEEN_MAX`."""
+        """Return the last `SEEN_MAX` events and changes of owners, the oldest first."""
         rows = self._execute(
             "SELECT at_ms, is_change, what FROM seen WHERE cluster = ? AND grp = ? AND at_ms >= ?"
             " ORDER BY id DESC LIMIT ?",
@@ -236,7 +236,7 @@ class History:
         ]
 
     def watched(self, group: str, *, since_ms: int) -> list[tuple[int, int]]:
-        """Return when somebody looked, from and until, in the order of time; the last times."""
+        """Return the times in which the server looked, as (start, end), the oldest first."""
         rows: list[tuple[int, int]] = self._execute(
             "SELECT from_ms, until_ms FROM watched WHERE cluster = ? AND grp = ? AND until_ms >= ?"
             " ORDER BY id DESC LIMIT ?",
@@ -247,7 +247,7 @@ class History:
         return rows[::-1]
 
     def samples(self, group: str, *, since_ms: int, bucket_ms: int) -> list[LagSample]:
-        """Return how the group stood, the worst of each bucket of time, in the order of time."""
+        """Return the greatest values of each bucket of time, the oldest first."""
         rows = self._execute(
             "SELECT at_ms / ?4 * ?4, max(lag), max(unowned), max(doubled), max(members)"
             " FROM sample WHERE cluster = ?1 AND grp = ?2 AND at_ms >= ?3 GROUP BY 1 ORDER BY 1",
@@ -258,7 +258,7 @@ class History:
         return [LagSample(*row) for row in rows]
 
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
-        """Run a statement whose first parameter is the cluster."""
+        """Run a statement; its first parameter is the cluster."""
         return self._db.execute(statement, (self._cluster, *values))
 
     def _prune(self, now_ms: int) -> None:

@@ -1,8 +1,8 @@
-"""The Lab: a failure staged on a cluster of its own, and what the doctor finds there.
+"""The Lab: stages a failure on a cluster of its own and shows the doctor's findings.
 
-A drill runs in a process of its own (`sparrowmq rebalance drill KIND --json`), one at a time: it
-takes the signals of its process, and most of a processor. It never touches the cluster that the
-page watches.
+A drill runs in a process of its own (`sparrowmq rebalance drill KIND --json`) because it handles
+its process's signals and uses most of a processor. One drill runs at a time. No drill touches the
+cluster that the page watches.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from sparrowmq.drills.stage import TOPIC
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 
-# Whose news the page follows.
+# The subject of the page's news.
 SUBJECT = "lab"
-# No drill takes so long; one that does is ended.
+# A drill that takes longer is ended.
 LIMIT_S = 300.0
-# Lines of what happens, and bytes of the result, that are kept.
+# The most lines of progress, and bytes of the result, that are kept.
 LINES_MAX, OUTPUT_BYTES_MAX = 50, 4 * 1024 * 1024
 _CHUNK_BYTES = 65_536
 # The picture begins so long before the event.
 _LEAD_MS = 300
-# A drill that is ended may still end its members.
+# The time that an ended drill has to end its members.
 _END_S = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Drill:
-    """A drill: what happened so far, its result once it is over, or why there is none."""
+    """A drill: its progress so far, and after its end the result or the reason for its failure."""
 
     kind: DrillKind
     begun_ms: int
@@ -68,18 +68,18 @@ class Lab:
 
     @property
     def is_running(self) -> bool:
-        """Whether a drill is under way."""
+        """Whether a drill is running."""
         return self._task is not None and not self._task.done()
 
     def start(self, kind: DrillKind) -> None:
-        """Start a drill. Raises: UsageError while one is under way."""
+        """Start a drill. Raises: UsageError while another is running."""
         if self.is_running:
             raise UsageError("a drill is under way; wait for its end, or end it")
         self.drill = Drill(kind=kind, begun_ms=monotonic_ms())
         self._task = asyncio.create_task(self._run(self.drill), name="drill")
 
     async def stop(self) -> None:
-        """End the drill that is under way, and its processes."""
+        """End the running drill and its processes."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -132,7 +132,7 @@ async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Have a process end, and its members with it."""
+    """End a drill's process, which ends its members."""
     if process.returncode is not None:
         return
     process.terminate()
@@ -145,7 +145,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def show_lab(lab: Lab, visit: Visit) -> View:
-    """Show the drills, and the last one's course."""
+    """Show the drills, and the course of the last one."""
     drill, words = lab.drill, visit.words
     context: dict[str, object] = {
         "scripts": SCRIPTS,
@@ -191,7 +191,10 @@ def _read_finding(found: dict[str, Any]) -> Finding:
 
 
 async def start_drill(lab: Lab, visit: Visit) -> Response:
-    """Start a drill, or end the one that runs. Raises: UsageError."""
+    """Start a drill, or end the running one.
+
+    Raises: UsageError on a page that only reads, for an unknown drill, or while another runs.
+    """
     asked = visit.form.get("drill", "")
     if asked == "stop":
         await lab.stop()
@@ -211,27 +214,27 @@ def _columns(result: dict[str, Any]) -> dict[str, MatrixColumn]:
 
 
 def _course(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return who held what from a while before the event on, as changes in the order of time."""
+    """Return the changes of owners from shortly before the event on, the oldest first."""
     held: dict[str, list[int]] = {}
     for row in result["before"]["queues"]:
         for owner in row["owners"]:
-            # Members are numbered as their instances are; no other queue is of the drill's topic.
+            # A member's number is its instance's; every queue belongs to the drill's topic.
             name = f"member-{owner['client_id'].rpartition('@')[2]}"
             if row["topic"] == TOPIC:
                 held.setdefault(name, []).append(row["queue_id"])
     begun = [
         {"after_ms": -_LEAD_MS, "member": name, "queue_ids": ids} for name, ids in held.items()
     ]
-    # What is killed or cut off has nothing from then on, and cannot say so.
+    # A killed or cut-off member holds no queue from then on, but cannot report this.
     if result["drill"] in (DrillKind.KILL, DrillKind.PARTITION):
         begun.append({"after_ms": 0, "member": "member-1", "queue_ids": []})
     return [*begun, *result["changes"]]
 
 
 def picture_length_ms(result: dict[str, Any]) -> int:
-    """Return how long the picture is: a little longer than the last change, or all that was seen.
+    """Return the length of the picture: until shortly after the last change.
 
-    What still has no owner, or several, had so until the drill ended.
+    If some queue still has no owner or several, the picture lasts until the end of the drill.
     """
     if result["phases"][-1]["settled_ms"] is None:
         return int(result["watched_ms"])
@@ -242,7 +245,7 @@ def picture_length_ms(result: dict[str, Any]) -> int:
 def _lines(
     result: dict[str, Any], columns: dict[str, MatrixColumn], words: Words
 ) -> Sequence[Line]:
-    """Draw who had each queue from the event on."""
+    """Draw the owners of each queue from the event on."""
     until_ms = picture_length_ms(result)
     span = TimeWindow(-_LEAD_MS, until_ms)
     queue_ids = sorted({r["queue_id"] for r in result["after"]["queues"] if r["topic"] == TOPIC})

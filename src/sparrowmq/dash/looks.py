@@ -1,8 +1,8 @@
-"""One look at a group, brought down to who has which queue, and what differs between two. Pure.
+"""Reduces a look at a group to the owners of its queues, and compares two looks. Pure.
 
-Members are asked what they hold (`GET_CONSUMER_RUNNING_INFO`). Where all that could have a queue
-have reported, their reports count; else the strategy is computed, as the doctor does. So a queue
-counts as unowned while one member has let go of it and the next has not taken it yet.
+Members report the queues that they hold (`GET_CONSUMER_RUNNING_INFO`). If all possible owners of a
+queue have reported, their reports count. Otherwise the group's strategy is computed, as the doctor
+does. So a queue counts as unowned from its release by one member until the next member takes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparrowmq.model import MessageQueue
 
 
 class SeenEventKind(StrEnum):
-    """What may make a group share its queues anew."""
+    """The kinds of events that may make a group rebalance."""
 
     JOINED = "joined"
     LEFT = "left"
@@ -30,9 +30,10 @@ class SeenEventKind(StrEnum):
 
 
 class SeenEvent(NamedTuple):
-    """Something that happened to a group, to a member or a topic.
+    """An event of a group, a member or a topic.
 
-    `detail` is how many processes have the client id (now, if one left), or what became of what.
+    `detail` is the number of processes that have the client id after the event, or a change such
+    as `4 → 8`.
     """
 
     kind: SeenEventKind
@@ -41,13 +42,13 @@ class SeenEvent(NamedTuple):
 
 
 class OwnerChange(NamedTuple):
-    """A queue that has changed hands.
+    """A change of a queue's owners.
 
     Args:
-        at_risk: how many messages its former owner had and had not committed when last seen: at
-            most so many are consumed twice. 0 where the queue was handed over under its lock.
-        offset: what the group had committed then.
-        gap_ms: how long the look before was ago: so much earlier it may have been.
+        at_risk: the uncommitted messages that the former owner held at the look before, which is
+            the most that are consumed twice; 0 if members handed the queue over under its lock.
+        offset: the group's committed offset at the change.
+        gap_ms: the time since the look before; the change may be earlier by this much.
     """
 
     queue: MessageQueue
@@ -60,16 +61,16 @@ class OwnerChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Who has which queue at a moment.
+    """The owners of a group's queues at a moment.
 
     Args:
-        members: how many connections carry each client id.
-        marked: the ids of members that run SparrowMQ, which hand over under locks.
-        owners: the client ids that have each queue; one id twice if two processes carry it.
-        in_hand: messages of each queue that its owner has and has not committed.
-        offsets: what the group has committed of each queue.
-        queue_counts: how many queues each topic has.
-        subscriptions: what the group wants of each topic.
+        members: the number of connections that carry each client id.
+        marked: the client ids of members that run SparrowMQ and so hand over under locks.
+        owners: the client ids that hold each queue; an id twice if two processes carry it.
+        in_hand: the number of uncommitted messages that each queue's owner holds.
+        offsets: the group's committed offset in each queue.
+        queue_counts: the number of queues of each topic.
+        subscriptions: the group's subscription to each topic.
     """
 
     timestamp_ms: int
@@ -87,7 +88,7 @@ class Look:
 
 
 def look_of(case: Case) -> Look:
-    """Bring a case down to what the timeline follows."""
+    """Reduce a case to the values that the timeline follows."""
     snapshot = case.snapshot
     owners = find_owners(case)
     queues = [queue for topic in snapshot.user_topics for queue in topic.subscribe_queues]
@@ -110,7 +111,7 @@ def look_of(case: Case) -> Look:
 
 
 def find_owners(case: Case) -> dict[MessageQueue, tuple[str, ...]]:
-    """Return the owners of each queue: as members report them, or as the strategy gives them."""
+    """Return the owners of each queue, by members' reports or else by the strategy."""
     computed = {
         queue: tuple(seat.client_id for seat in seats)
         for queue, seats in case.ownership.owners.items()
@@ -126,7 +127,7 @@ def find_owners(case: Case) -> dict[MessageQueue, tuple[str, ...]]:
                 holders.setdefault(held.queue, []).append(report.client_id)
     found = {}
     for queue, ids in computed.items():
-        # Of two processes with one id a broker asks one; nobody knows what the other holds.
+        # A broker asks only one of two processes with one id; the other's queues stay unknown.
         is_reported = all(client_id in reporting and counts[client_id] == 1 for client_id in ids)
         found[queue] = tuple(holders.get(queue, ())) if ids and is_reported else ids
     return found
@@ -144,7 +145,7 @@ def _in_hand(case: Case) -> dict[MessageQueue, int]:
 
 
 def list_changes(before: Look, after: Look) -> list[OwnerChange]:
-    """Return the queues that have other owners than before; a queue that is new has none."""
+    """Return the queues whose owners changed; a new queue had no owner before."""
     found = []
     gap_ms = after.timestamp_ms - before.timestamp_ms
     for queue, owners in after.owners.items():
@@ -162,7 +163,7 @@ def _at_risk(before: Look, after: Look, queue: MessageQueue, lost: Iterable[str]
 
 
 def list_events(before: Look, after: Look) -> list[SeenEvent]:
-    """Return what happened to the group between two looks."""
+    """Return the events between two looks."""
     found = []
     for client_id in sorted(before.members.keys() | after.members.keys()):
         was, count = before.members.get(client_id, 0), after.members.get(client_id, 0)
@@ -180,7 +181,7 @@ def list_events(before: Look, after: Look) -> list[SeenEvent]:
             found.append(SeenEvent(SeenEventKind.QUEUES, topic, f"{was} → {count}"))
     for topic in sorted(before.subscriptions.keys() | after.subscriptions.keys()):
         wanted, wants = before.subscriptions.get(topic), after.subscriptions.get(topic)
-        # Without members nothing is subscribed: that says who left, not what is wanted.
+        # A group without members has no subscription; that is no change of subscriptions.
         if wanted != wants and before.members and after.members:
             detail = f"{wanted or '–'} → {wants or '–'}"
             found.append(SeenEvent(SeenEventKind.SUBSCRIPTION, topic, detail))

@@ -1,4 +1,4 @@
-"""The queue × client matrix: who has each queue, how far behind it is, what is wrong. Pure."""
+"""The queue × client matrix: each queue's owners, backlog and findings. Pure."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from sparrowmq.model.names import retry_topic
 # The report's colours c1 to c8.
 TONE_COUNT = 8
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-# Beyond these a matrix is no picture any more: owners are named in words, the rest is not shown.
+# A larger matrix is unreadable: beyond so many columns it names owners in words, and it leaves out
+# further rows.
 COLUMNS_MAX, ROWS_MAX = 26, 500
 _HEAT_MAX = 5
 
 
 class Badge(NamedTuple):
-    """A finding beside what it concerns: its rule and its severity's name."""
+    """A mark of a finding at a queue or member: the rule, and the name of the severity."""
 
     rule: str
     severity: str
 
 
 class MatrixColumn(NamedTuple):
-    """A member: its letter and colour, and what is known of it.
+    """A member: its letter, its colour and its state.
 
-    `process_count` connections carry its id; `is_silent` says that it did not answer.
+    `process_count` is the number of connections with its id; `is_silent` is True if the member did
+    not answer.
     """
 
     client_id: str
@@ -50,10 +52,10 @@ class MatrixColumn(NamedTuple):
 
 
 class Square(NamedTuple):
-    """One queue of one member.
+    """One queue at one member.
 
-    `kind` is "has", "due" (it falls to the member, which has not taken it), "keeps" (it has it,
-    and it falls to another) or "".
+    `kind` is "has" (the member holds its queue), "due" (the member should hold the queue and has
+    not taken it), "keeps" (the member holds a queue of another's share) or "".
     """
 
     kind: str
@@ -67,12 +69,12 @@ class MatrixRow:
 
     Args:
         state: owned, unowned, double, disputed, or broadcast.
-        heat: 0 for no lag, up to 5.
-        owners: letters.
-        since_ms: since when it has these owners; None if nobody knows.
-        is_exact: whether that was seen, or only since when somebody looks.
-        drain_s: when it will have no lag at the present rates; None if never, or unknown.
-        grows: whether it falls behind.
+        heat: the lag as a colour, from 0 for none to 5.
+        owners: the owners' columns.
+        since_ms: the wall-clock time at which the owners took the queue; None if unknown.
+        is_exact: whether that change was seen; otherwise `since_ms` is the first look.
+        drain_s: the seconds until the lag is 0 at the present rates; None if never, or unknown.
+        grows: whether the lag grows.
     """
 
     queue: MessageQueue
@@ -92,7 +94,7 @@ class MatrixRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """The whole of it; `rows_left_out` say how many queues are not shown."""
+    """The whole matrix; `rows_left_out` is the number of queues not shown."""
 
     columns: tuple[MatrixColumn, ...]
     rows: tuple[MatrixRow, ...]
@@ -101,7 +103,7 @@ class Matrix:
 
 
 def letter_of(number: int) -> str:
-    """Return A to Z, then A2 to Z2 and so on."""
+    """Return the letter of a number from 0 on: A to Z, then A2 to Z2 and so on."""
     turn, place = divmod(number, len(_LETTERS))
     return _LETTERS[place] + (str(turn + 1) if turn else "")
 
@@ -109,7 +111,7 @@ def letter_of(number: int) -> str:
 def make_columns(
     case: Case, findings: Sequence[Finding], numbers: Mapping[str, int]
 ) -> dict[str, MatrixColumn]:
-    """Return the members by client id, those of `numbers` that have gone included."""
+    """Return the columns by client id, also of members in `numbers` that have left."""
     seats = case.ownership.seats
     counts = Counter(seat.client_id for seat in seats)
     owners = find_owners(case)
@@ -146,15 +148,16 @@ def make_matrix(
     """Make the matrix of a group.
 
     Args:
-        columns: the members, by client id.
-        topic: only the queues of this one.
-        only_trouble: only queues that are behind, or have not one owner.
+        columns: the members' columns by client id.
+        standings: each queue's owners and when they took it.
+        topic: show only this topic's queues; None shows all.
+        only_trouble: show only queues with a lag, or without exactly one owner.
     """
     present = tuple(column for column in columns.values() if column.process_count)
     has_squares = len(present) <= COLUMNS_MAX
     squares_of = _Squares(case) if has_squares else None
     rows = []
-    # Messages that come again come last.
+    # The queues of the retry topic come last.
     in_order = sorted(find_owners(case).items(), key=lambda item: is_retry(case, item[0]))
     for queue, ids in in_order:
         if topic is not None and queue.topic != topic:
@@ -182,12 +185,12 @@ def make_matrix(
 
 
 def falls_behind(lag: int, produced_per_s: float, consumed_per_s: float) -> bool:
-    """Return whether a queue or group falls behind: a second's messages are always under way."""
+    """Return whether a queue or group falls behind; a lag of one second's input does not count."""
     return lag > produced_per_s > 1.05 * consumed_per_s
 
 
 def is_retry(case: Case, queue: MessageQueue) -> bool:
-    """Return whether a queue is of the messages that come again."""
+    """Return whether a queue belongs to the group's retry topic."""
     return queue.topic == retry_topic(case.snapshot.group)
 
 
@@ -231,7 +234,7 @@ def _row(
 
 
 class _Squares:
-    """What each member has, of one case."""
+    """The squares of one case."""
 
     def __init__(self, case: Case) -> None:
         self._shares = {

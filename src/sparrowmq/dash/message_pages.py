@@ -23,20 +23,21 @@ from sparrowmq.model import MessageExt
 from sparrowmq.model.names import check_group, check_topic, dlq_topic
 from sparrowmq.model.spelling import parse_queue, parse_time
 
-# Messages of one page.
+# The messages of one page.
 COUNT = 50
-# Of each queue, so that topics of many queues are not read whole.
+# The most messages that a page reads of all queues together.
 _READ_MAX = 800
-# How long a page is read at most.
+# The longest time that a page reads.
 _READ_TIMEOUT_MS = 5_000
 _TURNS_MAX = 64
-# Of a body, a key or a property that is shown; a message's own page has a link to all of the body.
+# The characters shown of a key or property, and the bytes shown of a body. A message's own page
+# links to the whole body.
 _LINE_LENGTH, _PAGE_BYTES = 120, 65_536
 _HEX_WIDTH = 16
 
 
 class Read(NamedTuple):
-    """Messages, and what went wrong, in words."""
+    """The messages read, and the problems met, in words."""
 
     messages: list[MessageExt]
     problems: list[str]
@@ -58,7 +59,7 @@ async def show_messages(watcher: Watcher, visit: Visit) -> View:
 
 
 async def _search(watcher: Watcher, topic: str, wanted: str) -> list[MessageExt]:
-    """Return the messages of a key or an id, the newest first."""
+    """Return the messages with a key or an id, the newest first."""
     run, directory = watcher.driver.run, watcher.directory
     found = await run(query_message(directory, topic, wanted, count_max=COUNT))
     if not found:
@@ -83,7 +84,7 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
     if since:
         since_ms = parse_time(since, now_timestamp_ms=timestamp_ms())
         read = await read_messages(watcher, topic, Start(timestamp_ms=since_ms), queues, tags=tags)
-        # For a time after the last message brokers answer with the last message.
+        # Asked for a time after the last message, brokers answer with the last message.
         return Read([m for m in read.messages if m.store_timestamp_ms >= since_ms], read.problems)
     seen = watcher.overview
     known = {each.topic: each.queue_count for each in (seen.topics if seen is not None else ())}
@@ -105,9 +106,11 @@ async def read_messages(
     """Read messages in the order of storing.
 
     Args:
-        start: where to begin.
-        offset: where to begin in the one queue that is named.
-        count: how many to read from a time or an offset on.
+        start: the start in each queue.
+        queues: the broker name and id of each queue to read.
+        tags: a subscription expression; `*` takes all messages.
+        offset: the start in the only queue of `queues`.
+        count: the number of messages to read from a time or an offset on.
 
     Raises: SparrowError.
     """
@@ -133,7 +136,7 @@ async def read_messages(
 
 
 def message_href(message: MessageExt) -> str:
-    """Return where a message's page is."""
+    """Return the URL of a message's page."""
     parts = (message.topic, message.broker_name, message.queue_id, message.queue_offset)
     return "/messages/" + "/".join(quote(str(part), safe="") for part in parts)
 
@@ -196,8 +199,8 @@ def _message_table(messages: Sequence[MessageExt]) -> PageTable:
 
 
 def preview(body: bytes) -> str:
-    """Return the beginning of a body on one line: text, or bytes in hex."""
-    # A character has four bytes at most; one that is cut at the end does not show.
+    """Return the beginning of a body as one line of text, or of hex."""
+    # A character has at most four bytes; a character cut at the end falls behind the line's end.
     part = body[: 4 * _LINE_LENGTH + 4]
     try:
         text = _decode(part, is_whole=len(part) == len(body))
@@ -207,7 +210,7 @@ def preview(body: bytes) -> str:
 
 
 class Body(NamedTuple):
-    """A body for people: `kind` is json, text or hex; `is_whole` says whether all is shown."""
+    """A body for people; `kind` is json, text or hex; `is_whole` is False for a beginning."""
 
     kind: str
     text: str
@@ -215,7 +218,7 @@ class Body(NamedTuple):
 
 
 def describe_body(body: bytes) -> Body:
-    """Write a body as JSON, as text, or as bytes in hex, at most 64 KiB of it."""
+    """Write at most the first 64 KiB of a body as JSON, as text, or as hex."""
     part = body[:_PAGE_BYTES]
     is_whole = len(part) == len(body)
     if is_whole:
@@ -233,7 +236,7 @@ def describe_body(body: bytes) -> Body:
 
 
 def _decode(part: bytes, *, is_whole: bool) -> str:
-    """Decode UTF-8; where a part ends within a character, the character is left out."""
+    """Decode UTF-8; leave out a character that the end of a part has cut."""
     try:
         return part.decode()
     except UnicodeDecodeError as error:
@@ -252,13 +255,13 @@ def _dump(part: bytes) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of a text, without characters that do not show."""
+    """Return at most `_LINE_LENGTH` characters of a text, with `·` for each invisible one."""
     shown = "".join(sign if sign.isprintable() else "·" for sign in text[: _LINE_LENGTH + 1])
     return shown if len(text) <= _LINE_LENGTH else f"{shown[:_LINE_LENGTH]}…"
 
 
 async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
-    """Show one message, or give its body as a file. Raises: SparrowError."""
+    """Show one message, or return its body as a file. Raises: SparrowError."""
     message = await _find(watcher, visit.request.path_params)
     if visit.query.get("format") == "body":
         return Response(
@@ -319,7 +322,7 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
 
 
 async def _trace(watcher: Watcher, msg_id: str) -> tuple[TraceStep, ...]:
-    """Return a message's way; () also where the topic of traces cannot be read."""
+    """Return a message's trace; () also if the trace topic cannot be read."""
     try:
         return await watcher.driver.run(message_trace(watcher.directory, msg_id))
     except SparrowError:
@@ -401,7 +404,7 @@ async def _show_letters(site: Site, visit: Visit, group: str) -> View:
 
 
 async def resend(site: Site, visit: Visit) -> Response:
-    """Send a dead letter to its group again. Raises: UsageError in a page that only reads."""
+    """Send a dead letter to its group again. Raises: UsageError on a page that only reads."""
     site.check_writes()
     form, watcher = visit.form, site.watcher
     group = check_group(form.get("group", ""))

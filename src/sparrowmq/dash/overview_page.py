@@ -1,4 +1,4 @@
-"""The first page: the groups of the cluster, those that need attention first."""
+"""The first page: the groups of the cluster, groups in trouble first."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ async def show_overview(watcher: Watcher, visit: Visit) -> View:
 
 
 def group_href(name: str) -> str:
-    """Return where a group's page is."""
+    """Return the URL of a group's page."""
     return f"/groups/{quote(name, safe='')}"
 
 
 def _weight(watched: WatchedGroup | None, glance: GroupOverview | None) -> tuple[int, int, int]:
-    """Return what sorts the groups: the greater, the sooner it needs a look."""
+    """Return a group's sort key; a greater key needs attention sooner."""
     look = None if watched is None else watched.look
     severity = max((f.severity for f in watched.findings), default=0) if watched else 0
     lag = glance.lag if glance else 0
@@ -109,7 +109,7 @@ def _count(count: int | None) -> Cell:
 def _trouble(
     watched: WatchedGroup | None, members: int | None, lag: int | None, words: Words
 ) -> Cell:
-    """Name the worst finding, with its rule; what the glance alone shows for other groups."""
+    """Name a group's worst finding; without any, whether messages wait and no member is there."""
     findings = [f for f in (watched.findings if watched else ()) if f.severity > Severity.INFO]
     if findings:
         worst, *others = findings

@@ -1,7 +1,7 @@
-"""From stored changes of owners to rebalances: why queues moved, and what it cost. Pure.
+"""Makes rebalances of stored changes of owners: their reasons and costs. Pure.
 
-Changes that follow one another closely are one rebalance. Times are as exact as looks are close to
-one another: what happens between two looks is not seen.
+Changes in quick succession are one rebalance. Times are as exact as the looks are frequent: nobody
+sees what happens between two looks.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import NamedTuple
 from sparrowmq.dash.looks import OwnerChange, SeenEvent
 from sparrowmq.model import MessageQueue
 
-# Without a change for so long a rebalance is over.
+# A rebalance is over after so long without a change.
 QUIET_MS = 5_000
-# So long before its first move may the cause have been seen.
+# An event counts as the reason of a rebalance if it was seen so long before the first move.
 CAUSE_MS = 10_000
-# A group that rebalances so often in this time does so for no good reason.
+# A group that rebalances so often in this time is flapping.
 FLAPPING_COUNT, FLAPPING_MS = 5, 600_000
 
 
 class At(NamedTuple):
-    """What was seen at a wall-clock time: an event, or a change of owners."""
+    """An event or a change of owners, seen at a wall-clock time."""
 
     timestamp_ms: int
     what: SeenEvent | OwnerChange
@@ -37,7 +37,7 @@ class QueueMove(NamedTuple):
 
 
 class OwnerBand(NamedTuple):
-    """A time in which a queue had these owners; None where nobody looked."""
+    """A time in which a queue had these owners; None if nobody looked."""
 
     start_ms: int
     end_ms: int
@@ -46,17 +46,18 @@ class OwnerBand(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRebalance:
-    """A time in which queues moved.
+    """A rebalance: a time in which queues moved.
 
     Args:
-        events: what came with it, or shortly before.
-        moves: the queues that have other owners after it.
-        settled_ms: within how long each of them had one owner, counted from the look before the
-            first that saw a change; None if some had none or several in the end, or none changed.
-        unowned_ms: the longest time that one of them had no owner.
-        double_ms: the longest time that one of them had several.
-        at_risk: at most so many messages were consumed twice: what former owners had in hand, and
-            all that came through queues while they had several owners.
+        events: the events during the rebalance or shortly before.
+        moves: the queues with other owners after the rebalance.
+        settled_ms: the time until each of these queues had one owner, counted from the look before
+            the first change; None if a queue had no owner or several in the end, or if no owner
+            changed.
+        unowned_ms: the longest time that one of these queues had no owner.
+        double_ms: the longest time that one of these queues had several owners.
+        at_risk: the most messages that were consumed twice: the uncommitted messages of former
+            owners, and all messages that came through queues while they had several owners.
     """
 
     begun_ms: int
@@ -75,9 +76,9 @@ def list_rebalances(
     """Return the rebalances, the newest first.
 
     Args:
-        seen: events and changes in the order of time.
-        until_ms: now.
-        offsets: what the group has committed of each queue now.
+        seen: events and changes of owners, the oldest first.
+        until_ms: the present wall-clock time.
+        offsets: the group's committed offset in each queue.
     """
     clusters: list[list[At]] = []
     for at in seen:
@@ -85,33 +86,33 @@ def list_rebalances(
             clusters[-1].append(at)
         else:
             clusters.append([at])
-    # When each queue changes hands next, and where the group is then: from the newest back.
+    # The time and offset of each queue's next change, from the newest change back.
     later = {queue: _Next(until_ms, offset) for queue, offset in offsets.items()}
     return [_rebalance(cluster, later, until_ms=until_ms) for cluster in reversed(clusters)]
 
 
 def _belongs(at: At, cluster: Sequence[At]) -> bool:
-    """Return whether something is of the rebalance before it."""
+    """Return whether an event or change belongs to the rebalance before it."""
     last = {
         seen.what.queue: seen.what.after for seen in cluster if isinstance(seen.what, OwnerChange)
     }
     after_ms = at.timestamp_ms - cluster[-1].timestamp_ms
     if not last:
         return after_ms <= CAUSE_MS
-    # With one owner for each queue it was over: who comes or goes now begins another one.
+    # Once each queue had one owner the rebalance was over; a join or leave begins another.
     is_over = after_ms > 0 and all(len(owners) == 1 for owners in last.values())
     return after_ms <= QUIET_MS and not (is_over and isinstance(at.what, SeenEvent))
 
 
 class _Next(NamedTuple):
-    """When a queue changes hands again, and what the group has committed then."""
+    """The time of a queue's next change of owners, and the group's committed offset then."""
 
     timestamp_ms: int
     offset: int
 
 
 class _Stay(NamedTuple):
-    """A time in which a queue had these owners, and how many messages came through it."""
+    """A time in which a queue had these owners, and the number of messages consumed from it."""
 
     owners: tuple[str, ...]
     duration_ms: int
@@ -169,12 +170,13 @@ def list_bands(
     since_ms: int,
     until_ms: int,
 ) -> list[OwnerBand]:
-    """Return who had a queue when, without a gap.
+    """Return a queue's owners over time, without a gap.
 
     Args:
-        owners: those it has now.
-        seen: what was seen since `since_ms`, in the order of time.
-        watched: when somebody looked, from and until, in the order of time.
+        owners: the present owners.
+        seen: the events and changes since `since_ms`, the oldest first.
+        watched: the times in which the server looked, as (start, end), the oldest first.
+        since_ms, until_ms: the wall-clock times at which the bands begin and end.
     """
     course = [
         (at.timestamp_ms, at.what)
@@ -203,5 +205,5 @@ def list_bands(
 
 
 def count_recent(rebalances: Sequence[SeenRebalance], *, until_ms: int) -> int:
-    """Return how many rebalances moved queues in the last `FLAPPING_MS`."""
+    """Return the number of rebalances that moved queues in the last `FLAPPING_MS`."""
     return sum(bool(r.moves) and until_ms - r.begun_ms <= FLAPPING_MS for r in rebalances)

@@ -1,4 +1,4 @@
-"""Where a group goes on: what moving its offsets would do, and doing it."""
+"""The page that moves a group's offsets, and previews the move."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparrowmq.model.spelling import parse_time
 
 
 async def show_reset(watcher: Watcher, visit: Visit) -> View:
-    """Ask where to go on, and show what that would do. Raises: SparrowError."""
+    """Ask for the new position, and preview the move. Raises: SparrowError."""
     group = await watcher.find(visit.request.path_params["group"])
     assert group.case is not None
     topics = [topic.topic for topic in group.case.snapshot.user_topics]
@@ -39,7 +39,7 @@ async def show_reset(watcher: Watcher, visit: Visit) -> View:
 
 
 async def reset(site: Site, visit: Visit) -> Response:
-    """Do what was shown. Raises: UsageError in a page that only reads; other SparrowError."""
+    """Move the offsets as previewed. Raises: UsageError on a page that only reads; SparrowError."""
     site.check_writes()
     form, watcher = visit.form, site.watcher
     group = visit.request.path_params["group"]

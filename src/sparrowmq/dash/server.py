@@ -1,7 +1,8 @@
 """Serves the page: `sparrowmq dash`, and `sparrowmq up --dashboard` in a process of its own.
 
-One line on stdout says that it serves: `ready dash=http://HOST:PORT/`. The password follows on
-stderr, once. SIGTERM and SIGINT end it with exit code 0; 1 is a port in use, 2 a wrong setting.
+The server prints one line to stdout once it serves: `ready dash=http://HOST:PORT/`. Then it prints
+the password to stderr, once. SIGTERM and SIGINT end it with exit code 0. Exit code 1 is a port in
+use, 2 a wrong setting.
 """
 
 from __future__ import annotations
@@ -53,24 +54,24 @@ from sparrowmq.dash.web import HERE, Site, View, Visit
 from sparrowmq.errors import ConfigError
 
 LOG = logging.getLogger("sparrowmq.dash")
-# Open streams are cut off after this.
+# The time after which a shutdown cuts off open streams.
 _SHUTDOWN_S = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashSettings:
-    """What the page is given.
+    """The settings of the page's server.
 
     Args:
-        directory: where the cluster is, and how to connect to it.
-        nameserver: its name servers, separated by ';'; they distinguish clusters in the history.
-        host, port: where it listens; port 0 takes any free one.
-        data: the directory of the history; None keeps it in memory.
-        allow_writes: whether it may change the cluster.
-        allowed_hosts: names under which it is asked, besides addresses and `localhost`.
-        tls_cert, tls_key: PEM files: serve by HTTPS.
-        insecure: whether other machines may reach it without HTTPS.
-        stop_with_stdin: whether it ends when standard input closes.
+        directory: the cluster's addresses, and the settings of connections to it.
+        nameserver: the name servers, separated by ';'; they distinguish clusters in the history.
+        host, port: the address to listen on; port 0 takes any free port.
+        data: the directory of the history; None keeps the history in memory.
+        allow_writes: whether pages may change the cluster.
+        allowed_hosts: allowed names in the Host header, besides addresses and `localhost`.
+        tls_cert, tls_key: PEM files of HTTPS; None serves HTTP.
+        insecure: whether other machines may reach the page without HTTPS.
+        stop_with_stdin: whether the server ends when standard input closes.
     """
 
     directory: Directory
@@ -111,7 +112,7 @@ async def serve(settings: DashSettings) -> None:
                 lifespan="off",
                 server_header=False,
                 timeout_graceful_shutdown=_SHUTDOWN_S,
-                # The address of a proxy's client decides nothing here.
+                # No decision depends on the address of a proxy's client.
                 proxy_headers=False,
                 ssl_context_factory=None if tls is None else (lambda *_: tls),
             )
@@ -134,7 +135,7 @@ async def _run_until_stopped(
 
     def stop() -> None:
         server.should_exit = True
-        # Streams that are open would be cut off.
+        # The watcher wakes open streams so that they end before the shutdown cuts them off.
         ending.append(loop.create_task(watcher.end()))
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -149,11 +150,11 @@ async def _run_until_stopped(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers, which raise what they caught once more."""
+    """uvicorn's server without its signal handlers, which raise each caught signal again."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Leave signals alone."""
+        """Install no signal handler."""
         yield
 
 
@@ -180,7 +181,7 @@ def _note_end(watcher: Watcher, task: asyncio.Task[None]) -> None:
 
 
 def make_app(site: Site, lab: Lab) -> ASGIApp:
-    """Put the pages together."""
+    """Make the application of all pages."""
     watcher = site.watcher
 
     routes = [
@@ -234,7 +235,8 @@ def _server_tls(settings: DashSettings) -> ssl.SSLContext | None:
 def _check_host(settings: DashSettings, *, has_tls: bool) -> str:
     """Return the host as an IP address.
 
-    Raises: ConfigError if it is none, or if the password would cross a network in the open.
+    Raises: ConfigError if the host has no address, or if the password would cross a network
+        unencrypted.
     """
     try:
         found = socket.getaddrinfo(settings.host, None, type=socket.SOCK_STREAM)

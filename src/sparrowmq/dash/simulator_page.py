@@ -1,4 +1,4 @@
-"""The simulator: what would move if members came and went, under two strategies and under all."""
+"""The simulator: the moves of queues when members come and go, by two strategies and by all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from sparrowmq.doctor.whatif import (
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 
-# A page simulates less than the command does: a picture of more is none, and others wait.
+# The page's bounds are lower than the command's: a larger picture is unreadable, and a longer
+# simulation delays other pages.
 QUEUES_MAX, MEMBERS_MAX, EVENTS_MAX = 256, 64, 12
 _DEFAULTS = {
     "queues": "8",
@@ -43,7 +44,7 @@ class Owner(NamedTuple):
 
 
 class SimulatorSquare(NamedTuple):
-    """Who has a queue after an event, and whether it moved with it."""
+    """The owners of a queue after an event, and whether the event moved the queue."""
 
     owners: tuple[Owner, ...]
     has_moved: bool
@@ -52,7 +53,8 @@ class SimulatorSquare(NamedTuple):
 class Picture(NamedTuple):
     """One strategy through all events: a row for each queue, a column for each event.
 
-    `moved` is how many queues left a member that stays, by event; `failure` why it gave nothing.
+    `moved` has for each event the number of queues that staying members lost; `failure` is the
+    reason why the strategy failed, or "".
     """
 
     strategy: str
@@ -65,7 +67,7 @@ class Picture(NamedTuple):
 
 
 async def show_simulator(visit: Visit) -> View:
-    """Simulate what the URL says. Raises: ConfigError, UsageError for what cannot be simulated."""
+    """Simulate the plan in the URL. Raises: ConfigError or UsageError for a wrong plan."""
     asked = _DEFAULTS | {name: visit.query[name] for name in _DEFAULTS if visit.query.get(name)}
     plan = Plan(
         queue_count=_number(asked, "queues", QUEUES_MAX),
@@ -78,7 +80,7 @@ async def show_simulator(visit: Visit) -> View:
     if len(plan.events) > EVENTS_MAX:
         raise UsageError(f"{len(plan.events)} events; the page simulates {EVENTS_MAX} at most")
     chosen = [check_strategy(asked["strategy"]), check_strategy(asked["versus"])]
-    # Thousands of allocations: not on the loop that serves the other pages.
+    # Thousands of allocations would block the loop that serves the other pages.
     pictures, courses = await asyncio.to_thread(_simulate, plan, chosen)
     return View(
         template="simulator.html",

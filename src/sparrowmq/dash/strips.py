@@ -1,7 +1,7 @@
-"""Bands of owners and lines of lag as SVG that is as wide as the page.
+"""Bands of owners and bars of lag, as SVG of the page's width.
 
-Positions are percentages and there is no view box: text and hatches keep their size on every
-screen, and a name is cut off at the end of its band.
+Positions are percentages, and the SVG has no view box. So text and hatches keep their size on every
+screen, and each band cuts off its name at its end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparrowmq.report.markup import Markup as Svg
 from sparrowmq.report.markup import tag
 
 _HEIGHT = 22
-# A gap of some milliseconds would be thinner than a pixel, and yet is the point of the picture.
+# Without a least width a gap of some milliseconds, the point of the picture, would be invisible.
 _TROUBLE_PERCENT_MIN = 0.4
 _CHART_HEIGHT = 90
 # A narrower band has no room for the word "nobody".
@@ -25,13 +25,13 @@ _NOBODY_PERCENT_MIN = 6
 
 
 class TimeWindow:
-    """A window of time; turns a moment into a percentage of its width."""
+    """A window of time, which converts a moment to a percentage of its width."""
 
     def __init__(self, since_ms: int, until_ms: int) -> None:
         self.since_ms, self.until_ms = since_ms, until_ms
 
     def percent(self, timestamp_ms: int) -> float:
-        """Return where a moment is, from 0 to 100."""
+        """Return the position of a wall-clock time, from 0 to 100."""
         share = (timestamp_ms - self.since_ms) / max(1, self.until_ms - self.since_ms)
         return round(min(1.0, max(0.0, share)) * 100, 3)
 
@@ -44,8 +44,8 @@ def draw_bands(
     marks: Sequence[int],
     nobody: str,
 ) -> Markup:
-    """Draw who had a queue when, with a thin line at each instant of `marks`."""
-    # What is wrong comes last: it may be drawn wider than it is.
+    """Draw a queue's owners over time, with a thin line at each instant of `marks`."""
+    # Bands without exactly one owner come last, over the others: they may be drawn too wide.
     ordered = sorted(bands, key=lambda band: band.owners is not None and len(band.owners) != 1)
     drawn = [_draw_band(band, columns, span, nobody) for band in ordered if band.owners is not None]
     lines = [
@@ -86,7 +86,7 @@ def _draw_band(
 
 
 def draw_hatches() -> Markup:
-    """Return the patterns that bands refer to, once for a page."""
+    """Return the hatch patterns of bands; a page contains them once."""
 
     def hatch(name: str, *paths: str) -> Svg:
         strokes = [tag("path", d=path, class_="hatch") for path in paths]

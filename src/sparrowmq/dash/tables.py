@@ -1,4 +1,4 @@
-"""Tables of a page: sorted, searched and turned by the URL, and written as CSV or JSON."""
+"""Tables of a page: the URL sorts, searches and pages them; they are written as CSV or JSON too."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NamedTuple, TypeAlias
 
 Value: TypeAlias = str | int | float | bool | None
 
-# Rows of one page.
+# The rows of one page.
 PAGE_ROWS = 100
-# A name that is searched for is no longer than the longest name.
+# The length of the longest name that a search may be for.
 SEARCH_LENGTH_MAX = 255
-# What a spreadsheet takes for a formula.
+# A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class TableColumn(NamedTuple):
     """A column: its key in the URL and in files, its title in the catalogue's English.
 
-    `kind` says how a cell is shown: text, prose, number, rate, time, duration.
+    `kind` is the form of its cells: text, prose, number, rate, time or duration.
     """
 
     key: str
@@ -31,7 +31,7 @@ class TableColumn(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A value, with where it leads, a tone (bad, warn, quiet) and a note beside it."""
+    """A value, with a link, a tone (bad, warn, quiet) and a note beside it."""
 
     value: Value
     href: str | None = None
@@ -44,12 +44,12 @@ class PageTable:
     """A table.
 
     Args:
-        name: in URLs and file names.
-        title: in the catalogue's English.
-        empty: what to say where there is no row.
-        sort: the column it is sorted by, with "-" before it for descending; "" as given.
-        page, page_count: which rows are here.
-        row_count: of all pages.
+        name: the table's name in URLs and file names.
+        title: the title in the catalogue's English.
+        empty: the text shown if the table has no row.
+        sort: the key of the sorting column, after "-" for descending order; "" keeps the order.
+        page, page_count: the number of this page, from 1, and of all pages.
+        row_count: the rows of all pages.
     """
 
     name: str
@@ -65,16 +65,16 @@ class PageTable:
 
     @property
     def is_number(self) -> list[bool]:
-        """Whether each column stands right."""
+        """Whether each column is right-aligned."""
         return [column.kind not in ("text", "prose", "time") for column in self.columns]
 
 
 def arrange(table: PageTable, query: Mapping[str, str], *, turns: bool = True) -> PageTable:
-    """Search, sort and turn a table as a URL says; what the URL has wrong is left out.
+    """Search, sort and page a table by a URL's parameters; ignore wrong parameters.
 
     Args:
-        query: `q` is a text that a row must hold; `sort` a column, `page` a number from 1.
-        turns: whether only one page of it is wanted.
+        query: `q` is a text that a row must contain, `sort` a column, `page` a number from 1.
+        turns: whether to return one page only, instead of all rows.
     """
     search = query.get("q", "").strip()[:SEARCH_LENGTH_MAX]
     rows = list(table.rows)
@@ -118,7 +118,7 @@ def _sort_key(value: Value) -> tuple[bool, float, str]:
 
 
 def write_csv(table: PageTable) -> str:
-    """Write a table as CSV; a text that a spreadsheet would run begins with an apostrophe."""
+    """Write a table as CSV; an apostrophe goes before a text that looks like a formula."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow([column.key for column in table.columns])

@@ -1,9 +1,9 @@
-"""Looks at a cluster again and again, keeps the newest, and wakes the pages that wait for it.
+"""Looks at a cluster repeatedly, keeps the newest look, and wakes the pages that wait for news.
 
-One task looks at the whole cluster, another at single groups: those on somebody's screen, more
-often while their queues move, and in turn those that need attention first. A large cluster is asked
-no more often than a small one. What fails is kept as a line beside what was seen last, and tried
-again.
+One task looks at the whole cluster, another at single groups: at the groups that a page shows, more
+often while their queues move; and in turn at the groups that need attention most. Both ask a large
+cluster no more often than a small one. After a failed look the watcher keeps the error beside the
+last good look, and tries again.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from sparrowmq.model.names import check_group
 
 LOG = logging.getLogger("sparrowmq.dash")
 
-# Between two looks at a group: while it is on a screen and its queues move, while it is on a
-# screen, and else.
+# The time between two looks at a group: while a page shows it and its queues move, while a page
+# shows it, and otherwise.
 MOVING_MS, SHOWN_MS, OTHERS_MS = 400, 1_500, 20_000
-# A group whose queues changed hands so lately still moves.
+# A group counts as moving so long after its last change of an owner.
 STILL_AFTER_MS = 4_000
-# Groups looked at at the same time; groups not on a screen that are looked at in turn, and the
-# time between two of them. A look takes three requests a broker, and one for each member.
+# The most looks at once; the most groups not shown that are looked at in turn, and the time between
+# two of them. A look takes three requests to each broker and one to each member.
 LOOKS_AT_ONCE, TURNS_MAX, TURN_MS = 4, 20, 1_000
-# Between two looks at the whole cluster, and after one that failed.
+# The time between two looks at the whole cluster, and after a failed one.
 OVERVIEW_MS, RETRY_MS = 5_000, 1_500
-# Groups that were looked at and are on no screen are kept so long.
+# A group that no page shows is kept so long after the last request for it.
 KEPT_MS = 120_000
-# Rates are taken over the looks of so long, at least over the time that the doctor's rules need.
+# Rates are taken over looks so far apart, which is at least as long as the doctor's rules need.
 RATE_MS = 7_000
 _SAMPLES_MAX = RATE_MS // MOVING_MS + 2
 _TICK_S = 0.1
@@ -56,16 +56,16 @@ _TICK_S = 0.1
 
 @dataclass(slots=True, kw_only=True)
 class WatchedGroup:
-    """A group and what was seen of it last.
+    """A group and its last look. All times are monotonic.
 
     Args:
-        case, findings: what was seen; None and empty before the first look.
-        look: the case, as the history takes it.
-        failure: why the last look failed, "" if it did not.
-        shown: how many screens show it.
-        due_ms: when it is looked at next.
-        moved_ms: when its owners changed last.
-        wanted_ms: when somebody last asked for it.
+        case, findings: the last look and its findings; None and empty before the first.
+        look: the case in the history's form.
+        failure: the error of the last look; "" if it succeeded.
+        shown: the number of pages that show the group.
+        due_ms: the time of the next look.
+        moved_ms: the time of the last change of an owner.
+        wanted_ms: the time of the last request for the group.
         snapshots: the looks of the last `RATE_MS`.
     """
 
@@ -86,19 +86,19 @@ class Watcher:
     """Looks at a cluster and its groups.
 
     Args:
-        directory: where the cluster is.
+        directory: the cluster's addresses.
         driver: runs the operations.
-        history: takes what was seen.
+        history: stores the looks.
 
     Attributes:
-        overview: the cluster as seen last; None before the first look.
-        flows: how fast groups move, by name.
-        names: of all groups, those that need attention first.
-        groups: those that were looked at alone, by name.
-        failure: why the cluster could not be looked at, "" if it could.
-        history_failure: why the history is not kept, "" if it is.
-        is_over: whether nobody need wait for news any more.
-        topic_rates: how many messages a second topics get, by name.
+        overview: the last look at the cluster; None before the first.
+        flows: the rates of each group, by name.
+        names: the names of all groups, those that need attention most first.
+        groups: the groups that are looked at alone, by name.
+        failure: the error of the last look at the cluster; "" if it succeeded.
+        history_failure: the error of the history; "" if the history is kept.
+        is_over: whether there will be no more news.
+        topic_rates: the messages a second that each topic receives, by name.
     """
 
     def __init__(self, directory: Directory, driver: AsyncDriver, history: History) -> None:
@@ -131,7 +131,7 @@ class Watcher:
 
     @contextmanager
     def showing(self, name: str | None) -> Generator[None]:
-        """Look at a group more often while the block runs; None is none."""
+        """Look at a group more often while the block runs; None names no group."""
         if name is None:
             yield
             return
@@ -144,11 +144,11 @@ class Watcher:
             group.shown -= 1
 
     def version(self, subject: str) -> int:
-        """Return how much news there was of a group, or of "", which is the whole cluster."""
+        """Return the number of news about a group, or about the whole cluster, which is ""."""
         return self._versions.get(subject, 0)
 
     async def wait(self, subject: str, seen: int, *, timeout_s: float) -> int:
-        """Wait until there is a newer version than the one seen, or the time is over."""
+        """Wait for a newer version than `seen`, or for the timeout; return the version."""
         async with self._news:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -156,16 +156,16 @@ class Watcher:
         return self.version(subject)
 
     async def end(self) -> None:
-        """Wake everybody who waits: there will be no more news."""
+        """Wake all waiting pages: there will be no more news."""
         async with self._news:
             self.is_over = True
             self._news.notify_all()
 
     async def find(self, name: str) -> WatchedGroup:
-        """Return a group with what was seen last; looks at it now if nothing was.
+        """Return a group with its last look; look at it now if there is none.
 
         Raises: ConfigError for a bad name; UsageError for a group that no broker knows; another
-        SparrowError if nothing of it was ever seen and nobody answers.
+        SparrowError if the group was never seen and the look fails.
         """
         check_group(name)
         known = self.groups.get(name)
@@ -178,7 +178,7 @@ class Watcher:
         return group
 
     async def look_now(self, name: str) -> None:
-        """Look at a group at once, as after something was done to it."""
+        """Look at a group at once, as after a change of its offsets."""
         await self._look(self._group(name))
 
     async def _survey_for_ever(self) -> None:
@@ -199,7 +199,7 @@ class Watcher:
             await asyncio.sleep((RETRY_MS if self.failure else OVERVIEW_MS) / 1000)
 
     async def _list_known(self) -> list[str]:
-        """Return the groups that brokers know; those known before if some broker is silent."""
+        """Return the groups that brokers know; after an error, the groups known before."""
         try:
             return await self.driver.run(list_groups(self.directory))
         except SparrowError:
@@ -210,7 +210,7 @@ class Watcher:
         if before is not None:
             self.flows, self.topic_rates = group_flows(before, found), topic_rates(before, found)
         seen = [group.group for group in found.groups]
-        # Groups that have committed nothing yet are in no broker's statistics.
+        # Brokers' statistics lack groups that have committed nothing yet.
         self.names = [*seen, *sorted(set(known) - set(seen))]
         first = set(self.names[:TURNS_MAX])
         for name in self.names[:TURNS_MAX]:
@@ -248,7 +248,7 @@ class Watcher:
         try:
             await self._look(group)
         except Exception:
-            # One group that cannot be understood takes no other one's page away.
+            # An error in the look at one group must not stop the looks at others.
             if not group.failure:
                 LOG.exception("group %s cannot be looked at", group.name)
             group.failure = "an error of this page; its log has more"
@@ -267,7 +267,7 @@ class Watcher:
         await self.announce(group.name)
 
     def _take(self, group: WatchedGroup, snapshot: GroupSnapshot) -> None:
-        """Keep a look; rates are taken from the oldest one that is recent enough."""
+        """Keep a look; take rates from the oldest look of the last `RATE_MS`."""
         now_ms = snapshot.last.at_ms
         recent = [s for s in group.snapshots if 0 < now_ms - s.last.at_ms <= RATE_MS]
         earlier = recent[:1] or [s for s in group.snapshots[-1:] if s.last.at_ms < now_ms]
@@ -288,7 +288,7 @@ class Watcher:
             self.history_failure = str(error)
 
     async def announce(self, subject: str) -> None:
-        """Wake whoever waits for news of a subject."""
+        """Wake the pages that wait for news of a subject."""
         async with self._news:
             self._versions[subject] = self.version(subject) + 1
             self._news.notify_all()

@@ -1,4 +1,4 @@
-"""What all pages share: the page around them, formats of tables, errors, live news."""
+"""The shell of all pages: the frame around them, table formats, errors, live news."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparrowmq.errors import ConfigError, SparrowError, UsageError
 
 HERE = Path(__file__).parent
 THEMES = ("auto", "light", "dark")
-# Where the pages are, in the order in which people look, with their names in the catalogue.
+# The paths of the pages, in the order of the navigation, with their names in the catalogue.
 PAGES = (
     ("/", "Overview"),
     ("/topics", "Topics"),
@@ -35,13 +35,13 @@ PAGES = (
     ("/lab", "Lab"),
 )
 _YEAR_S = 365 * 86_400
-# Open streams of news; a browser opens one for each tab that is seen.
+# The most open streams of news; a browser opens one for each visible tab.
 STREAMS_MAX = 64
-# A stream says that it is alive so often, and a page that hears nothing looks again.
+# A stream sends a sign of life so often; a page that receives none asks again.
 STREAM_BEAT_S = 10.0
-# A page that follows messages has no news of the watcher's: it looks again so often.
+# A page that follows messages gets no news from the watcher, so it asks again so often.
 FOLLOWED, FOLLOW_S = "messages", 2.0
-# Beyond this no page is of use; a browser's own limit is not far above.
+# No page needs a longer query; browsers allow little more.
 QUERY_LENGTH_MAX = 8_192
 
 
@@ -50,9 +50,10 @@ class View:
     """A page: its template, its title and what the template shows.
 
     Args:
-        tables: those of the page; the first is the one that the URL sorts and searches.
-        group: the group that it shows, which is looked at more often while it is open.
-        news: whose news it follows, if it is not a group's: "" the cluster's; None follows none.
+        tables: the page's tables; the URL sorts and searches the first.
+        group: the group that the page shows; the watcher looks at it more often meanwhile.
+        news: the subject that the page follows if `group` is None: "" is the cluster; None follows
+            nothing.
     """
 
     template: str
@@ -66,7 +67,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """A request of somebody who has logged in."""
+    """A request within a session."""
 
     request: Request
     session: Session
@@ -82,9 +83,9 @@ class Site:
     """The pages' shell.
 
     Args:
-        watcher: what is shown.
-        access: who may see it.
-        cluster: the name servers, for the head of each page.
+        watcher: looks at the cluster.
+        access: the password and the sessions.
+        cluster: the name servers, for the foot of each page.
         allow_writes: whether pages may change the cluster.
     """
 
@@ -117,7 +118,7 @@ class Site:
             raise UsageError("this page only reads; start it with --allow-writes to change things")
 
     def page(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """Wrap what makes a page: only for those who have logged in, errors as a clear line."""
+        """Wrap a page's handler: require a login, and show an error as one clear line."""
 
         async def serve(request: Request) -> Response:
             session = self.access.find(request.cookies)
@@ -164,12 +165,12 @@ class Site:
         return self._keep_choices(visit.request, response)
 
     def render(self, request: Request, template: str, **context: object) -> str:
-        """Render a page with what all of them have."""
+        """Render a template with the values that all pages share."""
         words = self._words(request)
         theme = request.query_params.get("theme", request.cookies.get("sparrowmq_theme", "auto"))
 
         def link(**changes: object) -> str:
-            """Return this page's URL with other parameters; None takes one away."""
+            """Return this page's URL with changed parameters; None removes a parameter."""
             query = dict(request.query_params)
             for transient in ("lang", "theme", "format", "table"):
                 query.pop(transient, None)
@@ -222,7 +223,7 @@ class Site:
         return RedirectResponse(f"/login?{urlencode({'next': here})}", status_code=303)
 
     async def log_in(self, request: Request) -> Response:
-        """Show the form of the password, and take it."""
+        """Show the password's form, or check a password."""
         problem, status = "", 200
         target = request.query_params.get("next", "/")
         if request.method == "POST":
@@ -264,7 +265,7 @@ class Site:
         return response
 
     async def stream(self, visit: Visit) -> Response:
-        """Send news: a page hears when there is something newer, and asks for it."""
+        """Stream news: notify a page of each newer version, which the page then requests."""
         if self._streams >= STREAMS_MAX:
             return Response("too many open pages\n", status_code=503, headers={"retry-after": "5"})
         group = visit.query.get("group") or None
@@ -317,7 +318,7 @@ def _file(table: PageTable, kind: str) -> Response:
 
 
 def _safe_target(target: str) -> str:
-    """Return a path on this server: a login leads nowhere else."""
+    """Return the target if it is a path on this server, otherwise `/`: no login leads elsewhere."""
     is_here = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_here and target.isprintable() else "/"
 

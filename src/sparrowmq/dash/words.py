@@ -1,4 +1,4 @@
-"""What the page says, in English and Chinese: English is the key, `chinese.py` has the rest."""
+"""The page's texts in English and Chinese; the English text is the key in `chinese.py`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ LANGUAGES: Mapping[str, str] = MappingProxyType({"en": "English", "zh": "中文"
 
 
 class Words:
-    """The texts and forms of one language, `en` or `zh`."""
+    """The texts and number formats of one language, `en` or `zh`."""
 
     def __init__(self, language: str) -> None:
         self.language = language
 
     def __call__(self, text: str, /, **values: object) -> str:
-        """Return a text in this language, with its values put in.
+        """Return a text in this language with its values.
 
-        One without a translation stays English; a test holds that there is none.
+        A text without a translation stays English; a test ensures that every text has one.
         """
         found = CHINESE.get(text, text) if self.language == "zh" else text
         return found.format(**values) if values else found
 
     def remedy(self, finding: Finding) -> str:
-        """Return what to do about a finding: in English the doctor's words, else its rule's."""
+        """Return a finding's remedy: in English the doctor's text, in Chinese the rule's."""
         return CHINESE_REMEDIES[finding.rule] if self.language == "zh" else finding.remedy
 
     def phrase(self, text: str) -> str:
@@ -83,7 +83,7 @@ def choose_language(asked: str | None, kept: str | None, accepted: str) -> str:
     for choice in (asked, kept):
         if choice is not None and choice in LANGUAGES:
             return choice
-    # The first that is one of ours, as browsers write the best first.
+    # Browsers name the preferred language first.
     for part in accepted.lower().split(","):
         if part.strip()[:2] in LANGUAGES:
             return part.strip()[:2]
