@@ -1,4 +1,4 @@
-"""Servers in a process of their own: from settings to sockets, and to a clean end."""
+"""Servers in a process: from settings to sockets, and to a clean end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`python -m sparrowmq.hosting`: `sparrowmq up` without the packages that the command needs.
 
 The options are the rows of `sparrowmq.config`; no file and no variable is read.
-`sparrowmq.testing.EmbeddedCluster` runs this.
+`sparrowmq.testing.EmbeddedCluster` runs this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KINDS: dict[str, Any] = {
 
 
 def parse_settings(arguments: list[str]) -> HostSettings:
-    """Read the options of a command line; exits with code 2 for one that is wrong."""
+    """Read the options of a command line; exit with code 2 for a wrong option."""
     parser = argparse.ArgumentParser(prog="python -m sparrowmq.hosting", description=__doc__)
     taken = {field.name for field in fields(HostSettings)}
     for setting in SETTINGS:

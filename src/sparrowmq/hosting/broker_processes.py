@@ -1,12 +1,13 @@
 """Several brokers beside one name server, each in a process of its own: `--brokers N`.
 
-A broker uses one core. So several of them, all masters of one cluster, are how one machine takes
-more. The first has the name, the store and the port that a single one would have; the others'
-are counted on (`nth`).
+A broker uses one core. Several brokers, all masters of one cluster, use several cores of a machine.
+The first broker has the name, the store and the port of a single broker; the others' are numbered
+(`nth`).
 
-A broker's process gets its order as one line of JSON on standard input, secrets among it, and
-stops cleanly when that closes, however its parent ends. On standard output it says that it serves,
-and then how it is, in lines of JSON. One that ends by itself is started again, on its port.
+A broker's process reads its order, secrets included, as one line of JSON from standard input. When
+standard input closes, which happens when the parent ends in any way, the process stops cleanly. On
+standard output it reports in lines of JSON that it serves, and later its condition. A process that
+ends by itself is started again on its port.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from sparrowmq.errors import SparrowError
 
 LOG = logging.getLogger("sparrowmq.hosting")
 
-# Between the ports of two brokers: a client of RocketMQ may try the last port but one as well.
+# Between the ports of two brokers: RocketMQ's clients may also try the port two below a broker's.
 _PORT_STEP = 10
-# A broker that has ended is started again after this, doubled each time up to the other.
+# The first and the longest pause before an ended broker is started again; each pause is doubled.
 _RESTART_S, _RESTART_MAX_S = 1.0, 30.0
-# One that has served for so long has not failed at its start.
+# A broker that served for this long did not fail at its start: the pauses begin anew.
 _SERVED_S = 60.0
 _STOP_TIMEOUT_S = 60.0
 
 
 class BrokerFailed(SparrowError):
-    """A broker's process has ended before it served; it has said why on stderr."""
+    """A broker's process ended before it served; the reason is on its stderr."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What is each broker's own."""
+    """The name, the store directory and the port of one broker."""
 
     name: str
     directory: str
@@ -47,14 +48,14 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class BrokerCondition(msgspec.Struct, frozen=True):
-    """How a broker says it is: what only a restart mends, and why clients are not served."""
+    """A broker's report: failures that only a restart mends, and obstacles to serving clients."""
 
     failures: Sequence[str] = ()
     obstacles: Sequence[str] = ()
 
 
 def nth(number: int, *, name: str, port: int) -> Place:
-    """Return what the broker of a number has, from 1 on; its port is free if `port` is 0."""
+    """Return the place of the broker with a number from 1 on; port 0 stays 0 (any free port)."""
     if number == 1:
         return Place(name, "store", port)
     shifted = port + _PORT_STEP * (number - 1) if port else 0
@@ -62,11 +63,11 @@ def nth(number: int, *, name: str, port: int) -> Place:
 
 
 class BrokerProcess:
-    """One broker, started again when it ends.
+    """One broker's process, started again when it ends.
 
     Args:
-        place: what is its own.
-        make_order: makes the line that the process gets, for a place.
+        place: the broker's name, store and port.
+        make_order: returns the order for a place, the line for the process's standard input.
         command: the command of the process.
     """
 
@@ -81,8 +82,8 @@ class BrokerProcess:
         self._condition: BrokerCondition | None = None
 
     async def start(self) -> None:
-        """Start it; returns when it serves. Raises: BrokerFailed."""
-        # A session of its own: Ctrl-C is for the parent, which stops it.
+        """Start the process; return when the broker serves. Raises: BrokerFailed."""
+        # A session of its own: Ctrl-C reaches only the parent, which stops the broker.
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=PIPE, stdout=PIPE, start_new_session=True
         )
@@ -99,7 +100,7 @@ class BrokerProcess:
         self._condition = BrokerCondition()
 
     async def keep(self) -> None:
-        """Take what it says, and start it again whenever it ends; to be cancelled."""
+        """Read the process's reports, and start it again whenever it ends, until cancelled."""
         loop = asyncio.get_running_loop()
         delay_s = _RESTART_S
         while True:
@@ -126,7 +127,7 @@ class BrokerProcess:
         return await process.wait()
 
     async def stop(self) -> None:
-        """Have it stop cleanly, and wait for that."""
+        """Let the process stop cleanly, and wait for its end."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -141,34 +142,34 @@ class BrokerProcess:
             await process.wait()
 
     def failures(self) -> list[str]:
-        """Say what only a restart mends."""
+        """Return the failures that only a restart mends."""
         condition = self._condition or BrokerCondition()
         return [f"{self.place.name}: {each}" for each in condition.failures]
 
     def obstacles(self) -> list[str]:
-        """Say why its clients are not served now."""
+        """Return why the broker does not serve clients now."""
         if self._condition is None:
             return [f"{self.place.name} does not run"]
         return [f"{self.place.name}: {each}" for each in self._condition.obstacles]
 
 
 class BrokerProcesses:
-    """All of them."""
+    """The processes of all brokers."""
 
     def __init__(self, processes: Sequence[BrokerProcess]) -> None:
         self._processes = processes
 
     @property
     def addresses(self) -> list[str]:
-        """Where they serve, the first broker's first."""
+        """The addresses of the brokers, the first broker's first."""
         return [each.address for each in self._processes]
 
     def failures(self) -> list[str]:
-        """Say what only a restart mends."""
+        """Return the failures that only a restart mends."""
         return [text for each in self._processes for text in each.failures()]
 
     def obstacles(self) -> list[str]:
-        """Say why some clients are not served now."""
+        """Return why some brokers do not serve clients now."""
         return [text for each in self._processes for text in each.obstacles()]
 
 
@@ -179,9 +180,9 @@ async def serve_brokers(
     *,
     command: Sequence[str] = (sys.executable, "-m", "sparrowmq.hosting.broker"),
 ) -> AsyncGenerator[BrokerProcesses]:
-    """Run a broker at each place; gives them once all serve.
+    """Run a broker at each place; yield the brokers once all serve.
 
-    Raises: BrokerFailed if one does not.
+    Raises: BrokerFailed if a broker does not start.
     """
     processes = [BrokerProcess(place, make_order, command) for place in places]
     keepers: list[asyncio.Task[None]] = []

@@ -1,4 +1,4 @@
-"""Contexts of TLS that follow their files: a renewed certificate is shown without a restart."""
+"""TLS contexts that follow their files: servers show a renewed certificate without a restart."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LOG = logging.getLogger("sparrowmq.hosting")
 
 
 class CertificateFiles:
-    """A context that is made of files, and made anew when they change.
+    """A context made of files, and made anew when the files change.
 
     Args:
-        make: makes it; raises ConfigError.
+        make: makes the context; raises ConfigError.
         files: the paths of the files.
 
     Raises: ConfigError, as `make`.
@@ -29,7 +29,7 @@ class CertificateFiles:
         self.context = make()
 
     def reload(self, use: Callable[[ssl.SSLContext], None]) -> None:
-        """Make the context anew if a file has changed, and give it to its user."""
+        """Make the context anew if a file has changed, and pass it to `use`."""
         stamp = self._look()
         if stamp == self._stamp:
             return
@@ -37,7 +37,7 @@ class CertificateFiles:
         try:
             self.context = self._make()
         except ConfigError as error:
-            # A key is often written after its certificate: the next look finds both.
+            # The key is often written after its certificate: the next look finds both.
             LOG.error("the certificates stay as they were: %s", error)
             return
         use(self.context)

@@ -1,12 +1,12 @@
-"""Health and readiness over HTTP, for those who start and watch servers: `--health-port`.
+"""Health and readiness over HTTP, for supervisors and monitors: `--health-port`.
 
-`GET /health` says whether the process does its work: 503 means that only a restart helps. `GET
-/ready` says whether clients are served now: 503 means that it may pass. Both answer with JSON,
-`{"status": "ok"}` or `{"status": "failing", "reasons": [...]}`. As all of it runs on the servers'
-loop, no answer at all says that they hang.
+`GET /health` answers whether the process works: 503 means that only a restart helps. `GET /ready`
+answers whether the servers serve clients now: 503 may pass. Both answer with JSON,
+`{"status": "ok"}` or `{"status": "failing", "reasons": [...]}`. The answers come from the servers'
+loop: no answer means that the servers hang.
 
-One request a connection. A peer has `REQUEST_TIMEOUT_S` and `REQUEST_BYTES_MAX` for it, and with
-`CONNECTIONS_MAX` connections open another one is closed at once.
+A connection carries one request, of at most `REQUEST_BYTES_MAX` and within `REQUEST_TIMEOUT_S`.
+Beyond `CONNECTIONS_MAX` open connections, a new one is closed at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REQUEST_BYTES_MAX = 4096
 REQUEST_TIMEOUT_S = 5
 CONNECTIONS_MAX = 32
 
-# Returns what is wrong; nothing, if all is well.
+# Returns the reasons for a failing status; none if all is well.
 Check = Callable[[], Sequence[str]]
 
 
@@ -31,7 +31,7 @@ Check = Callable[[], Sequence[str]]
 async def serve_health(
     listening: socket.socket, *, health: Check, ready: Check
 ) -> AsyncGenerator[None]:
-    """Answer on a bound socket."""
+    """Answer HTTP requests on a bound socket."""
     endpoint = _HealthPages({"/health": health, "/ready": ready})
     server = await asyncio.start_server(endpoint.serve, sock=listening, limit=REQUEST_BYTES_MAX)
     try:
@@ -59,7 +59,7 @@ class _HealthPages:
         except asyncio.LimitOverrunError:
             writer.write(_encode(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
         except (TimeoutError, EOFError, OSError):
-            # It is closed below; there is nobody to answer.
+            # The connection is closed below; no peer waits for an answer.
             pass
         finally:
             self._open.discard(writer)

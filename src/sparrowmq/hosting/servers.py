@@ -1,9 +1,9 @@
 """A name server, a broker, or both, in the foreground of this process.
 
-Each prints exactly one line on stdout, once it serves: `ready nameserver=HOST:PORT
-broker=HOST:PORT`, or the part it is, and `health=HOST:PORT` if it was asked for. Logs go to stderr.
-SIGTERM and SIGINT stop it cleanly with exit code 0. Exit code 1 is a directory or port in use, 2 a
-wrong setting.
+The process prints exactly one line on stdout, once it serves: `ready nameserver=HOST:PORT
+broker=HOST:PORT`, or one of the two parts, and `health=HOST:PORT` with a health port. Logs go to
+stderr. SIGTERM and SIGINT stop the process cleanly with exit code 0. Exit code 1 means that a
+directory or port is in use, 2 a wrong setting.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LOG = logging.getLogger("sparrowmq.hosting")
 
 _PORT_MAX = 65_535
 EXIT_FAILURE = 1
-# How often the files of access control and certificates are looked at.
+# The time between two looks at the files of access control and certificates.
 LOOK_S = 1.0
 EXIT_USAGE = 2
 # Python's default is 700.
@@ -63,14 +63,14 @@ _NEW_OBJECTS_PER_COLLECTION = 50_000
 
 
 class Flush(StrEnum):
-    """When a message counts as stored."""
+    """When the broker acknowledges a message: on the disk, or at once."""
 
     SYNC = "sync"
     ASYNC = "async"
 
 
 class TlsMode(StrEnum):
-    """Which peers servers with a certificate serve. TlsMode.java."""
+    """The peers that servers with a certificate serve. Source: TlsMode.java."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -79,9 +79,9 @@ class TlsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """What servers of one process are given: rows of `sparrowmq.config`, by their names.
+    """The settings of one process's servers: rows of `sparrowmq.config`, by their names.
 
-    `stop_with_stdin` stops them when standard input closes; `verbose` logs every connection.
+    `stop_with_stdin` stops the servers when standard input closes; `verbose` logs every connection.
     """
 
     host: str = "127.0.0.1"
@@ -120,7 +120,7 @@ class HostSettings:
 
 
 def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None = None) -> int:
-    """Serve as a name server and a broker below `data`; return the exit code.
+    """Run a name server and a broker with their directories in `data`; return the exit code.
 
     With `brokers` more than 1, each broker has a process of its own.
 
@@ -141,9 +141,9 @@ def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None =
 
 
 class Serving(NamedTuple):
-    """A name server and a broker that serve.
+    """A running name server and broker.
 
-    `health` is how the broker's health page is shown, "" without one.
+    `health` is the health port's part of the ready line, "" without a health port.
     """
 
     name_server: str
@@ -156,16 +156,16 @@ class Serving(NamedTuple):
 async def serving_both(
     settings: HostSettings, *, wall_clock: Callable[[], int] = clock.timestamp_ms
 ) -> AsyncGenerator[Serving]:
-    """Serve on this event loop as a name server and a broker below `data`.
+    """Run a name server and a broker in `data` on this event loop.
 
     Args:
-        wall_clock: gives the broker the time of messages and delays, in milliseconds.
+        wall_clock: the broker's clock for messages and delays, in milliseconds since 1970.
 
-    Raises: ConfigError for settings that are wrong; OSError or StoreError if it cannot serve.
+    Raises: ConfigError for wrong settings; OSError or StoreError if the servers cannot start.
     """
     ip = _check_host(settings)
     data = settings.data
-    # The one server signs what it asks the other.
+    # The broker signs its requests to the name server.
     own = Credentials(access_key=secrets.token_hex(16), secret_key=secrets.token_hex(32))
     async with (
         _access(settings, own=own) as access,
@@ -187,7 +187,7 @@ async def serving_both(
 
 
 def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None) -> int:
-    """Serve as a name server; brokers run in processes of their own."""
+    """Run a name server, and brokers in processes of their own."""
 
     async def serve(stop: asyncio.Event) -> None:
         ip = _check_host(settings)
@@ -242,12 +242,12 @@ def _check_places(settings: HostSettings, places: Sequence[Place]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BrokerOrder:
-    """What a broker's process of `--brokers` is to do.
+    """The order of a broker's process of `--brokers`.
 
     Args:
-        settings: of this one broker; `data` is its store root.
-        name_server: where it registers.
-        own: by which it signs what it asks the name server, if there is access control.
+        settings: the settings of this broker; `data` is its store root.
+        name_server: the address of the name server to register at.
+        own: the credentials for requests to the name server, if there is access control.
     """
 
     settings: HostSettings
@@ -259,12 +259,12 @@ _ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
 def read_order(line: str) -> BrokerOrder:
-    """Return the order that the parent has written."""
+    """Return the order from the parent's line."""
     return msgspec.json.decode(line, type=BrokerOrder, dec_hook=lambda _, text: Path(text))
 
 
 def run_ordered(order: BrokerOrder) -> int:
-    """Serve as one broker of several, and say how it is; return the exit code."""
+    """Run one broker of several, and report its condition; return the exit code."""
     settings = order.settings
 
     async def serve(stop: asyncio.Event) -> None:
@@ -298,7 +298,7 @@ def run_ordered(order: BrokerOrder) -> int:
 
 
 def run_name_server(settings: HostSettings) -> int:
-    """Serve as a name server in `data`; return the exit code."""
+    """Run a name server in `data`; return the exit code."""
 
     async def serve(stop: asyncio.Event) -> None:
         ip = _check_host(settings)
@@ -314,7 +314,7 @@ def run_name_server(settings: HostSettings) -> int:
 
 
 def run_broker(settings: HostSettings) -> int:
-    """Serve as a broker in `data`, known to the name servers given; return the exit code."""
+    """Run a broker in `data`, registered at the given name servers; return the exit code."""
 
     async def serve(stop: asyncio.Event) -> None:
         ip = _check_host(settings)
@@ -344,7 +344,7 @@ def run_broker(settings: HostSettings) -> int:
 async def _access(
     settings: HostSettings, *, own: Credentials | None = None
 ) -> AsyncGenerator[AccessControl | None]:
-    """Give the rules of access control, which follow their file; None without a file."""
+    """Yield the rules of access control, which follow their file; None without a file."""
     if not settings.acl:
         yield None
         return
@@ -355,7 +355,7 @@ async def _access(
 
 @asynccontextmanager
 async def _looking(*looks: Callable[[], None]) -> AsyncGenerator[None]:
-    """Look at files again and again."""
+    """Look at files every `LOOK_S`."""
 
     async def follow() -> None:
         while True:
@@ -376,7 +376,7 @@ async def _looking(*looks: Callable[[], None]) -> AsyncGenerator[None]:
 async def _health(
     ip: str, settings: HostSettings, broker: BrokerServer | BrokerProcesses | None = None
 ) -> AsyncGenerator[str]:
-    """Answer who asks for health; gives what to add to the line that says that all is ready."""
+    """Serve the health port; yield its part of the ready line."""
     if settings.health_port is None:
         yield ""
         return
@@ -398,7 +398,7 @@ async def _name_server(
     *,
     access: AccessControl | None,
 ) -> AsyncGenerator[int]:
-    """Serve; gives the port."""
+    """Run a name server; yield its port."""
     tls = _server_tls(settings)
     listening = bind(ip, settings.nameserver_port)
     with contextlib.closing(listening):
@@ -421,7 +421,7 @@ async def _name_server(
 async def _following(
     *followers: tuple[CertificateFiles | None, Callable[[ssl.SSLContext], None]],
 ) -> AsyncGenerator[None]:
-    """Have servers and clients use the contexts that files give, also renewed ones."""
+    """Let servers and clients use the contexts of files, and renewed contexts later."""
     looks = [partial(files.reload, use) for files, use in followers if files is not None]
     async with _looking(*looks):
         yield
@@ -439,7 +439,7 @@ async def _broker(
     credentials: Credentials | None,
     wall_clock: Callable[[], int] = clock.timestamp_ms,
 ) -> AsyncGenerator[tuple[str, BrokerServer]]:
-    """Serve; gives the address for clients, and the server."""
+    """Run a broker; yield its address for clients, and the server."""
     retention = RetentionConfig(
         reserved_hours=settings.retention_hours,
         delete_when=settings.delete_when,
@@ -502,13 +502,13 @@ def _run(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         if settings.stop_with_stdin:
-            # Whoever holds the other end of a pipe, however it ends, takes us with it.
+            # When the parent at the other end of the pipe ends in any way, this process stops.
             loop.add_reader(sys.stdin.fileno(), stop.set)
-        # What is there now stays: the collector need not look at it again and again.
+        # The objects of the start live as long as the process: the collector need not scan them.
         gc.collect()
         gc.freeze()
-        # What requests leave behind dies by reference counts: the collector's default of 700 new
-        # objects has it look at a turn's requests again and again, for a sixth of a send's cost.
+        # Reference counts free the objects of requests. With the default of 700 new objects, the
+        # collector would scan a turn's requests repeatedly, for a sixth of a send's cost.
         gc.set_threshold(_NEW_OBJECTS_PER_COLLECTION)
         await serve(stop)
 
@@ -525,13 +525,13 @@ def _run(
 
 
 def _fail(text: str, code: int) -> int:
-    """Print why there are no servers, and return the exit code."""
+    """Print why the servers did not start, and return the exit code."""
     print(f"sparrowmq: {text}", file=sys.stderr)
     return code
 
 
 def _describe(error: OSError) -> str:
-    """Return what happened, and to which file if it was one."""
+    """Return an error's text, with the file's name if there is one."""
     if error.filename is None:
         return error.strerror or str(error)
     return f"{error.filename}: {error.strerror}; choose a --data that can be written to"
@@ -555,7 +555,7 @@ def _speaks_tls(settings: HostSettings) -> bool:
 
 
 def _server_tls(settings: HostSettings) -> CertificateFiles | None:
-    """Return the servers' context. Raises: ConfigError."""
+    """Return the TLS context of the servers. Raises: ConfigError."""
     cert, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
     if _speaks_tls(settings):
         make = partial(server_context, cert, key or None, client_ca_file=client_ca or None)
@@ -566,7 +566,7 @@ def _server_tls(settings: HostSettings) -> CertificateFiles | None:
 
 
 def _own_tls(settings: HostSettings) -> CertificateFiles | None:
-    """Return the context of a client of a server with the same certificate. Raises: ConfigError."""
+    """Return the context of a client for servers with our certificate. Raises: ConfigError."""
     if not _speaks_tls(settings):
         return None
     cert, key = settings.tls_cert, settings.tls_key
@@ -574,7 +574,7 @@ def _own_tls(settings: HostSettings) -> CertificateFiles | None:
 
 
 def _client_tls(settings: HostSettings) -> CertificateFiles | None:
-    """Return the context of a client of name servers elsewhere. Raises: ConfigError."""
+    """Return the context of a client for other machines' name servers. Raises: ConfigError."""
     ca, cert, key = settings.tls_ca, settings.tls_cert, settings.tls_key
     if not ca:
         return None
@@ -585,7 +585,8 @@ def _client_tls(settings: HostSettings) -> CertificateFiles | None:
 def _check_host(settings: HostSettings) -> str:
     """Return the host as an IP address.
 
-    Raises: ConfigError if it is none, or if other machines could reach it unasked.
+    Raises: ConfigError if the host is no address, or if other machines could reach it and
+        `insecure` does not allow that.
     """
     host = settings.host
     try:
@@ -607,7 +608,7 @@ def _check_host(settings: HostSettings) -> str:
 
 
 def _advertised(ip: str, advertise: str) -> str:
-    """Return the address for clients: one that they can connect to."""
+    """Return the address by which clients connect."""
     if advertise:
         try:
             return str(ipaddress.ip_address(advertise))
@@ -622,7 +623,7 @@ def _advertised(ip: str, advertise: str) -> str:
 
 
 def _reachable(ip: str) -> str:
-    """Return where this process itself reaches a server that listens on an address."""
+    """Return the address by which this process reaches a server that listens on `ip`."""
     return "127.0.0.1" if ipaddress.ip_address(ip).is_unspecified else ip
 
 

@@ -1,8 +1,8 @@
 """Settings of servers from a file and from the environment.
 
-A file has lines `name = value`, as the `broker.conf` of Apache's broker has, and takes names of
-both: ours, those of the command line's options, and RocketMQ's, where the table of settings names
-one. Empty lines, and lines that begin with `#`, say nothing.
+A file has lines `name = value`, like the `broker.conf` of Apache's broker. A name is that of a
+command-line option, or RocketMQ's name if the table of settings has one. Empty lines and lines that
+begin with `#` are ignored.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sparrowmq.config import ENVIRONMENT_PREFIX, SETTINGS, Setting, environment_
 from sparrowmq.errors import ConfigError
 
 FILE_BYTES_MAX = 64 << 10
-# Of the rows' `source`; other sources are no settings of Apache's broker.conf.
+# The pattern of RocketMQ's names in a row's `source`; other sources are not in a broker.conf.
 _ROCKETMQ_NAME = re.compile(r"(?:NettyServerConfig|BrokerConfig|MessageStoreConfig)\.(\w+)")
-# What broker.conf often says, and must say here if it says it.
+# Settings that are usual in a broker.conf, with the only value that is accepted here.
 _FIXED = {"brokerId": "0", "brokerRole": "ASYNC_MASTER"}
 _ELSEWHERE = {
     "storePathRootDir": "write data; `sparrowmq up` keeps the broker's store in DATA/store",
@@ -27,22 +27,23 @@ _ELSEWHERE = {
 }
 _FLUSH_MODES = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
 _BOOLS = ("true", "false")
-# Other variables may begin with our prefix as well; so similar a name is meant for ours.
+# Other programs' variables may have our prefix. A variable this similar to a setting's is taken for
+# a mistyped one.
 _SIMILARITY = 0.75
 
 
 def read_settings(path: Path, taken: Iterable[str]) -> dict[str, str]:
-    """Return what a file says, by our names; values are checked.
+    """Return a file's checked values, by SparrowMQ's names.
 
     Args:
         path: the file.
-        taken: the names of the settings that whoever asks takes.
+        taken: the names of the settings that the caller accepts.
 
-    Raises: ConfigError, with the line.
+    Raises: ConfigError that names the line.
     """
     rows = [find_setting(name) for name in taken]
     ours = {row.name: row for row in rows}
-    # With a name server's port and a broker's, listenPort is the broker's, which comes later.
+    # A caller with both ports takes listenPort for the broker's, which comes later in the table.
     theirs = {
         found[1]: row
         for row in sorted(rows, key=SETTINGS.index)
@@ -72,13 +73,14 @@ def read_settings(path: Path, taken: Iterable[str]) -> dict[str, str]:
 
 
 def read_environment(environ: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
-    """Return what variables say, by our names; values are checked, empty ones say nothing.
+    """Return the checked values of variables, by SparrowMQ's names; empty values are ignored.
 
     Args:
         environ: the variables.
-        taken: the names of the settings that whoever asks takes; others' variables may be there.
+        taken: the names of the settings that the caller accepts; variables of other settings are
+            ignored.
 
-    Raises: ConfigError, with the variable; also for one that is nearly, and not, a setting's.
+    Raises: ConfigError that names the variable; also for a name that nearly is a setting's.
     """
     known = [environment_name(name) for name in (*(row.name for row in SETTINGS), "config")]
     suffixes = [name.removeprefix(ENVIRONMENT_PREFIX) for name in known]
@@ -132,7 +134,7 @@ def _unknown(name: str, known: list[str]) -> str:
 
 
 def _to_ours(where: str, row: Setting, value: str) -> str:
-    """Return as we write it a value that RocketMQ writes otherwise."""
+    """Return a value of RocketMQ in SparrowMQ's spelling."""
     if row.name == "flush":
         return _FLUSH_MODES.get(value, value)
     if row.name == "log-file-mib" and value.isdecimal():

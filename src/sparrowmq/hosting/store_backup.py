@@ -1,12 +1,12 @@
 """A copy of a broker's directory, also while the broker runs: consistent by the order of copying.
 
-What is copied first speaks only of what later parts have: the checkpoint of entries and records,
-queues and index of records. The log comes last; a record that was being written is a torn end. The
-copy has the file `abort`, so a start looks at it as after a crash, and keeps every message that was
-acknowledged before the copying began.
+A part that is copied earlier refers only to parts that are copied later: the checkpoint refers to
+entries and records, queues and index refer to records. The log comes last; a record under way is a
+torn end. The copy has the file `abort`: the next start recovers as after a crash, and keeps every
+message that was acknowledged before the copying began.
 
-Configuration is a journal and files that replace it from time to time. It is copied anew until no
-file was replaced meanwhile.
+The configuration is a journal and files that replace it from time to time. It is copied again
+until no file was replaced during the copying.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from sparrowmq.store.file_storage import sync_names
 from sparrowmq.store.message_index import INDEX_DIRECTORY
 from sparrowmq.store.message_store import ABORT_PATH, EXPIRING_PATH
 
-# Files are replaced every few seconds at most; one copy of them takes hundredths of one.
+# Files are replaced once in a few seconds at most; a copy takes hundredths of a second.
 _TRIES_MAX = 20
 _CHUNK_SIZE = 1 << 20
 _FILE_MODE, _DIRECTORY_MODE = 0o600, 0o700
 
 
 def back_up(source: Path, target: Path) -> int:
-    """Copy a store root; return how many bytes of data were copied, without holes.
+    """Copy a store root; return the number of copied bytes, without holes.
 
     Args:
         source: the store root of a broker, which may run.
-        target: a directory that is empty, or not there yet.
+        target: an empty or missing directory.
 
-    Raises: UsageError if `source` is no store root, or there is something in `target`; StoreError
-        if the copy cannot be made.
+    Raises: UsageError if `source` is no store root, or `target` is not empty; StoreError if the
+        copy fails.
     """
     if not (source / COMMIT_LOG_DIRECTORY).is_dir():
         raise no_store(source)
@@ -82,7 +82,7 @@ def _copy_config(source: Path, target: Path) -> int:
 
 
 def _inodes(directory: Path) -> dict[str, int]:
-    """Return what is there, but for files that are only being written."""
+    """Return the inodes of a directory's files by path, without unfinished files."""
     if not directory.is_dir():
         return {}
     with os.scandir(directory) as entries:
@@ -90,7 +90,7 @@ def _inodes(directory: Path) -> dict[str, int]:
 
 
 def _copy_tree(source: Path, target: Path) -> int:
-    """Copy a directory's files, and what is below; those that go meanwhile have expired."""
+    """Copy a directory with everything below; files that disappear meanwhile have expired."""
     if not source.is_dir():
         return 0
     target.mkdir(_DIRECTORY_MODE, exist_ok=True)
@@ -105,7 +105,7 @@ def _copy_tree(source: Path, target: Path) -> int:
 
 
 def _copy_file(source: Path, target: Path) -> int:
-    """Copy a file with its holes; nothing if there is none."""
+    """Copy a file with its holes; a missing file is no error."""
     try:
         source_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -124,10 +124,10 @@ def _copy_file(source: Path, target: Path) -> int:
 
 
 def _copy_data(source_fd: int, target_fd: int) -> int:
-    """Copy what a file that grows has now, its end first.
+    """Copy the present content of a growing file, the end first.
 
-    A broker writes to the end of a file. So a part that is copied after the part behind it lacks
-    nothing, and the copy has no gap before its last record.
+    A broker writes at the end of a file. When a part is copied after the part behind it, the part
+    is complete: the copy has no gap before its last record.
     """
     copied = 0
     for begin, end in reversed(_data_ranges(source_fd)):
@@ -143,7 +143,7 @@ def _copy_data(source_fd: int, target_fd: int) -> int:
 
 
 def _data_ranges(fd: int) -> list[tuple[int, int]]:
-    """Return where a file has data, in order: first byte and end of each range."""
+    """Return the ranges of a file's data in order: the first byte and the end of each."""
     ranges: list[tuple[int, int]] = []
     end = 0
     while True:

@@ -1,4 +1,4 @@
-"""The check of a broker's directory that no broker uses: messages, and configuration."""
+"""The check of messages and configuration in a broker's directory that no broker uses."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["FileFinding", "Soundness", "checking"]
 
 @contextmanager
 def checking(root: Path) -> Generator[Iterator[FileFinding]]:
-    """Give the findings of a store root, each as soon as it is known; no broker starts meanwhile.
+    """Yield an iterator of a store root's findings; a lock keeps brokers from starting meanwhile.
 
-    Raises: UsageError if it is no store root; StoreError if a process uses it.
+    Raises: UsageError if the directory is no store root; StoreError if a process uses it.
     """
     if not root.is_dir():
         raise UsageError(f"{root} is no directory")
@@ -35,7 +35,7 @@ def checking(root: Path) -> Generator[Iterator[FileFinding]]:
 
 
 def no_store(root: Path) -> UsageError:
-    """Return the error for a directory that is no store root; it names the one below it."""
+    """Return the error for a directory that is no store root; it names a store root below it."""
     hint = f"; {root / 'store'} is one" if (root / "store").is_dir() else ""
     return UsageError(f"{root} is no directory of a broker: it has no {COMMIT_LOG_DIRECTORY}{hint}")
 

@@ -1,3 +1,3 @@
-"""The NameServer: which brokers there are, which topics they hold, and the server for it."""
+"""The name server: the brokers, their topics, and the server that answers for them."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The name server as a machine: commands in, outputs out.
 
-Source: DefaultRequestProcessor.java, KVConfigManager.java. Differs from RocketMQ 4.9: an unknown
-request code is answered with REQUEST_CODE_NOT_SUPPORTED (as 5.x does) and not with silence, and
-settings cannot be changed remotely.
+Source: DefaultRequestProcessor.java, KVConfigManager.java. Differs from RocketMQ 4.9: the answer to
+an unknown request code is REQUEST_CODE_NOT_SUPPORTED, as in 5.x, where 4.9 does not answer; and no
+request changes settings.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ _VERSION_WITH_STANDARD_JSON = 401
 # TopicSysFlag.FLAG_UNIT, FLAG_UNIT_SUB.
 _UNIT, _UNIT_SUB = 1, 2
 _KEYS_MAX = 10_000
-# NamesrvConfig's, as far as they say something of this name server.
+# The settings of NamesrvConfig that apply to this name server.
 _SETTINGS = b"productEnvName=center\nclusterTest=false\norderMessageEnable=false\n"
 SCAN_INTERVAL_MS = 10_000
 
 
 class NameServerRefusal(Enum):
-    """What is refused or left out since it contradicts what is known, or is too much."""
+    """The kinds of refused requests and of topics that are left out."""
 
     REGISTRATION = "registrations"
     UNREGISTRATION = "unregistrations"
@@ -83,9 +83,9 @@ class KVConfig:
 
     @classmethod
     def decode(cls, data: bytes) -> KVConfig:
-        """Return what the file says.
+        """Return the table of a file's content.
 
-        Raises: RemoteProtocolError if it is damaged.
+        Raises: RemoteProtocolError if the content is damaged.
         """
         kv_config = cls()
         kv_config._tables = decode_file(_KVConfigFile, data).config_table
@@ -96,7 +96,7 @@ class KVConfig:
         return encode_body(_KVConfigFile(config_table=self._tables), pretty=True)
 
     def put(self, namespace: str, key: str, value: str) -> bool:
-        """Store a value; False if there are too many."""
+        """Store a value; return False if there are too many."""
         table = self._tables.setdefault(namespace, {})
         if key not in table and sum(map(len, self._tables.values())) >= _KEYS_MAX:
             return False
@@ -109,12 +109,12 @@ class KVConfig:
         return self._tables.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value, if it is there."""
+        """Remove a value, if there is one."""
         if self._tables.get(namespace, {}).pop(key, None) is not None:
             self.is_changed = True
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
-        """Return all of a namespace, or None if it was never used."""
+        """Return all values of a namespace, None if the namespace was never used."""
         return self._tables.get(namespace)
 
 
@@ -126,8 +126,8 @@ class NameServer:
     """One name server.
 
     Args:
-        kv_config: what its file says, None if there is none.
-        access: who may do what; None lets everybody do everything.
+        kv_config: the table of its file, None without a file.
+        access: the rules of access control; None allows everything.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class NameServer:
     def handle(
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
     ) -> Sequence[Output]:
-        """Take one command and return what to do."""
+        """Handle one command and return the outputs."""
         if command.is_response:
             return ()
         request = Request(command, connection, now_ms, timestamp_ms)
@@ -165,7 +165,7 @@ class NameServer:
         ]
 
     def tick(self, *, now_ms: int) -> list[Output]:
-        """Do what is due by time; call it about every second."""
+        """Expire silent brokers and return the outputs; the caller calls about every second."""
         if now_ms < self._scan_due_ms:
             return []
         self._scan_due_ms = now_ms + SCAN_INTERVAL_MS
@@ -182,7 +182,7 @@ class NameServer:
 
 
 def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
-    """Take a broker's registration, unless it contradicts a broker that is alive."""
+    """Register a broker, unless the registration contradicts a live broker."""
     command = request.command
     header = decode_header(RegisterBrokerRequestHeader, command.ext_fields)
     identity = BrokerIdentity(
@@ -238,14 +238,14 @@ def _describe(identity: BrokerIdentity) -> str:
 
 
 def _refusal(server: NameServer, kind: NameServerRefusal, request: Request, remark: str) -> Refusal:
-    """Count a refusal of a kind; returns it, to be raised."""
+    """Count a refusal of a kind, and return the error for the caller to raise."""
     text = f"refused {request.connection.address}: {remark}"
     facts = server.refusals.note(kind, text, now_ms=request.now_ms)
     return Refusal(ResponseCode.SYSTEM_ERROR, remark, ext_fields={}, facts=facts)
 
 
 def unregister_broker(server: NameServer, request: Request) -> Sequence[Output]:
-    """Forget a broker that stops."""
+    """Remove a broker that stops."""
     header = decode_header(UnRegisterBrokerRequestHeader, request.command.ext_fields)
     identity = BrokerIdentity(
         header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
@@ -262,7 +262,7 @@ def unregister_broker(server: NameServer, request: Request) -> Sequence[Output]:
 
 
 def query_data_version(server: NameServer, request: Request) -> Sequence[Output]:
-    """Answer a broker whether its topics have changed since it registered them."""
+    """Answer whether a broker's topics have changed since their registration."""
     header = decode_header(QueryDataVersionRequestHeader, request.command.ext_fields)
     given = decode_body(DataVersion, request.command.body)
     known = server.routes.note_alive(header.broker_addr, now_ms=request.now_ms)
@@ -274,7 +274,7 @@ def query_data_version(server: NameServer, request: Request) -> Sequence[Output]
 
 
 def route_of_topic(server: NameServer, request: Request) -> Sequence[Output]:
-    """Answer with where a topic is served."""
+    """Answer with a topic's route."""
     command = request.command
     header = decode_header(GetRouteInfoRequestHeader, command.ext_fields)
     route = server.routes.find_route(header.topic)
@@ -308,7 +308,7 @@ def topics_of_cluster(server: NameServer, request: Request) -> Sequence[Output]:
 
 
 def unit_topics(server: NameServer, request: Request) -> Sequence[Output]:
-    """Answer with the topics of units, or those that units' groups consume, by the code."""
+    """Answer with the topics of units, or the topics that units' groups consume, by the code."""
     code = request.command.code
     flag = _UNIT if code == RequestCode.GET_UNIT_TOPIC_LIST else _UNIT_SUB
     without = _UNIT if code == RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST else 0
@@ -323,20 +323,20 @@ def system_topics(server: NameServer, request: Request) -> Sequence[Output]:
 
 
 def get_config(server: NameServer, request: Request) -> Sequence[Output]:
-    """Answer with the settings that tools read, as Java properties; paths are left out."""
+    """Answer with the settings that tools read, as Java properties without paths."""
     del server
     return answer(request, ext_fields={}, body=_SETTINGS)
 
 
 def delete_topic(server: NameServer, request: Request) -> Sequence[Output]:
-    """Forget a topic; a broker that still has it brings it back when its topics change."""
+    """Remove a topic; a broker that still has the topic registers it again with its next change."""
     header = decode_header(DeleteTopicFromNamesrvRequestHeader, request.command.ext_fields)
     server.routes.delete_topic(header.topic)
     return answer(request)
 
 
 def wipe_write_perm(server: NameServer, request: Request) -> Sequence[Output]:
-    """Let producers send no more to a broker."""
+    """Take all topics of a broker the write permission: producers stop sending to the broker."""
     header = decode_header(WipeWritePermOfBrokerRequestHeader, request.command.ext_fields)
     count = server.routes.set_write_perm(header.broker_name, may_write=False)
     return answer(
@@ -346,7 +346,7 @@ def wipe_write_perm(server: NameServer, request: Request) -> Sequence[Output]:
 
 
 def add_write_perm(server: NameServer, request: Request) -> Sequence[Output]:
-    """Let producers send to a broker again."""
+    """Give all topics of a broker the write permission again."""
     header = decode_header(WipeWritePermOfBrokerRequestHeader, request.command.ext_fields)
     count = server.routes.set_write_perm(header.broker_name, may_write=True)
     return answer(
@@ -396,7 +396,7 @@ def kv_list(server: NameServer, request: Request) -> Sequence[Output]:
 
 
 def refuse_config(server: NameServer, request: Request) -> Sequence[Output]:
-    """Refuse: no setting of a name server can be changed from afar."""
+    """Refuse: no request changes the settings of a name server."""
     del server, request
     raise Refusal(
         ResponseCode.NO_PERMISSION,

@@ -1,10 +1,10 @@
-"""Which brokers there are and which topics they serve: the name server's whole knowledge.
+"""The brokers and their topics: the name server's whole knowledge.
 
-Nothing of it is on the disk: brokers register again every 30 s. A broker is forgotten when its
-connection closes or when it is silent for two minutes.
+The table is not on the disk: brokers register again every 30 s. The table drops a broker when its
+connection closes or when the broker is silent for two minutes.
 
-Anybody may register anything, so what contradicts a broker that is alive is found out before it is
-taken (`find_contradiction`), and what would be too much is left out.
+Any peer may register anything. A registration that contradicts a live broker is found before it
+changes the table (`find_contradiction`); topics beyond a bound are left out.
 
 Source: RouteInfoManager.java.
 """
@@ -34,9 +34,9 @@ from sparrowmq.serving.connections import Connection
 # RouteInfoManager.BROKER_CHANNEL_EXPIRED_TIME.
 BROKER_EXPIRY_MS = 120_000
 # BrokerConfig.registerNameServerPeriod is at most 60 s: a broker that is silent for longer may be
-# gone, and another may take its name or its address.
+# gone, and another broker may take its name or its address.
 BROKER_ALIVE_MS = 65_000
-# Of one broker; ours makes no topic with more.
+# The most queues of a topic on one broker; SparrowMQ's broker creates no topic with more.
 QUEUES_PER_TOPIC_MAX = 65_536
 BROKERS_PER_TOPIC_MAX = 1_024
 BROKERS_MAX = 4_096
@@ -49,7 +49,7 @@ _PORT_SIZE = 4
 
 
 class BrokerIdentity(NamedTuple):
-    """Who a broker says it is."""
+    """A broker's own statement of its cluster, name, id and address."""
 
     cluster_name: str
     broker_name: str
@@ -58,12 +58,13 @@ class BrokerIdentity(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """What a registration brought.
+    """The result of a registration.
 
     Args:
-        is_new: the broker was not known.
-        master_address: what a slave is answered, and where its master serves replication.
-        left_out: the topics that were not taken, each with the reason.
+        is_new: whether the broker was unknown.
+        master_address: the master's address, for the answer to a slave.
+        master_ha_address: the address at which the master serves replication, likewise.
+        left_out: the topics that were not registered, each with the reason.
     """
 
     is_new: bool
@@ -106,13 +107,14 @@ class RouteTable:
         connection: Connection,
         now_ms: int,
     ) -> Registered:
-        """Take a broker's registration, which contradicts nothing.
+        """Enter a broker's registration, which contradicts nothing.
 
-        Topics are taken from masters alone, and only if their version changed.
+        Only masters register topics, and only topics of a changed version are entered.
         """
         known = self._live.get(identity.address)
         if known is not None and known.identity.broker_name != identity.broker_name:
-            # Another broker listens there now: what is not live under its name would stay for ever.
+            # Another broker has this address now. Otherwise the former broker's entry would stay
+            # forever.
             self._forget(known.identity)
         group = self._brokers.setdefault(identity.broker_name, _BrokerGroup(identity.cluster_name))
         group.cluster_name = identity.cluster_name
@@ -140,10 +142,10 @@ class RouteTable:
     def find_contradiction(
         self, identity: BrokerIdentity, *, connection: Connection, now_ms: int
     ) -> str | None:
-        """Return what a registration contradicts, None if it may be taken.
+        """Return why a registration is refused, None if it is not.
 
-        A broker that is alive may change everything over its own connection. To come back over
-        another, it must have its name, id and address still, and come from the same host.
+        A live broker may change everything over its own connection. Over another connection, a
+        registration must have the live broker's name, id and address, and come from its host.
         """
         if identity.address not in self._live and len(self._live) >= BROKERS_MAX:
             return f"there are {BROKERS_MAX} brokers, which is the most"
@@ -168,7 +170,7 @@ class RouteTable:
         return None
 
     def may_unregister(self, identity: BrokerIdentity, *, connection: Connection) -> bool:
-        """Return whether a request comes from where the broker it names has registered."""
+        """Return whether a request comes from the host that registered the named broker."""
         live = self._live.get(identity.address)
         return live is None or is_same_host(live.connection, connection)
 
@@ -202,9 +204,9 @@ class RouteTable:
         return None
 
     def unregister(self, identity: BrokerIdentity) -> None:
-        """Forget one broker, and the topics of its name once nobody of that name is left.
+        """Remove one broker, and the topics of its name with the last broker of the name.
 
-        Differs from RocketMQ: a broker of another name or id at the address stays, whole.
+        Differs from RocketMQ: a broker of another name or id at the address stays unchanged.
         """
         live = self._live.get(identity.address)
         if live is not None and live.identity[1:] == identity[1:]:
@@ -226,14 +228,14 @@ class RouteTable:
                 del self._topics[name]
 
     def unregister_connection(self, connection: Connection) -> list[BrokerIdentity]:
-        """Forget the brokers that registered over a connection; returns them."""
+        """Remove the brokers that registered over a connection, and return them."""
         lost = [live.identity for live in self._live.values() if live.connection is connection]
         for identity in lost:
             self.unregister(identity)
         return lost
 
     def expire(self, now_ms: int) -> list[tuple[BrokerIdentity, Connection]]:
-        """Forget the brokers that are silent; returns them with their connections."""
+        """Remove silent brokers, and return them with their connections."""
         silent = [
             (live.identity, live.connection)
             for live in self._live.values()
@@ -244,7 +246,7 @@ class RouteTable:
         return silent
 
     def note_alive(self, address: str, *, now_ms: int) -> DataVersion | None:
-        """Note that a broker spoke; returns the version of its topics, None if it is unknown."""
+        """Note that a broker is alive; return the version of its topics, None if unknown."""
         live = self._live.get(address)
         if live is None:
             return None
@@ -252,7 +254,7 @@ class RouteTable:
         return live.data_version
 
     def find_route(self, topic: str) -> TopicRouteData | None:
-        """Return where a topic is served, or None."""
+        """Return a topic's route, or None."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -306,11 +308,11 @@ class RouteTable:
         return sorted(names), min(addresses, default=None)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic."""
+        """Remove a topic."""
         self._topics.pop(topic, None)
 
     def set_write_perm(self, broker_name: str, *, may_write: bool) -> int:
-        """Give or take all of a broker's topics the write permission; returns how many it has."""
+        """Set or clear the write permission of all topics of a broker; return their number."""
         count = 0
         for queues in self._topics.values():
             queue = queues.get(broker_name)
@@ -327,5 +329,5 @@ class RouteTable:
 
 
 def is_same_host(one: Connection, other: Connection) -> bool:
-    """Return whether two connections come from one host, whatever their ports are."""
+    """Return whether two connections come from one host, from any ports."""
     return one.host[:-_PORT_SIZE] == other.host[:-_PORT_SIZE]

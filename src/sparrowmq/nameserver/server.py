@@ -24,14 +24,14 @@ KV_CONFIG_FILE = "kvConfig.json"
 
 
 class NameServerServer:
-    """One name server, serving.
+    """One running name server.
 
     Args:
-        root: its directory.
-        limits: bounds on peers.
-        tls: the context of a server that speaks TLS; None for none.
-        takes_plain: whether a server that speaks TLS also serves peers that do not.
-        access: who may do what; None lets everybody do everything.
+        root: the directory of its files.
+        limits: the bounds on peers.
+        tls: the TLS context; None for a server without TLS.
+        takes_plain: whether a server with TLS also serves peers without TLS.
+        access: the rules of access control; None allows everything.
 
     Raises: StoreError if the directory is in use or its file is damaged.
     """
@@ -61,7 +61,7 @@ class NameServerServer:
         self._ticker: asyncio.TimerHandle | None = None
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
-        """Speak TLS by another context with peers to come."""
+        """Use another TLS context for new connections."""
         self._server.use_tls(tls)
 
     async def start(self, listening: socket.socket) -> None:
@@ -81,8 +81,8 @@ class NameServerServer:
         self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
 
     def _turn(self) -> None:
-        # Answers of this turn go out after it, so a change that was answered is on the disk. The
-        # file is small and changes by an operator's hand alone: a thread would gain nothing.
+        # The answers of this turn go out after the write: an acknowledged change is on the disk.
+        # The file is small and only operators change it: a thread would gain nothing.
         kv_config = self._machine.kv_config
         if kv_config.is_changed:
             try:

@@ -1,1 +1,1 @@
-"""Processes of a drill or a demo: started, followed by their logbooks, ended whatever happens."""
+"""Processes of a drill or a demo: started, followed by their logbooks, ended in every case."""

@@ -1,7 +1,8 @@
-"""Processes started in sessions of their own, ended and reaped whatever happens.
+"""Processes started in sessions of their own, ended and reaped in every case.
 
-A session of its own keeps a terminal's Ctrl-C away from a process (the crew ends its processes
-itself, in order) and lets a whole tree, such as Spark's JVM with its Python workers, be killed.
+A terminal's Ctrl-C does not reach a process in a session of its own: the crew ends its processes
+itself, in order. The crew can kill a session's whole tree, such as Spark's JVM with its Python
+workers.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class Child:
     """A process that leads a session of its own.
 
     Args:
-        name: what it is called.
+        name: the process's name in logs and errors.
         process: the process itself.
-        output: the file with what it printed.
-        may_finish: whether its end with exit code 0 is no failure.
+        output: the file with the process's output.
+        may_finish: whether the process may end with exit code 0.
     """
 
     def __init__(
@@ -58,16 +59,16 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; minus the signal's number if a signal ended it."""
+        """None while the process runs; minus the signal's number if a signal ended the process."""
         return self._process.poll()
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended when it should have run."""
+        """Whether the process ended when it should have run."""
         return self.exit_code is not None and not (self._may_finish and self.exit_code == 0)
 
     def ask_to_end(self) -> None:
-        """Send SIGTERM to the process itself, which ends what it started."""
+        """Send SIGTERM to the process, which ends its own children."""
         if self.exit_code is None:
             self._process.terminate()
 
@@ -79,7 +80,7 @@ class Child:
         self._process.wait(_REAP_PATIENCE_S)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; return whether it came."""
+        """Wait for the end of the process; return whether it ended in time."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -87,7 +88,7 @@ class Child:
         return True
 
     def send_line(self, line: str) -> None:
-        """Write a line to its standard input, if it still reads."""
+        """Write a line to the process's standard input, if the process still reads."""
         pipe = self._process.stdin
         if pipe is not None:
             with suppress(BrokenPipeError):
@@ -95,13 +96,13 @@ class Child:
                 pipe.flush()
 
     def close_input(self) -> None:
-        """Close the pipe to its standard input, if it has one."""
+        """Close the pipe to the process's standard input, if there is one."""
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
 
     def output_tail(self) -> str:
-        """Return the last lines it printed."""
+        """Return the last lines of the process's output."""
         lines = self.output.read_text(errors="replace").splitlines()
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
@@ -110,7 +111,7 @@ class Crew:
     """All processes of a drill or a demo. Leaving the `with` block ends every one of them.
 
     Args:
-        output_directory: where each process's output goes, to NAME.log.
+        output_directory: the directory of the outputs; each process writes to NAME.log.
     """
 
     def __init__(self, output_directory: Path) -> None:
@@ -156,7 +157,8 @@ class Crew:
     ) -> Child:
         """Start `python ARGUMENTS`, its output appended to NAME.log."""
         path = self._directory / f"{name}.log"
-        # A signal that raised between its start and our note of it would leave it to nobody.
+        # If a signal raised between the start and the note of the child, no one would end the
+        # child.
         with _postponing_signals(), path.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
@@ -182,13 +184,13 @@ class Crew:
                 )
 
     def find_processes(self) -> dict[int, str]:
-        """Return the ids of all processes that run, each with the name it was started by."""
+        """Return the ids of all running processes, each with its child's name."""
         names = {child.pid: child.name for child in self._children}
         found = keeper.find_processes(self._sessions)
         return {process_id: names[session] for process_id, session in found.items()}
 
     def end_all(self) -> None:
-        """Ask every process to end, latest first; kill what does not; reap all."""
+        """Ask every process to end, the latest first; kill those that do not; reap all."""
         for child in reversed(self._children):
             child.close_input()
             child.ask_to_end()
@@ -200,7 +202,7 @@ class Crew:
             child.wait(_REAP_PATIENCE_S)
             self._notify_keeper(f"-{child.pid}")
         self._children.clear()
-        # Grandchildren were adopted by init, which reaps them in its own time.
+        # init adopted the grandchildren, and reaps them later.
         deadline = time.monotonic() + _REAP_PATIENCE_S
         while keeper.find_processes(self._sessions) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -216,7 +218,7 @@ class Crew:
 
 @contextmanager
 def ending_on_sigterm() -> Generator[None]:
-    """Let SIGTERM unwind the program as Ctrl-C does, so that every process is ended."""
+    """Let SIGTERM unwind the program as Ctrl-C does: the crew then ends every process."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -230,7 +232,7 @@ def ending_on_sigterm() -> Generator[None]:
 
 @contextmanager
 def _postponing_signals() -> Generator[None]:
-    """Let Ctrl-C and SIGTERM act after the block. A process that it starts has the defaults."""
+    """Delay Ctrl-C and SIGTERM until after the block; new processes have the defaults."""
     arrived: list[int] = []
     with _handling_signals(lambda number, frame: arrived.append(number)):
         yield

@@ -1,14 +1,14 @@
 """The keeper: a small process that ends a crew's processes if the crew's own process is killed.
 
-Nothing runs in a process that gets `kill -9`. So a crew names every session that it starts
-to this process, through a pipe; when the pipe ends without a farewell, the keeper kills them all.
+`kill -9` leaves a process no time to clean up. A crew therefore names every session that it starts
+to the keeper, through a pipe. When the pipe ends without `bye`, the keeper kills all sessions.
 
     line          meaning
     +SESSION      a session, named by the process id of its leader, has begun
-    -SESSION      it has ended and was reaped
+    -SESSION      the session has ended and was reaped
     bye           the crew has cleaned up itself
 
-It is run as a file by a bare interpreter, so it imports nothing but the standard library.
+A bare interpreter runs this file: it imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 def main() -> None:
     """Keep watch until the pipe on standard input ends."""
-    # A terminal sends Ctrl-C to its whole foreground; the keeper must outlive the crew.
+    # A terminal sends Ctrl-C to all foreground processes; the keeper must outlive the crew.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sessions: set[int] = set()
@@ -42,16 +42,16 @@ def kill_sessions(sessions: Collection[int]) -> None:
     for session in sorted(sessions):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
-    # Spark's Python workers make a process group of their own within the session.
+    # Spark's Python workers have a process group of their own within the session.
     for process_id in find_processes(sessions):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process_id, signal.SIGKILL)
 
 
 def find_processes(sessions: Collection[int]) -> dict[int, int]:
-    """Return the processes of these sessions that run, each with its session.
+    """Return the running processes of these sessions, each with its session.
 
-    It is empty where there is no /proc.
+    The result is empty on systems without /proc.
     """
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):

@@ -1,9 +1,8 @@
-"""What a process writes down so that a `kill -9` loses nothing, and how others read it.
+"""Logbooks: files of events that survive a `kill -9` of their writer, and their readers.
 
-Each entry goes out in one unbuffered `write`, before the process does anything else; what the
-kernel has taken survives the process. A kill may tear the last line, so readers ignore a line
-without its end. All instants are milliseconds of the machine's monotonic clock, which its
-processes share.
+A process writes each entry by one unbuffered `write`, before its next step; the kernel keeps the
+written bytes after a kill. A kill may tear the last line, and readers ignore a line without its
+end. All instants are milliseconds of the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Logbook:
         self._encoder = msgspec.json.Encoder()
 
     def write(self, data: bytes) -> None:
-        """Append; the kernel has the data when this returns."""
+        """Append data; the kernel has the data on return."""
         while data:
             written = os.write(self._file, data)
             data = data[written:]
@@ -55,7 +54,7 @@ class LineTail:
         self._position = 0
 
     def read(self) -> list[bytes]:
-        """Return the lines that were completed since the last call."""
+        """Return the lines completed since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
@@ -71,9 +70,9 @@ class EventTail(Generic[Event]):
     """Reads the events that a process appends to its logbook.
 
     Args:
-        directory: where the logbooks are.
-        name: the process's.
-        kinds: the type of its events, a union of tagged structs.
+        directory: the directory of the logbooks.
+        name: the process's name.
+        kinds: the type of the events, a union of tagged structs.
     """
 
     def __init__(self, directory: Path, name: str, kinds: Any) -> None:
@@ -81,7 +80,7 @@ class EventTail(Generic[Event]):
         self._decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(kinds)
 
     def read(self) -> list[Event]:
-        """Return the events that were completed since the last call."""
+        """Return the events completed since the last call."""
         return [self._decoder.decode(line) for line in self._lines.read()]
 
 

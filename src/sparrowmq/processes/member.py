@@ -1,7 +1,7 @@
 """A member of a consumer group, as a process: `python -m sparrowmq.processes.member`.
 
-It writes down every delivery and every change of its queues before anything else happens, so
-its logbook is true to the moment of a `kill -9`. SIGTERM makes it leave gracefully.
+The member logs every delivery and every change of its queues before its next step: the logbook is
+true up to the moment of a `kill -9`. After SIGTERM the member leaves gracefully.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class LoggedMember:
         self._pause_s = pause_s
         self._counts: Counter[int] = Counter()
         self._counts_reported: dict[int, int] = {}
-        # One callback is called at a time.
+        # The consumer calls one callback at a time.
         self._owned: set[int] = set()
         # Listeners run in several threads.
         self._lock = threading.Lock()
 
     def on_messages(self, messages: list[MessageExt], context: ConsumeContext) -> None:
-        """Write the deliveries down; returning says they are consumed."""
+        """Log the deliveries; the return acknowledges them."""
         at_ms = monotonic_ms()
         lines = [
             Delivery(at_ms, m.queue_id, m.queue_offset, m.keys[0] if m.keys else "").encode()
@@ -57,21 +57,21 @@ class LoggedMember:
         self._deliveries.write("".join(lines).encode())
         with self._lock:
             self._counts[context.queue.queue_id] += len(messages)
-        # Once the member is asked to leave, no listener holds up the end.
+        # After the request to leave, no listener delays the end.
         self.stopped.wait(self._pause_s)
 
     def on_assign(self, queues: Sequence[MessageQueue]) -> None:
-        """Write down which queues are owned from now on."""
+        """Log the queues that are owned from now on."""
         self._owned |= {queue.queue_id for queue in queues if queue.topic == self._topic}
         self._write_owned()
 
     def on_revoke(self, queues: Sequence[MessageQueue]) -> None:
-        """Write down which queues are left."""
+        """Log the queues that are left."""
         self._owned -= {queue.queue_id for queue in queues}
         self._write_owned()
 
     def on_lost(self, queues: Sequence[MessageQueue]) -> None:
-        """Write down which queues are left, without having given up the others."""
+        """Log the queues that are left after others were lost without being given up."""
         self._owned -= {queue.queue_id for queue in queues}
         self._write_owned(is_lost=True)
 
@@ -80,7 +80,7 @@ class LoggedMember:
         self.events.write_event(Assigned(at_ms=monotonic_ms(), queue_ids=owned, is_lost=is_lost))
 
     def report_counts(self) -> None:
-        """Write down how much was consumed, if that changed."""
+        """Log the number of consumed messages, if it changed."""
         with self._lock:
             counts = dict(self._counts)
         if counts != self._counts_reported:
@@ -89,7 +89,7 @@ class LoggedMember:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Be a member until SIGTERM, then leave."""
+    """Consume as a member until SIGTERM, then leave."""
     member = LoggedMember(
         options.name,
         topic=options.topic,

@@ -1,12 +1,13 @@
-"""A member of a consumer group as a process: its logbook, and what others know from it.
+"""A member of a consumer group as a process: its logbook, and the state that readers derive.
 
-`NAME.events.jsonl` has an event a line, `NAME.consumed.csv`, without a header, a line a delivery:
+`NAME.events.jsonl` has one event per line. `NAME.consumed.csv`, without a header, has one delivery
+per line:
 
     field          meaning
-    at_ms          when the listener was called
+    at_ms          the instant of the listener's call
     queue_id       the queue
     queue_offset   the message's offset in the queue
-    key            the message's first key, or nothing
+    key            the message's first key, or empty
 """
 
 from __future__ import annotations
@@ -36,11 +37,10 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
 
 
 class Assigned(msgspec.Struct, frozen=True, kw_only=True, tag="assigned"):
-    """The member's queues changed; these are all it owns from now on.
+    """The member's queues changed; these are all queues that it owns from now on.
 
     Args:
-        is_lost: whether it found out that the others are not its own any more, without giving
-            them up.
+        is_lost: whether the member lost the other queues without giving them up.
     """
 
     at_ms: int
@@ -49,7 +49,7 @@ class Assigned(msgspec.Struct, frozen=True, kw_only=True, tag="assigned"):
 
 
 class Consumed(msgspec.Struct, frozen=True, kw_only=True, tag="consumed"):
-    """The member has consumed this many messages so far, by queue."""
+    """The number of messages that the member has consumed so far, by queue."""
 
     at_ms: int
     counts: dict[int, int]
@@ -84,7 +84,7 @@ def parse_delivery(line: bytes) -> Delivery:
 
 
 class MemberState(Enum):
-    """Where a member is in its life."""
+    """The stage of a member's life."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -94,17 +94,17 @@ class MemberState(Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the member owns nothing any more."""
+        """Whether the member has ended and owns no queues."""
         return self in (MemberState.LEFT, MemberState.KILLED)
 
 
 @dataclass(slots=True)
 class MemberLog:
-    """A member, by its logbook.
+    """A member's state, read from its logbook.
 
     Args:
-        name, group: of the member.
-        directory: where its logbook is.
+        name, group: the member's name and group.
+        directory: the directory of the logbook.
     """
 
     name: str
@@ -126,18 +126,18 @@ class MemberLog:
 
     @property
     def consumed_path(self) -> Path:
-        """Its `consumed.csv`."""
+        """The path of the member's `consumed.csv`."""
         return self.directory / f"{self.name}{CONSUMED_SUFFIX}"
 
     @property
     def owned(self) -> tuple[int, ...]:
-        """The queues it owns now."""
+        """The queues that the member owns now."""
         if self.state.is_over or not self.assignments:
             return ()
         return self.assignments[-1].queue_ids
 
     def holdings(self, queues: Sequence[MessageQueue]) -> list[Holding]:
-        """Return what it held and when; `queues` are those of the topic, by their ids."""
+        """Return the queues that the member held and when; `queues` are the topic's, by id."""
         end_ms = self.ended_ms
         found = [
             Holding(each.at_ms, self.name, frozenset(queues[number] for number in each.queue_ids))
@@ -147,7 +147,7 @@ class MemberLog:
         return found if end_ms is None else [*found, Holding(end_ms, self.name, frozenset())]
 
     def read(self) -> None:
-        """Take in the events that were written since the last call."""
+        """Read the events written since the last call."""
         for event in self._events.read():
             match event:
                 case Started(at_ms=at_ms, client_id=client_id):
@@ -164,15 +164,15 @@ class MemberLog:
                     self.failure = reason
 
     def read_deliveries(self) -> list[Delivery]:
-        """Return the deliveries that were written since the last call."""
+        """Return the deliveries written since the last call."""
         return [parse_delivery(line) for line in self._deliveries.read()]
 
     def mark_leaving(self) -> None:
-        """Note that it was asked to leave."""
+        """Note that the member was asked to leave."""
         self.state = MemberState.LEAVING
 
     def mark_killed(self, at_ms: int) -> None:
-        """Note that it was killed; it cannot write this down itself."""
+        """Note that the member was killed, which it cannot log itself."""
         self.read()
         self.ended_ms, self.state = at_ms, MemberState.KILLED
 
@@ -180,8 +180,8 @@ class MemberLog:
 def is_balanced(members: Iterable[MemberLog], *, queue_count: int) -> bool:
     """Return whether each queue has one owner, and the shares of living members are even.
 
-    Shares that differ by at most one are even. While queues move one after another, each may have
-    one owner for a moment, and the shares are not even yet.
+    Even shares differ by at most one. While queues move one after another, each may have one owner
+    for a moment before the shares are even.
     """
     shares = [member.owned for member in members if not member.state.is_over]
     owned = sorted(queue_id for share in shares for queue_id in share)
@@ -195,10 +195,10 @@ def start_member(
     """Start a member as a process.
 
     Args:
-        crew: who owns the process.
-        name, group: of the member.
-        directory: where its logbook goes.
-        options: of `processes.member`; None leaves one out.
+        crew: the owner of the process.
+        name, group: the member's name and group.
+        directory: the directory of the logbook.
+        options: options of `processes.member`; None leaves an option out.
     """
     given = {"name": name, "group": group, "logbooks": str(directory), **options}
     words = [

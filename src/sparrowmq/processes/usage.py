@@ -1,4 +1,4 @@
-"""How much memory and processor time a crew's processes took, where the system says it (Linux)."""
+"""The memory and processor time of a crew's processes, on systems with /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Usage:
-    """The sum over all processes, sampled now and then.
+    """The sum over all processes, from samples.
 
-    A process that ends between two samples has used a little more than was seen.
+    The use of a process between its last sample and its end is not counted.
     """
 
     memory_peak_mib: int | None = None
@@ -20,14 +20,14 @@ class Usage:
 
     @property
     def cpu_s(self) -> dict[str, float]:
-        """Seconds of processor time by the name that a process was started by, most first."""
+        """The processor seconds by the processes' names, the most first."""
         totals: dict[str, float] = {}
         for (name, _), cpu_s in self._cpu_s.items():
             totals[name] = totals.get(name, 0.0) + cpu_s
         return {name: round(totals[name], 2) for name in sorted(totals, key=lambda n: -totals[n])}
 
     def add(self, processes: Mapping[int, str]) -> None:
-        """Take a sample of these processes, each with the name that it was started by."""
+        """Sample these processes, each given with its name."""
         memory_kib = 0
         for process_id, name in processes.items():
             directory = Path(f"/proc/{process_id}")
@@ -35,7 +35,7 @@ class Usage:
                 stat, rollup = (directory / "stat").read_text(), directory / "smaps_rollup"
                 memory_kib += _proportional_kib(rollup.read_text())
             except OSError:
-                # It ended meanwhile.
+                # The process has ended.
                 continue
             self._cpu_s[name, process_id] = _processor_seconds(stat)
         if memory_kib:
@@ -43,7 +43,7 @@ class Usage:
 
 
 def _proportional_kib(rollup: str) -> int:
-    """Return the process's share of the memory that it uses, alone or with others."""
+    """Return the process's share of its memory, whole for private and in part for shared pages."""
     return sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
 
 
