@@ -584,5 +584,5 @@ def test_wrong_use_is_refused(cluster: EmbeddedCluster) -> None:
     consumer.close()
     with pytest.raises(UsageError, match="closed"):
         consumer.subscribe("T")
-    with pytest.raises(UsageError, match="make a new one"):
+    with pytest.raises(UsageError, match="make a new consumer"):
         consumer.start()

@@ -309,7 +309,7 @@ def test_wrong_columns_are_one_clear_error(types: dict[str, str], words: str) ->
     [
         ({"topik": "T"}, "did you mean 'topic'?"),
         ({"kafka.bootstrap.servers": "a:1"}, "it is 'nameServer' here"),
-        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "nobody may send to it"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "clients cannot send to it"),
         ({"maxInFlight": "0"}, "it must be from 1 to 256"),
         ({"secretKey": "hush"}, "both options 'accessKey' and 'secretKey'"),
     ],

@@ -50,7 +50,7 @@ class SinkOptions:
 def _parse_topic(text: str) -> str:
     topic = check_topic(text.strip())
     if topic in NOT_ALLOWED_SEND_TOPICS:
-        raise ValueError("it belongs to the broker; nobody may send to it")
+        raise ValueError("it belongs to the broker; clients cannot send to it")
     return topic
 
 
