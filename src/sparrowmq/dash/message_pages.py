@@ -25,7 +25,7 @@ from sparrowmq.model.spelling import parse_queue, parse_time
 
 # The messages of one page.
 COUNT = 50
-# The most messages that a page reads of all queues together.
+# A page reads about so many messages of all queues together.
 _READ_MAX = 800
 # The longest time that a page reads.
 _READ_TIMEOUT_MS = 5_000

@@ -1,1 +1,1 @@
-"""Drills: failures of a consumer group, staged with real processes and diagnosed."""
+"""Drills: failures of a consumer group, staged with real processes and examined by the doctor."""

@@ -1,8 +1,8 @@
 """Drills: a failure staged with real processes on an embedded cluster, measured and diagnosed.
 
-Each drill starts a name server, a broker, a producer and members, strikes, watches who holds what
-until every queue has one owner again (or a bound passes), and has the doctor look. Whatever
-happens, no process outlives it.
+A drill starts a name server, a broker, a producer and members, and stages the failure. Then it
+follows the owners until every queue has one owner again, or until a time limit, and runs the
+doctor. No process outlives its drill, even after an error.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.timeline import Episode
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, LateWork, Stage, set_stage
 
-# Between the doctor's looks, where something stands still and where nothing should.
+# The time between the doctor's looks: in a drill whose failure lasts, and in any other.
 LONG_LOOK_MS, SHORT_LOOK_MS = 6_000, 1_000
 SLOW_LISTENER_MS = 5_000
-# A member that is cut off should have something in hand.
+# The listener is slow enough that the member has messages in hand when it is cut off.
 CUT_LISTENER_MS = 400
 
 
 class DrillKind(StrEnum):
-    """What is staged."""
+    """The kinds of drills."""
 
     KILL = "kill"
     JOIN = "join"
@@ -38,14 +38,14 @@ class DrillKind(StrEnum):
 
 
 class Script(NamedTuple):
-    """What happens in a drill.
+    """The course of a drill.
 
     Args:
-        story: what is staged, in a line.
-        member_count: members at first.
-        is_lasting: whether the group stays ill until it is healed.
-        cure: what heals it, "" if nothing has to.
-        listener_ms: how long the first member's listener takes for a message.
+        story: the failure, in one line.
+        member_count: the number of members at the start.
+        is_lasting: whether the failure lasts until its cure.
+        cure: the cure, in one line; "" if none is staged.
+        listener_ms: the time that the first member's listener takes for a message.
     """
 
     story: str
@@ -83,7 +83,7 @@ SCRIPTS: Mapping[DrillKind, Script] = MappingProxyType(
 
 
 class Phase(NamedTuple):
-    """One event of a drill and what it did to the group."""
+    """One event of a drill, and its effect on the group."""
 
     event: str
     episode: Episode
@@ -91,14 +91,18 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a drill showed.
+    """The result of a drill.
 
     Args:
-        before, after: the group as seen from outside; `after` is what the doctor looked at.
-        sent, consumed, twice: messages; those consumed more than once count in both.
-        changes: who held what when, from the first event on.
-        watched_ms: how long after the first event the last measure was taken.
-        late_work: of the member that was cut off, None if none was.
+        kind: the drill.
+        phases: the failure, and the cure if one was staged.
+        before, after: the group seen from outside; the doctor examined `after`.
+        findings: the doctor's findings.
+        sent, consumed, twice: numbers of messages; a message consumed more than once counts once
+            in `consumed` and once in `twice`.
+        changes: the members' changes of queues from the first event on.
+        watched_ms: the time from the first event to the last measurement.
+        late_work: the work of the cut-off member; None if no member was cut off.
     """
 
     kind: DrillKind
@@ -117,13 +121,16 @@ class Report:
 def run_drill(
     kind: DrillKind, *, queue_count: int, rate: int, on_event: Callable[[str], None]
 ) -> Report:
-    """Stage a failure, watch, diagnose, clean up.
+    """Stage a failure, measure its effect, diagnose the group, and end all processes.
 
     Args:
-        rate: messages a second that the producer sends.
-        on_event: called with a line when something happens.
+        kind: the drill.
+        queue_count: the number of the topic's queues.
+        rate: the messages a second that the producer sends.
+        on_event: called with one line at each event.
 
-    Raises: DrillFailed, or what the cluster raises.
+    Raises: DrillFailed if the group does not reach a state that the drill needs; errors of the
+        cluster.
     """
     script = SCRIPTS[kind]
     with set_stage(queue_count=queue_count, rate=rate) as stage:
@@ -170,7 +177,7 @@ def run_drill(
 
 
 def _strike(kind: DrillKind, stage: Stage) -> int:
-    """Do what the drill is about; return when it was done."""
+    """Stage the failure; return its monotonic time."""
     if kind is DrillKind.KILL:
         return stage.kill()
     if kind is DrillKind.PARTITION:
@@ -178,7 +185,7 @@ def _strike(kind: DrillKind, stage: Stage) -> int:
     if kind is DrillKind.LEAVE:
         return stage.part(0)
     if kind is DrillKind.SLOW:
-        # It was slow from the start: what counts is what follows.
+        # The listener was slow from the start; the measurement begins now.
         return monotonic_ms()
     at_ms = stage.start_member("1" if kind is DrillKind.DUPLICATE_ID else "3")
     stage.wait("share of the new member", stage.has_share, limit_ms=START_LIMIT_MS)

@@ -1,9 +1,9 @@
-"""A member's only way to the cluster, which can be cut and healed.
+"""A relay: a member's only way to the cluster, which a drill can cut and heal.
 
-The member knows no other name server than this one, which passes its requests on and gives it, in
-the routes, a port of ours in the place of the broker's. So all that it says and hears goes through
-here. Cut, nothing is forwarded in either direction and nothing closes, as when a cable is pulled;
-healed, what was held up arrives late, as TCP has it.
+The member knows only the relay as its name server. The relay forwards the member's requests and
+puts its own port in the place of the broker's in routes. So all frames from and to the member pass
+through the relay. While the relay is cut, it forwards nothing in either direction and closes no
+connection, as when a cable is pulled. Once it is healed, delayed frames arrive late, as by TCP.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import asyncio
 import threading
 from functools import partial
 
-# One read of a connection that is passed on as it is.
+# The size of a read on a connection that is forwarded unchanged.
 _CHUNK_BYTES = 65_536
-# The first bytes of a frame: its length.
+# The first bytes of a frame, which have its length.
 _LENGTH_BYTES = 4
 _PATIENCE_S = 5.0
 
 
 class Relay:
-    """A name server and a broker that pass everything on; a thread of its own serves them.
+    """Forwards frames to a name server and a broker, in a thread of its own.
 
     Args:
-        name_server, broker: the cluster's, `host:port`.
+        name_server, broker: the addresses of the cluster, `host:port`.
 
     Attributes:
-        name_server: the member's name server.
+        name_server: the address that the member uses as its name server, `host:port`.
     """
 
     def __init__(self, name_server: str, broker: str) -> None:
@@ -40,11 +40,11 @@ class Relay:
         self.name_server = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
     def cut(self) -> None:
-        """Forward nothing any more, from the return of this call on."""
+        """Stop forwarding, in both directions, before this call returns."""
         asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(_PATIENCE_S)
 
     def heal(self) -> None:
-        """Forward again, first what was held up."""
+        """Forward again, the delayed bytes first."""
         self._loop.call_soon_threadsafe(self._is_open.set)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Carry one connection until either side closes it."""
+        """Forward one connection until either side closes it."""
         link = asyncio.current_task()
         assert link is not None
         self._links.add(link)
@@ -98,7 +98,7 @@ class Relay:
                 self._carry(reader, there, {}), self._carry(there_reader, writer, replaced)
             )
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            # Closed by a side, or by us.
+            # Either side, or this relay, closed the connection.
             pass
         finally:
             self._links.discard(link)
@@ -113,7 +113,7 @@ class Relay:
     ) -> None:
         while True:
             data = await (_read_frame(reader, replaced) if replaced else reader.read(_CHUNK_BYTES))
-            # A cut holds up the end of a connection, too.
+            # A cut delays the end of a connection too.
             await self._is_open.wait()
             if not data:
                 raise ConnectionResetError("closed by the other side")
@@ -122,7 +122,7 @@ class Relay:
 
 
 async def _read_frame(reader: asyncio.StreamReader, replaced: dict[bytes, bytes]) -> bytes:
-    """Read one frame and replace texts in it; a frame's length comes first, four bytes."""
+    """Read one frame and replace texts in it; the first four bytes are the frame's length."""
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     frame = await reader.readexactly(length)
     for old, new in replaced.items():

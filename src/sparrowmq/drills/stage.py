@@ -1,4 +1,4 @@
-"""The stage of a drill: a cluster, a producer and the members of one group, watched."""
+"""The stage of a drill: a cluster, a producer, and the observed members of one group."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from sparrowmq.processes.member_log import Delivery, MemberLog, is_balanced, sta
 from sparrowmq.testing import EmbeddedCluster
 
 GROUP, TOPIC, BROKER = "GID_drill", "drill", "broker-a"
-# Members say that they run in containers, all with the address of the engine's bridge.
+# Members register as if they ran in containers: all with the address of the engine's bridge.
 CLIENT_IP = "172.17.0.1"
-# A member at work is one process; more would only wait for each other's processors.
+# The time limit for members to start and to share the queues.
 START_LIMIT_MS = 30_000
 SETTLE_LIMIT_MS = 40_000
-# Nothing changed hands for so long: it is over.
+# A group is settled after so long without a change.
 QUIET_MS = 1_000
 REST_LIMIT_MS = 10_000
 TIMEOUT_MS = 5_000
-# A member's callback is called for each queue alone; within this time it is one change.
+# A member reports each queue alone; reports within this time count as one change.
 BREATH_MS = 100
 _POLL_S = 0.02
 
 
 class DrillFailed(SparrowError):
-    """The stage of a drill could not be set."""
+    """The stage did not reach a state that the drill needs."""
 
 
 class Change(NamedTuple):
-    """From a moment on, after the first event, a member holds these queues.
+    """A member's queues, from a time after the first event on.
 
     Args:
-        is_lost: whether it found out that some are not its own any more, without giving them up.
+        is_lost: whether the member discovered that it had lost queues, instead of releasing them.
     """
 
     after_ms: int
@@ -57,13 +57,14 @@ class Change(NamedTuple):
 
 
 class LateWork(NamedTuple):
-    """What a member did while it was cut off.
+    """The work of a member while it was cut off.
 
     Args:
-        delivered: messages that its listener got meanwhile.
-        again: of these, those that others got too, for their offsets could not be committed.
-        last_ms: how long after the cut it got the last one; None if it got none.
-        healed_ms: how long after the cut it was healed.
+        delivered: the number of messages that the member's listener received meanwhile.
+        again: the number of those messages that other members received too, because the cut-off
+            member could not commit their offsets.
+        last_ms: the time from the cut to the last of those messages; None if there was none.
+        healed_ms: the time from the cut to the healing.
     """
 
     delivered: int
@@ -87,17 +88,18 @@ class Stage:
         self._members: list[MemberLog] = []
         self._got: list[list[Delivery]] = []
         self._relay: Relay | None = None
-        # What a member that is cut off cannot know.
+        # The cut-off member's holdings from the cut on and from the healing on.
         self._noted: list[Holding] = []
-        # The member that is cut off now, "" if none is: what it believes does not count.
+        # The member that is cut off now, "" if none is; its own view does not count.
         self._cut_off = ""
 
     def start_member(self, instance: str, *, listener_ms: int = 0, can_be_cut: bool = False) -> int:
-        """Start a member and return when it set out to join.
+        """Start a member; return the monotonic time of its start.
 
         Args:
-            listener_ms: how long its listener takes for a message.
-            can_be_cut: whether a relay stands between it and the cluster.
+            instance: the instance name, which is a part of the client id.
+            listener_ms: the time that the member's listener takes for a message.
+            can_be_cut: whether to put a relay between the member and the cluster.
         """
         name_server = self._cluster.name_server
         if can_be_cut:
@@ -125,15 +127,15 @@ class Stage:
         return member.started_ms or 0
 
     def kill(self) -> int:
-        """Kill the first member."""
-        # Before the kill: by the time the process is reaped, the others may have its queues.
+        """Kill the first member; return the monotonic time."""
+        # The time before the kill: once the process is reaped, others may hold its queues.
         at_ms = monotonic_ms()
         self._children[0].kill()
         self._members[0].mark_killed(at_ms)
         return at_ms
 
     def cut(self) -> int:
-        """Cut the first member off."""
+        """Cut the first member off; return the monotonic time."""
         assert self._relay is not None
         self._relay.cut()
         at_ms, self._cut_off = monotonic_ms(), self._members[0].name
@@ -141,7 +143,7 @@ class Stage:
         return at_ms
 
     def heal(self) -> int:
-        """Heal the cut; the member believes what it believed."""
+        """Heal the cut; return the monotonic time. The member's own view counts again."""
         assert self._relay is not None
         at_ms = monotonic_ms()
         self._read()
@@ -151,7 +153,7 @@ class Stage:
         return at_ms
 
     def part(self, place: int) -> int:
-        """Let a member leave as programs do."""
+        """Let a member leave gracefully; return the monotonic time."""
         at_ms = monotonic_ms()
         self._children[place].ask_to_end()
         member = self._members[place]
@@ -159,7 +161,7 @@ class Stage:
         return at_ms
 
     def look(self, interval_ms: int) -> Case:
-        """Look at the group from outside, twice."""
+        """Look at the group from outside twice, `interval_ms` apart."""
         driver = BlockingDriver()
         try:
             directory = make_directory(self._cluster.name_server, timeout_ms=TIMEOUT_MS)
@@ -168,16 +170,16 @@ class Stage:
             driver.close()
 
     def is_balanced(self) -> bool:
-        """Return whether the members that are not cut off have even shares of all queues."""
+        """Return whether the connected members have even shares of all queues."""
         members = [member for member in self._members if member.name != self._cut_off]
         return is_balanced(members, queue_count=len(self._queues))
 
     def has_share(self) -> bool:
-        """Return whether the newest member has been assigned queues, or none."""
+        """Return whether the newest member has computed its share, which may be empty."""
         return bool(self._members[-1].assignments)
 
     def settle(self) -> None:
-        """Wait until the group is balanced and no queue has moved for a while, or the limit."""
+        """Wait until the group is balanced and no queue moves any more, or until the limit."""
         start_ms = monotonic_ms()
         pause = threading.Event()
         while monotonic_ms() - start_ms < SETTLE_LIMIT_MS:
@@ -188,11 +190,11 @@ class Stage:
             pause.wait(_POLL_S)
 
     def measure(self, since_ms: int) -> Episode:
-        """Measure what an event did until now."""
+        """Measure the effect of an event until now."""
         return measure(self._holdings(), self._queues, since_ms=since_ms, until_ms=monotonic_ms())
 
     def wait(self, what: str, is_so: Callable[[], bool], *, limit_ms: int) -> None:
-        """Wait for something; raise DrillFailed if the limit passes."""
+        """Wait for a condition. Raises: DrillFailed if the limit passes; the error names `what`."""
         deadline_ms = monotonic_ms() + limit_ms
         pause = threading.Event()
         while True:
@@ -205,7 +207,13 @@ class Stage:
             pause.wait(_POLL_S)
 
     def finish(self, *, waits: bool) -> tuple[set[tuple[int, int]], Counter[tuple[int, int]]]:
-        """End the producer, let members finish, and return what was sent and how often it came."""
+        """End the producer and read the members' deliveries.
+
+        Args:
+            waits: whether to wait until the members have consumed all messages, at most 10 s.
+
+        Returns: the queue id and offset of each sent message, and how often each was consumed.
+        """
         sent = self._sender.stop()
         deadline_ms = monotonic_ms() + (REST_LIMIT_MS if waits else 0)
         pause = threading.Event()
@@ -214,12 +222,12 @@ class Stage:
         return sent, self._deliveries()
 
     def list_changes(self, since_ms: int) -> tuple[Change, ...]:
-        """Return who held what from an event on."""
+        """Return the members' changes of queues from an event on."""
         self._read()
         return list_changes(self._members, since_ms=since_ms)
 
     def find_late_work(self, cut_ms: int, healed_ms: int) -> LateWork:
-        """Return what the first member's listener got while the member was cut off."""
+        """Return the work of the first member while it was cut off."""
         counts = self._deliveries()
         late = [each for each in self._got[0] if cut_ms <= each.at_ms < healed_ms]
         return LateWork(
@@ -230,7 +238,7 @@ class Stage:
         )
 
     def close(self) -> None:
-        """End the producer and the relay, whatever they met."""
+        """End the producer and the relay, even after their errors."""
         self._sender.close()
         if self._relay is not None:
             self._relay.close()
@@ -251,8 +259,8 @@ class Stage:
 
 
 def list_changes(members: Iterable[MemberLog], *, since_ms: int) -> tuple[Change, ...]:
-    """Return the members' changes from an event on; a member's changes of one breath are one."""
-    # By time alone: of several in one millisecond, the member's last one counts.
+    """Return the members' changes from an event on; join a member's changes within `BREATH_MS`."""
+    # The sort key is the time alone, so a member's last change within a millisecond stays last.
     found = sorted(
         (
             Change(each.at_ms - since_ms, member.name, each.queue_ids, each.is_lost)
@@ -279,7 +287,7 @@ def list_changes(members: Iterable[MemberLog], *, since_ms: int) -> tuple[Change
 
 
 class _Sender:
-    """A thread that sends to all queues in turn, so many messages a second."""
+    """A thread that sends to all queues in turn, at a rate in messages a second."""
 
     def __init__(self, name_server: str, queues: list[MessageQueue], rate: int) -> None:
         self._name_server = name_server
@@ -306,21 +314,21 @@ class _Sender:
             self._error = error
 
     def stop(self) -> set[tuple[int, int]]:
-        """End it and return the queue and offset of each message. Raises: DrillFailed."""
+        """End the thread; return each message's queue id and offset. Raises: DrillFailed."""
         self.close()
         if self._error is not None:
             raise DrillFailed(f"the producer failed: {self._error}") from self._error
         return self._sent
 
     def close(self) -> None:
-        """End it, whatever it met."""
+        """End the thread, even after an error."""
         self._stopped.set()
         self._thread.join()
 
 
 @contextmanager
 def set_stage(*, queue_count: int, rate: int) -> Generator[Stage]:
-    """Start a cluster with a topic and its producer; end everything after the block."""
+    """Start a cluster with a topic and a producer; end all processes after the block."""
     with (
         ending_on_sigterm(),
         tempfile.TemporaryDirectory(prefix="sparrowmq-drill-") as directory,

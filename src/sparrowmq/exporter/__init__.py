@@ -1,3 +1,3 @@
-"""A cluster as series for Prometheus: `sparrowmq metrics` and `sparrowmq up --metrics-port`."""
+"""Prometheus series of a cluster: `sparrowmq metrics` and `sparrowmq up --metrics-port`."""
 
 from __future__ import annotations

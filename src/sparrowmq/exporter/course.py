@@ -1,4 +1,4 @@
-"""What became of one group from look to look: who owns what, and rebalances as they are counted."""
+"""Follows one group from look to look: its owners, its rebalances and their counts."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from sparrowmq.dash.rebalances import CAUSE_MS
 from sparrowmq.doctor import Finding
 from sparrowmq.doctor.case import Case
 
-# Bounds of the histogram of rebalances.
+# The upper bounds of the histogram of rebalances, in seconds.
 REBALANCE_BUCKETS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
-# Queues moved, and nothing that was seen says why.
+# The reason of a rebalance without a known event.
 UNKNOWN_REASON = "unknown"
 
 
 @dataclass(slots=True)
 class GroupCourse:
-    """A group as it was seen last, and what was counted of it since the first look.
+    """A group's last look, and its counts since the first look.
 
     Args:
-        case, findings, look: what was seen last; None and empty before the first look.
-        rebalances: how many began, by reason.
-        rebalance_s: how long each of the ended ones took, counted by bucket (the first whose bound
-            is not below it), and in all.
-        possible_duplicates: at most so many messages were consumed twice.
+        case, findings, look: the last look; None and empty before the first.
+        rebalances: the number of rebalances that began, by reason.
+        rebalance_s: the durations of ended rebalances: the count in each bucket (a duration counts
+            in the first bucket whose bound is not below it), and their sum.
+        possible_duplicates: the most messages that were consumed twice.
     """
 
     case: Case | None = None
@@ -36,16 +36,16 @@ class GroupCourse:
     rebalance_s_sum: float = 0.0
     possible_duplicates: int = 0
     _begun_ms: int | None = None
-    # The last event that makes groups rebalance, and when it was seen.
+    # The last event that makes a group rebalance, and its time.
     _reason: tuple[str, int] = (UNKNOWN_REASON, 0)
 
     @property
     def is_moving(self) -> bool:
-        """Whether a rebalance has begun, and queues without one owner are left."""
+        """Whether a rebalance has begun and some queue does not have exactly one owner yet."""
         return self._begun_ms is not None
 
     def note(self, case: Case, findings: tuple[Finding, ...], look: Look) -> None:
-        """Take another look, later than the last."""
+        """Take another look, which must be later than the last."""
         before, self.look = self.look, look
         self.case, self.findings = case, findings
         if before is None:
@@ -65,7 +65,7 @@ class GroupCourse:
         if self._begun_ms is None:
             return
         if not look.members:
-            # Nobody is left to take the queues: that is no handover.
+            # No member is left to take the queues, so this is no handover.
             self._begun_ms = None
         elif not (look.unowned or look.double):
             self._observe((now_ms - self._begun_ms) / 1000)
@@ -78,7 +78,7 @@ class GroupCourse:
 
 
 def _came_through_several(before: Look, after: Look) -> int:
-    """Return how many messages came through queues that had several owners."""
+    """Return the number of messages consumed between the looks from queues with several owners."""
     return sum(
         max(0, after.offsets.get(queue, 0) - before.offsets.get(queue, 0))
         for queue, owners in before.owners.items()

@@ -1,4 +1,4 @@
-"""The series of a cluster: what each is called and means."""
+"""The table of a cluster's series: names, labels and meanings."""
 
 from __future__ import annotations
 

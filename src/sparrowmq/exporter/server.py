@@ -1,7 +1,7 @@
 """Serves the series of a cluster by HTTP: `sparrowmq metrics`.
 
-One line on stdout says that it serves: `ready metrics=http://HOST:PORT/metrics`. SIGTERM and SIGINT
-end it with exit code 0; 1 is a port in use, 2 a wrong setting.
+The server prints one line to stdout once it serves: `ready metrics=http://HOST:PORT/metrics`.
+SIGTERM and SIGINT end it with exit code 0. Exit code 1 is a port in use, 2 a wrong setting.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from sparrowmq.client.faces.task_host import open_driver
 from sparrowmq.errors import ConfigError
 from sparrowmq.exporter.watch import ClusterWatch
 
-# Who scrapes is served one after the other, each for so long at most.
+# The server answers one scrape after the other; this is the longest time for one.
 _REQUEST_TIMEOUT_S = 5
-# How soon the HTTP server notices that it is to end.
+# The HTTP server checks so often whether it should end.
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterSettings:
-    """What the exporter is given.
+    """The settings of the exporter.
 
     Args:
-        directory: where the cluster is, and how to connect to it.
-        host, port: where it listens; port 0 takes any free one.
-        interval_s: between two looks at the cluster.
-        insecure: whether other machines may reach it.
-        stop_with_stdin: whether it ends when standard input closes.
+        directory: the cluster's addresses, and the settings of connections to it.
+        host, port: the address to listen on; port 0 takes any free port.
+        interval_s: the time between two looks at the cluster.
+        insecure: whether other machines may reach the exporter.
+        stop_with_stdin: whether the exporter ends when standard input closes.
     """
 
     directory: Directory
@@ -81,7 +81,7 @@ async def _wait_until_stopped(looking: asyncio.Task[None], *, stop_with_stdin: b
     try:
         await asyncio.wait({stopped, looking}, return_when=asyncio.FIRST_COMPLETED)
         if looking.done():
-            # An error in the exporter itself.
+            # The task ended by an error of the exporter itself, which is raised here.
             looking.result()
     finally:
         stopped.cancel()
@@ -109,7 +109,7 @@ def _check_host(settings: ExporterSettings) -> str:
 
 class _ScrapedServer(WSGIServer):
     def server_bind(self) -> None:
-        # Without a look-up of the host's name, which may take long.
+        # HTTPServer's own method looks up the host's name, which may take long.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_name, self.server_port = self.socket.getsockname()[:2]
@@ -125,7 +125,7 @@ class _ScrapeHandler(WSGIRequestHandler):
     timeout = _REQUEST_TIMEOUT_S
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write no line for a scrape."""
+        """Log nothing for a scrape."""
 
 
 def _make_server(ip: str, port: int) -> WSGIServer:

@@ -1,8 +1,8 @@
-"""Looks at a cluster again and again, and has the newest series ready for whoever scrapes.
+"""Looks at a cluster repeatedly, and keeps the newest series ready for scrapes.
 
-A scrape asks no broker, so that any number of them costs the cluster nothing. A pass takes three
-requests a broker for the cluster, and for each group three a broker and one for each member, one
-group after the other. A group whose queues move is looked at every second until they are at rest.
+A scrape sends no request to a broker, so scrapes cost the cluster nothing. A pass over the cluster
+sends three requests to each broker. For each group, one after the other, it sends three more to
+each broker and one to each member. The watch looks at a group every second while its queues move.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from sparrowmq.model import MessageQueue
 
 LOG = logging.getLogger("sparrowmq.exporter")
 
-# Groups that are looked at alone, those that need attention first; of all others there is the lag.
+# The most groups that are looked at alone; other groups have only the series of the lag.
 GROUPS_MAX = 100
-# Queues that have series of their own, of all groups together.
+# The most queues with series of their own, over all groups.
 QUEUES_MAX = 10_000
-# Between two looks at a group whose queues move.
+# The time between two looks at a group whose queues move.
 MOVING_S = 1.0
 _HELP = {series.name: series for series in CLUSTER_SERIES}
 
 
 class ClusterWatch:
-    """Looks at a cluster, and is a collector of Prometheus.
+    """Looks at a cluster, and serves as a Prometheus collector.
 
     Args:
-        directory: where the cluster is.
+        directory: the cluster's addresses.
         driver: runs the operations.
-        interval_s: between the beginnings of two passes.
+        interval_s: the time between the starts of two passes.
     """
 
     def __init__(self, directory: Directory, driver: AsyncDriver, *, interval_s: float) -> None:
@@ -59,12 +59,12 @@ class ClusterWatch:
         self._overview: Overview | None = None
         self._groups: dict[str, GroupCourse] = {}
         self._failure = ""
-        # Replaced as a whole: scrapes come from another thread.
+        # Each pass replaces the whole list, because another thread serves scrapes.
         self._families: list[Metric] = []
         self._publish()
 
     def collect(self) -> list[Metric]:
-        """Return the series as of the last look; any thread may call it."""
+        """Return the series of the last look; any thread may call this method."""
         return self._families
 
     async def run(self) -> None:
@@ -132,7 +132,7 @@ class ClusterWatch:
 
 
 class _Families:
-    """Samples by series; a series that the table does not have is an error."""
+    """Collects samples by series; a series that is not in the table is an error."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Metric] = {}
@@ -150,7 +150,7 @@ class _Families:
     def add_histogram(
         self, name: str, buckets: list[tuple[str, float]], total: float, *labels: str
     ) -> None:
-        """Add a histogram, by counts up to each bound."""
+        """Add a histogram by its cumulative counts."""
         family = self._by_name.get(name)
         if family is None:
             series = _HELP[name]
@@ -160,7 +160,7 @@ class _Families:
         family.add_metric(labels, buckets, total)
 
     def families(self) -> Iterator[Metric]:
-        """Yield those that have samples, in the order of the table."""
+        """Yield the series with samples, in the order of the table."""
         return (self._by_name[name] for name in _HELP if name in self._by_name)
 
 

@@ -1,4 +1,4 @@
-"""Self-contained HTML reports with inline SVG plots: no script, no link, light and dark."""
+"""Self-contained HTML reports with inline SVG plots, without scripts or links, light and dark."""
 
 from __future__ import annotations
 

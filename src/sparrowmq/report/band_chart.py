@@ -1,7 +1,7 @@
-"""Who had what when: one row a thing, coloured bands for its owners (a Gantt chart).
+"""A Gantt chart of owners: a row for each queue, with a coloured band for each time of an owner.
 
-A band without an owner and a band with several are hatched in red: these are the two states a
-queue must not be in. Wide bands carry their owner's name, so that colour is never alone.
+Bands without an owner and bands with several owners are hatched in red: a queue must be in neither
+state. Wide bands carry their owner's name, so that colour is never the only sign.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from sparrowmq.report.scale import Scale, format_duration_ms
 
 _ROW_HEIGHT, _BAND_HEIGHT = 30.0, 22.0
 _LEFT, _RIGHT, _AXIS_HEIGHT = 76.0, 24.0, 48.0
-# A gap of a few milliseconds would be thinner than a pixel and yet is the point of the plot.
+# Without a least width a gap of a few milliseconds, the point of the plot, would be invisible.
 _TROUBLE_WIDTH_MIN = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A time in which these owned the row's thing."""
+    """A time in which these owners had the row's queue."""
 
     start: float
     end: float
@@ -60,14 +60,14 @@ def band_chart(
     """Plot the rows below one another.
 
     Args:
-        rows: what to plot, from the top.
-        title: for screen readers, as `description`.
-        description: what the plot shows.
+        rows: the rows, from the top.
+        title: the plot's title, for screen readers.
+        description: the plot's content, for screen readers.
         x_label: the name of the axis, which is in seconds.
         tones: the colour of each owner, such as `{"a": "c1"}`.
-        marks: events.
+        marks: the events, drawn as vertical lines.
         x_range: the seconds at which the plot begins and ends.
-        left: the width for the rows' labels.
+        left: the width of the rows' labels, in units of the SVG.
     """
     x_scale = Scale(*x_range, left, WIDTH - _RIGHT)
     top = marks_height(marks, x_scale) + 6
@@ -76,7 +76,7 @@ def band_chart(
     for index, row in enumerate(rows):
         y = top + index * _ROW_HEIGHT + (_ROW_HEIGHT - _BAND_HEIGHT) / 2
         drawn.append(text(left - 10, y + 16, row.label, anchor="end", class_="row-name"))
-        # Troubled bands come last, for they may be drawn wider than they are.
+        # Bands without exactly one owner come last, over the others: they may be drawn too wide.
         ordered = sorted(row.bands, key=lambda band: len(band.owners) != 1)
         drawn += [_draw(band, x_scale, y=y, label=row.label, tones=tones) for band in ordered]
     return svg(

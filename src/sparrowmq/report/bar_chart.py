@@ -1,6 +1,6 @@
 """Amounts by name as horizontal bars, each with its value at its end.
 
-Made of HTML, not of SVG: on a narrow screen a name stands above its bar, and nothing is cut off.
+The bars are HTML, not SVG: on a narrow screen a name stands above its bar and is not cut off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparrowmq.report.scale import format_number
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A name, its amount, what else is to be said beside it, and a colour of its own."""
+    """A name, its amount, a note beside it, and a colour of its own."""
 
     label: str
     value: float
@@ -23,7 +23,7 @@ class Bar:
 
 
 def bar_chart(bars: Sequence[Bar], *, tone: str = "c1") -> Markup:
-    """Plot the bars below one another, in the order given; the largest value is the whole width."""
+    """Plot the bars below one another in the given order; the largest value has the full width."""
     largest = max((bar.value for bar in bars), default=0.0) or 1.0
     rows = []
     for bar in bars:

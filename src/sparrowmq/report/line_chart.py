@@ -25,7 +25,7 @@ from sparrowmq.report.scale import Scale, format_number, round_up
 _PLOT_HEIGHT = 260.0
 _LEFT, _AXIS_HEIGHT, _NAME_HEIGHT = 64.0, 48.0, 28.0
 _LABEL_GAP = 16.0
-# Lines that share one course take turns, each for so long.
+# Lines with the same course take turns, each for a dash of so many units.
 _DASH = 12
 
 _Point: TypeAlias = tuple[float, float]
@@ -36,9 +36,8 @@ _Segment: TypeAlias = tuple[_Point, _Point]
 class Series:
     """A named sequence of points with ascending x.
 
-    `tone` chooses the colour: c1 ... c8, or danger, or quiet. A `dashed` line
-    distinguishes two series where colours cannot. Where lines have the same course they show in
-    turn.
+    `tone` is the colour: c1 ... c8, danger or quiet. `is_dashed` distinguishes series where colours
+    cannot. Lines with the same course show in turn.
     """
 
     name: str
@@ -59,7 +58,16 @@ def line_chart(
     marks: Sequence[PlotMark] = (),
     x_range: tuple[float, float] | None = None,
 ) -> Markup:
-    """Plot the series over one another, each named at the end of its line."""
+    """Plot the series over one another, each with its name at the end of its line.
+
+    Args:
+        series: the lines, the first at the bottom.
+        title: the plot's title, for screen readers.
+        description: the plot's content, for screen readers.
+        x_label, y_label: the names of the axes.
+        marks: the events, drawn as vertical lines.
+        x_range: the values of x at which the plot begins and ends; None takes those of the points.
+    """
     points = [point for one in series for point in one.points]
     low, high = x_range or (min((x for x, _ in points), default=0.0), _max_x(points))
     name_width = max((text_width(one.name) for one in series), default=0.0)
@@ -117,7 +125,7 @@ def _draw_line(
     x_scale: Scale,
     y_scale: Scale,
 ) -> Iterator[Markup]:
-    """Draw a line; where it shares its course with others, it has the dashes at its place."""
+    """Draw a line; where it shares its course with others, draw every nth dash."""
     class_ = "line dashed" if series.is_dashed else "line"
     segments = list(itertools.pairwise(corners)) or [(corners[0], corners[0])]
     for shared, run in itertools.groupby(segments, key=lambda each: sharers.get(each, [index])):
@@ -149,12 +157,12 @@ def _step_corners(points: Sequence[tuple[float, float]]) -> list[tuple[float, fl
 
 
 def _draw_names(series: Sequence[Series], y_scale: Scale, *, x: float) -> Markup:
-    """Write each name beside the end of its line, moved down where it would touch another."""
+    """Write each name beside the end of its line; move names down that would touch others."""
     drawn = [one for one in series if one.points]
     drawn.sort(key=lambda one: y_scale(one.points[-1][1]))
     names, lowest = [], float("-inf")
     for index, one in enumerate(drawn):
-        # Leave room for the names that are to stand below this one.
+        # Leave room for the names below this one.
         limit = y_scale.begin - _LABEL_GAP * (len(drawn) - 1 - index)
         lowest = max(min(y_scale(one.points[-1][1]), limit), lowest + _LABEL_GAP)
         names.append(text(x, lowest + 4, one.name, class_=f"name tone-{one.tone}"))

@@ -1,6 +1,6 @@
-"""Text that is safe to put into HTML or SVG, and how to make it.
+"""Makes text that is safe in HTML and SVG.
 
-Everything that is not `Markup` is escaped when it becomes part of an element.
+An element escapes every text in it that is not `Markup`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Attribute: TypeAlias = str | int | float | None
 
 
 class Markup(str):
-    """Text that is markup already and is not escaped again."""
+    """Text that is markup already, so that nothing escapes it again."""
 
     __slots__ = ()
 
@@ -22,8 +22,9 @@ def tag(name: str, *children: str, **attributes: Attribute) -> Markup:
 
     Args:
         name: the element's name.
-        children: texts, which are escaped, and `Markup`, which is not.
-        attributes: `class_` becomes class, `stroke_width` stroke-width; None is left out.
+        children: the content; texts are escaped, `Markup` is not.
+        attributes: `class_` becomes class, `stroke_width` stroke-width; an attribute of None is
+            left out.
     """
     opening = name + "".join(
         f' {_attribute_name(key)}="{_attribute_value(value)}"'
@@ -36,7 +37,7 @@ def tag(name: str, *children: str, **attributes: Attribute) -> Markup:
 
 
 def join(*parts: str) -> Markup:
-    """Put texts and markup one after the other."""
+    """Concatenate texts, which are escaped, and markup."""
     return Markup("".join(escape(part) for part in parts))
 
 
@@ -46,7 +47,7 @@ def escape(text: str) -> Markup:
 
 
 def number(value: float) -> str:
-    """Write a coordinate: at most two decimals, none where they are zero."""
+    """Write a coordinate with at most two decimals, without trailing zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 

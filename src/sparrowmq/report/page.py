@@ -1,4 +1,4 @@
-"""The page around the plots: sections, tables, tiles of key figures, and the list of checks."""
+"""The parts of a page around its plots: sections, tables, tiles of key figures, lists of checks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sparrowmq.report.markup import Markup, join, tag
 from sparrowmq.report.scale import format_number
 from sparrowmq.report.style import STYLE
 
-# Nothing may be fetched, whatever a name in a report contains.
+# The browser may fetch nothing, whatever a name in the report contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A key figure: the number large, what it is small."""
+    """A key figure: a number in large type, with a small label."""
 
     value: str
     label: str
@@ -31,14 +31,14 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition, whether it holds, and what was found."""
+    """A condition, whether it holds, and the value found."""
 
     name: str
     holds: bool
     found: str
 
 
-# A number stands right and is written for people; None stays blank.
+# A number is right-aligned and formatted for people; None is blank.
 Cell: TypeAlias = str | int | float | None
 
 
@@ -47,9 +47,9 @@ class Table(NamedTuple):
 
     Args:
         header: the names of the columns.
-        rows: a cell for each column; a column of numbers has nothing but numbers and blanks.
-        caption: what the table shows.
-        rows_max: more rows than this are not shown.
+        rows: a cell for each column; a column of numbers contains only numbers and None.
+        caption: the table's content, in a phrase.
+        rows_max: the number of rows shown at most.
     """
 
     header: Sequence[str]
@@ -59,12 +59,12 @@ class Table(NamedTuple):
 
     @property
     def shown(self) -> list[list[str]]:
-        """The rows that are shown, as text."""
+        """The cells of the shown rows, as text."""
         return [[format_cell(cell) for cell in row] for row in self.rows[: self.rows_max]]
 
     @property
     def rest(self) -> str:
-        """A sentence about the rows that are not shown, if there are any."""
+        """A sentence with the number of rows not shown; "" if all are shown."""
         count = len(self.rows) - self.rows_max
         return f"Not shown: {count:,} more." if count > 0 else ""
 
@@ -81,14 +81,14 @@ class Table(NamedTuple):
 
 
 def format_cell(cell: Cell) -> str:
-    """Write a cell for people."""
+    """Format a cell for people."""
     if isinstance(cell, int | float):
         return format_number(round(cell, 2))
     return cell or ""
 
 
 def page(title: str, *parts: str, lead: str, language: str = "en") -> str:
-    """Return the whole HTML file."""
+    """Return the whole HTML file; `lead` is the paragraph below the title."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -104,7 +104,7 @@ def page(title: str, *parts: str, lead: str, language: str = "en") -> str:
 
 
 def section(title: str, *parts: str | Table) -> Markup:
-    """Make a section; a text becomes a paragraph, a table stands without its caption."""
+    """Make a section; a text becomes a paragraph, and a table loses its caption."""
     return tag("section", tag("h2", title), *map(_block, parts))
 
 
@@ -119,8 +119,8 @@ def figure(plot: Markup, *, caption: str, legend: Sequence[tuple[str, str]] = ()
 
     Args:
         plot: an SVG, or bars.
-        caption: what to see in it.
-        legend: `(name, tone)`; the tones `none` and `both` stand for the two hatches.
+        caption: the fact that the plot shows.
+        legend: pairs of name and tone; the tones `none` and `both` are the two hatches.
     """
     keys = [
         tag("span", tag("span", class_=f"swatch tone-{tone}"), name, class_="key")
@@ -137,12 +137,12 @@ def figure(plot: Markup, *, caption: str, legend: Sequence[tuple[str, str]] = ()
 def bar_figure(
     caption: str, bars: Sequence[Bar], *, tone: str = "c1", legend: Sequence[tuple[str, str]] = ()
 ) -> Markup:
-    """Plot amounts by name."""
+    """Make a figure of bars: amounts by name."""
     return figure(bar_chart(bars, tone=tone), caption=caption, legend=legend)
 
 
 def value_table(values: Table) -> Markup:
-    """Make a table of values, and below it a sentence about what is not shown."""
+    """Make a table of values, and below it the sentence about rows not shown."""
     made = table(values.header, values.shown, caption=values.caption, numeric=values.numeric)
     return join(made, *([tag("p", values.rest)] if values.rest else []))
 
@@ -154,7 +154,7 @@ def table(
     caption: str = "",
     numeric: Sequence[int] = (),
 ) -> Markup:
-    """Make a table of texts; the columns whose indexes are `numeric` are set right."""
+    """Make a table of texts; the columns with the indexes `numeric` are right-aligned."""
 
     def cell(name: str, index: int, content: str) -> Markup:
         return tag(name, content, class_="number" if index in numeric else None)
@@ -168,7 +168,7 @@ def table(
 
 
 def list_tiles(tiles: Sequence[Tile]) -> Markup:
-    """Put key figures side by side."""
+    """Make a row of key figures."""
     return tag(
         "div",
         *(
@@ -186,7 +186,7 @@ def list_tiles(tiles: Sequence[Tile]) -> Markup:
 
 
 def list_checks(checks: Sequence[Check], *, good: str, bad: str) -> Markup:
-    """Say in one line whether everything holds, then list each condition."""
+    """List conditions below a line that is `good` if all hold, and `bad` otherwise."""
     failed = [check for check in checks if not check.holds]
     verdict = tag("p", bad if failed else good, class_="verdict")
     items = [

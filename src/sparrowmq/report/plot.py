@@ -1,4 +1,4 @@
-"""What all plots share: the drawing area, axes, grid, and marks of events over them."""
+"""The common parts of plots: the drawing area, axes, grid, and marks of events."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sparrowmq.report.scale import Scale, choose_ticks, format_compact, format_n
 WIDTH = 960.0
 _MARK_ROW_HEIGHT = 18.0
 _MARK_ROWS_MAX = 8
-# Generous mean widths of characters of the 12 px labels, for no font can be measured here.
+# Generous mean widths of characters of the 12 px labels: no font can be measured here.
 _CHARACTER_WIDTH, _CAPITAL_WIDTH = 7.3, 8.6
 
 
 @dataclass(frozen=True, slots=True)
 class PlotMark:
-    """An event at an instant, drawn as a vertical line with its name above the plot."""
+    """An event, drawn as a vertical line at its instant, with its name above the plot."""
 
     x: float
     label: str
 
 
 class Area(NamedTuple):
-    """The rectangle in which values are drawn, in the SVG's own units."""
+    """The rectangle in which values are drawn, in units of the SVG."""
 
     left: float
     top: float
@@ -40,7 +40,7 @@ class _PlacedMark(NamedTuple):
 
 
 def svg(*children: str, height: float, title: str, description: str) -> Markup:
-    """Make the SVG element; title and description are what a screen reader says."""
+    """Make the SVG element; screen readers read its title and description."""
     return tag(
         "svg",
         tag("title", title),
@@ -89,14 +89,14 @@ def marks_height(marks: Sequence[PlotMark], scale: Scale) -> float:
 
 
 def draw_marks(marks: Sequence[PlotMark], scale: Scale, area: Area, *, top: float) -> Markup:
-    """Draw a dashed line for each mark from its name, which is at or below `top`, downwards."""
+    """Draw a dashed line for each mark, from its name, at or below `top`, down to the axis."""
     lines, names = [], []
     for mark, row, grows_left in _place(marks, scale):
         x, baseline = scale(mark.x), top + row * _MARK_ROW_HEIGHT + 12
         shift, anchor = (-5, "end") if grows_left else (5, "start")
         lines.append(_line(x, baseline - 10, x, area.bottom, class_="mark"))
         names.append(text(x + shift, baseline, mark.label, anchor=anchor, class_="mark-name"))
-    # Names last: none is struck through by the line of another.
+    # Names come last, so that no line strikes through the name of another mark.
     return tag("g", *lines, *names)
 
 
@@ -108,7 +108,7 @@ def text(
 
 
 def text_width(content: str) -> float:
-    """Estimate how wide a label is."""
+    """Estimate the width of a label, in units of the SVG."""
     capitals = sum(character.isupper() for character in content)
     return capitals * _CAPITAL_WIDTH + (len(content) - capitals) * _CHARACTER_WIDTH
 
@@ -118,7 +118,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, *, class_: str) -> Markup:
 
 
 def _place(marks: Sequence[PlotMark], scale: Scale) -> list[_PlacedMark]:
-    """Give each mark the lowest row of names in which it touches no earlier one."""
+    """Place each mark's name in the lowest row in which it touches no earlier name."""
     row_ends = [float("-inf")] * _MARK_ROWS_MAX
     placed = []
     for mark in sorted(marks, key=lambda mark: mark.x):

@@ -1,4 +1,4 @@
-"""From values to coordinates: a linear scale, round ticks, and how numbers are written."""
+"""Converts values to coordinates: a linear scale, round ticks, and formats of numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Scale(NamedTuple):
-    """Maps `low`..`high` to the coordinates `begin`..`end`."""
+    """Maps the values `low`..`high` to the coordinates `begin`..`end`."""
 
     low: float
     high: float

@@ -1,7 +1,7 @@
 """The look of a report: one style sheet, light and dark.
 
-Colours follow the Okabe-Ito palette, which people with each kind of colour blindness can tell
-apart; dark mode has lighter versions. Red is kept for what is wrong, and always hatched.
+Colours follow the Okabe-Ito palette, which people with any kind of colour blindness can
+distinguish; dark mode has lighter versions. Red marks faults only, and is always hatched.
 """
 
 from __future__ import annotations
