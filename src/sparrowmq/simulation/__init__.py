@@ -1,11 +1,12 @@
-"""Deterministic simulation: the same client, broker, name server and store, in a world of our own.
+"""Deterministic simulation: the same client, broker, name server and store in a simulated world.
 
-The third driver. Time is a heap of events (`timeline.py`), the network (`network.py`) and the disk
-(`storage.py`) are tables in memory, and every choice comes from one seed. What runs inside is the
-code of production: operations on the scheduler of the other drivers (`driver.py`), the broker and
-the name server as machines (`server.py`, `nodes.py`), the store over a disk that forgets.
+The simulation is the third driver. Time is a heap of events (`timeline.py`), the network
+(`network.py`) and the disk (`storage.py`) are tables in memory, and every choice comes from one
+seed. The code inside is that of production: operations on the scheduler of the other drivers
+(`driver.py`), the broker and the name server as machines (`server.py`, `nodes.py`), the store over
+a disk that loses unsynced data.
 
-A run (`run.py`) draws a scenario from its seed, breaks things for a while (`injector.py`), heals
-them, and demands that everything is well again within a stated bound. `checkers.py` watches what
-must never happen, after every event.
+A run (`run.py`) draws a scenario from its seed, injects faults for a while (`injector.py`), heals
+them, and demands a healthy world within a stated bound. After every event, `checkers.py` checks the
+invariants.
 """

@@ -1,28 +1,27 @@
-"""What must never happen, checked after every event against a model of its own.
+"""The invariants, checked after every event against a model.
 
-The model knows which message stands where (read from the stores as they become readable), which
-messages of which queues listeners have finished, and what was acknowledged and committed. It takes
-nothing from the clients' own books.
+The model knows the place of each message (from the stores, as records become readable), the
+messages that listeners have finished, and the acknowledged messages and committed offsets. It uses
+none of the clients' own records.
 
 1. An acknowledged message is readable at its offset, now and after every restart (SYNC).
 2. A consume queue entry points at its record, and the record holds what a producer sent.
-3. A committed offset lies within the contiguous prefix of what is finished: consumed, or stored
-   again for a retry or among the dead letters. So no message of the group is skipped.
-4. A committed offset never goes back, but for what a crash may take (commits since the broker last
-   wrote them, which it does in intervals), and for the late commit of a former owner, or one
-   over a connection that its member has given up: a group must bear and repair these
-   (`find_unfinished`). Of one connection commits come in order.
-5. Where members only come and go, nothing is delivered twice.
-6. No two members take a queue's lock for their own at once; but once a broker has lost its locks,
-   for as long as their owners need to notice.
-7. In an orderly group no message is delivered before all those before it are finished.
-8. A queue is released when its listeners have ended or the bound for that has passed, not before.
-9. Whatever operation or request fails in a way that nobody handles.
-10. What expires is what stood in the files of the log that were removed, and nothing else: each
-   queue begins at its first message behind them. The group need not have consumed it.
-11. Where nothing holds bytes or processes up, brokers list exactly the live members, soon.
-
-12. What `TransactionLedger` says of transactions.
+3. A committed offset lies within the contiguous prefix of finished messages: consumed, or stored
+   again for a retry or among the dead letters. No message of the group is skipped.
+4. A committed offset never goes back, with three exceptions: a crash loses the commits since the
+   broker's last periodic write; a former owner commits late; a commit arrives over a connection
+   that its member has given up. A group must bear and repair these (`find_unfinished`). The commits
+   of one connection come in order.
+5. If members only come and go, no message is delivered twice.
+6. No two members believe at once to hold a queue's lock, except after a broker has lost its locks,
+   until the owners notice.
+7. In an orderly group, no message is delivered before all earlier ones are finished.
+8. A queue is released only after its listeners have ended, or after the bound for them has passed.
+9. No operation or request fails with an error that no code handles.
+10. Only the messages in removed files of the log expire: each queue begins at its first message
+   behind these files. The group need not have consumed the expired messages.
+11. If nothing delays bytes or processes, brokers list exactly the live members after a short time.
+12. The rules of `TransactionLedger` for transactions.
 
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
@@ -44,14 +43,14 @@ from sparrowmq.store.message_store import MessageStore
 
 
 class Copy(NamedTuple):
-    """One record of a queue: which message, and how often it was consumed before."""
+    """One record of a queue: its message, and how often the message was consumed before."""
 
     payload: bytes
     reconsume_times: int
 
 
 class _Commit(NamedTuple):
-    """An offset as a broker has it since an instant."""
+    """A broker's committed offset, and the instant of the commit."""
 
     number: int
     at_ms: int
@@ -71,31 +70,31 @@ class OwnershipCheck(NamedTuple):
 
 
 class Holder(Protocol):
-    """A member, as far as releases are concerned."""
+    """The part of a member that the checks of releases and leases need."""
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Return whether a queue is the member's, also while it drains."""
+        """Return whether the member holds a queue, also while the queue drains."""
         ...
 
     def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
-        """Return whether the member takes the queue's lock for its own."""
+        """Return whether the member believes to hold the queue's lock."""
         ...
 
 
 class Checkers:
-    """The model, and the first thing that contradicts it.
+    """The model, and the first violation.
 
     Args:
         group: the consumer group.
-        topic: what it consumes.
-        trace: gets the violation too.
-        may_share_queues: members share a client id, so that two consume one queue for long and
-            set each other's offsets back.
-        is_orderly: listeners take each queue in order.
-        may_redeliver: a message may be delivered again, and a former owner may commit late. Not
-            so where members only come and go, and hand their queues over.
-        lock_notice_ms: how long a member may take to notice that its broker has lost its locks.
-        is_calm: nothing fails, so that each transaction has its outcome once.
+        topic: the group's topic.
+        trace: also gets the violation.
+        may_share_queues: whether members share a client id: two members then consume one queue for
+            long and set each other's offsets back.
+        is_orderly: whether listeners consume each queue in order.
+        may_redeliver: whether a message may be delivered again, and a former owner may commit late.
+            Neither may happen if members only come and go, and hand their queues over.
+        lock_notice_ms: the time in which a member must notice that its broker has lost its locks.
+        is_calm: whether nothing fails: each transaction then has one outcome.
     """
 
     def __init__(
@@ -133,21 +132,21 @@ class Checkers:
         self._prefix: dict[MessageQueue, int] = {}
         self._dead: set[bytes] = set()
         self._consumed: set[bytes] = set()
-        # Where queues begin, as far as messages have expired.
+        # The first offsets of queues with expired messages.
         self._expired_to: dict[MessageQueue, int] = {}
         self._committed: dict[MessageQueue, int] = {}
-        # Who asked for the commit that is being served, and whose commit stands.
+        # The client of the commit under way, and the client of the committed offset.
         self._committer: dict[MessageQueue, str] = {}
         self._committed_by: dict[MessageQueue, str] = {}
-        # What is in the broker's file; and what is not, and when it was committed.
+        # The offsets in the broker's file; and the later commits with their instants.
         self._saved: dict[MessageQueue, int] = {}
         self._unsaved: dict[MessageQueue, list[_Commit]] = {}
         self._delivered: dict[MessageQueue, set[int]] = {}
-        # Until when a broker's locks may have two owners.
+        # The instants until which a broker's locks may have two owners.
         self._locks_lost_until_ms: dict[str, int] = {}
         # Every client id that a broker has listed.
         self._listed: dict[str, set[str]] = {}
-        # Since when a broker lists, or does not list, a client id wrongly.
+        # The instants since which a broker wrongly lists, or does not list, a client id.
         self._unnoticed_since_ms: dict[tuple[str, str], int] = {}
 
     def fail(self, text: str) -> None:
@@ -157,13 +156,13 @@ class Checkers:
             self._trace.add(f"VIOLATION {text}")
 
     def note_failure(self, name: str, error: BaseException) -> None:
-        """Take an error that nobody handled."""
+        """Note an error that no code handled."""
         self.fail(f"{name} failed: {type(error).__name__}: {error}")
 
     # --- the store --------------------------------------------------------------------------
 
     def check_stored(self, broker_name: str, store: MessageStore) -> None:
-        """Take in what has become readable since the last look, and check its entries."""
+        """Add the records that became readable since the last call, and check their entries."""
         for topic, queue_id in store.queues:
             queue = MessageQueue(topic, broker_name, queue_id)
             copies = self._copies.setdefault(queue, [])
@@ -171,10 +170,10 @@ class Checkers:
                 self._check_entry(queue, offset, store, None)
 
     def check_restarted(self, broker_name: str, store: MessageStore) -> None:
-        """Check after a restart that everything that was readable is where it was."""
+        """Check after a restart that every readable message is in its place."""
         for queue, copies in self._copies.items():
             if queue.broker_name == broker_name:
-                # A power cut may bring back what was about to be removed.
+                # A power cut may bring back files whose removal was not synced.
                 begin = store.queues.min_offset(queue.topic, queue.queue_id)
                 if begin > self._expired_to.get(queue, 0):
                     self.fail(f"{_name(queue)} begins at {begin} after a restart")
@@ -209,7 +208,7 @@ class Checkers:
             self.fail(f"{place}: its entry points at the record of another place")
             return
         copy = Copy(record.body, record.reconsume_times)
-        # The ends of half messages are the broker's own.
+        # The broker itself writes the end marks of half messages.
         if copy.payload not in self._sent and queue.topic != TRANS_OP_HALF_TOPIC:
             self.fail(f"{place}: holds {copy.payload!r}, which nobody has sent")
             return
@@ -227,7 +226,7 @@ class Checkers:
             self._dead.add(copy.payload)
 
     def note_expired(self, broker_name: str, store: MessageStore, position: int) -> None:
-        """A broker's log begins at a position from now on."""
+        """Note that a broker's log now begins at a position."""
         places = [
             place
             for (name, at), place in self._places.items()
@@ -248,26 +247,26 @@ class Checkers:
                 )
 
     def note_disk(self, broker_name: str, *, is_full: bool) -> None:
-        """Note at the end of a broker's turn whether its disk has room."""
+        """Note, at the end of a broker's turn, whether its disk is full."""
         if is_full:
             self._full_disks.add(broker_name)
         else:
             self._full_disks.discard(broker_name)
 
     def note_sent(self, payload: bytes) -> None:
-        """A producer is about to send a message."""
+        """Note that a producer is about to send a message."""
         self._sent.add(payload)
 
     def note_begun(self, payload: bytes) -> None:
-        """A producer is about to begin a transaction."""
+        """Note that a producer is about to begin a transaction."""
         self.note_sent(payload)
         self.ledger.begin(payload)
 
     def note_acked(self, payload: bytes, queue: MessageQueue, offset: int) -> None:
-        """A producer got the answer that its message is stored.
+        """Note the acknowledgement of a message, and check that the message is readable.
 
-        It must be readable by now, unless the disk has no room for its queue entry; then it is
-        looked for when it comes, and at the end.
+        If the disk has no room for the queue entry, the check waits for the entry, at most until
+        the end of the run.
         """
         shown = payload.decode().rstrip(".")
         self._trace.add(f"{shown} acknowledged at {_name(queue)} {offset}")
@@ -285,7 +284,7 @@ class Checkers:
     # --- consumption ------------------------------------------------------------------------
 
     def note_delivered(self, queue: MessageQueue, messages: Sequence[MessageExt]) -> None:
-        """A listener gets messages."""
+        """Note that a listener gets messages."""
         copies = self._copies.get(queue, [])
         if self._is_orderly:
             self._check_order(queue, [message.queue_offset for message in messages])
@@ -314,7 +313,7 @@ class Checkers:
             )
 
     def note_consumed(self, queue: MessageQueue, offsets: Iterable[int]) -> None:
-        """A listener has finished messages."""
+        """Note that a listener has finished messages."""
         copies = self._copies.get(queue, [])
         for offset in offsets:
             self._finish(queue, offset)
@@ -322,7 +321,7 @@ class Checkers:
                 self._consumed.add(copies[offset].payload)
 
     def note_sent_back(self, broker_name: str, position: int) -> None:
-        """A broker has stored a message again for its group."""
+        """Note that a broker has stored a message again for its group."""
         place = self._places.get((broker_name, position))
         if place is None:
             self.fail(f"{broker_name}: sent back from position {position}, where nothing stands")
@@ -330,7 +329,7 @@ class Checkers:
             self._finish(*place)
 
     def note_sent_again(self, payload: bytes, *, reconsume_times: int) -> None:
-        """A client has stored a message for its group as a new one, consumed so often before."""
+        """Note that a client has stored a consumed message for its group as a new message."""
         wanted = Copy(payload, reconsume_times - 1)
         for queue in [q for q in self._copies if q.topic in self._topics]:
             for offset, copy in enumerate(self._copies[queue]):
@@ -342,7 +341,7 @@ class Checkers:
         self._finished.setdefault(queue, set()).add(offset)
 
     def prefix(self, queue: MessageQueue) -> int:
-        """Return up to where every message of a queue is finished."""
+        """Return the offset before which every message of a queue is finished."""
         offset = self._prefix.get(queue, 0)
         finished = self._finished.get(queue)
         if finished is not None:
@@ -358,33 +357,33 @@ class Checkers:
         member: Holder,
         running: Iterable[MessageQueue],
     ) -> None:
-        """Check that every queue with a running listener is still held.
+        """Check that the member still holds every queue with a running listener.
 
         Args:
-            running: the queues of all calls but those whose queue was given up for a reason.
+            running: the queues of the listener's calls, without queues given up for a reason.
         """
         for queue in running:
             if not member.holds(queue):
                 self.fail(f"{name} released {_name(queue)} while its listener ran")
 
     def check_drain(self, name: str, queue: MessageQueue, *, waited_ms: int, bound_ms: int) -> None:
-        """Check that a queue which is given up while its listener runs was waited for.
+        """Check that a member waited for a running listener before it gave up the queue.
 
         Args:
-            waited_ms: since when the listener's call has run.
-            bound_ms: how long the call may go on after the queue is revoked.
+            waited_ms: the instant at which the listener's call began.
+            bound_ms: how long the call may last after the revocation.
         """
         if waited_ms < bound_ms:
             self.fail(f"{name} gave {_name(queue)} up {waited_ms} ms after its listener began")
 
     def note_locks_lost(self, broker_name: str, *, now_ms: int) -> None:
-        """A broker has lost its locks: others may get what their owners still believe in."""
+        """Note that a broker has lost its locks: others may get what owners believe to hold."""
         self._locks_lost_until_ms[broker_name] = now_ms + self._lock_notice_ms
 
     def check_leases(
         self, members: Sequence[tuple[str, Holder]], queues: Iterable[MessageQueue], *, now_ms: int
     ) -> None:
-        """Check that no two members take one queue's lock for their own; names go with members."""
+        """Check that no two members believe to hold one queue's lock; names go with members."""
         if self._may_share_queues:
             return
         for queue in queues:
@@ -404,13 +403,13 @@ class Checkers:
         now_ms: int,
         bound_ms: int,
     ) -> None:
-        """Check that a broker's list of members is right, or has been wrong for a short time only.
+        """Check that a broker's list of members is right, or has been wrong only for a short time.
 
         Args:
             listed: the client ids that the broker lists.
-            live: those of members that are to stay. A newcomer counts once it is listed: before,
-                it may find no route.
-            leaving: those of members that may be listed until they have left.
+            live: the client ids of members that stay. A newcomer counts once the broker has listed
+                it: before, the newcomer may find no route.
+            leaving: the client ids of members that may be listed until they have left.
             now_ms: the time.
             bound_ms: how long a leave, a death or a lost connection may go unnoticed.
         """
@@ -428,13 +427,13 @@ class Checkers:
     # --- offsets ----------------------------------------------------------------------------
 
     def note_committer(self, queue: MessageQueue, connection: str) -> None:
-        """A client at the end of this connection asks to commit an offset."""
+        """Note that the client of a connection asks to commit an offset."""
         self._committer[queue] = connection
 
     def check_commits(
         self, broker_name: str, tables: Mapping[str, Mapping[int, int]], *, now_ms: int
     ) -> None:
-        """Check what has been committed since the last look; `tables` is by topic and queue id."""
+        """Check the commits since the last call; `tables` is by topic and queue id."""
         for topic in self._topics:
             for queue_id, offset in tables[topic].items():
                 queue = MessageQueue(topic, broker_name, queue_id)
@@ -465,18 +464,18 @@ class Checkers:
             self.fail(f"{_name(queue)}: {offset} committed after {known} by {committer}")
 
     def note_saved(self, broker_name: str, *, commit_count: int) -> None:
-        """A broker has written the offsets that it had when `self.commit_count` was this."""
+        """Note that a broker has written its offsets as of this value of `self.commit_count`."""
         for queue, commits in self._unsaved.items():
             if queue.broker_name == broker_name:
                 while commits and commits[0].number <= commit_count:
                     self._saved[queue] = commits.pop(0).offset
 
     def check_saving(self, broker_name: str, *, last_ms: int, latest_ms: int) -> None:
-        """Check that a broker that writes nothing now has not put it off for long.
+        """Check that a broker that writes no offsets now does not delay the write for long.
 
         Args:
-            last_ms: when it last began, or ended.
-            latest_ms: what was committed before should be written, or being written.
+            last_ms: the instant of the last beginning or end of a write.
+            latest_ms: commits before this instant should be written, or under way.
         """
         if last_ms >= latest_ms:
             return
@@ -485,7 +484,7 @@ class Checkers:
                 self.fail(f"{_name(queue)}: offset {commits[0].offset} is not written")
 
     def check_reloaded(self, broker_name: str, tables: Mapping[str, Mapping[int, int]]) -> None:
-        """Check after a crash which commits are left: those written, or any that came later."""
+        """Check the offsets after a crash: the written ones, or any later commit."""
         for queue in [q for q in self._committed if q.broker_name == broker_name]:
             loaded = tables[queue.topic].get(queue.queue_id)
             saved = self._saved.get(queue)
@@ -493,7 +492,7 @@ class Checkers:
             if loaded not in allowed:
                 self.fail(f"{_name(queue)}: {loaded} after a restart, {saved} was written")
             self._unsaved[queue].clear()
-            # The file does not say whose it is.
+            # The file does not name the client of a commit.
             self._committed_by.pop(queue, None)
             if loaded is None:
                 del self._committed[queue]
@@ -503,7 +502,7 @@ class Checkers:
     # --- after the heal ---------------------------------------------------------------------
 
     def find_unfinished(self) -> str | None:
-        """Return what the group still has to do, None if nothing."""
+        """Return the group's unfinished work, None for none."""
         for queue, acked in self._acked_at.items():
             if max(acked) >= len(self._copies.get(queue, ())):
                 return f"{_name(queue)} offset {max(acked)} is not readable"
@@ -520,14 +519,14 @@ class Checkers:
         return f"message {lost[0]!r} consumed by nobody" if lost else None
 
     def find_open_transaction(self) -> str | None:
-        """Return what is wrong with a transaction now that all half messages are decided on."""
+        """Return the fault of a transaction after the decision on all half messages."""
         return self.ledger.find_open(self._consumed)
 
 
 def judge_ownership(
     queues: Iterable[MessageQueue], assignments: Mapping[str, Iterable[MessageQueue]]
 ) -> OwnershipCheck:
-    """Return the queues that none, or more than one, of the members has been assigned."""
+    """Return the queues that are assigned to no member or to several."""
     owners: dict[MessageQueue, int] = dict.fromkeys(queues, 0)
     for assigned in assignments.values():
         for queue in assigned:

@@ -1,4 +1,4 @@
-"""A simulated cluster: one world with its hosts, in which things are broken and healed."""
+"""A simulated cluster: one world with its hosts, for faults and their heal."""
 
 from __future__ import annotations
 
@@ -37,33 +37,34 @@ TOPIC = "Flights"
 GROUP = "GID_sim"
 NAME_SERVER = "10.0.0.1:9876"
 BROKER_PORT = 10_911
-# Members listen for as long as a queue that finds nothing may wait; shorter finds more.
+# The wait of a pull that finds no message; shorter waits would find more errors.
 PULL_SUSPEND_MS = 15_000
-# More than any honest run has, and more than it has within a millisecond.
+# More events than a sound run has in all, and within one millisecond.
 EVENTS_MAX = 400_000
 EVENTS_AT_ONCE_MAX = 3_000
 PROBE_PAUSE_MS = 200
-# Where every side sees faults at once: until a broker lists who is there, and only them. A member
-# whose broker was away for a moment tries again after a second.
+# The time in which a broker must list exactly the live members, if every side sees faults at once.
+# A member whose broker was away for a moment tries again after a second.
 LIST_NOTICE_MS = 2_000
 LIST_LOOK_MS = 250
-# The same, until a member whose broker has lost its locks knows: it renews them, twice maybe.
+# The time in which a member must notice that its broker has lost its locks: after one or two
+# renewals.
 LOCK_NOTICE_MS = MARKED_LEASE_RENEWAL_MS + 1_500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What a run is made of.
+    """The parameters of a run.
 
     Args:
-        queue_count: queues of the topic on each broker.
-        message_count: how many messages each producer tries to send.
+        queue_count: the queues of the topic on each broker.
+        message_count: the messages that each producer tries to send.
         pause_ms_max: the longest pause between two sends.
-        fault_ms: how long things go wrong.
-        probe_count: how many more messages are sent once all is well again.
-        batch_size: messages that a listener gets at once.
-        listener_ms_max: how long a call of the listener lasts, unless a fault makes it longer.
-        transaction_count: how many transactions are begun, by a producer of their own.
+        fault_ms: the duration of the faults.
+        probe_count: the further messages after the heal.
+        batch_size: the most messages in a listener's call.
+        listener_ms_max: the longest call of the listener without a fault.
+        transaction_count: the transactions, begun by a producer of their own.
     """
 
     broker_count: int
@@ -86,12 +87,12 @@ class Scenario:
 
 
 class SimulatedCluster:
-    """Everything in one world.
+    """All hosts of one world.
 
     Args:
-        scenario: what it is made of.
-        make_dice: makes an independent source of choices for each purpose, so that a fault that is
-            left out does not change everything else.
+        scenario: the parameters of the run.
+        make_dice: makes an independent source of choices for each purpose: without one fault, the
+            rest of the run stays the same.
     """
 
     def __init__(self, scenario: Scenario, make_dice: Callable[[str], Dice]) -> None:
@@ -103,7 +104,7 @@ class SimulatedCluster:
             TOPIC,
             self.trace,
             may_share_queues=scenario.faults.duplicate_ids > 0,
-            # A listener that outlasts the drain has its message delivered to the next owner too.
+            # If a listener outlasts the drain, its message is delivered to the next owner too.
             is_orderly=scenario.is_orderly,
             may_redeliver=scenario.faults.slow_listener > 0 or not scenario.faults.are_graceful,
             lock_notice_ms=LOCK_NOTICE_MS if scenario.faults.are_prompt else MARKED_LEASE_MS,
@@ -134,11 +135,11 @@ class SimulatedCluster:
     # --- building ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the servers, create the topic, and have members and producers come."""
+        """Start the servers, create the topic, and add members and producers."""
         self.name_server.start()
         for broker in self.brokers:
             broker.start()
-        # Brokers must be registered before a topic can be created at them.
+        # Only registered brokers can create a topic.
         self.run(until_ms=START_MS + 200)
         self._create_topic()
         scenario = self.scenario
@@ -152,7 +153,7 @@ class SimulatedCluster:
             self._look_at_lists()
 
     def probe(self) -> None:
-        """Send some more messages, to see whether they are consumed."""
+        """Send further messages, which the group must consume."""
         self._add_producer(self.scenario.probe_count, PROBE_PAUSE_MS)
 
     def _make_broker(self, number: int, dice: Dice) -> BrokerNode:
@@ -218,7 +219,7 @@ class SimulatedCluster:
         )
 
     def add_transactions(self, count: int) -> None:
-        """Have one more producer begin transactions, and answer for all that its group began."""
+        """Add a producer that begins transactions, and answers for all of its group."""
         number = len(self.transactions)
         producer = TransactionHost(
             f"t{number}",
@@ -233,7 +234,7 @@ class SimulatedCluster:
         producer.start(TOPIC, count=count, pause_ms_max=self.scenario.pause_ms_max)
 
     def add_member(self) -> None:
-        """Have one more member join."""
+        """Add a member."""
         self._member_number += 1
         number = self._member_number
         name, host = f"member-{number}", f"10.0.2.{number}"
@@ -274,7 +275,7 @@ class SimulatedCluster:
         member.start()
 
     def _look_at_lists(self) -> None:
-        # Nobody notices soon that a machine has gone dark.
+        # No host notices soon that a machine has lost its power.
         leaving = [m for m in self.members if m.is_dark or (m.is_leaving and m.process.is_alive)]
         for broker in self.brokers:
             if broker.process is not None:
@@ -292,7 +293,7 @@ class SimulatedCluster:
     # --- running ----------------------------------------------------------------------------
 
     def run(self, *, until_ms: int) -> None:
-        """Let events happen until an instant, or until a check fails."""
+        """Run events until an instant, or until a check fails."""
         timeline, checkers = self.timeline, self.checkers
         count_before = timeline.event_count
         while checkers.violation is None:
@@ -315,7 +316,7 @@ class SimulatedCluster:
         alive = [member for member in self.members if member.process.is_alive]
         for member in alive:
             member.check()
-        # A frozen member counts: it may wake within the millisecond, and must not find itself sure.
+        # A frozen member counts: it may wake in this millisecond, and must not trust its lock.
         self.checkers.check_leases(
             [(member.name, member.subscriber.member) for member in alive],
             self.all_queues,
@@ -333,17 +334,17 @@ class SimulatedCluster:
 
     @property
     def live_members(self) -> list[MemberHost]:
-        """Members that are to stay."""
+        """The members that stay in the group."""
         return [member for member in self.members if member.is_live]
 
     def ownership(self) -> OwnershipCheck:
-        """Return which queues do not have exactly one owner now."""
+        """Return the queues that do not have exactly one owner now."""
         return judge_ownership(
             self.queues, {member.name: member.assigned for member in self.live_members}
         )
 
     def has_ghosts(self) -> bool:
-        """Return whether a broker's list of members is another than that of the live ones."""
+        """Return whether a broker's list of members differs from the live members."""
         ids = sorted(member.client_id for member in self.live_members)
         for broker in self.brokers:
             group = broker.broker.state.consumers.find(GROUP)
@@ -358,11 +359,11 @@ class SimulatedCluster:
 
     @property
     def live_transactions(self) -> list[TransactionHost]:
-        """Producers of transactions that run."""
+        """The running producers of transactions."""
         return [producer for producer in self.transactions if producer.process.is_alive]
 
     def find_undecided(self) -> str | None:
-        """Return where half messages wait for an outcome; once nowhere, what came out wrong."""
+        """Return the half messages that wait for an outcome; without any, a wrong outcome."""
         for broker in self.brokers:
             state = broker.broker.state
             decided = state.offsets.find(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0) or 0
@@ -372,7 +373,7 @@ class SimulatedCluster:
         return self.checkers.find_open_transaction()
 
     def heal(self) -> None:
-        """End all faults: what stands still goes on, what is down starts."""
+        """End all faults: frozen processes go on, and stopped servers start."""
         self.trace.add("everything is healed")
         self.network.heal()
         self.workload.heal()

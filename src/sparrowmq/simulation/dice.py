@@ -1,4 +1,4 @@
-"""Where the simulation's choices come from."""
+"""The source of the simulation's choices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Dice(Protocol):
-    """What the simulation uses of `random.Random`."""
+    """The part of `random.Random` that the simulation uses."""
 
     def random(self) -> float:
         """Return a number from 0 up to, but not including, 1."""
@@ -24,5 +24,5 @@ class Dice(Protocol):
         ...
 
     def expovariate(self, lambd: float, /) -> float:
-        """Return how long until the next of events that come at a rate."""
+        """Return the time until the next event of a Poisson process with a rate."""
         ...

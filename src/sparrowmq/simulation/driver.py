@@ -1,10 +1,10 @@
 """The third driver: operations under virtual time, on a simulated network.
 
-The scheduler and the channels are those of the other drivers. A process's driver is stepped by the
-events of the world, and only while the process neither stands still nor is gone.
+The scheduler and the channels are those of the other drivers. The world's events step a process's
+driver, while the process is neither frozen nor killed.
 
-A function in `Call` or `CallEach` runs at once; if it returns `Later`, the call takes that long and
-its result is worked out when it ends.
+A function in `Call` or `CallEach` runs at once. If the function returns `Later`, the call lasts for
+the given time, and `Later.finish` makes the result at the end.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from sparrowmq.simulation.timeline import Timer
 
 
 class Later(NamedTuple):
-    """The answer of a function that takes its time.
+    """The return value of a function whose call lasts in virtual time.
 
     Args:
-        duration_ms: how long the call lasts.
-        finish: called at its end; what it returns or raises is the call's result.
+        duration_ms: the duration of the call.
+        finish: called at the end of the call; returns or raises the call's result.
     """
 
     duration_ms: int
@@ -44,7 +44,7 @@ class Later(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """A `CallEach` under way, and since when."""
+    """A `CallEach` under way, and the instant of its start."""
 
     effect: CallEach
     first_ms: int
@@ -54,11 +54,11 @@ class SimulatedDriver:
     """Runs the operations of one process.
 
     Args:
-        process: whose.
-        network: the world's.
-        on_failure: called with what failed, an operation that nobody joins too, and its error.
-        on_request: answers requests that servers send.
-        on_connection_lost: called with the address of each connection that was open and is not.
+        process: the process of the operations.
+        network: the world's network.
+        on_failure: called with the name and the error of a failed task, unless another joins it.
+        on_request: answers the requests of servers.
+        on_connection_lost: called with the address of each lost connection.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class SimulatedDriver:
     def start(
         self, operation: Operation[Any], *, name: str, on_done: Callable[[Any], None] | None = None
     ) -> OperationTask:
-        """Start an operation; it runs at once, or next if others run.
+        """Start an operation; it runs at once, or after the running ones.
 
         Args:
-            on_done: called with its result; an error goes to `on_failure`.
+            on_done: called with the operation's result; an error goes to `on_failure`.
         """
         task = OperationTask(operation, name)
         task.on_done = partial(self._ended, task, on_done)
@@ -114,7 +114,7 @@ class SimulatedDriver:
             self._timer.cancel()
 
     def turn(self) -> None:
-        """Step tasks and send what they wrote, until there is nothing of either."""
+        """Step tasks and send their bytes, until no task is ready and no bytes are left."""
         if self._is_running or self._is_closed:
             return
         self._is_running = True
@@ -199,7 +199,7 @@ class SimulatedDriver:
         self.turn()
 
     def _call_next(self, task: OperationTask, run: _Run) -> None:
-        """Make the calls of a `CallEach` up to the first that takes its time."""
+        """Make the calls of a `CallEach` up to the first that returns `Later`."""
         effect, first_ms = run
         while effect.waiting and self._process.monotonic_ms() - first_ms < CALLS_MS:
             args, call = effect.waiting.popleft()
@@ -268,7 +268,7 @@ class _Wire:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may be written: the simulated kernel takes everything."""
+        """Return False: the simulated kernel accepts every write."""
         return False
 
     def write(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong in a simulated world, each thing by its name."""
+"""The faults of a simulated world, by name."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from sparrowmq.simulation.dice import Dice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How often each fault comes: per minute of virtual time, unless it says otherwise.
+    """The rate of each fault, per minute of virtual time; some are shares.
 
     Args:
         delay: the share of chunks of bytes that are late by up to `delay_ms_max`.
         reset: a connection breaks, and both sides notice.
         half_open: a connection breaks, and one side notices, or none.
         refused_connect: one host refuses another's connections for a while.
-        partition: nothing comes from one host to another, in this direction, for a while.
-        broker_kill: a broker's process is killed and started again; its writes are all there.
-        broker_power_cut: a broker's machine goes dark; what was not synced may be gone.
-        write_power_cut: the same, a few milliseconds after messages were appended to the log.
+        partition: no bytes arrive from one host at another, in this direction, for a while.
+        broker_kill: a broker's process is killed and started again; all its writes stay.
+        broker_power_cut: a broker's machine loses power; unsynced data may be lost.
+        write_power_cut: the same, a few milliseconds after an append to the log.
         locks_lost: a broker is killed and starts again without its file of locks.
         broker_freeze: a broker stands still for a while.
         name_server_kill: the name server forgets everything.
         disk_slow: syncs of a broker take seconds.
-        disk_full: a broker's disk takes no more for a while.
-        disk_failure: a broker's syncs fail; it is started again after a power cut.
-        expiry: the oldest file of a broker's log goes, read or not.
-        member_crash: a member's process is killed; another one may come later.
-        member_power_cut: a member's machine goes dark, and brokers do not notice.
+        disk_full: a broker's disk is full for a while.
+        disk_failure: a broker's syncs fail; the broker starts again after a power cut.
+        expiry: the oldest file of a broker's log is removed, consumed or not.
+        member_crash: a member's process is killed; another member may join later.
+        member_power_cut: a member's machine loses power, and brokers do not notice.
         member_freeze: a member gets SIGSTOP, and SIGCONT after up to three minutes.
         producer_crash: a producer of transactions is killed; another one of its group comes later.
-        member_join: one more member.
-        member_leave: a member closes as it should.
-        slow_listener: the share of calls of the listener that take up to `SLOW_MS_MAX`.
+        member_join: a member joins.
+        member_leave: a member closes gracefully.
+        slow_listener: the share of the listener's calls that last up to `SLOW_MS_MAX`.
         failing_listener: the share of messages whose first calls fail.
-        duplicate_ids: the share of members that take another's client id.
+        duplicate_ids: the share of members that take another member's client id.
     """
 
     delay: float = 0.0
@@ -69,20 +69,20 @@ class Faults:
 
     @property
     def are_graceful(self) -> bool:
-        """Whether there are none but `GRACEFUL_FAULTS`."""
+        """Whether all faults are among `GRACEFUL_FAULTS`."""
         return keep_only(self, GRACEFUL_FAULTS) == self
 
     @property
     def are_prompt(self) -> bool:
-        """Whether there are none but `PROMPT_FAULTS`."""
+        """Whether all faults are among `PROMPT_FAULTS`."""
         return keep_only(self, PROMPT_FAULTS) == self
 
 
-# Those under which nothing is lost or late: members come and go, and listeners take their time.
+# Faults that lose and delay nothing: members come and go, and listeners are slow.
 GRACEFUL_FAULTS = ("member_join", "member_leave", "slow_listener")
-# Those that every side sees at once: brokers and hosts run on, and the network delivers.
+# Faults that every side sees at once: brokers and hosts run on, and the network delivers.
 PROMPT_FAULTS = (*GRACEFUL_FAULTS, "failing_listener", "member_crash", "reset", "locks_lost")
-# Those that happen at instants, by the name of the method of `Injector` that does them.
+# Faults at instants; each has the name of the method of `Injector` that causes it.
 TIMED_FAULTS = (
     "reset",
     "half_open",
@@ -105,7 +105,7 @@ TIMED_FAULTS = (
     "member_join",
     "member_leave",
 )
-# What a fault is worth when it is drawn: up to so many a minute, or so large a share.
+# The highest rate per minute, or the highest share, of each fault.
 _HIGHEST = {
     "delay": 0.1,
     "reset": 8.0,
@@ -128,12 +128,12 @@ _HIGHEST = {
     "slow_listener": 0.1,
     "failing_listener": 0.2,
 }
-# Most runs have few kinds of faults, so that one is not hidden behind another.
+# Most runs have few kinds of faults: one must not hide another.
 _ENABLED_SHARE = 0.3
 
 
 def draw_faults(dice: Dice) -> Faults:
-    """Choose which faults a run has, and how often they come."""
+    """Choose the faults of a run and their rates."""
     rates: dict[str, float] = {}
     for name, highest in _HIGHEST.items():
         enabled, strength = dice.random(), dice.random()
@@ -143,7 +143,7 @@ def draw_faults(dice: Dice) -> Faults:
 
 
 def draw_graceful_faults(dice: Dice) -> Faults:
-    """Choose how often members join and leave, as they should, with nothing else going wrong."""
+    """Choose how often members join and leave gracefully, without other faults."""
     return Faults(
         member_join=2 + 6 * dice.random(),
         member_leave=2 + 6 * dice.random(),
@@ -152,7 +152,7 @@ def draw_graceful_faults(dice: Dice) -> Faults:
 
 
 def draw_prompt_faults(dice: Dice) -> Faults:
-    """Choose how often connections break and members come, go and die, with nothing else."""
+    """Choose how often connections break and members join, leave and die, without other faults."""
     return Faults(
         reset=2 + 6 * dice.random(),
         member_crash=2 + 2 * dice.random(),
@@ -172,12 +172,12 @@ def draw_lock_faults(dice: Dice) -> Faults:
 
 
 def draw_power_faults(dice: Dice) -> Faults:
-    """Choose how often brokers lose power while they write, with nothing else going wrong."""
+    """Choose how often brokers lose power while they write, without other faults."""
     return Faults(write_power_cut=30 + 30 * dice.random())
 
 
 def keep_only(faults: Faults, names: Iterable[str]) -> Faults:
-    """Return the faults without those that are not named: to reduce a failing run.
+    """Return only the named faults, to reduce a failing run.
 
     Raises: ConfigError for an unknown name.
     """
@@ -190,6 +190,6 @@ def keep_only(faults: Faults, names: Iterable[str]) -> Faults:
 
 
 def describe(faults: Faults) -> str:
-    """Return the faults that a run has, as `name=rate`."""
+    """Return a run's faults as `name=rate`."""
     rates = {f.name: getattr(faults, f.name) for f in fields(Faults) if f.name != "delay_ms_max"}
     return " ".join(f"{name}={rate:.2g}" for name, rate in rates.items() if rate) or "none"

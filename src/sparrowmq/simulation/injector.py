@@ -1,4 +1,4 @@
-"""Breaks things: the faults of a scenario, at the instants that the dice give."""
+"""Injects the faults of a scenario at random instants."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 
 _MINUTE_MS = 60_000
 MEMBERS_MAX = 6
-# What a producer of transactions begins that takes the place of one that was killed.
+# The most transactions of a producer that replaces a killed one.
 TRANSACTIONS_MAX = 20
-# From the end of a broker to its start, where members are to believe in their locks still.
+# From the end of a broker to its start, if members must still trust their locks.
 SOON_MS = 50
 
 
 class Injector:
-    """Does what `Faults` names, until it is stopped.
+    """Injects the faults of `Faults` until it is stopped.
 
     Args:
-        cluster: what to break.
-        make_dice: see `SimulatedCluster`; each kind of fault has its own.
+        cluster: the cluster.
+        make_dice: see `SimulatedCluster`; each kind of fault has its own dice.
 
     Attributes:
-        struck: how often each fault has happened.
+        struck: the number of times that each fault has happened.
     """
 
     def __init__(self, cluster: SimulatedCluster, make_dice: Callable[[str], Dice]) -> None:
@@ -50,7 +50,7 @@ class Injector:
                 self._plan(name, rate, self._make_dice(f"fault {name}"))
 
     def stop(self) -> None:
-        """Break nothing any more; what is broken is left to `SimulatedCluster.heal`."""
+        """Inject no further faults; `SimulatedCluster.heal` ends those under way."""
         self._is_stopped = True
 
     def _plan(self, name: str, rate: float, dice: Dice) -> None:
@@ -69,7 +69,7 @@ class Injector:
         self._plan(name, rate, dice)
 
     def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Undo something, unless the heal has done it by then."""
+        """Undo a fault later, unless the heal has ended it."""
 
         def undo() -> None:
             if not self._is_stopped:

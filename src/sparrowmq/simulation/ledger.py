@@ -1,16 +1,16 @@
-"""The users' database of transactions, and what brokers must make of what stands in it.
+"""The users' database of transactions, and the rules that brokers must keep for them.
 
-A transaction begins with a half message. Its user decides on the outcome once, and keeps it here,
-where every producer of the group finds it when a broker asks. One whose producer is killed before
-that stays undecided for good.
+A transaction begins with a half message. Its user decides on the outcome once and keeps the outcome
+here, where every producer of the group finds it when a broker asks. If the producer is killed
+before the decision, the transaction stays undecided.
 
-1. A message is in its topic only if its user has decided to commit it.
-2. A commit that a broker has confirmed is stored, once at least (and `Checkers` demands that it is
-   consumed).
-3. What a broker has confirmed as ended is not put away as undecided later.
-4. In the end, what was never decided is put away; what was to be committed is stored, or was asked
-   for in vain as often as the limit allows, and put away.
-5. In a run where nothing fails, what is to be committed is stored exactly once.
+1. A message is in its topic only if its user decided to commit.
+2. A message whose commit a broker confirmed is stored at least once (and `Checkers` demands its
+   consumption).
+3. A transaction whose end a broker confirmed is not put away as undecided later.
+4. At the end, every undecided message is put away. Every message to commit is stored, or was put
+   away after the limit of questions without an answer.
+5. In a run without faults, every message to commit is stored exactly once.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _COMMIT = TransactionState.COMMIT
 
 
 class TransactionLedger:
-    """Which transactions there are, how they ended, and what brokers have of them.
+    """All transactions, their outcomes, and the brokers' copies of their messages.
 
     Args:
-        fail: takes a violation.
-        is_calm: nothing fails in this run.
+        fail: called with a violation.
+        is_calm: whether nothing fails in this run.
     """
 
     def __init__(self, fail: Callable[[str], None], *, is_calm: bool) -> None:
         self._fail = fail
         self._is_calm = is_calm
-        # By payload; UNKNOWN is undecided.
+        # By payload; UNKNOWN means undecided.
         self._outcomes: dict[bytes, TransactionState] = {}
-        # How often a question is still answered by UNKNOWN although the outcome is decided.
+        # The further questions that are answered by UNKNOWN although the outcome is decided.
         self._unknown_left: dict[bytes, int] = {}
         self._acked: set[bytes] = set()
         self._ended: dict[bytes, TransactionState] = {}
@@ -50,26 +50,26 @@ class TransactionLedger:
 
     @property
     def half_count(self) -> int:
-        """How many half messages were acknowledged."""
+        """The number of acknowledged half messages."""
         return len(self._acked)
 
     @property
     def committed(self) -> list[bytes]:
-        """The messages whose commit a broker has confirmed."""
+        """The messages with a commit that a broker confirmed."""
         return [payload for payload, outcome in self._ended.items() if outcome is _COMMIT]
 
     # --- users ------------------------------------------------------------------------------
 
     def begin(self, payload: bytes) -> None:
-        """A half message is about to be sent."""
+        """Note that a producer is about to send a half message."""
         self._outcomes[payload] = TransactionState.UNKNOWN
 
     def note_half(self, payload: bytes) -> None:
-        """A producer was told that its half message is stored."""
+        """Note the acknowledgement of a half message."""
         self._acked.add(payload)
 
     def decide(self, payload: bytes, outcome: TransactionState, *, unknown_times: int) -> None:
-        """Decide on a transaction; the first `unknown_times` questions do not find it out."""
+        """Decide on a transaction; the first `unknown_times` questions still get UNKNOWN."""
         self._outcomes[payload] = outcome
         self._unknown_left[payload] = unknown_times
 
@@ -84,13 +84,13 @@ class TransactionLedger:
         return TransactionState.UNKNOWN if left else outcome
 
     def note_ended(self, payload: bytes, outcome: TransactionState) -> None:
-        """A broker has confirmed the end of a transaction to its producer."""
+        """Note that a broker has confirmed the end of a transaction to its producer."""
         self._ended[payload] = outcome
 
     # --- brokers ----------------------------------------------------------------------------
 
     def note_copy(self, topic: str, payload: bytes) -> None:
-        """A broker shows a message, in any topic; those of no transaction too."""
+        """Note a broker's message in any topic, of a transaction or not."""
         outcome = self._outcomes.get(payload)
         if outcome is None or topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC):
             return
@@ -105,10 +105,10 @@ class TransactionLedger:
             self._fail(f"{payload!r}: in {topic}, and the outcome is {outcome.name}")
 
     def find_open(self, expired: Collection[bytes]) -> str | None:
-        """Return what is wrong now that brokers have decided on everything, None if nothing.
+        """Return a fault after the brokers' decisions on all transactions, None for none.
 
         Args:
-            expired: what brokers may have removed, or was consumed.
+            expired: messages that brokers may have removed, or that were consumed.
         """
         for payload in self.committed:
             if not self._stored[payload] and payload not in expired:

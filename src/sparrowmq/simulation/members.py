@@ -1,7 +1,7 @@
 """The clients of a simulated cluster: producers, and the members of the group.
 
-A member is what the faces make of a `PushConsumer` (`client/assembly.py`, `client/faces/aio.py`): a
-subscriber, the operation `consume`, and a driver. Here the driver is the simulated one.
+A member has the parts of a `PushConsumer` (`client/assembly.py`, `client/faces/aio.py`): a
+subscriber, the operation `consume`, and a driver. The driver here is the simulated one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MemberHost:
     """A machine with one member of the group.
 
     Args:
-        name: for traces.
+        name: the member's name in traces.
         host: the machine's address.
         config: the consumer's settings.
     """
@@ -78,7 +78,7 @@ class MemberHost:
         self._network = network
         self._checkers = checkers
         self._trace = trace
-        # Calls of the listener under way, with their queues; and those whose queue was given up.
+        # The listener's calls under way, with their queues; and the calls of queues given up.
         self._running: RunningCalls = {}
         self._forgiven: set[object] = set()
         self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
@@ -106,7 +106,7 @@ class MemberHost:
 
     @property
     def is_live(self) -> bool:
-        """Whether the process runs, or stands still, and is to stay in the group."""
+        """Whether the process runs or is frozen, and the member stays in the group."""
         return self.process.is_alive and not self.is_leaving
 
     @property
@@ -121,7 +121,7 @@ class MemberHost:
         )
 
     def leave(self) -> None:
-        """Close as a user would."""
+        """Close the consumer gracefully."""
         self.is_leaving = True
         self.process.enter(self._leave)
 
@@ -145,13 +145,13 @@ class MemberHost:
         self._network.drop_process(self.process)
 
     def power_off(self) -> None:
-        """Take the machine away."""
+        """Cut the machine's power."""
         self.is_dark = True
         self.process.kill()
         self._network.power_off(self.process)
 
     def check(self) -> None:
-        """Check what concerns this member alone; call it after every event."""
+        """Check the invariants of this member alone; the caller calls after every event."""
         if self._running and self.process.is_alive:
             running = [
                 call.queue for key, call in self._running.items() if key not in self._forgiven
@@ -180,7 +180,7 @@ class MemberHost:
                 )
 
     def _forgive(self, queue: MessageQueue) -> None:
-        """Let the listener's calls of a queue go on although it is not held any more."""
+        """Allow the listener's calls of a queue to go on although the queue is not held."""
         self._forgiven.update(key for key, call in self._running.items() if call.queue == queue)
 
     def _report(self, notice: Notice) -> None:
@@ -197,7 +197,7 @@ class MemberHost:
             self._forgive(notice.queue)
             self._trace.add(f"{self.name} gave {_short(notice.queue)} up while its listener ran")
         elif isinstance(notice, QueueLost):
-            # Another member may have it; nobody waits for a listener then.
+            # Another member may have the queue; this member does not wait for a listener then.
             self._forgive(notice.queue)
             self._trace.add(f"{self.name} lost the lock of {_short(notice.queue)}")
         elif isinstance(notice, CommitLost | NotListed | OffsetCorrected):
@@ -226,7 +226,7 @@ class ProducerHost:
         self._driver = SimulatedDriver(self.process, network, on_failure=checkers.note_failure)
 
     def start(self, make: Callable[[Publisher], Operation[int]]) -> None:
-        """Send what the operation sends."""
+        """Start the operation that sends."""
         self._driver.start(make(self.publisher), name=self.process.name, on_done=self._end)
 
     def _end(self, _: object) -> None:
@@ -234,7 +234,7 @@ class ProducerHost:
 
 
 def make_publisher(group: str, process: Process, dice: Dice, *, name_server: str) -> Publisher:
-    """Return what a process sends with."""
+    """Return the publisher of a process."""
     return Publisher(
         config=ProducerConfig(group=group, client_id=f"{process.host}@{process.name}"),
         name_servers=NameServers((name_server,)),

@@ -1,9 +1,9 @@
-"""A network of TCP connections that delay, break, fall silent and lie about being open.
+"""A network of TCP connections that delay bytes, break, fall silent, or are open on one side only.
 
-Bytes of one direction come in order. Between two hosts each direction can be cut alone: what is
-written then waits, as TCP would send it again, and comes when the cut ends. A connection of which
-only one side knows that it is gone is *half open*: the other learns it from the reset that its next
-write provokes, once the host there is back and answers.
+The bytes of one direction arrive in order. A cut concerns one direction between two hosts: written
+bytes wait, as TCP would send them again, and arrive after the cut. In a *half open* connection only
+one side knows of the break. The other side learns of it by the reset that answers its next write,
+once the first side's host is back.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import Timeline
 
-# One way, without any fault.
+# The longest delay of one direction, without a fault.
 DELAY_MS_MAX = 3
-# TCP sends an unanswered connection request again after about this.
+# TCP repeats an unanswered connection request after about this time.
 SYN_RETRY_MS = 1_000
 
 
@@ -27,8 +27,8 @@ class End:
     """One side of a connection.
 
     Attributes:
-        on_data: called with bytes that came.
-        on_closed: called once with the reason when the connection is gone; not after `close`.
+        on_data: called with received bytes.
+        on_closed: called once, with the reason, when the connection breaks; not after `close`.
     """
 
     __slots__ = (
@@ -52,11 +52,11 @@ class End:
         self.is_closed = False
         self.on_data: Callable[[bytes], None] = _ignore_data
         self.on_closed: Callable[[str], None] = _ignore_reason
-        # When the last of what was written arrives at the peer; what follows does not overtake.
+        # The arrival of the last written bytes at the peer; later bytes do not overtake them.
         self.arrival_ms = 0
-        # What waits for the end of a cut: bytes, or the reason of a close.
+        # The bytes, or the reason of a close, that wait for the end of a cut.
         self.held: list[bytes | str] = []
-        # No reset is sent from a closed end before this: the bytes written to it vanish.
+        # The closed end sends no reset before this instant: bytes written to it vanish.
         self.mute_until_ms = 0
 
     @property
@@ -65,12 +65,12 @@ class End:
         return self.process.host
 
     def send(self, data: bytes) -> None:
-        """Write bytes; they arrive, or not."""
+        """Write bytes, which may be lost with the connection."""
         if not self.is_closed and data:
             self._network.transmit(self, data)
 
     def close(self, reason: str = "closed by the peer") -> None:
-        """Close this side; the other learns of it after everything written before."""
+        """Close this side; the other side learns of the close after all bytes written before."""
         if not self.is_closed:
             self.is_closed = True
             self._network.transmit(self, reason)
@@ -85,8 +85,8 @@ class Network:
     """All hosts and connections.
 
     Args:
-        timeline: the world's.
-        dice: for delays.
+        timeline: the world's timeline.
+        dice: the source of delays.
     """
 
     def __init__(self, timeline: Timeline, dice: Dice) -> None:
@@ -96,9 +96,9 @@ class Network:
         self._cuts: dict[tuple[str, str], int] = {}
         self._refusals: dict[tuple[str, str], int] = {}
         self._hosts_down: dict[str, None] = {}
-        # Both ends of every connection that at least one side takes for open.
+        # Both ends of every connection that is open on at least one side.
         self._ends: dict[End, None] = {}
-        # A share of chunks is late by up to so much.
+        # The share of late chunks, and their longest delay.
         self.late_share = 0.0
         self.late_ms_max = 0
         self.chunk_count = 0
@@ -117,7 +117,7 @@ class Network:
         opened: Callable[[End], None],
         failed: Callable[[str], None],
     ) -> None:
-        """Connect; one of the two is called some time later."""
+        """Connect; later one of `opened` and `failed` is called."""
         deadline_ms = self._timeline.now_ms + CONNECT_TIMEOUT_MS
         self._try_dial(process, address, opened, failed, deadline_ms)
 
@@ -176,7 +176,7 @@ class Network:
     # --- bytes on their way -----------------------------------------------------------------
 
     def transmit(self, end: End, item: bytes | str) -> None:
-        """Bring bytes, or the reason of a close, from one end to the other. For `End`."""
+        """Carry bytes, or the reason of a close, from one end to the other. For `End`."""
         if end.held or self.is_cut(end.process.host, end.peer.process.host):
             end.held.append(item)
             return
@@ -195,7 +195,7 @@ class Network:
             end.process.enter(partial(_take, end, item))
 
     def _answer_closed(self, end: End, item: bytes | str) -> None:
-        """Answer bytes for a connection that is gone with a reset, unless that host is mute."""
+        """Answer bytes for a broken connection with a reset, unless the host is mute."""
         if isinstance(item, bytes) and self._timeline.now_ms >= end.mute_until_ms:
             self.transmit(end, "Connection reset by peer")
         if end.peer.is_closed:
@@ -218,11 +218,11 @@ class Network:
     # --- faults -----------------------------------------------------------------------------
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Return whether nothing comes from one host to another."""
+        """Return whether the direction from one host to another is cut."""
         return self._cuts.get((source, target), 0) > self._timeline.now_ms
 
     def cut(self, source: str, target: str, *, duration_ms: int) -> None:
-        """Let nothing come from one host to another for a while; the other way stays open."""
+        """Cut the direction from one host to another for a while; the other one stays open."""
         self._cuts[source, target] = self._timeline.now_ms + duration_ms
         self._timeline.call_in(duration_ms, self._send_held)
 
@@ -231,7 +231,7 @@ class Network:
         self._refusals[source, target] = self._timeline.now_ms + duration_ms
 
     def open_links(self) -> list[End]:
-        """Return the dialling ends of connections that both sides take for open."""
+        """Return the dialling ends of connections that are open on both sides."""
         return [
             end
             for end in self._ends
@@ -250,7 +250,7 @@ class Network:
         Args:
             end: either side.
             noticed_by: the side that notices, None for neither.
-            mute_ms: how long writes just vanish before one is answered by a reset.
+            mute_ms: how long writes vanish before a reset answers one.
         """
         until_ms = self._timeline.now_ms + mute_ms
         for side in (end, end.peer):
@@ -259,7 +259,7 @@ class Network:
         if noticed_by is not None:
             self._end_at(noticing, "Connection reset by peer")
             return
-        # Two connections of which each side has one: what is written to them is heard by nobody.
+        # Each side gets a closed peer of its own, which no process reads.
         for side in (end, end.peer):
             hole = End(self, side.peer.process)
             hole.is_closed = True
@@ -269,13 +269,13 @@ class Network:
             self._ends[hole] = None
 
     def drop_process(self, process: Process) -> None:
-        """Close what a process had open that is no more: its host's kernel resets the peers."""
+        """Close the connections of an ended process: its host's kernel resets the peers."""
         self._forget_listeners(process)
         for end in self._ends_of(process):
             end.close("Connection reset by peer")
 
     def power_off(self, process: Process) -> None:
-        """Take a process away with its host: nobody is notified, and nothing answers."""
+        """Remove a process with its host: no peer is notified, and nothing answers."""
         self._forget_listeners(process)
         self._hosts_down[process.host] = None
         for end in self._ends_of(process):
@@ -287,7 +287,7 @@ class Network:
         self._hosts_down.pop(host, None)
 
     def heal(self) -> None:
-        """End all cuts, refusals, silences and delays; what was broken stays so."""
+        """End all cuts, refusals, silences and delays; broken connections stay broken."""
         self._cuts.clear()
         self._refusals.clear()
         self._hosts_down.clear()
@@ -318,7 +318,7 @@ def _take(end: End, data: bytes) -> None:
 
 
 def _announce_closed(end: End, reason: str) -> None:
-    # Looked up late: a frozen process may not have opened its side yet.
+    # Looked up at the call: a frozen process may not have opened its side before.
     end.on_closed(reason)
 
 

@@ -1,7 +1,7 @@
 """The servers of a simulated cluster: a name server, and brokers with their disks.
 
-A host outlives its process: what begins anew with each start, over what the disk kept, is the same
-`broker/host.py` that `broker/server.py` runs on an event loop.
+A host outlives its process. Each start makes a new `broker/host.py`, which `broker/server.py` runs
+on an event loop, over the content of the disk.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.journal import Journal
 from sparrowmq.store.message_store import MessageStore
 
-# The real one ticks every 100 ms; nothing that it does then is that urgent.
+# The real broker ticks every 100 ms; none of its work needs this precision.
 BROKER_TICK_MS = 200
 NAME_SERVER_TICK_MS = 2_000
-# How late the broker may be to write its offsets: some ticks.
+# The longest delay of the broker's write of offsets: some ticks.
 SAVE_MARGIN_MS = 1_000
-# How long a sync lasts, at most.
+# The longest sync.
 SYNC_MS_MAX = 6
 SLOW_SYNC_MS_MAX = 6_000
-# Small files, so that a run passes their ends.
+# Small files: a run must pass their ends.
 LOG_FILE_SIZE = 32 * 1024
 QUEUE_FILE_SIZE = 20 * 20
 MESSAGE_BYTES_MAX = 4 * 1024
-# A disk so full has the oldest messages removed.
+# The use of the disk above which the broker removes the oldest messages.
 FULL_PERCENT = 99
 _LOCKS_PATH = f"{CONFIG_DIRECTORY}/{LOCKS_FILE}"
 
 
 class NameServerNode:
-    """The machine with the name server; it keeps nothing."""
+    """The machine of the name server, which keeps no files."""
 
     def __init__(
         self, address: str, timeline: Timeline, network: Network, checks: Checkers
@@ -102,10 +102,10 @@ class BrokerNode:
 
     Args:
         config: the broker's settings.
-        name_server: where it registers.
-        group: the consumer group whose offsets are watched.
-        topic: what the group consumes.
-        wall_ms: how far the wall clock is ahead.
+        name_server: the address of the name server.
+        group: the consumer group whose offsets are checked.
+        topic: the group's topic.
+        wall_ms: the lead of the machine's wall clock.
     """
 
     def __init__(
@@ -136,10 +136,10 @@ class BrokerNode:
         self._rounds: dict[RoundLane, Round] = {}
         self._save_ms = 0
         self._checked_position: int | None = None
-        # Sends back under way: what is finished once they are confirmed.
+        # The send-backs under way; each is called when the broker confirms it.
         self._backs: dict[tuple[Connection, int], Callable[[], None]] = {}
         self._has_stopped = False
-        # What is called when power goes, if it is to go while messages are written.
+        # Called at the power cut, if a power cut during a write is planned.
         self._on_off: Callable[[], None] | None = None
 
     @property
@@ -153,7 +153,7 @@ class BrokerNode:
         return self.config.broker_name
 
     def start(self) -> None:
-        """Load what the disk has and serve."""
+        """Load the content of the disk and serve."""
         process = self.process = Process(
             self.name, self.host, self._timeline, timestamp_ms=self._wall_ms
         )
@@ -207,9 +207,9 @@ class BrokerNode:
         self._tick()
 
     def kill(self) -> None:
-        """Kill the process; the machine, and what was written, stay.
+        """Kill the process; the machine and all writes stay.
 
-        A disk that fails is replaced at this occasion, with what it is known to have.
+        A failing disk is replaced by a disk with its durable content.
         """
         process = self._stop()
         if process is None:
@@ -221,7 +221,7 @@ class BrokerNode:
             self.storage.kill()
 
     def power_off(self) -> None:
-        """Cut the power, maybe in the midst of a sync."""
+        """Cut the power, perhaps during a sync."""
         rounds = self._rounds
         process = self._stop()
         if process is None:
@@ -233,11 +233,11 @@ class BrokerNode:
         self.storage.lose_power()
 
     def power_off_while_writing(self, on_off: Callable[[], None]) -> None:
-        """Cut the power soon after messages were appended while a sync ran; then call back."""
+        """Cut the power soon after an append during a sync, and call back."""
         self._on_off = on_off
 
     def keep_power(self) -> None:
-        """Forget what `power_off_while_writing` has planned."""
+        """Cancel the power cut that `power_off_while_writing` has planned."""
         self._on_off = None
 
     def _end_power(self, on_off: Callable[[], None]) -> None:
@@ -246,12 +246,12 @@ class BrokerNode:
             on_off()
 
     def expire_file(self) -> None:
-        """Have the broker remove the oldest file of its log soon, as on a full disk."""
+        """Let the broker soon remove the oldest file of its log, as on a full disk."""
         self.storage.percent_used = FULL_PERCENT
         self.broker.state.retention.ask()
 
     def forget_locks(self) -> None:
-        """Lose the table of locks, while no process runs, as RocketMQ's brokers do."""
+        """Lose the table of locks while no process runs, as RocketMQ's brokers do."""
         saved = read_tables(self.storage).tables
         for path in (_LOCKS_PATH, f"{_LOCKS_PATH}.bak"):
             self.storage.remove(path)
@@ -261,7 +261,7 @@ class BrokerNode:
             if isinstance(change, LockChange)
         ]
         if releases:
-            # To lose something needs no room.
+            # The loss needs no room on the disk.
             is_full, self.storage.is_full = self.storage.is_full, False
             journal = Journal(self.storage, CONFIG_DIRECTORY)
             journal.append(saved.segment + 1, encode_changes(releases))
@@ -315,7 +315,7 @@ class BrokerNode:
     def _turn(self) -> None:
         assert self.process is not None
         self._host.settle()
-        # Before the tables are taken, so that it is known what they hold.
+        # Before the round copies the tables: the check must know their content.
         self._check()
         self._host.begin_rounds()
         if self._on_off is not None and self._waits_for_sync():
@@ -333,19 +333,19 @@ class BrokerNode:
         return self._wall_ms + self._timeline.now_ms
 
     def perform(self, outputs: Sequence[Output]) -> None:
-        """Carry out what the broker said."""
+        """Carry out the broker's outputs."""
         self._server.perform(outputs)
 
     def end_turn(self) -> None:
-        """End a turn: show what is readable, begin what is due."""
+        """End a turn: show readable records, and begin due rounds."""
         self._turn()
 
     def end_turn_soon(self) -> None:
-        """End a turn once others were served."""
+        """End a turn after other connections were served."""
         self._server.end_turn_soon()
 
     def begin_round(self, round: Round) -> None:
-        """Have a round end after as long as the disk takes."""
+        """Begin a round, which ends after the disk's time."""
         assert self.process is not None
         self._rounds[round.lane] = round
         if _has_offsets(round):
@@ -377,7 +377,7 @@ class BrokerNode:
         self._checkers.check_commits(self.name, self._offset_tables(), now_ms=self._timeline.now_ms)
 
     def _waits_for_sync(self) -> bool:
-        """Return whether messages were appended that the running sync does not cover."""
+        """Return whether messages were appended after the running sync began."""
         flush = self._rounds.get(RoundLane.FLUSH)
         if flush is None:
             return False

@@ -1,8 +1,8 @@
-"""A process on a simulated host: it runs, stands still, or is gone.
+"""A process on a simulated host: running, frozen or killed.
 
-Whatever happens to a process (bytes, timers, ends of calls) comes in through `enter`. A frozen
-process (SIGSTOP) takes it all in one after the other when it is thawed, and finds that time has
-passed; a killed one takes nothing in any more.
+All events of a process (bytes, timers, ends of calls) pass through `enter`. A frozen process
+(SIGSTOP) handles the events that came meanwhile one after another when it is thawed, and finds that
+time has passed. A killed process handles no events.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ class Process:
     """One process.
 
     Args:
-        name: for traces.
-        host: the machine it runs on, by its address.
-        timeline: the world's.
+        name: the process's name in traces.
+        host: the address of its machine.
+        timeline: the world's timeline.
         timestamp_ms: the host's wall clock at the timeline's zero.
     """
 
@@ -38,7 +38,7 @@ class Process:
         return self._wall_ms + self.timeline.now_ms
 
     def enter(self, action: Action) -> None:
-        """Have something happen to the process, now or when it is thawed."""
+        """Run an action in the process, now or when it is thawed."""
         if not self.is_alive:
             return
         if self.is_frozen:
@@ -47,7 +47,7 @@ class Process:
             action()
 
     def call_in(self, delay_ms: int, action: Action) -> Timer:
-        """Have something happen to the process a little later."""
+        """Run an action in the process after a delay."""
         return self.timeline.call_in(delay_ms, lambda: self.enter(action))
 
     def freeze(self) -> None:
@@ -55,7 +55,7 @@ class Process:
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Go on, with what has come meanwhile first."""
+        """Go on, first with the actions that came meanwhile."""
         self.is_frozen = False
         waiting, self._waiting = self._waiting, []
         for index, action in enumerate(waiting):
@@ -65,6 +65,6 @@ class Process:
             self.enter(action)
 
     def kill(self) -> None:
-        """End it without a further word."""
+        """End the process at once, without its waiting actions."""
         self.is_alive = False
         self._waiting = []

@@ -1,4 +1,4 @@
-"""One run: a seed's scenario, a time of faults, the heal, and what must be well after it."""
+"""One run: a seed's scenario, a time of faults, the heal, and the demands after the heal."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from sparrowmq.simulation.timeline import START_MS
 from sparrowmq.simulation.workload import LISTENER_MS_MAX
 
 _DEFAULTS = ConsumerConfig(group="GID_any", client_id="any")
-# From the heal until every queue has exactly one owner for good. A member that is gone is forgotten
-# by its broker; members that found a route incomplete look again, at doubled intervals.
+# From the heal until every queue has exactly one owner for good. Brokers forget the members that
+# are gone; members with an incomplete route ask again, at doubled intervals.
 OWNERSHIP_BOUND_MS = 30_000
 assert MARKED_EXPIRY_MS + SCAN_INTERVAL_MS < OWNERSHIP_BOUND_MS
-# The same where members only came and went: the others are notified at once. But a member stays
-# listed until its slowest listener has ended and the last offset is committed, or the bounds for
-# these.
+# The same if members only came and went: brokers notify the others at once. But a member stays
+# listed until its slowest listener has ended and its last offset is committed, or until the bounds
+# for both have passed.
 GRACEFUL_OWNERSHIP_BOUND_MS = _DEFAULTS.drain_timeout_ms + LAST_COMMIT_MS + 1_000
 assert GRACEFUL_OWNERSHIP_BOUND_MS < _DEFAULTS.rebalance_interval_ms
-# From then on, or once everything is sent, until everything is consumed: the longest retry, and
+# From that instant, or from the last send, until every message is consumed: the longest retry, and
 # the pulls that wait meanwhile.
 CONSUMPTION_BOUND_MS = 60_000 + 2 * _DEFAULTS.pull_timeout_ms
 # The share of runs that last longer than a silent member is kept in the group.
 _LONG_SHARE = 0.2
-# How long calls of the listener last, in different runs; all end before a drain's bound.
+# The longest calls of the listener, by run; all end before a drain's bound.
 _LISTENER_MS_MAX = (LISTENER_MS_MAX, LISTENER_MS_MAX, 300, 3_000)
 # The share of runs in which each queue is consumed in order.
 _ORDERLY_SHARE = 0.2
-# The share of runs whose strategy looks at who holds which queue.
+# The share of runs with a strategy that uses the owners of queues.
 _OWNERS_SHARE = 0.2
-# The share of runs with faults that nobody sees at once in which messages expire, unread or not.
+# The share of runs with unnoticed faults in which messages expire, consumed or not.
 _EXPIRY_SHARE = 0.2
-# The share of runs with transactions, and how often their producers are killed a minute, at most.
+# The share of runs with transactions, and the most kills of their producers per minute.
 _TRANSACTIONS_SHARE = 0.3
 _PRODUCER_CRASHES_MAX = 6.0
-# How often the world is looked at after the heal.
+# The time between two looks at the world after the heal.
 LOOK_MS = 500
 # The share of runs whose members share one client id.
 _DUPLICATE_SHARE = 0.1
-# What goes wrong: in four of ten runs one kind of thing, often, so that its checks see much of it.
+# The kinds of faults: in four of ten runs only one kind, but often, to exercise its checks.
 FAULT_KINDS = (
     draw_graceful_faults,
     draw_prompt_faults,
@@ -65,21 +65,21 @@ FAULT_KINDS = (
     draw_power_faults,
     *6 * (draw_faults,),
 )
-# What each producer sends where brokers are to have much to write.
+# The messages of each producer in runs whose brokers write much.
 BUSY_MESSAGE_COUNT = 150
 STRATEGIES = ("AVG", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
 
 
 class RunOutcome(NamedTuple):
-    """What came of a run.
+    """The result of a run.
 
     Args:
-        violation: what happened that must not happen, None for nothing.
+        violation: the first violation, None for none.
         trace: the last lines of the trace.
         digest: equal for equal runs.
-        virtual_ms: how long the run took in its world.
-        healed_ms: how long after the heal all was well.
-        struck: how often each fault happened.
+        virtual_ms: the duration of the run in virtual time.
+        healed_ms: the time from the heal until all demands held.
+        struck: the number of times that each fault happened.
         saw_duplicate_ids: whether queues with two owners, and with none, were seen.
     """
 
@@ -100,7 +100,7 @@ class RunOutcome(NamedTuple):
 
 
 def draw_scenario(dice: Dice) -> Scenario:
-    """Choose what a run is made of."""
+    """Choose the parameters of a run."""
     is_long = dice.random() < _LONG_SHARE
     fault_ms = dice.randrange(150_000, 300_000) if is_long else dice.randrange(15_000, 60_000)
     message_count = dice.randrange(20, 200)
@@ -130,7 +130,7 @@ def draw_scenario(dice: Dice) -> Scenario:
 
 
 def _with_much_to_write(scenario: Scenario) -> Scenario:
-    """Have brokers take many messages, and sync all of them."""
+    """Return the scenario with many messages, all of which the brokers sync."""
     return replace(
         scenario,
         sync_flush=True,
@@ -141,7 +141,7 @@ def _with_much_to_write(scenario: Scenario) -> Scenario:
 
 
 def _with_duplicate_ids(scenario: Scenario) -> Scenario:
-    """Have all members share the id of the first, in a group whose size does not change."""
+    """Return the scenario with one client id for all members, and a group of constant size."""
     steady = dict.fromkeys(
         ("member_crash", "member_power_cut", "member_join", "member_leave", "delay"), 0.0
     )
@@ -156,7 +156,7 @@ def _with_duplicate_ids(scenario: Scenario) -> Scenario:
 
 
 def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
-    """Run the scenario of a seed; `only` leaves out every fault that it does not name."""
+    """Run the scenario of a seed; `only` names the faults to keep."""
     scenario = draw_scenario(Random(f"{seed} scenario"))
     is_orderly = Random(f"{seed} orderly").random() < _ORDERLY_SHARE
     scenario = replace(scenario, is_orderly=is_orderly and not scenario.faults.duplicate_ids)
@@ -174,7 +174,7 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
 
 
 def _with_transactions(scenario: Scenario, dice: Dice) -> Scenario:
-    """Have some runs begin transactions, and producers of most of them die."""
+    """Return the scenario with transactions in some runs, and with killed producers in most."""
     if dice.random() >= _TRANSACTIONS_SHARE:
         return scenario
     faults = scenario.faults
@@ -227,7 +227,7 @@ def run_scenario(seed: int, scenario: Scenario) -> RunOutcome:
 
 
 def _expect_health(cluster: SimulatedCluster) -> None:
-    """Demand one owner for every queue, and then that everything is consumed."""
+    """Demand one owner for every queue, and then the consumption of every message."""
     timeline, checkers = cluster.timeline, cluster.checkers
     are_graceful = cluster.scenario.faults.are_graceful
     bound_ms = GRACEFUL_OWNERSHIP_BOUND_MS if are_graceful else OWNERSHIP_BOUND_MS
@@ -260,7 +260,7 @@ def _expect_health(cluster: SimulatedCluster) -> None:
 
 
 def _expect_duplicates(cluster: SimulatedCluster) -> bool:
-    """Demand that the signs of a shared client id are seen: by us, and by the members."""
+    """Demand that the checkers and the members see the signs of a shared client id."""
     timeline, checkers = cluster.timeline, cluster.checkers
     deadline_ms = timeline.now_ms + OWNERSHIP_BOUND_MS
     while checkers.violation is None:

@@ -1,7 +1,7 @@
-"""Serves a name server's or a broker's machine on the simulated network.
+"""The server of a name server's or a broker's machine on the simulated network.
 
-The server is the real one (`serving/remoting_server.py`, `serving/link.py`). Simulated are what it
-stands on: its loop and clocks, which are the process's, and the transports of its connections.
+The server is the real one (`serving/remoting_server.py`, `serving/link.py`). Its loop and clocks,
+which are the process's, and the transports of its connections are simulated.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class SimulatedServer(RemotingServer):
     """One machine on one address.
 
     Args:
-        process: the server's.
-        network: the world's.
-        machine: gets every command.
-        on_failure: called with what must not happen.
-        on_turn: called at the end of every turn, before answers are written.
-        awaits_turn: tells whether what was served needs `on_turn`.
-        on_request: called with every command before the machine gets it.
+        process: the server's process.
+        network: the world's network.
+        machine: handles every command.
+        on_failure: called with a violation.
+        on_turn: called at the end of every turn, before the answers are written.
+        awaits_turn: returns whether the handled commands need `on_turn`.
+        on_request: called with every command before the machine handles it.
         on_reply: called with every reply when it is written.
     """
 
@@ -65,7 +65,7 @@ class SimulatedServer(RemotingServer):
         self.begin_sweeps()
 
     def perform(self, outputs: Sequence[Output]) -> None:
-        """Carry out what the machine said."""
+        """Carry out the machine's outputs."""
         if self._on_reply is not None:
             for output in outputs:
                 if isinstance(output, Reply | Written):
@@ -79,7 +79,7 @@ class SimulatedServer(RemotingServer):
 
 
 class _Watched:
-    """A machine, and somebody who hears of every command before it."""
+    """A machine with an observer that gets every command first."""
 
     def __init__(
         self, machine: Machine, on_request: Callable[[Connection, RemotingCommand], None]
@@ -113,7 +113,7 @@ class _Descriptor:
 
 
 class _EndTransport(asyncio.Transport):
-    """A connection's end as its link sees it. The simulated kernel takes all that is written."""
+    """The transport of a connection's end. The simulated kernel accepts every write."""
 
     def __init__(self, end: End, protocol: asyncio.Protocol, *, port: int) -> None:
         super().__init__({"peername": (end.peer.process.host, port), "socket": _Descriptor()})

@@ -1,8 +1,8 @@
-"""A disk in memory: it fails, is full, and forgets what was not synced at a power cut.
+"""A disk in memory that can fail, be full, and lose unsynced data at a power cut.
 
-What a program wrote and what the disk has are kept apart, sector by sector and name by name. A
-sync brings the one to the other; a power cut leaves any part of the difference. The simulation's
-brokers and the tests of the store run on it.
+The disk keeps written and durable content apart, sector by sector and name by name. A sync makes
+written content durable; a power cut keeps any part of the difference. The simulation's brokers and
+the tests of the store run on this disk.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ SECTOR_SIZE = 512
 
 
 class PowerCut(BaseException):
-    """Power goes in the midst of work on the disk; no program that loses power can handle that."""
+    """The power fails during work on the disk; the program cannot handle this error."""
 
 
 class Inode:
-    """One file's bytes: as written, and as the disk has them."""
+    """One file's bytes, written and durable."""
 
     def __init__(self, size: int) -> None:
         self.data = bytearray(size)
         self.durable = bytearray()
         self.dirty: set[int] = set()
-        # Sectors that have room on the disk; the others are holes.
+        # The allocated sectors; the others are holes.
         self.allocated: set[int] = set()
 
     def replace(self, data: bytes) -> None:
-        """Have the disk itself hold something else."""
+        """Replace the durable and the written content."""
         self.data[:] = data
         self.durable[:] = data
         self.dirty.clear()
@@ -45,21 +45,21 @@ class Inode:
         self.allocated.update(sectors)
 
     def room(self, begin: int, end: int) -> int:
-        """Return how many of these bytes can be written without another sector."""
+        """Return the number of these bytes that can be written without another sector."""
         for sector in range(begin // SECTOR_SIZE, -(-end // SECTOR_SIZE)):
             if sector not in self.allocated:
                 return max(0, sector * SECTOR_SIZE - begin)
         return end - begin
 
     def sync(self) -> None:
-        """Have the disk hold what was written."""
+        """Make the written content durable."""
         self._persist(sorted(self.dirty))
         self.dirty.clear()
 
     def lose_power(self, dice: Dice) -> None:
-        """Keep some of what was not synced."""
+        """Keep some of the unsynced content."""
         if len(self.durable) != len(self.data) and dice.random() < 0.5:
-            # The size had not reached the disk.
+            # The new size was not durable.
             _resize(self.data, len(self.durable))
         share = dice.choice((0.0, 0.5, 0.9, 1.0))
         self._persist([sector for sector in sorted(self.dirty) if dice.random() < share])
@@ -97,12 +97,12 @@ class SimulatedFile:
         return len(self._inode.data)
 
     def read(self, position: int, size: int) -> bytes:
-        """Return bytes as written."""
+        """Return written bytes."""
         self._storage.read_count += 1
         return bytes(self._inode.data[position : position + size])
 
     def write(self, position: int, data: Bytes) -> None:
-        """Write bytes, or a part of them where the disk is full or power goes."""
+        """Write bytes, or a part of them if the disk is full or the power fails."""
         assert position + len(data) <= self.size
         count, failure = self._storage.begin_write(self._inode, position, len(data))
         self._inode.data[position : position + count] = data[:count]
@@ -111,7 +111,7 @@ class SimulatedFile:
             raise failure
 
     def zero_from(self, position: int) -> None:
-        """Make the rest zero."""
+        """Fill the rest with zeros."""
         self._storage.begin_change()
         self._inode.data[position:] = bytes(self.size - position)
         self._inode.touch(position, self.size)
@@ -123,13 +123,13 @@ class SimulatedFile:
         _resize(self._inode.data, size)
 
     def next_data(self, position: int) -> int | None:
-        """Return where the next byte other than zero is."""
+        """Return the position of the next byte other than zero."""
         rest = bytes(self._inode.data[position:])
         stripped = rest.lstrip(b"\0")
         return position + len(rest) - len(stripped) if stripped else None
 
     def sync(self) -> None:
-        """Bring the content to the disk."""
+        """Make the content durable."""
         self._storage.begin_sync()
         self._inode.sync()
 
@@ -141,23 +141,24 @@ class SimulatedStorage:
     """A disk.
 
     Args:
-        dice: decides what a power cut leaves.
+        dice: chooses the content that a power cut leaves.
 
     Attributes:
         inodes: the files by path.
-        is_full: what needs another sector raises ENOSPC, after a part of the bytes.
-        bytes_left: the disk takes so many bytes more, then a write does a part and raises ENOSPC.
-        sync_error: raised by every sync, unless it is None.
-        percent_used: how much of the disk is said to be used.
-        changes_left: power goes after so many changes, in the midst of the next; None for never.
-        read_count: how many reads there were.
+        is_full: whether a write that needs another sector raises ENOSPC, after a part of its bytes.
+        bytes_left: the bytes that the disk still accepts; a larger write writes a part and raises
+            ENOSPC.
+        sync_error: the error of every sync; None for none.
+        percent_used: the reported use of the disk.
+        changes_left: the changes before the power fails, during the next one; None for never.
+        read_count: the number of reads.
     """
 
     def __init__(self, dice: Dice) -> None:
         self._dice = dice
         self.inodes: dict[str, Inode] = {}
         self._durable_names: dict[str, Inode] = {}
-        # Each reaches the disk as a whole or not at all: a rename is two names.
+        # Each change becomes durable as a whole or not at all: a rename changes two names.
         self._name_changes: list[dict[str, Inode | None]] = []
         self._is_locked = False
         self.is_full = False
@@ -170,7 +171,7 @@ class SimulatedStorage:
     # --- faults -----------------------------------------------------------------------------
 
     def begin_change(self) -> None:
-        """Let a change begin, unless power goes. For `SimulatedFile`."""
+        """Begin a change, unless the power fails. For `SimulatedFile`."""
         if self.changes_left is not None:
             self.changes_left -= 1
             if self.changes_left < 0:
@@ -179,9 +180,9 @@ class SimulatedStorage:
     def begin_write(
         self, inode: Inode, position: int, size: int
     ) -> tuple[int, OSError | PowerCut | None]:
-        """Return how many bytes of a write are done, and why not all. For `SimulatedFile`."""
+        """Return the number of bytes to write, and the error for the rest. For `SimulatedFile`."""
         if self.changes_left == 0:
-            # Power goes while the bytes are on their way; a sector is written as a whole.
+            # The power fails during the write; a sector is written as a whole.
             self.changes_left = -1
             end = position + self._dice.randrange(0, size)
             return max(0, end - end % SECTOR_SIZE - position), PowerCut()
@@ -193,7 +194,7 @@ class SimulatedStorage:
         return count, _no_space() if count < size else None
 
     def begin_sync(self) -> None:
-        """Let a sync begin, or not. For `SimulatedFile`."""
+        """Begin a sync, unless syncs fail. For `SimulatedFile`."""
         self.begin_change()
         if self.sync_error is not None:
             raise self.sync_error
@@ -208,17 +209,17 @@ class SimulatedStorage:
         self.sync_error = OSError(errno.EIO, "the disk does not answer")
 
     def mend(self) -> None:
-        """Let the disk work and have room again."""
+        """Repair the disk, and give it room again."""
         self.sync_error, self.is_full, self.bytes_left = None, False, None
 
     def kill(self) -> Self:
-        """Let go of what a killed process held; everything it wrote is still there."""
+        """Release the lock of a killed process; all its writes stay."""
         self._is_locked = False
         self.changes_left = None
         return self
 
     def lose_power(self) -> Self:
-        """Become what the machine finds when power is back."""
+        """Become the disk that the machine finds after a power cut."""
         self.kill()
         names = dict(self._durable_names)
         for change in self._name_changes:
@@ -232,7 +233,7 @@ class SimulatedStorage:
         return self
 
     def copy(self) -> SimulatedStorage:
-        """Return another disk with the same content, all of it durable."""
+        """Return another disk with the same content, all durable."""
         other = SimulatedStorage(self._dice)
         for path, inode in self.inodes.items():
             copied = other.inodes[path] = other._durable_names[path] = Inode(0)
@@ -268,7 +269,7 @@ class SimulatedStorage:
             raise _no_space()
         self.begin_change()
         inode = Inode(size)
-        # Zeros need no writing: only the size has to reach the disk.
+        # Zeros need no write: only the size must become durable.
         self._name({path: inode})
         return SimulatedFile(self, path, inode)
 
@@ -287,10 +288,10 @@ class SimulatedStorage:
             self._name({path: None})
 
     def remove_directory(self, path: str) -> None:
-        """Do nothing: a directory is there as long as it has a file."""
+        """Do nothing: a directory exists as long as it has a file."""
 
     def disk_space(self) -> DiskSpace:
-        """Return how much of the disk is said to be used."""
+        """Return the reported use of the disk."""
         return DiskSpace(100, self.percent_used, 100 - self.percent_used)
 
     def rename(self, old_path: str, new_path: str) -> None:
@@ -299,14 +300,14 @@ class SimulatedStorage:
         self._name({new_path: self.inodes[old_path], old_path: None})
 
     def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
-        """Bring all to the disk, one after the other."""
+        """Make all files and directories durable, one after another."""
         for file in files:
             file.sync()
         for directory in directories:
             self.sync_directory(directory)
 
     def sync_directory(self, path: str) -> None:
-        """Bring the names of a directory, and of those above it, to the disk."""
+        """Make the names in a directory, and in those above it, durable."""
         self.begin_sync()
         above = {path}
         while path:

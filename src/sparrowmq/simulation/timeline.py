@@ -1,7 +1,6 @@
-"""Virtual time: a heap of things that happen, one after the other.
+"""Virtual time: a heap of events that happen one after another.
 
-Nothing waits and nothing runs beside anything else. Events of one instant happen in the order in
-which they were planned.
+Nothing waits, and no two events run at once. Events of one instant happen in the order of planning.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from typing import TypeAlias
 
 Action: TypeAlias = Callable[[], None]
 
-# Where monotonic time begins; not 0, so that nobody takes the two for each other.
+# The start of monotonic time; not 0, which code might mistake for unset.
 START_MS = 1_000
-# Where wall-clock time begins.
+# The start of wall-clock time.
 START_TIMESTAMP_MS = 1_700_000_000_000
 
 
 class Timer:
-    """Something planned."""
+    """A planned event."""
 
     __slots__ = ("_action",)
 
@@ -27,11 +26,11 @@ class Timer:
         self._action: Action | None = action
 
     def cancel(self) -> None:
-        """Have it not happen."""
+        """Cancel the event."""
         self._action = None
 
     def fire(self) -> bool:
-        """Have it happen; return whether it was still wanted."""
+        """Run the event unless it was cancelled; return whether it ran."""
         action, self._action = self._action, None
         if action is None:
             return False
@@ -40,7 +39,7 @@ class Timer:
 
 
 class Timeline:
-    """The clock, and what is planned."""
+    """The clock and the planned events."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -49,22 +48,22 @@ class Timeline:
         self._sequence = 0
 
     def call_at(self, at_ms: int, action: Action) -> Timer:
-        """Plan something; an instant that has passed means now."""
+        """Plan an event; an instant in the past means now."""
         timer = Timer(action)
         self._sequence += 1
         heappush(self._planned, (max(at_ms, self.now_ms), self._sequence, timer))
         return timer
 
     def call_in(self, delay_ms: int, action: Action) -> Timer:
-        """Plan something for a little later."""
+        """Plan an event after a delay."""
         return self.call_at(self.now_ms + delay_ms, action)
 
     def next_ms(self) -> int | None:
-        """Return when the next event is planned, None if nothing is."""
+        """Return the instant of the next event, None for none."""
         return self._planned[0][0] if self._planned else None
 
     def step(self) -> None:
-        """Have the next planned event happen."""
+        """Run the next event."""
         at_ms, _, timer = heappop(self._planned)
         self.now_ms = at_ms
         if timer.fire():

@@ -1,4 +1,4 @@
-"""What happened in a run, as lines; the last of them explain a failure."""
+"""The events of a run as lines; the last lines explain a failure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LINES_MAX = 2_000
 
 
 class Trace:
-    """Keeps the last lines, and a digest of all.
+    """Keeps the last lines and a digest of all lines.
 
     Args:
-        timeline: whose time the lines bear.
+        timeline: the clock of the lines.
     """
 
     def __init__(self, timeline: Timeline) -> None:

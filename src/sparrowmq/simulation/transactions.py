@@ -1,4 +1,4 @@
-"""Producers of transactions: half messages, outcomes that are known late, answers to brokers."""
+"""Producers of transactions: half messages, late outcomes, answers to brokers."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 
 GROUP = "GID_transactions"
-# How a broker of a run asks: before the heal ends, often enough to bridge most faults.
+# The questions of a run's brokers: often enough to bridge most faults before the heal ends.
 TIMEOUT_MS, CHECK_INTERVAL_MS, CHECKS_MAX = 3_000, 4_000, 6
-# A transaction ends before it is asked for, where nothing is late.
+# If nothing is late, a transaction ends before a broker asks for its outcome.
 LOCAL_MS_MAX = 1_500
 ANSWER_MS_MAX = 300
-# So many transactions of a producer run at once, at most.
+# The most transactions of a producer at once.
 AT_ONCE_MAX = 4
 OUTCOMES = (TransactionState.COMMIT, TransactionState.COMMIT, TransactionState.ROLLBACK)
-# The share of transactions that their producer leaves to the brokers' questions, and how many of
-# these do not find the outcome yet.
+# The share of transactions that their producer leaves to the brokers' questions, and the most
+# questions that get UNKNOWN.
 _LATE_SHARE = 0.4
 _UNKNOWN_TIMES_MAX = 2
 assert _UNKNOWN_TIMES_MAX < CHECKS_MAX
 
 
 class TransactionHost:
-    """A machine with one producer of transactions; it answers brokers until it is killed."""
+    """A machine with one producer of transactions, which answers brokers until it is killed."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TransactionHost:
         )
 
     def start(self, topic: str, *, count: int, pause_ms_max: int) -> None:
-        """Begin transactions, and answer questions for good."""
+        """Begin transactions, and answer the brokers' questions from now on."""
         name = self.process.name
         self._driver.start(serve(self._coordinator), name=f"questions to {name}")
         sending = self._transact_all(topic, count, pause_ms_max)
@@ -105,9 +105,9 @@ class TransactionHost:
             begun += at_once
 
     def _transact(self, message: Message) -> Operation[None]:
-        """Send a half message, decide on the outcome, and end it, or wait to be asked."""
+        """Send a half message and decide on the outcome; end it, or wait for a question."""
         dice, checkers, payload = self._dice, self._checkers, message.body
-        # All dice are thrown first: how long an answer takes changes nothing of what comes.
+        # All dice are thrown first: the duration of an answer changes no later choice.
         local_ms, outcome = dice.randrange(0, LOCAL_MS_MAX), dice.choice(OUTCOMES)
         is_late = dice.random() < _LATE_SHARE
         unknown_times = dice.randrange(0, _UNKNOWN_TIMES_MAX + 1) if is_late else 0
@@ -115,7 +115,7 @@ class TransactionHost:
         try:
             half = yield from send_half(self._coordinator, message)
         except SparrowError:
-            # A user gives up; the half message may be stored, and stays undecided.
+            # The user gives up; the half message may be stored, and stays undecided.
             return
         checkers.ledger.note_half(payload)
         yield from sleep(local_ms)

@@ -1,4 +1,4 @@
-"""What users do in a simulated world: producers that send, listeners that are slow or fail."""
+"""The users of a simulated world: producers, and listeners that are slow or fail."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import Later
 from sparrowmq.simulation.faults import Faults
 
-# How long calls of a listener last, unless a run says otherwise.
+# The longest call of a listener, unless a run has another bound.
 LISTENER_MS_MAX = 30
-# Longer than the bound within which a queue that is given up waits for its listeners.
+# Longer than the bound for which a revoked queue waits for its listeners.
 SLOW_MS_MAX = 14_000
-# Half of all messages come in bursts of so many at most, all of which are sent within this. A sync
-# lasts for some milliseconds, so several are appended while one runs.
+# Half of all messages come in bursts of at most this many messages, sent within this time. A sync
+# lasts for some milliseconds, and several messages are appended during a sync.
 BURST_MAX = 12
 BURST_MS = 20
-# Some messages fill whole sectors of a disk, of which a power cut may keep any.
+# Some messages fill whole sectors of a disk; a power cut may keep any of the sectors.
 BODY_SIZES = (0, 0, 0, 400, 3_000)
-# How often a message fails, at most, before it is consumed; a retry waits 10 s, then 30 s.
+# The most failures of a message before it is consumed; a retry waits 10 s, then 30 s.
 FAILURES_MAX = 2
 
 
 class Running(NamedTuple):
-    """A call of a listener that has not ended: for which queue, since when."""
+    """A running call of a listener: its queue and its start."""
 
     queue: MessageQueue
     begun_ms: int
@@ -49,11 +49,11 @@ RunningCalls: TypeAlias = dict[object, Running]
 
 
 class Workload:
-    """What all members' listeners have in common.
+    """The behaviour of all members' listeners.
 
     Args:
-        faults: says how often listeners are slow or fail; `heal` ends that.
-        listener_ms_max: how long other calls of a listener last, at most.
+        faults: the shares of slow and failing calls; `heal` ends both.
+        listener_ms_max: the longest of the other calls.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Workload:
         *,
         now_ms: int,
     ) -> Later:
-        """Be called as a listener.
+        """Handle a listener's call.
 
         Args:
-            running: the member's calls under way; this one is in it until it ends.
+            running: the member's calls under way, with this one until it ends.
             messages: the batch.
-            queue: where the messages stand, the retry topic's included.
+            queue: the queue of the messages, perhaps of the retry topic.
             now_ms: the time.
         """
         self._checkers.note_delivered(queue, messages)
@@ -142,7 +142,7 @@ def produce(
     checkers: Checkers,
     dice: Dice,
 ) -> Operation[int]:
-    """Send messages, each with a body of its own; return how many were acknowledged."""
+    """Send messages with different bodies; return the number of acknowledged ones."""
     acked = sent = 0
     while sent < count:
         yield from sleep(dice.randrange(0, pause_ms_max))
@@ -169,7 +169,8 @@ def _send_one(
     try:
         result = yield from send(publisher, message)
     except SparrowError:
-        # A user would send it again; here it may be lost, or stored and never confirmed.
+        # A user would send the message again; here the message may be lost, or stored without an
+        # acknowledgement.
         return False
     if result.status is not SendStatus.SEND_OK:
         return False
