@@ -1,4 +1,4 @@
-"""Strategies: which member of a consumer group gets which queue. Pure."""
+"""Strategies, which divide queues among the members of a consumer group. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""AVG_ACROSS_TOPICS: all queues of all topics dealt out to the members with the fewest.
+"""AVG_ACROSS_TOPICS: deals the queues of all topics to the members with the fewest.
 
-RocketMQ divides each topic alone: with three topics of one queue each, the first member in order
-has all three. Here a member's load is what it has of all topics together.
+RocketMQ divides each topic separately: of three topics with one queue each, the first member in
+order gets all three queues. Here a member's load counts its queues of all topics.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from sparrowmq.strategies.strategy import check_arguments
 
 
 class AllocateMessageQueueAcrossTopics:
-    """Loads over all topics within one where every member subscribes the same topics.
+    """Divides all topics together; loads differ by at most one if all subscribe the same topics.
 
-    Where members subscribe different topics, topics that few subscribe are dealt first, so that
-    the others can make up for it.
+    If members subscribe different topics, topics with few subscribers are dealt first; later topics
+    then even out the loads.
     """
 
     name = "AVG_ACROSS_TOPICS"
@@ -48,16 +48,16 @@ class AllocateMessageQueueAcrossTopics:
         topics: Sequence[TopicView],
         owners: Owners = NO_OWNERS,
     ) -> list[MessageQueue]:
-        """Return this member's share of all topics; see `GroupStrategy`."""
+        """Return this member's share of all topics, as `GroupStrategy` describes."""
         owners_now = divide_topics(topics)
         return [queue for queue, owner in owners_now.items() if owner == current_cid]
 
 
 def divide_topics(topics: Sequence[TopicView]) -> dict[MessageQueue, str]:
-    """Return the owner of every queue of all topics, in the order they are dealt out."""
+    """Return the owner of every queue of all topics, in the order of dealing."""
     loads = {cid: 0 for view in topics for cid in view.cid_all}
     owners: dict[MessageQueue, str] = {}
-    # Sorting is stable: among topics with as many subscribers the order stands.
+    # Sorting is stable: topics with equally many subscribers keep their order.
     for view in sorted(in_order(topics), key=lambda view: len(unique(view.cid_all))):
         subscribers = unique(view.cid_all)
         for queue in view.mq_all:

@@ -1,8 +1,8 @@
-"""AVG and AVG_BY_CIRCLE: equal shares by the member's place in the list.
+"""AVG and AVG_BY_CIRCLE: equal shares by the member's index in the list.
 
 With n queues and m members, the member at index i takes
 
-- AVG: a run of consecutive queues; the first n mod m members take one queue more;
+- AVG: a run of consecutive queues; each of the first n mod m members takes one queue more;
 - AVG_BY_CIRCLE: the queues i, i + m, i + 2m, ...
 
 Source: AllocateMessageQueueAveragely.java, AllocateMessageQueueAveragelyByCircle.java.
@@ -17,7 +17,7 @@ from sparrowmq.strategies.strategy import check_arguments, find_index
 
 
 class AllocateMessageQueueAveragely:
-    """Consecutive queues, the loads within one. RocketMQ's default."""
+    """Gives each member consecutive queues; loads differ by at most one. RocketMQ's default."""
 
     name = "AVG"
 
@@ -31,7 +31,7 @@ class AllocateMessageQueueAveragely:
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """Return this member's run of queues; empty if it is not in the list.
+        """Return this member's run of queues; empty if the member is not in the list.
 
         Raises: ValueError if an argument is empty.
         """
@@ -46,7 +46,7 @@ class AllocateMessageQueueAveragely:
 
 
 class AllocateMessageQueueAveragelyByCircle:
-    """Queues dealt out in turn, the loads within one."""
+    """Deals queues to members in turn; loads differ by at most one."""
 
     name = "AVG_BY_CIRCLE"
 
@@ -60,7 +60,7 @@ class AllocateMessageQueueAveragelyByCircle:
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """Return every m-th queue from this member's index on; empty if it is not in the list.
+        """Return every m-th queue from the member's index on; empty if it is not in the list.
 
         Raises: ValueError if an argument is empty.
         """

@@ -1,4 +1,4 @@
-"""CONFIG: the queues the user wrote down, whoever the other members are.
+"""CONFIG: the queues that the user configured, whatever members the group has.
 
 Source: AllocateMessageQueueByConfig.java.
 """
@@ -11,10 +11,10 @@ from sparrowmq.model import MessageQueue
 
 
 class AllocateMessageQueueByConfig:
-    """The configured list as it is, unchecked.
+    """Gives the member its configured queues, without any check.
 
     Args:
-        message_queue_list: this member's queues; None, as in Java, until it is set.
+        message_queue_list: this member's queues; None, as in Java, until the user sets them.
     """
 
     name = "CONFIG"
@@ -32,5 +32,5 @@ class AllocateMessageQueueByConfig:
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue] | None:
-        """Return the configured queues; None if none were ever set. No argument is looked at."""
+        """Return the configured queues; None if none were set. The arguments have no effect."""
         return None if self.message_queue_list is None else list(self.message_queue_list)

@@ -1,9 +1,9 @@
 """CONSISTENT_HASH: a ring of hashed virtual nodes, so that few queues move when members change.
 
-Each member puts `virtual_node_cnt` nodes on the ring, at the hashes of `<client id>-<k>`; a queue
+Each member puts `virtual_node_cnt` nodes on the ring, at the hashes of `<client id>-<k>`. A queue
 belongs to the first node at or after the hash of its text. Loads are not balanced: a member may
-get nothing. A client id listed twice gets nodes numbered on from its first ones; on a collision of
-two hashes the later member stands.
+get no queue. For a client id that is listed twice, the numbers k continue after the first entry's.
+If two hashes collide, the later member keeps the node.
 
 Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java.
 """
@@ -23,19 +23,19 @@ VIRTUAL_NODE_COUNT_DEFAULT = 10
 def md5_hash(key: str) -> int:
     """Return the first four bytes of the key's MD5 as an unsigned number.
 
-    Java writes "?" for a lone surrogate when it encodes, and so does this.
+    A lone surrogate is encoded as "?", as in Java.
     """
     digest = md5(key.encode("utf-8", "replace"), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")
 
 
 class ConsistentHashRing:
-    """The ring: which client id owns a key.
+    """The ring, which finds the client id that owns a key.
 
     Args:
-        cid_all: client ids in list order, duplicates kept.
-        virtual_node_cnt: nodes of each entry of the list.
-        hash_function: text to a number, the same on every member.
+        cid_all: the client ids in list order, duplicates kept.
+        virtual_node_cnt: the number of nodes of each entry of the list.
+        hash_function: maps a text to a number; the same function on every member.
     """
 
     __slots__ = ("_hash", "_hashes", "_owners")
@@ -51,7 +51,7 @@ class ConsistentHashRing:
         ring: dict[int, str] = {}
         counts: dict[str, int] = {}
         for cid in cid_all:
-            # How many nodes of this id stand already; a collision may have taken some away.
+            # The number of this id's nodes on the ring, without those lost by collisions.
             existing = counts.get(cid, 0)
             for replica in range(existing, existing + virtual_node_cnt):
                 key = hash_function(f"{cid}-{replica}")
@@ -68,21 +68,21 @@ class ConsistentHashRing:
         return self.owner_at(self._hash(key)) if self._owners else None
 
     def owner_at(self, key_hash: int) -> str:
-        """Return the client id that owns a hash; the ring must not be empty."""
+        """Return the client id that owns a hash. The ring must not be empty."""
         return self._owners[bisect_left(self._hashes, key_hash) % len(self._owners)]
 
     def walk(self, key_hash: int) -> Iterator[str]:
-        """Go once round the ring: the owner of each node, from a hash on, repetitions kept."""
+        """Yield the owner of each node once round the ring, from a hash on, repetitions kept."""
         start = bisect_left(self._hashes, key_hash)
         for index in range(start, start + len(self._owners)):
             yield self._owners[index % len(self._owners)]
 
 
 class AllocateMessageQueueConsistentHash:
-    """The queues whose owner on the ring is this member, in the order of the list.
+    """Gives a member the queues that it owns on the ring, in the order of the list.
 
     Args:
-        virtual_node_cnt: nodes of each member; with 0 nobody owns anything.
+        virtual_node_cnt: the number of nodes of each member; with 0 no member owns a queue.
         custom_hash_function: replaces the MD5 hash; must be the same on every member.
 
     Raises: ValueError if the number of nodes is negative.
@@ -110,7 +110,7 @@ class AllocateMessageQueueConsistentHash:
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """Return the queues that fall to this member; empty if it is not in the list.
+        """Return this member's queues; empty if the member is not in the list.
 
         Raises: ValueError if an argument is empty.
         """

@@ -2,8 +2,8 @@
 
 The ring is that of CONSISTENT_HASH. A queue goes to the first member at or after its hash that
 has fewer than ceil(load_factor * queues / members) queues. The nearer the factor is to 1, the more
-evenly queues are spread and the more of them move when members change: by a constant on average
-for each queue that a member has, of the order of 1 / (load_factor - 1)^2.
+evenly queues are spread, and the more queues move when members change. When a member joins or
+leaves, the mean number of moves for each of its queues is of the order of 1 / (load_factor - 1)^2.
 
 Source: Mirrokni, Thorup, Zadimoghaddam, Consistent Hashing with Bounded Loads, 2018.
 """
@@ -27,13 +27,13 @@ LOAD_FACTOR_DEFAULT = 1.25
 
 
 class AllocateMessageQueueConsistentHashBounded:
-    """The queues that the ring gives to this member while it is not full, in the list's order.
+    """Gives a member its queues on the ring until the member is full, in the order of the list.
 
     Args:
-        load_factor: how many times the mean load a member may get, rounded up; at least 1.
-        virtual_node_cnt: nodes of each member on the ring, at least 1.
+        load_factor: a member's greatest load as a multiple of the mean, rounded up; at least 1.
+        virtual_node_cnt: the number of nodes of each member, at least 1.
 
-    Raises: ValueError if one of them is too small.
+    Raises: ValueError if a number is too small.
     """
 
     name = "CONSISTENT_HASH_BOUNDED"
@@ -61,7 +61,7 @@ class AllocateMessageQueueConsistentHashBounded:
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """Return this member's queues; empty if it is not in the list.
+        """Return this member's queues; empty if the member is not in the list.
 
         Raises: ValueError if an argument is empty.
         """
@@ -74,7 +74,7 @@ class AllocateMessageQueueConsistentHashBounded:
     ) -> dict[MessageQueue, str]:
         """Return the owner of every queue; `cids` are the members, each once, at least one."""
         ring = ConsistentHashRing(cids, virtual_node_cnt=self.virtual_node_cnt)
-        # Not the list's order: a queue added to the topic comes anywhere, as a member does.
+        # The order of hashes, unlike that of the list, puts an added queue at any place.
         hashed = sorted((md5_hash(str(queue)), queue) for queue in queues)
         return deal(hashed, ring, cids, load_factor=self.load_factor)
 
@@ -86,13 +86,20 @@ def deal(
     *,
     load_factor: float = LOAD_FACTOR_DEFAULT,
 ) -> dict[MessageQueue, str]:
-    """Return the owner of every queue, each given with the hash of its text, in hash order."""
+    """Return the owner of every queue.
+
+    Args:
+        hashed: each queue after the hash of its text, in hash order.
+        ring: the ring of the members.
+        cids: the members, each once, at least one.
+        load_factor: a member's greatest load as a multiple of the mean, rounded up.
+    """
     load_max = math.ceil(load_factor * len(hashed) / len(cids))
     loads = dict.fromkeys(cids, 0)
     owners: dict[MessageQueue, str] = {}
     for key_hash, queue in hashed:
-        # The members stand once more behind the ring: one whose every node fell together
-        # with another's has no place on it, and its room may be the last.
+        # The members follow once more after the ring: a member that lost every node by collisions
+        # is not on the ring, and may be the only one with room.
         for owner in chain(ring.walk(key_hash), cids):
             if loads[owner] < load_max:
                 loads[owner] += 1

@@ -1,8 +1,8 @@
-"""What a strategy may see beyond one topic: every topic of the group, and who owns what.
+"""Group strategies, which see every topic of a group and the present owners of its queues.
 
-`allocate` sees one topic at a time and no past, as RocketMQ's does. A strategy that also has
-`allocate_group` is asked once for all topics instead. Every member of its group must run
-SparrowMQ, since Java's members cannot run it (`requires_sparrow`).
+`allocate` sees one topic at a time and no owners, as in RocketMQ. If a strategy also has
+`allocate_group`, members call that once for all topics instead. Every member of the group must run
+SparrowMQ, because Java's members cannot run such a strategy (`requires_sparrow`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.model.queue import java_order
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
-# Queue -> client id of the member that holds it; a queue that nobody holds is not in it.
+# The client id of the member that holds each queue; queues that no member holds are missing.
 Owners = Mapping[MessageQueue, str]
 NO_OWNERS: Owners = {}
 
 
 class TopicView(NamedTuple):
-    """One topic as a member sees it: its queues, and who subscribes it, both in Java's order."""
+    """One topic as a member sees it: its queues and its subscribers, both in Java's order."""
 
     topic: str
     mq_all: Sequence[MessageQueue]
@@ -44,24 +44,24 @@ class GroupStrategy(AllocateMessageQueueStrategy, Protocol):
 
         Args:
             consumer_group: the group's name.
-            current_cid: the client id of the member that asks.
-            topics: every topic with a route, none of them with an empty list.
-            owners: who holds which queue now, as every member can see it; empty if unknown.
+            current_cid: this member's client id.
+            topics: every topic with a route; no topic has an empty list.
+            owners: the present owners, as every member sees them; empty if unknown.
         """
         ...
 
 
 def is_group_strategy(strategy: AllocateMessageQueueStrategy) -> TypeGuard[GroupStrategy]:
-    """Return whether a strategy wants to see all topics at once."""
-    # Every rebalance asks; `isinstance` of a Protocol takes 100 µs.
+    """Return whether a strategy divides all topics at once."""
+    # Every rebalance calls this function, and `isinstance` with a Protocol takes 100 µs.
     return hasattr(strategy, "allocate_group")
 
 
 def in_order(topics: Iterable[TopicView]) -> list[TopicView]:
     """Return topics in Java's order, retry topics last.
 
-    A group's retry topic is made by its first heartbeat, so members see it appear at different
-    times; what comes before it must not depend on it.
+    A group's first heartbeat creates its retry topic, so members see the topic at different times.
+    The division of other topics must not depend on it.
     """
     return sorted(
         topics,
@@ -70,8 +70,8 @@ def in_order(topics: Iterable[TopicView]) -> list[TopicView]:
 
 
 def unique(cid_all: Iterable[str]) -> list[str]:
-    """Return client ids without repetitions: an id that is listed twice is given one share.
+    """Return client ids without repetitions: an id that is listed twice gets one share.
 
-    Differs from RocketMQ: there the share of the second place is consumed by nobody.
+    Differs from RocketMQ: there nobody consumes the share of the second place.
     """
     return list(dict.fromkeys(cid_all))

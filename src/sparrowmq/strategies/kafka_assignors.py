@@ -1,16 +1,17 @@
-"""Kafka's four assignors, as pure functions over a whole group. For comparison with RocketMQ's.
+"""Kafka's four assignors as pure functions over a whole group, for comparison with RocketMQ's.
 
-In RocketMQ every member computes its own share of one topic; in Kafka one member, the leader,
-computes everybody's share of all topics, and a coordinator hands the shares out. So these functions
-take the whole group and return the whole assignment.
+In RocketMQ every member computes its own share of one topic. In Kafka one member, the leader,
+computes every member's share of all topics, and a coordinator distributes the shares. So these
+functions take the whole group and return the whole assignment.
 
 Every function takes:
-    queues: every queue of every topic, in any order (Kafka calls them partitions).
-    members: member id -> topics it subscribes.
-    owned: member id -> queues it owns now; what it claims of other topics is ignored.
-and returns member id -> queues, for every member, each list in queue order.
+    queues: every queue of every topic, in any order (Kafka calls queues partitions).
+    members: the topics that each member subscribes, by member id.
+    owned: the queues that each member owns now, by member id; queues of topics that the member does
+        not subscribe are ignored.
+and returns the queues of every member by member id, each list in queue order.
 
-Order: members and topics by code point, as Kafka's own clients sort their ASCII ids.
+Members and topics are sorted by code point, as Kafka's clients sort their ASCII ids.
 Source: KIP-54 (sticky), KIP-429 (cooperative), RangeAssignor.java, RoundRobinAssignor.java,
 AbstractStickyAssignor.java of Apache Kafka 3.9.
 """
@@ -34,7 +35,7 @@ def assign_range(
     members: Members,
     owned: Mapping[str, Collection[MessageQueue]],
 ) -> Assignment:
-    """Give each topic's subscribers consecutive ranges; the first ones get one queue more."""
+    """Give each topic's subscribers consecutive ranges; the first members get one queue more."""
     assignment: Assignment = {member: [] for member in sorted(members)}
     for topic, of_topic in _by_topic(queues).items():
         subscribers = [member for member in sorted(members) if topic in members[member]]
@@ -54,7 +55,7 @@ def assign_round_robin(
     members: Members,
     owned: Mapping[str, Collection[MessageQueue]],
 ) -> Assignment:
-    """Deal all queues of all topics in turn, passing over members that do not subscribe."""
+    """Deal the queues of all topics in turn; skip members that do not subscribe the topic."""
     ring = sorted(members)
     assignment: Assignment = {member: [] for member in ring}
     turn = 0
@@ -73,10 +74,10 @@ def assign_sticky(
     members: Members,
     owned: Mapping[str, Collection[MessageQueue]],
 ) -> Assignment:
-    """Keep what members own, and move only as many queues as balance needs.
+    """Leave queues with their owners, and move only as many as balance needs.
 
-    A queue that two members claim stays with the first of them. Loads differ by at most one
-    where every member subscribes the same topics.
+    A queue that two members claim stays with the first of them. If all members subscribe the same
+    topics, loads differ by at most one.
     """
     assignment = _kept(queues, members, owned)
     taken = {queue for mine in assignment.values() for queue in mine}
@@ -93,10 +94,11 @@ def assign_cooperative_sticky(
     members: Members,
     owned: Mapping[str, Collection[MessageQueue]],
 ) -> Assignment:
-    """Do one round of the incremental protocol: the sticky target less what others still own.
+    """Run one round of the incremental protocol: the sticky shares without queues of other owners.
 
-    A queue that changes its owner is withheld in this round; its owner gives it up and a second
-    round, with the new `owned`, hands it over. Nobody stops consuming what it keeps.
+    This round assigns a queue that changes its owner to nobody: the owner gives up the queue, and a
+    second round, with the new `owned`, assigns it. Members go on consuming the queues that they
+    keep.
     """
     owner = {queue: member for member in sorted(members) for queue in owned.get(member, ())}
     return {
@@ -125,7 +127,7 @@ def _kept(
     members: Members,
     owned: Mapping[str, Collection[MessageQueue]],
 ) -> Assignment:
-    """Return what every member may keep: queues that exist, subscribed, claimed by it first."""
+    """Return the existing queues that each member subscribes and is the first to claim."""
     free = set(queues)
     kept: Assignment = {}
     for member in sorted(members):
@@ -142,7 +144,7 @@ def _least_loaded(assignment: Assignment, eligible: list[str]) -> list[MessageQu
 
 
 def _level(assignment: Assignment, members: Members) -> None:
-    """Move single queues from fuller to emptier members while that lessens the difference.
+    """Move single queues from fuller to emptier members while this reduces the difference.
 
     Every move lowers the sum of squared loads, so the loop ends.
     """

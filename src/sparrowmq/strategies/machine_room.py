@@ -1,9 +1,9 @@
 """MACHINE_ROOM and MACHINE_ROOM_NEARBY: queues of the member's own machine room first.
 
-MACHINE_ROOM reads the room from the broker's name, `room@broker`, and shares out the queues of
-the rooms it is given. MACHINE_ROOM_NEARBY asks the user's resolver for the room of each queue and
-each member, lets an inner strategy share out each room among its own members, and shares out a
-room without members among all.
+MACHINE_ROOM reads the room from the broker's name, `room@broker`, and divides the queues of the
+configured rooms. MACHINE_ROOM_NEARBY asks the user's resolver for the room of each queue and each
+member. Its inner strategy divides each room among the room's own members, and a room without
+members among all members.
 
 Source: AllocateMessageQueueByMachineRoom.java, AllocateMachineRoomNearby.java of 4.9.
 """
@@ -27,10 +27,10 @@ _NOT_JAVA_WHITESPACE = frozenset("\u0085\u00a0\u2007\u202f")
 
 
 class AllocateMessageQueueByMachineRoom:
-    """Equal shares of the queues whose broker stands in one of the given rooms.
+    """Divides the queues of brokers in the given rooms into equal shares.
 
     Args:
-        consumeridcs: the rooms; None, as in Java, until they are set.
+        consumeridcs: the rooms; None, as in Java, until the user sets them.
     """
 
     name = "MACHINE_ROOM"
@@ -48,10 +48,10 @@ class AllocateMessageQueueByMachineRoom:
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """Return a run of the rooms' queues, and one of those left over; often nothing.
+        """Return a run of the rooms' queues and at most one remaining queue; often no queue.
 
-        Raises: ValueError if an argument is empty or the client id blank; TypeError if a broker's
-        name has a room and no rooms were set, where Java throws a NullPointerException.
+        Raises: ValueError if an argument is empty or the client id is blank; TypeError, for Java's
+        NullPointerException, if a broker's name has a room and no rooms were set.
         """
         if current_cid is not None and _is_blank(current_cid):
             raise ValueError("currentCID is empty")
@@ -82,18 +82,18 @@ class MachineRoomResolver(Protocol):
     """Names the machine room of a queue and of a member."""
 
     def broker_deploy_in(self, message_queue: MessageQueue) -> str | None:
-        """Return the room of the queue's broker; None or "" if it has none."""
+        """Return the room of the queue's broker; None or "" if the broker has none."""
         ...
 
     def consumer_deploy_in(self, client_id: str) -> str | None:
-        """Return the room of the member; None or "" if it has none."""
+        """Return the room of the member; None or "" if the member has none."""
         ...
 
 
 class PrefixMachineRoomResolver:
-    """The usual convention: the room is the text before the first `-` of a name.
+    """Finds rooms by the usual convention: the room is the text before a name's first `-`.
 
-    A broker `room1-broker-a` and a client id `room1-10.0.0.1@77` stand in `room1`.
+    A broker `room1-broker-a` and a client id `room1-10.0.0.1@77` are in `room1`.
     """
 
     def broker_deploy_in(self, message_queue: MessageQueue) -> str | None:
@@ -106,11 +106,11 @@ class PrefixMachineRoomResolver:
 
 
 class AllocateMachineRoomNearby:
-    """An inner strategy, room by room.
+    """Applies an inner strategy to each machine room.
 
     Args:
-        allocate_message_queue_strategy: shares out the queues of one room.
-        machine_room_resolver: names the rooms; the usual convention by default.
+        allocate_message_queue_strategy: the inner strategy, which divides the queues of one room.
+        machine_room_resolver: names the rooms; `PrefixMachineRoomResolver` by default.
 
     Raises: TypeError if the inner strategy is None.
     """
@@ -120,7 +120,7 @@ class AllocateMachineRoomNearby:
         allocate_message_queue_strategy: AllocateMessageQueueStrategy,
         machine_room_resolver: MachineRoomResolver | None = None,
     ) -> None:
-        # An untyped caller may pass None, and Java answers with a NullPointerException.
+        # An untyped caller may pass None, for which Java throws a NullPointerException.
         inner = allocate_message_queue_strategy
         if inner is None:  # pyright: ignore[reportUnnecessaryComparison]
             raise TypeError("allocateMessageQueueStrategy is null")
@@ -146,15 +146,15 @@ class AllocateMachineRoomNearby:
     ) -> list[MessageQueue]:
         """Return this member's share of its own room, then of each room without a member.
 
-        Raises: ValueError if an argument is empty or a room is unknown; what the inner strategy
-        raises; TypeError if the inner strategy returns None.
+        Raises: ValueError if an argument is empty or a room is unknown; TypeError if the inner
+        strategy returns None; errors of the inner strategy.
         """
         current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
         if find_index(cids, current) is None:
             return []
         queues_by_room = self._queues_by_room(queues)
         cids_by_room = self._cids_by_room(cids)
-        # current_cid is in the list, so its room is known.
+        # current_cid is in the list, so the resolver has named its room.
         own_room = self.machine_room_resolver.consumer_deploy_in(current) or ""
         result: list[MessageQueue] = []
         own_queues = queues_by_room.pop(own_room, None)
@@ -202,9 +202,9 @@ def _is_blank(text: str) -> bool:
 
 
 def _split_room(broker_name: str) -> list[str]:
-    """Split at each `@` as Java's `split("@")` does: trailing empty parts do not count."""
+    """Split at each `@` as Java's `split("@")` does, which drops trailing empty parts."""
     parts = broker_name.split("@")
-    # Java returns a text without any `@` whole, even the empty one.
+    # Java returns a text without `@` whole, even the empty text.
     while len(parts) > 1 and not parts[-1]:
         parts.pop()
     return parts

@@ -1,27 +1,27 @@
-"""MINIMAL_MOVE: loads within one, and as few queues as possible change hands.
+"""MINIMAL_MOVE: loads differ by at most one, and as few queues as possible move.
 
-**With the present owners known**, no division within one moves fewer queues. Each member may
-have `share` queues, and the surplus goes to members that hold more than that already. A member
-with more than its part gives up those of the lowest score; what is free goes, pair by pair in
-the order of scores, to members with room. A score is a hash of (queue, member).
+**With known owners**, no division with loads within one moves fewer queues. Each member may have
+`share` queues; members that hold more than `share` get the surplus first. A member with more queues
+than its part gives up the queues of the lowest scores. Free queues go to members with room, pair by
+pair in the order of scores. A score is a hash of a pair (queue, member).
 
-Members look at owners at different times, while queues are on their way. This does no harm:
-from any state between the old and the new one, the new one comes out again. For a member over its
-part keeps the same best queues however many of the others it has given up; who gets the surplus
-does not change as others give up or take; and the greedy matching gives the rest the same
-owners when some of its pairs stand already. So members with equal lists agree. Where lists have
-changed again before queues arrived, members may want different things for a moment: a queue's lock
-has one holder, who shows as its owner at everybody's next look, a second later.
+Members see the owners at different times while queues move, but they agree: from any state between
+the old division and the new one, the rule yields the new one. There are three reasons. A member
+above its part keeps the same best queues, however many of its other queues it has given up. The
+members with a surplus stay the same while others give up or take queues. And the greedy matching
+assigns the remaining queues to the same owners if some of its pairs are in place already. If lists
+change again before queues arrive, members may compute different divisions for a moment. Then a
+queue's lock still has one holder, which every member sees as the owner a second later.
 
-**With owners unknown** the same rule is applied to a group that holds nothing: the division is a
-function of the two lists. Few queues move as a rule, but no bound holds, and *none can*:
-let a rule divide n queues over n members, one each, by the set of ids alone. It colours every
-n-set of ids with the permutation that leads from the ids' order to the queues. By Ramsey's theorem
-some infinite set of ids has a single colour: there, queue i belongs to the id of rank p(i), for
-one p. Take n + 1 of those ids; let the first leave and the last join. Every rank has shifted, so
-all n queues have moved in two events. The least possible, plus one for each event, is 4. So for
-n > 4 any rule that keeps loads within one and looks at the lists only must, at some event, move
-more than the least plus one; whatever order of ids (of joining, too) it uses.
+**With unknown owners** the rule applies to a group that holds no queue: the division is a function
+of the two lists. Usually few queues move, but there is no bound, and *there cannot be one*. Let a
+rule divide n queues over n members, one queue each, by the set of ids alone. The rule colours every
+n-set of ids with the permutation from the order of the ids to the queues. By Ramsey's theorem some
+infinite set of ids has a single colour: in it queue i belongs to the id of rank p(i), for one p.
+Take n + 1 of those ids; let the first id leave and the last join. Every rank has shifted, so all n
+queues have moved in two events. The least number of moves, plus one for each event, is 4. So for
+n > 4 every rule that keeps loads within one and depends on the lists only must, at some event, move
+more queues than the least number plus one, whatever order of ids (or of joining) the rule uses.
 
 Source of the scores: rendezvous hashing, Thaler and Ravishankar, 1998.
 """
@@ -36,12 +36,12 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.group_strategy import NO_OWNERS, Owners, TopicView, in_order, unique
 from sparrowmq.strategies.strategy import check_arguments
 
-# The score of a queue and a member, as bytes, which sort as the number does.
+# The score of a queue and a member, as bytes, which sort like the number.
 Pair: TypeAlias = tuple[bytes, str, MessageQueue]
 
 
 class AllocateMessageQueueMinimalMove:
-    """Few moves at exact balance: within one over all topics that the same members subscribe."""
+    """Moves few queues; loads over topics with the same subscribers differ by at most one."""
 
     name = "MINIMAL_MOVE"
     requires_sparrow = True
@@ -56,7 +56,7 @@ class AllocateMessageQueueMinimalMove:
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """Return this member's share of one topic, owners unknown.
+        """Return this member's share of one topic, with unknown owners.
 
         Raises: ValueError if an argument is empty.
         """
@@ -71,8 +71,8 @@ class AllocateMessageQueueMinimalMove:
         topics: Sequence[TopicView],
         owners: Owners = NO_OWNERS,
     ) -> list[MessageQueue]:
-        """Return this member's share of all topics; see `GroupStrategy`."""
-        # Topics with the same subscribers are divided as one.
+        """Return this member's share of all topics, as `GroupStrategy` describes."""
+        # Topics with the same subscribers are divided together.
         together: dict[tuple[str, ...], list[MessageQueue]] = {}
         for view in in_order(topics):
             together.setdefault(tuple(unique(view.cid_all)), []).extend(view.mq_all)
@@ -89,9 +89,9 @@ def divide(
     """Return the owner of every queue.
 
     Args:
-        queues: in any order, each once.
+        queues: the queues in any order, each once.
         cids: the members, each once, at least one.
-        owners: who holds which queue now; other queues and members in it do not matter.
+        owners: the present owners; other queues and other members have no effect.
     """
     share, surplus = divmod(len(queues), len(cids))
     held: dict[str, list[tuple[int, MessageQueue]]] = {cid: [] for cid in cids}
@@ -102,7 +102,7 @@ def divide(
             held[owner].append((score(queue, owner), queue))
         else:
             free.append(queue)
-    # Who holds more than the share keeps the surplus; else the rank decides.
+    # Members that hold more than the share get the surplus first; then the rank decides.
     ranked = sorted(cids, key=lambda cid: (len(held[cid]) <= share, score(None, cid), cid))
     room = {cid: share + (place < surplus) for place, cid in enumerate(ranked)}
     now: dict[MessageQueue, str] = {}
@@ -117,7 +117,7 @@ def divide(
 
 
 def rank_pairs(queues: Sequence[MessageQueue], cids: Sequence[str]) -> list[Pair]:
-    """Return every queue with every member, those that go together best first."""
+    """Return every pair of a queue and a member, the pairs that fit best first."""
     texts = [(str(queue).encode("utf-8", "replace"), queue) for queue in queues]
     heads = [(f"{cid}\n".encode("utf-8", "replace"), cid) for cid in cids]
     pairs = [
@@ -129,7 +129,7 @@ def rank_pairs(queues: Sequence[MessageQueue], cids: Sequence[str]) -> list[Pair
 
 
 def match(pairs: Iterable[Pair], room: dict[str, int]) -> dict[MessageQueue, str]:
-    """Give queues to members pair by pair, while a member has room; uses `room` up."""
+    """Give queues to members pair by pair while members have room; lowers the counts in `room`."""
     owners: dict[MessageQueue, str] = {}
     for _, cid, queue in pairs:
         if room[cid] and queue not in owners:
@@ -139,7 +139,7 @@ def match(pairs: Iterable[Pair], room: dict[str, int]) -> dict[MessageQueue, str
 
 
 def score(queue: MessageQueue | None, cid: str) -> int:
-    """Return how well a queue and a member go together; without a queue, the member's rank."""
+    """Return how well a queue and a member fit; without a queue, the member's rank."""
     text = f"{cid}\n{'' if queue is None else queue}"
     digest = md5(text.encode("utf-8", "replace"), usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "big")

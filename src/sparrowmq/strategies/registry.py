@@ -1,4 +1,4 @@
-"""RocketMQ's six strategies and our own by name, and how a user's choice becomes a strategy."""
+"""RocketMQ's six strategies and SparrowMQ's by name; makes a strategy of a user's choice."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from sparrowmq.strategies.strategy import (
     FunctionStrategy,
 )
 
-# The classes differ in what they are constructed from, hence Any.
+# Any, because the classes' constructors take different arguments.
 StrategyClass: TypeAlias = type[Any]
-# Those that need no settings; a type checker finds a name that is none.
+# The strategies without settings; a type checker reports an unknown name.
 StrategyName: TypeAlias = Literal[
     "AVG",
     "AVG_BY_CIRCLE",
@@ -56,7 +56,7 @@ STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
     }
 )
 
-# Nobody else has these: every member of the group must run SparrowMQ.
+# Only SparrowMQ has these strategies: every member of the group must run SparrowMQ.
 SPARROW_STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
     {
         "MINIMAL_MOVE": AllocateMessageQueueMinimalMove,
@@ -67,7 +67,7 @@ SPARROW_STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
 _ALL: Mapping[str, StrategyClass] = {**STRATEGIES, **SPARROW_STRATEGIES}
 
 _NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
-# Names that say too little: what to pass instead.
+# Strategies that need settings, and the value to pass instead of the name.
 _NEEDS_SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "CONFIG": "pass AllocateMessageQueueByConfig([MessageQueue(...), ...])",
@@ -81,14 +81,14 @@ _NEEDS_SETTINGS: Mapping[str, str] = MappingProxyType(
 
 
 def strategy_from(value: StrategyChoice | str) -> AllocateMessageQueueStrategy:
-    """Make a strategy of what a user gave.
+    """Make a strategy of a user's choice.
 
     Args:
         value: a name (`MACHINE_ROOM_NEARBY-<inner>` included), a strategy, a strategy's class, or
             a function of (consumer_group, current_cid, mq_all, cid_all).
 
-    Raises: ConfigError if the name is unknown (it names the nearest) or needs settings, or if the
-    value is none of these.
+    Raises: ConfigError if the name is unknown (the error names the nearest), if the strategy needs
+    settings, or if the value is none of these.
     """
     if isinstance(value, str):
         return _strategy_by_name(value)

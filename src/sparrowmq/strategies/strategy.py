@@ -1,8 +1,8 @@
-"""What an allocation strategy is, the argument checks most share, and functions as strategies.
+"""The protocol of allocation strategies, their shared argument checks, and functions as strategies.
 
-Every member of a group runs the same strategy on the same two lists and takes its own share;
-nobody hands shares out. So a strategy must be a function of its arguments alone, and all members
-must run the same one. Lists are used as given: the caller sorts them (`model.queue.queue_order`,
+Every member of a group runs the same strategy on the same two lists and takes its own share; nobody
+assigns shares. So a strategy must depend on its arguments alone, and all members must run the same
+strategy. Strategies use the lists as given: the caller sorts them (`model.queue.queue_order`,
 `model.queue.java_order`) and keeps duplicates, as RocketMQ's clients do.
 """
 
@@ -23,7 +23,7 @@ class AllocateMessageQueueStrategy(Protocol):
 
     @property
     def name(self) -> str:
-        """The name RocketMQ's `getName()` gives, or the user's own."""
+        """The name that RocketMQ's `getName()` returns, or the user's own name."""
         ...
 
     def allocate(
@@ -37,13 +37,14 @@ class AllocateMessageQueueStrategy(Protocol):
 
         Args:
             consumer_group: the group's name.
-            current_cid: the client id of the member that asks.
-            mq_all: every queue of the topic.
-            cid_all: the client ids of the group as the broker lists them.
+            current_cid: this member's client id.
+            mq_all: every queue of the topic, sorted.
+            cid_all: the group's client ids by the broker's list, sorted, duplicates kept.
 
-        Returns: the queues in the strategy's order; None (only from CONFIG without a list) counts
-        as no queue.
-        Raises: ValueError if an argument is empty; `TypeError` where Java meets a null.
+        Returns: the queues in the strategy's order; None (only from CONFIG without a list) means
+        no queue.
+        Raises: ValueError if an argument is empty; TypeError where Java throws a
+        NullPointerException.
         """
         ...
 
@@ -53,9 +54,9 @@ def check_arguments(
     mq_all: Sequence[MessageQueue] | None,
     cid_all: Sequence[str] | None,
 ) -> tuple[str, Sequence[MessageQueue], Sequence[str]]:
-    """Return the arguments, none of them None or empty.
+    """Return the arguments, none of which is None or empty.
 
-    Raises: ValueError with RocketMQ's words for the first that is.
+    Raises: ValueError, with RocketMQ's text, for the first argument that is None or empty.
     Source: AbstractAllocateMessageQueueStrategy.java.
     """
     if not current_cid:
@@ -68,10 +69,10 @@ def check_arguments(
 
 
 def find_index(cid_all: Sequence[str], current_cid: str) -> int | None:
-    """Return the index of the first entry equal to the client id, or None.
+    """Return the index of the first entry equal to the client id; None if there is none.
 
-    A client id that is listed twice has one share only, the first: what belongs to its second
-    place is consumed by nobody. This is RocketMQ's behaviour with equal client ids.
+    A client id that is listed twice gets only the share of its first place; nobody consumes the
+    share of its second place. RocketMQ behaves the same with equal client ids.
     """
     try:
         return cid_all.index(current_cid)
@@ -80,11 +81,11 @@ def find_index(cid_all: Sequence[str], current_cid: str) -> int | None:
 
 
 class FunctionStrategy:
-    """A user's function as a strategy.
+    """Makes a strategy of a user's function.
 
     Args:
-        function: takes the four arguments of `allocate`, never None or empty.
-        name: what `name` reports; the function's own name by default.
+        function: takes the four arguments of `allocate`, none of which is None or empty.
+        name: the strategy's name; the function's own name by default.
     """
 
     __slots__ = ("_function", "name")
@@ -103,7 +104,7 @@ class FunctionStrategy:
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """Return what the function returns, None as no queue."""
+        """Return the function's result; None becomes an empty list."""
         current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
         result = self._function(consumer_group, current, queues, cids)
         return [] if result is None else list(result)
