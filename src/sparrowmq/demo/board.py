@@ -1,4 +1,4 @@
-"""What is known while the demo runs: read from the logbooks, looked at by screen and stages.
+"""The state of a running demo, read from the logbooks, for the screen and the stages.
 
 Nothing here starts, stops or draws anything.
 """
@@ -24,7 +24,7 @@ from sparrowmq.processes.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Spark was killed while it wrote a batch, of which so many data files were on the disk."""
+    """The kill of Spark during a batch, with the number of the batch's data files on the disk."""
 
     at_ms: int
     batch_id: int
@@ -33,7 +33,7 @@ class Kill:
 
 @dataclass(slots=True)
 class IngestBoard:
-    """Spark, by its logbook, and the kill, by who killed it."""
+    """Spark's state from its logbook, and the kill from the keeper that killed it."""
 
     tail: EventTail[IngestEvent]
     sessions: list[SessionStarted] = field(default_factory=list)
@@ -61,7 +61,7 @@ class IngestBoard:
 
 @dataclass(slots=True)
 class ProductionBoard:
-    """The producer, by its logbook."""
+    """The producer's state from its logbook."""
 
     tail: EventTail[ProducerEvent]
     reports: list[Produced] = field(default_factory=list)
@@ -69,12 +69,12 @@ class ProductionBoard:
 
     @property
     def count(self) -> int:
-        """How many flights are acknowledged."""
+        """The number of acknowledged flights."""
         return self.reports[-1].count if self.reports else 0
 
     @property
     def total(self) -> int | None:
-        """How many flights there are, once the producer has loaded them."""
+        """The number of all flights, once the producer has loaded them."""
         return self.reports[0].total if self.reports else None
 
     @property
@@ -83,7 +83,7 @@ class ProductionBoard:
         return bool(self.reports) and self.reports[-1].is_done
 
     def count_at(self, at_ms: int) -> int:
-        """Return how many flights were acknowledged at an instant, by the last report before."""
+        """Return the number of acknowledged flights in the last report before an instant."""
         counts = [report.count for report in self.reports if report.at_ms <= at_ms]
         return counts[-1] if counts else 0
 
@@ -98,7 +98,7 @@ class ProductionBoard:
 
 @dataclass(slots=True)
 class Happening:
-    """A rebalance event of the first group, as the demo caused it."""
+    """A rebalance event of the first group, caused by the demo."""
 
     name: str
     at_ms: int
@@ -107,7 +107,7 @@ class Happening:
 
 @dataclass(slots=True)
 class QueueLagSample:
-    """How far each group was behind in each queue."""
+    """Each group's lag in each queue."""
 
     at_ms: int
     first: list[int]
@@ -116,7 +116,7 @@ class QueueLagSample:
 
 @dataclass(slots=True)
 class TwinStaging:
-    """What was seen of the twins; instants are monotonic milliseconds."""
+    """The observations of the twins; instants are monotonic milliseconds."""
 
     begin_ms: int = 0
     cid_all: list[str] = field(default_factory=list)
@@ -130,7 +130,7 @@ class TwinStaging:
 
 @dataclass(slots=True)
 class StageTime:
-    """When a stage began and ended."""
+    """The begin and end of a stage."""
 
     name: str
     begin_ms: int
@@ -139,7 +139,7 @@ class StageTime:
 
 @dataclass(slots=True)
 class Ending:
-    """What was so at the end, while all members still ran."""
+    """The state at the end, while all members still ran."""
 
     at_ms: int
     owners: dict[str, list[list[str]]]
@@ -148,7 +148,7 @@ class Ending:
 
 @dataclass(slots=True)
 class Board:
-    """Everything that is known."""
+    """The whole state."""
 
     begun_ms: int
     queue_count: int
@@ -163,11 +163,11 @@ class Board:
     usage: Usage = field(default_factory=Usage)
 
     def members_of(self, group: str) -> list[MemberLog]:
-        """Return a group's members in the order they were started."""
+        """Return a group's members in the order of their starts."""
         return [member for member in self.members.values() if member.group == group]
 
     def owners(self, group: str) -> list[list[str]]:
-        """Return, for each queue, the names of those who own it now."""
+        """Return, for each queue, the names of its present owners."""
         members = self.members_of(group)
         return [
             [member.name for member in members if queue_id in member.owned]
@@ -175,7 +175,7 @@ class Board:
         ]
 
     def lag(self, group: str) -> list[int] | None:
-        """Return how far a group was behind in each queue when last looked at."""
+        """Return a group's last known lag in each queue."""
         if not self.lags:
             return None
         return self.lags[-1].first if group == self.first_group else self.lags[-1].second
@@ -186,7 +186,7 @@ class Board:
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """Who failed, and why, by their own word."""
+        """The failed processes, each with the reason that it logged."""
         named = [(member.name, member.failure) for member in self.members.values()]
         named += [("the producer", self.production.failure), ("Spark", self.ingest.failure)]
         return [(name, failure) for name, failure in named if failure]

@@ -1,4 +1,4 @@
-"""Who plays: starts each process of the demo with its command line."""
+"""The cast: starts each process of the demo with its command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_GROUP = "GID_board"
 SECOND_GROUP = "GID_twins"
 
 _READY = "ready "
-# Java's default is one message a call; a call per message would only measure the listener pool.
+# Java's default is one message per call; such calls would only measure the listener pool.
 _MESSAGES_PER_CALL = 64
 _LISTENER_THREADS = 2
 _PULL_BATCH_SIZE = 512
@@ -26,13 +26,13 @@ _PULL_BATCH_SIZE = 512
 
 @dataclass(slots=True)
 class Cast:
-    """Starts processes; knows the name server's address once there is one.
+    """Starts processes, and keeps the name server's address once the server runs.
 
     Args:
-        crew: who owns the processes.
-        board: where members are followed.
-        directory: where everything is written.
-        limit: produce only so many flights.
+        crew: the owner of the processes.
+        board: the state that gets new members.
+        directory: the output directory.
+        limit: the most flights to produce; None for all.
     """
 
     crew: Crew
@@ -47,7 +47,7 @@ class Cast:
         return self._start_server("nameserver", "--data", str(data))
 
     def start_broker(self) -> Child:
-        """Start a broker on a free port, its data where it outlives the demo."""
+        """Start a broker on a free port; its data outlives the demo."""
         data = str(self.directory.broker)
         return self._start_server("broker", "--data", data, "--nameserver", self.name_server)
 
@@ -101,7 +101,7 @@ class Cast:
                 *("--question", str(self.directory.question)),
                 *("--answers", str(self.directory.answers)),
             ],
-            # Spark would otherwise put work files wherever the demo was called.
+            # Otherwise Spark would put work files into the current directory.
             environment={"SPARK_LOCAL_DIRS": str(self.directory.run / "spark")},
         )
 
@@ -110,7 +110,7 @@ class Cast:
 
 
 def find_ready_address(server: Child) -> str | None:
-    """Return the address in a server's ready line, once it has printed it."""
+    """Return the address in a server's ready line, None before the server prints the line."""
     for line in server.output.read_text(errors="replace").splitlines():
         if line.startswith(_READY):
             return line.rpartition("=")[2]

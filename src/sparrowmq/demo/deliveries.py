@@ -1,4 +1,4 @@
-"""Read the deliveries that members wrote down (`consumed.csv`, see `processes.member_log`)."""
+"""Reads the members' logs of deliveries (`consumed.csv`, see `processes.member_log`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DELIVERY_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class DeliveryColumns:
-    """Deliveries of one or more members as columns of one length."""
+    """The deliveries of one or more members as columns of equal length."""
 
     at_ms: npt.NDArray[np.int64]
     queue_ids: npt.NDArray[np.int64]
@@ -34,12 +34,12 @@ class DeliveryColumns:
         return self.queue_ids, self.queue_offsets, self.at_ms
 
     def __len__(self) -> int:
-        """Return how many deliveries there are."""
+        """Return the number of deliveries."""
         return len(self.at_ms)
 
 
 def parse_deliveries(data: bytes) -> DeliveryColumns:
-    """Parse the content of one or more `consumed.csv`; a torn last line is left out."""
+    """Parse the content of one or more `consumed.csv` without a torn last line."""
     whole = data[: data.rfind(b"\n") + 1]
     if whole:
         names = pyarrow.csv.ReadOptions(column_names=list(_DELIVERY_TYPES))
@@ -56,6 +56,6 @@ def parse_deliveries(data: bytes) -> DeliveryColumns:
 
 
 def read_deliveries(paths: Sequence[Path]) -> DeliveryColumns:
-    """Read several members' deliveries into one, in the order of the paths."""
+    """Read several members' deliveries together, in the order of the paths."""
     wholes = [data[: data.rfind(b"\n") + 1] for data in map(Path.read_bytes, paths)]
     return parse_deliveries(b"".join(wholes))

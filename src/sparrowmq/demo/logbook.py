@@ -1,4 +1,4 @@
-"""What the demo's producer and its Spark process write down, and what Spark is asked."""
+"""The log events of the demo's producer and its Spark process, and the question to Spark."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sparrowmq.processes.logbook import Failed
 
 
 class Produced(msgspec.Struct, frozen=True, kw_only=True, tag="produced"):
-    """The producer has this many flights acknowledged.
+    """The number of flights that the broker has acknowledged.
 
-    `sending_ms` is the time spent waiting for acknowledgements, without pauses. `rate_max` is the
-    pace, in flights a second.
+    `sending_ms` is the time of waiting for acknowledgements, without pauses. `rate_max` is the
+    pace, in flights per second.
     """
 
     at_ms: int
@@ -25,7 +25,7 @@ class Produced(msgspec.Struct, frozen=True, kw_only=True, tag="produced"):
 
 
 class SessionStarted(msgspec.Struct, frozen=True, kw_only=True, tag="session"):
-    """The Spark session is there."""
+    """The Spark session has started."""
 
     at_ms: int
     spark_version: str
@@ -41,7 +41,7 @@ class BatchWritten(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
 
 
 class IngestEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ingest-ended"):
-    """A run that began after the last flight was produced has ended; `runs` counts it too."""
+    """A run that began after the production of the last flight has ended; `runs` includes it."""
 
     at_ms: int
     runs: int
@@ -58,12 +58,12 @@ IngestEvent: TypeAlias = SessionStarted | BatchWritten | IngestEnded | AnswersRe
 
 
 class JobQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What the batch job is to look at; written by the demo, read by the job.
+    """The question to the batch job; the demo writes it, the job reads it.
 
     Args:
         group: the consumer group.
-        consumed: its members' `consumed.csv` files, by member.
-        events: when each rebalance event happened, and its name.
+        consumed: the `consumed.csv` files of the group, by member.
+        events: the instant and the name of each rebalance event.
     """
 
     group: str
@@ -72,7 +72,7 @@ class JobQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CarrierAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A carrier's flights and mean delays in minutes; None where no flight has one."""
+    """A carrier's flights and mean delays in minutes; None if no flight has a delay."""
 
     carrier: str
     flights: int
@@ -81,7 +81,7 @@ class CarrierAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a member consumed of a queue."""
+    """The number of messages that a member consumed from a queue."""
 
     queue_id: int
     member: str
@@ -89,7 +89,7 @@ class ConsumptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """All answers; `duplicates` are those after each event, in the order of events."""
+    """All answers; `duplicates` has the duplicates after each event, in the events' order."""
 
     carriers: list[CarrierAnswer]
     consumption: list[ConsumptionAnswer]

@@ -1,7 +1,7 @@
-"""The demo's eyes: one loop that reads logbooks, samples backlogs, and redraws the screen.
+"""The lookout: one loop that reads logbooks, samples backlogs, and redraws the screen.
 
-Stages wait here and nowhere else, each for a condition and with a deadline, so whatever happens
-elsewhere (a process dies, a batch can be killed) is seen while they wait.
+Stages wait only here, each for a condition and with a deadline. The loop sees other events (a
+process dies, a batch can be killed) during the wait.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _DRAW_INTERVAL_MS = 200
 
 
 class StageFailed(SparrowError):
-    """What a stage waited for did not come in time, or a process failed."""
+    """The condition of a stage did not hold in time, or a process failed."""
 
 
 class Screen(Protocol):
-    """Draws the board."""
+    """A view of the board."""
 
     def draw(self, board: Board) -> None:
-        """Show what is known now."""
+        """Show the present state."""
         ...
 
     def say(self, line: str) -> None:
@@ -39,20 +39,20 @@ class Screen(Protocol):
 
 
 class Lookout:
-    """Looks at everything, again and again, while a stage waits.
+    """Updates the board and the screen repeatedly while a stage waits.
 
     Args:
         crew: the processes.
-        board: what is written on.
-        screen: what it is drawn on.
+        board: the state to update.
+        screen: the view of the board.
     """
 
     def __init__(self, crew: Crew, board: Board, screen: Screen) -> None:
         self.board = board
         self.screen = screen
-        # Processes whose end is a failure, whoever waits for what.
+        # Processes whose end is a failure during any wait.
         self.vital: list[Child] = []
-        # Called on every round; for what must happen beside the stages.
+        # Called in every round, for work beside the stages.
         self.beside: Callable[[], None] | None = None
         self._crew = crew
         self._admin: Admin | None = None
@@ -60,14 +60,14 @@ class Lookout:
         self._lag_due_ms = self._usage_due_ms = self._draw_due_ms = 0
 
     def sample_backlogs(self, admin: Admin | None, *, topic: str = "") -> None:
-        """Begin to sample both groups' backlogs of a topic; None ends it."""
+        """Begin to sample both groups' backlogs of a topic; None ends the sampling."""
         self._admin, self._topic = admin, topic
 
     def wait_for(self, condition: Callable[[], bool], what: str, *, timeout_s: float) -> None:
-        """Look around until the condition holds.
+        """Update the board until the condition holds.
 
-        Raises: StageFailed if it does not in time, or a process failed; ProcessFailed if a vital
-            process ended.
+        Raises: StageFailed if the condition does not hold in time, or a process failed;
+            ProcessFailed if a vital process ended.
         """
         deadline = time.monotonic() + timeout_s
         self.look()
@@ -78,7 +78,7 @@ class Lookout:
             self.look()
 
     def look(self) -> None:
-        """Take one look at everything that is due."""
+        """Run one round: everything that is due."""
         now_ms = monotonic_ms()
         for member in self.board.members.values():
             member.read()

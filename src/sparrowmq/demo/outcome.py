@@ -1,7 +1,8 @@
-"""The outcome of a run: every figure of the report, and nothing that the report does not show.
+"""The outcome of a run: exactly the figures that the report shows.
 
-`figures.json` is this, encoded; the report is a function of it. Instants (`*_ms`) are milliseconds
-of the machine's monotonic clock, and the demo began at `begun_ms`; durations are milliseconds too.
+`figures.json` is the encoded outcome, and the report is a function of the outcome. Instants
+(`*_ms`) are milliseconds of the machine's monotonic clock; the demo began at `begun_ms`. Durations
+are milliseconds too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sparrowmq.report import Check
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it ran."""
+    """The machine and the versions of a run."""
 
     cpu_count: int
     python: str
@@ -24,10 +25,10 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Production(msgspec.Struct, frozen=True, kw_only=True):
-    """How the flights were produced.
+    """The production of the flights.
 
-    `sending_rate` counts only the time spent waiting for acknowledgements; `rate` all of it, pauses
-    and pace included. `rate_max` is the pace the producer was held to.
+    `sending_rate` is over the time of waiting for acknowledgements, `rate` over the whole time,
+    pauses and pace included. `rate_max` is the producer's pace.
     """
 
     flights: int
@@ -40,7 +41,7 @@ class Production(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnedSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """A time in which a queue had the same owners."""
+    """A period in which a queue had the same owners."""
 
     queue_id: int
     begin_ms: int
@@ -51,9 +52,9 @@ class OwnedSpan(msgspec.Struct, frozen=True, kw_only=True):
 class EventFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A rebalance event of the first group. Its window ends when the next event begins.
 
-    `unowned_ms` and `double_ms` are how long some queue had no owner, or two.
+    `unowned_ms` and `double_ms` are the times in which some queue had no owner, or two.
     `produced_meanwhile` counts the flights produced in the window.
-    `duplicates` were counted here, `duplicates_by_spark` by the job, from the same logbooks.
+    The demo counts `duplicates` and the job counts `duplicates_by_spark`, from the same logbooks.
     """
 
     name: str
@@ -86,7 +87,7 @@ class GroupFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """How Spark ingested the topic, in how many runs of the job."""
+    """Spark's ingest of the topic, and the number of the job's runs."""
 
     sessions: list[SessionStarted]
     batches: list[BatchWritten]
@@ -96,13 +97,13 @@ class IngestFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything.
+    """All figures of a run.
 
     Args:
-        memory_peak_mib: of all processes together.
-        cpu_s: the processor time by process, most first.
-        twin_duplicates: deliveries beyond the first while the twins ran.
-        carriers: their names by their codes.
+        memory_peak_mib: the peak of all processes together.
+        cpu_s: the processor seconds by process, the most first.
+        twin_duplicates: the repeated deliveries while the twins ran.
+        carriers: the carriers' names by their codes.
     """
 
     begun: str
@@ -132,11 +133,11 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def duration_ms(self) -> int:
-        """From the first process to the last figure."""
+        """The time from the first process to the last figure."""
         return self.end_ms - self.begun_ms
 
     def seconds(self, at_ms: int) -> float:
-        """Return an instant as seconds since the demo began."""
+        """Return an instant as seconds since the begin of the demo."""
         return round((at_ms - self.begun_ms) / 1000, 3)
 
 

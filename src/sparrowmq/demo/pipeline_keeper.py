@@ -1,4 +1,4 @@
-"""Looks after the Spark process beside the other stages: kills it once in mid-batch, restarts it.
+"""Keeps the Spark process beside the other stages: kills it once during a batch, restarts it.
 
 The kill comes when files of a micro-batch are on the disk and the batch is not published.
 """
@@ -12,15 +12,15 @@ from sparrowmq.demo.board import Board, Kill
 from sparrowmq.demo.cast import Cast
 from sparrowmq.processes.crew import Child, ProcessFailed
 
-# The first batch must be in the table, so that the resumed query has something to build on.
+# The first batch must be in the table: the resumed query then continues an earlier one.
 _FIRST_BATCH_TO_KILL = 1
 _KILLS_MAX = 3
-# How many micro-batches the whole input makes, about.
+# The approximate number of micro-batches of the whole input.
 _BATCHES = 9
 
 
 class PipelineKeeper:
-    """Holds the Spark process."""
+    """Owns the Spark process."""
 
     def __init__(self, cast: Cast, board: Board, *, table: Path) -> None:
         self._cast = cast
@@ -35,9 +35,9 @@ class PipelineKeeper:
         self._child = self._cast.start_spark(batches=_BATCHES)
 
     def look(self) -> None:
-        """Kill and restart it if now is the moment.
+        """Kill and restart the process if a batch is half written.
 
-        Raises: ProcessFailed if it ended before it had answered.
+        Raises: ProcessFailed if the process ended before its answer.
         """
         ingest = self._board.ingest
         if self._child is None or ingest.answered_ms is not None:
@@ -62,13 +62,13 @@ class PipelineKeeper:
             return
         child.kill()
         self._kills += 1
-        # If the batch is published, the kill came too late: there is another.
+        # If the batch is published, the kill came too late: a later batch is killed.
         if not (self._table / f"batchId={batch_id}").exists():
             files = self._count_files(batch_id)
             self._board.ingest.kill = Kill(monotonic_ms(), batch_id, files)
         self.start()
 
     def _count_files(self, batch_id: int) -> int:
-        """Count the data files of a batch that is not published yet."""
+        """Count the data files of an unpublished batch."""
         place = self._writing / f"batchId={batch_id}"
         return sum(path.stat().st_size > 0 for path in place.rglob("*.parquet"))

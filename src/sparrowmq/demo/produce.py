@@ -1,11 +1,11 @@
 """The producer of all flights, as a process: `python -m sparrowmq.demo.produce`.
 
-The first line on its standard input is the name server, for the flights are loaded while servers
-start. Each further line is the number of flights it may have produced from then on, so that the
-demo can make sure that messages flow while members come and go.
+The process loads the flights while the servers start; the first line on its standard input is the
+name server's address. Each further line is the number of flights that it may have produced from
+then on: the demo keeps messages flowing while members come and go.
 
-It sends batches, one queue a batch: flights of one sharding key go to one queue, and a queue's
-batches follow each other, so an aircraft's legs are stored in the order of this file's input.
+A batch has one queue. Flights of one sharding key go to one queue, and a queue's batches follow
+each other: an aircraft's legs are stored in the order of the input.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from sparrowmq.model import Message, MessageQueue
 from sparrowmq.processes.logbook import Failed, Logbook, open_logbook
 
 _REPORT_INTERVAL_MS = 100
-# About 75 KB of bodies: one SYNC flush a batch, and far from the 4 MiB that a broker takes.
+# About 75 KB of bodies: one SYNC flush per batch, far below the broker's 4 MiB.
 _BATCH_MESSAGES = 250
-# Producing all flights takes no less than this, so that messages flow during every rebalance event;
-# meanwhile Spark starts. A small part of the flights is not spread as thin.
+# The shortest production of all flights: messages must flow during every rebalance event, and Spark
+# starts meanwhile. A smaller number of flights takes less time.
 _SECONDS_MIN = 26
 _RATE_MIN = 1_500
-# Within this, a queue with few flights must not wait for its batch to fill.
+# The flights of a round, after which even a queue with few flights sends its batch.
 _ROUND_FLIGHTS = 1_000
 
 
 class Allowance:
-    """How many flights may be produced, as standard input says."""
+    """The number of flights that standard input allows to produce."""
 
     def __init__(self) -> None:
         self._marks: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -46,7 +46,7 @@ class Allowance:
         threading.Thread(target=self._read, name="allowance", daemon=True).start()
 
     def wait_for(self, count: int) -> bool:
-        """Wait until `count` flights may have been produced; False if that can never be."""
+        """Wait until `count` flights are allowed; return False at the end of the input."""
         while self._allowed is not None and self._allowed < count:
             self._allowed = self._marks.get()
         return self._allowed is not None
@@ -58,7 +58,7 @@ class Allowance:
 
 
 class FlightPace:
-    """Holds the rate at or below a number of flights a second."""
+    """Keeps the rate at or below a number of flights per second."""
 
     def __init__(self, rate_max: int) -> None:
         self._rate_max = rate_max
@@ -68,7 +68,7 @@ class FlightPace:
         """Wait until `count` more flights are due."""
         now = time.monotonic()
         time.sleep(max(0.0, self._free_at - now))
-        # What was lost while standing still is not made up for.
+        # A pause is not made up for by a higher rate later.
         self._free_at = max(self._free_at, now) + count / self._rate_max
 
 
@@ -83,7 +83,7 @@ def make_messages(flights: Flights, topic: str) -> Iterator[Message]:
 
 
 class FlightSender:
-    """Sends rounds of flights, a batch a queue, and writes down how far it is."""
+    """Sends rounds of flights, a batch for each queue, and logs the progress."""
 
     def __init__(self, producer: Producer, journal: Logbook, *, total: int, rate_max: int) -> None:
         self._producer = producer
@@ -97,7 +97,7 @@ class FlightSender:
 
     @property
     def count(self) -> int:
-        """How many flights were acknowledged."""
+        """The number of acknowledged flights."""
         return self._count
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -108,11 +108,11 @@ class FlightSender:
         for target, own in sorted(by_queue.items()):
             for begin in range(0, len(own), _BATCH_MESSAGES):
                 self._send_batch(own[begin : begin + _BATCH_MESSAGES], target)
-        # The producer may stand still now: whoever waits for a share must know all of it.
+        # The producer may pause now: a reader that waits for a share needs the exact count.
         self.report()
 
     def report(self, *, is_done: bool = False) -> None:
-        """Write down how many flights are acknowledged."""
+        """Log the number of acknowledged flights."""
         now_ms = self._reported_at_ms = monotonic_ms()
         self._journal.write_event(
             Produced(
@@ -126,7 +126,7 @@ class FlightSender:
         )
 
     def _find_queue(self, message: Message) -> MessageQueue:
-        """Ask the producer once for each aircraft: the number of queues does not change here."""
+        """Return an aircraft's queue, asked once: the number of queues does not change here."""
         key = message.sharding_key or ""
         found = self._queues.get(key)
         if found is None:

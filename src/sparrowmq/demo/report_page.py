@@ -1,4 +1,4 @@
-"""The report: the outcome of a run as one HTML page. Pure: a function of the figures."""
+"""The report: the outcome of a run as one HTML page, a function of the figures. Pure."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _balance(outcome: DemoOutcome) -> Markup:
 
 
 def _explain(strategy: str) -> str:
-    """Return a strategy's name, and for RocketMQ's default what it does."""
+    """Return a strategy's name, with an explanation of RocketMQ's default."""
     if strategy != "AVG":
         return strategy
     return "strategy AVG: members in the order of their ids take neighbouring queues, equally many"

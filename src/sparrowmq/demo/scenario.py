@@ -26,16 +26,16 @@ from sparrowmq.processes.logbook import EventTail
 def run_demo(out: Path, console: Console, *, limit: int | None = None) -> DemoOutcome:
     """Run the main job, write the report, print the result.
 
-    Every process that was started has ended when this returns or raises.
+    All started processes have ended when this function returns or raises.
 
     Args:
         out: the output directory.
-        console: what progress and the result are shown on.
-        limit: produce only so many flights, the first in the order of departure; None for all.
+        console: the console for progress and the result.
+        limit: the most flights to produce, the first in the order of departure; None for all.
 
-    Raises: ConfigError for a directory that cannot be used or flights that are not installed;
-        StageFailed or ProcessFailed if something did not happen in time; KeyboardInterrupt on
-        SIGINT and SystemExit on SIGTERM, after cleaning up.
+    Raises: ConfigError for an unusable directory, or if the flights are not installed; StageFailed
+        or ProcessFailed if a stage failed or a process ended; KeyboardInterrupt on SIGINT and
+        SystemExit on SIGTERM, after the clean-up.
     """
     with claim_directory(out) as directory, ending_on_sigterm():
         return _run_in(directory, console, limit)

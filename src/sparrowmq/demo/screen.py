@@ -1,6 +1,6 @@
-"""What the terminal shows while the demo runs: the queue × client matrix, live.
+"""The terminal's view of a running demo: the live queue × client matrix.
 
-Without a terminal there are plain lines instead: what happened, and progress now and then.
+Without a terminal, plain lines report events, and the progress now and then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparrowmq.processes.member_log import MemberLog, MemberState
 
 _PLAIN_INTERVAL_MS = 10_000
 _GAP = 3
-# One colour a member, in the order of starting, with a text colour that can be read on it.
+# One colour for each member, in the order of the starts, with a readable text colour.
 _MEMBER_STYLES = (
     "bold white on #0a6aa6",
     "bold black on #d98e04",
@@ -35,7 +35,7 @@ _ORPHAN_STYLE = "bold #e05252"
 
 
 class LiveScreen:
-    """Redraws one view in place."""
+    """Redraws one view in place in the terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -54,7 +54,7 @@ class LiveScreen:
         self._live.stop()
 
     def draw(self, board: Board) -> None:
-        """Show what is known now."""
+        """Show the present state."""
         self._live.update(render_board(board, width=self._console.width), refresh=True)
 
     def say(self, line: str) -> None:
@@ -81,7 +81,7 @@ class PlainScreen:
         return None
 
     def draw(self, board: Board) -> None:
-        """Print a line of progress, but not often."""
+        """Print a line of progress now and then."""
         now_ms = monotonic_ms()
         if now_ms < self._due_ms:
             return
@@ -94,7 +94,7 @@ class PlainScreen:
 
 
 def describe_progress(board: Board) -> str:
-    """Say in one line how far everything is."""
+    """Return the progress of all parts in one line."""
     total = f" of {board.production.total:,}" if board.production.total is not None else ""
     parts = [
         f"{_elapsed(board)}  {board.stage}",
@@ -109,7 +109,7 @@ def describe_progress(board: Board) -> str:
 
 
 def render_board(board: Board, *, width: int) -> RenderableType:
-    """Make the whole view: progress, and one matrix a group."""
+    """Make the whole view: the progress, and one matrix for each group."""
     groups = [group for group in (board.first_group, board.second_group) if board.members_of(group)]
     matrices = [render_matrix(board, group) for group in groups]
     widths = [Console(width=10 * width).measure(matrix).maximum for matrix in matrices]
@@ -121,7 +121,7 @@ def render_board(board: Board, *, width: int) -> RenderableType:
 
 
 def render_matrix(board: Board, group: str) -> Table:
-    """Make a group's matrix: a row a queue, a column a member, a filled cell where it owns."""
+    """Make a group's matrix: rows are queues, columns members, filled cells ownership."""
     members = board.members_of(group)
     owners, lag = board.owners(group), board.lag(group)
     table = Table(

@@ -1,10 +1,10 @@
 """Spark, as a process: `python -m sparrowmq.demo.spark_job`.
 
-The job `ingest` writes the topic to Parquet, run after run, until a run that began after the last
-flight was produced has ended. Whoever kills this process may start it again: the job's checkpoint
-says where to go on. Then the process waits for a question, answers it in the same session, and
-ends. The answers come from the Parquet table and the members' logbooks, each by one query; which
-deliveries are duplicates, the job `duplicates` decides.
+The job `ingest` writes the topic to Parquet, run after run, until the end of a run that began after
+the production of the last flight. After a kill, the process can be started again and continues at
+the job's checkpoint. Then the process waits for a question, answers it in the same session, and
+ends. One query per answer reads the Parquet table or the members' logbooks. The job `duplicates`
+decides which deliveries are duplicates.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from sparrowmq.processes.logbook import EventTail, Failed, Logbook, open_logbook
 from sparrowmq.spark.java import find_java, spark_session
 
 _POLL_INTERVAL_S = 0.2
-# Far longer than the demo has patience for: it ends this process if it goes wrong itself.
+# Far longer than the demo's own deadlines; the demo ends this process if a stage fails.
 _PATIENCE_S = 600
 _DELIVERIES_DDL = "at_ms BIGINT, queue_id INT, queue_offset BIGINT, flight_id STRING"
-# The JVM lives for a minute and is started twice: the optimising compiler and the concurrent
-# collector cost more processor time (27 s against 12 s in a short job) than they ever give back.
-# Few shuffle tasks suit few rows on few cores.
+# The JVM lives for a minute and starts twice: the optimising compiler and the concurrent collector
+# cost more processor time (27 s against 12 s in a short job) than they save. Few shuffle tasks suit
+# few rows on few cores.
 _SPARK_CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
@@ -56,7 +56,7 @@ _SPARK_CONF = {
 
 
 def run(options: argparse.Namespace) -> None:
-    """Ingest everything, then answer."""
+    """Ingest the whole topic, then answer the question."""
     journal = open_logbook(options.logbooks, options.name)
     try:
         java = find_java()
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _ingest(session: SparkSession, options: argparse.Namespace, journal: Logbook) -> str:
-    """Run the job until everything is in its table, whose directory it returns."""
+    """Run the job until the table has every flight; return the table's directory."""
 
     def log(batch: ingest.Batch) -> None:
         written = BatchWritten(at_ms=monotonic_ms(), batch_id=batch.batch_id, seconds=batch.seconds)
@@ -126,7 +126,7 @@ def _answer(session: SparkSession, options: argparse.Namespace, table: str) -> N
 
 
 def ask_carriers(flights: DataFrame) -> list[CarrierAnswer]:
-    """Flights and mean delay per carrier, most flights first."""
+    """Return the flights and mean delays of each carrier, most flights first."""
     rows = (
         flights.groupBy("carrier")
         .agg(
@@ -141,7 +141,7 @@ def ask_carriers(flights: DataFrame) -> list[CarrierAnswer]:
 
 
 def ask_consumption(deliveries: DataFrame) -> list[ConsumptionAnswer]:
-    """Deliveries per queue and member."""
+    """Return the number of deliveries by queue and member."""
     rows = deliveries.groupBy("queueId", "clientId").count().orderBy("queueId", "clientId")
     return [
         ConsumptionAnswer(queue_id=queue_id, member=member, deliveries=count)
@@ -150,7 +150,7 @@ def ask_consumption(deliveries: DataFrame) -> list[ConsumptionAnswer]:
 
 
 def ask_duplicates(deliveries: DataFrame, event_count: int) -> list[int]:
-    """Duplicates after each event; what comes before the first counts to the first."""
+    """Return the duplicates after each event; earlier ones belong to the first event."""
     counts = [0] * event_count
     for event in duplicates.sum_up(deliveries).events:
         counts[max(event.event_index - 1, 0)] += event.duplicates
@@ -167,14 +167,14 @@ def read_records(session: SparkSession, question: JobQuestion, *, topic: str) ->
         )
     )
     file_name = F.element_at(F.split(F.input_file_name(), "/"), -1)
-    # A member that was killed may have torn its last line, which then lacks fields.
+    # A killed member may have torn its last line, which then lacks fields.
     lines = (
         session.read.schema(_DELIVERIES_DDL)
         .csv(list(question.consumed.values()))
         .withColumn("clientId", F.element_at(member_of, file_name))
         .where("flight_id IS NOT NULL")
     )
-    # The machine's monotonic clock, which orders deliveries and events as well as any.
+    # The machine's monotonic clock orders deliveries and events as well as a wall clock.
     return with_key(
         lines.selectExpr(
             f"'{question.group}' AS consumerGroup",

@@ -1,4 +1,4 @@
-"""The stages of the main job, in their order. Each says what it does and what it waits for."""
+"""The stages of the main job, in order."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from sparrowmq.processes.crew import Child
 from sparrowmq.processes.member_log import MemberLog
 
 TWIN_IP, TWIN_INSTANCE = "172.17.0.1", "9"
-# The share of all flights after which each event happens, so that messages flow around it.
+# The shares of all flights after which the events happen, while messages flow.
 _LEAVE_AT, _JOIN_AT, _KILL_AT = 0.12, 0.28, 0.44
-# The producer goes no further before the events are over; the rest flows past the twins.
+# The producer stops at this share until the events are over; the rest flows with the twins.
 _FIRST_SHARE = 0.6
 _TWINS_BEHIND_S = 3.0
 
@@ -42,9 +42,9 @@ _END_PATIENCE_S = 20.0
 
 
 class Stages:
-    """Runs the stages one after the other; Spark runs beside them.
+    """Runs the stages one after another; Spark runs beside them.
 
-    What they leave behind is in `board`, `twins`, `ending` and `times`.
+    The results of the stages are in `board`, `twins`, `ending` and `times`.
     """
 
     def __init__(self, cast: Cast, lookout: Lookout, directory: DemoDirectory) -> None:
@@ -58,7 +58,7 @@ class Stages:
         self._pipeline = PipelineKeeper(cast, self._board, table=directory.table)
 
     def run(self) -> Ending:
-        """Run them all; return what was so at the end."""
+        """Run all stages; return the state at the end."""
         with self._stage("NameServer and Broker start, flights are loaded"):
             producer = self._start_everything()
         with Admin(name_server=self._cast.name_server) as admin:
@@ -91,7 +91,7 @@ class Stages:
             self._remedy(admin)
 
     def _start_everything(self) -> Child:
-        """Start the servers, and beside them what takes long: loading flights, and Spark."""
+        """Start the servers, and beside them the loading of flights and Spark, which take long."""
         name_server = self._cast.start_name_server()
         producer = self._cast.start_producer()
         self._lookout.vital.append(producer)
@@ -128,7 +128,7 @@ class Stages:
             "the first members have started",
             timeout_s=_START_PATIENCE_S,
         )
-        # The event is the moment from which all three take part.
+        # The event is the instant from which all three take part.
         happening = self._board.happenings[-1]
         happening.at_ms = max(member.started_ms or 0 for member in members)
         self._wait_until_settled(happening)
@@ -165,7 +165,7 @@ class Stages:
             f"{name} has started",
             timeout_s=_START_PATIENCE_S,
         )
-        # From the moment it asks to be a member: how long Python takes to start is not the point.
+        # From the instant at which the process joins: the start of Python is not measured.
         happening = self._happen(f"{name} joins", member.started_ms or 0)
         self._wait_until_settled(happening)
 
@@ -223,7 +223,7 @@ class Stages:
             "the twins have consumed the queues they took",
             timeout_s=_DRAIN_PATIENCE_S,
         )
-        # Now only queues that nobody owns are behind. A little longer, to see that it stays so.
+        # Now only queues without an owner lag. Wait a little longer: they must keep lagging.
         seen_ms = monotonic_ms() + round(_TWINS_BEHIND_S * 1000)
         self._lookout.wait_for(
             lambda: monotonic_ms() >= seen_ms, "the time is over", timeout_s=2 * _TWINS_BEHIND_S
@@ -297,7 +297,7 @@ class Stages:
         }
         events = [(happening.at_ms, happening.name) for happening in self._board.happenings]
         question = JobQuestion(group=FIRST_GROUP, consumed=consumed, events=events)
-        # The job must never see half a question.
+        # The job must never read half a question.
         fresh = self._directory.question.with_suffix(".fresh")
         fresh.write_bytes(msgspec.json.encode(question))
         fresh.replace(self._directory.question)

@@ -1,4 +1,4 @@
-"""The result on the terminal: a few tables, the conditions, and where everything lies."""
+"""The result on the terminal: a few tables, the conditions, and the paths of the output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparrowmq.demo.outcome import DemoOutcome
 from sparrowmq.report.scale import format_duration_ms
 
 _CARRIERS_SHOWN = 5
-# Where no terminal says its width, tables must not be cut at 80 columns.
+# Without a terminal's width, tables must not be cut at 80 columns.
 _PLAIN_WIDTH = 110
 
 

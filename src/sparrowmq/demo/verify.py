@@ -1,4 +1,4 @@
-"""Look at the Parquet table with plain Arrow, as any other reader would, without Spark."""
+"""Verifies the Parquet table with plain Arrow, as any other reader would, without Spark."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pyarrow.dataset
 from sparrowmq.demo import figures
 from sparrowmq.demo.flights import Flights
 
-# Arrow makes these functions when it is imported, where no type checker sees them.
+# Arrow creates these functions at import, where no type checker sees them.
 _compute: Any = pyarrow.compute
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What the table holds.
+    """The counts of the table.
 
     `distinct` counts different (broker, queueId, queueOffset).
     """
@@ -34,12 +34,12 @@ class TableFacts:
 
 
 def read_table(directory: Path) -> pyarrow.dataset.Dataset:
-    """Open the table; names that begin with `_` or `.` are no part of it, as everywhere."""
+    """Open the table, without files whose names begin with `_` or `.`, as all readers do."""
     return pyarrow.dataset.dataset(directory, format="parquet", partitioning="hive")
 
 
 def examine_table(directory: Path, flights: Flights, *, queue_count: int) -> TableFacts:
-    """Count rows and distinct messages, and check the order of each aircraft's legs."""
+    """Count the rows and distinct messages, and check the order of each aircraft's legs."""
     dataset = read_table(directory)
     names = ["brokerName", "queueId", "queueOffset", "keys"]
     table = dataset.to_table(columns=names)
@@ -61,7 +61,7 @@ def examine_table(directory: Path, flights: Flights, *, queue_count: int) -> Tab
 
 
 def find_missing(flights: Flights, consumed_ids: pa.Array) -> int:
-    """Return how many flights are not among the consumed ones."""
+    """Return the number of flights that are not among the consumed ones."""
     is_there = _compute.is_in(flights.ids, value_set=_compute.unique(consumed_ids))
     return len(flights) - int(_compute.sum(is_there).as_py() or 0)
 
@@ -73,7 +73,7 @@ def _check_order(
     index = _compute.index_in(keys, value_set=flights.ids)
     aircraft = _compute.dictionary_encode(flights.sharding_keys).indices
     produced_index = _compute.fill_null(index, -1).to_numpy()
-    # A leg that was never produced belongs to no aircraft; any will do, for it is counted.
+    # A leg that was never produced has no aircraft. Any number serves: the leg is counted as such.
     of_leg = aircraft.take(_compute.fill_null(index, 0)) if len(flights) else index
     return figures.check_order(
         of_leg.to_numpy().astype("int64"),

@@ -268,7 +268,7 @@ class _Wire:
 
     @property
     def is_full(self) -> bool:
-        """Return False: the simulated kernel accepts every write."""
+        """False: the simulated kernel accepts every write."""
         return False
 
     def write(self, data: bytes) -> None:
