@@ -1,6 +1,7 @@
-"""Directories and small files of any file system that Spark writes to, through Hadoop's.
+"""Directories and small files of every file system that Spark can write to.
 
-Everything is asked of the JVM, so that `hdfs:` and `s3a:` work as local paths do.
+All calls go through Hadoop's file systems in the JVM, so that `hdfs:` and `s3a:` work like local
+paths.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DirectoryEntry(NamedTuple):
-    """A file or directory: its name and, of a file, its bytes."""
+    """A file with its size in bytes, or a directory."""
 
     name: str
     is_directory: bool
@@ -22,14 +23,14 @@ class DirectoryEntry(NamedTuple):
 
 
 class DirectoryUsage(NamedTuple):
-    """What is below a directory."""
+    """The files below a directory: their number and their size in bytes."""
 
     files: int
     size: int
 
 
 def require_classic(session: SparkSession) -> None:
-    """Raise a UsageError where the session has no JVM to ask, as with Spark Connect."""
+    """Raise a UsageError if the session has no JVM, as with Spark Connect."""
     if not hasattr(session, "_jsc"):
         raise UsageError("the jobs need a classic Spark session; Spark Connect has no JVM here")
 
@@ -37,7 +38,7 @@ def require_classic(session: SparkSession) -> None:
 class Files:
     """The file system of a path.
 
-    Raises: UsageError where the session has no JVM to ask, as with Spark Connect.
+    Raises: UsageError if the session has no JVM, as with Spark Connect.
     """
 
     def __init__(self, session: SparkSession, path: str) -> None:
@@ -51,11 +52,11 @@ class Files:
         self._hadoop = hadoop
 
     def exists(self, path: str) -> bool:
-        """Return whether something is there."""
+        """Return whether a file or directory with this path exists."""
         return bool(self._files.exists(self._path(path)))
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        """Return what is in a directory, by name; nothing if it is not there."""
+        """Return a directory's entries, sorted by name; empty if the directory does not exist."""
         if not self.exists(path):
             return []
         found = [
@@ -65,7 +66,7 @@ class Files:
         return sorted(found)
 
     def usage(self, path: str, *, suffix: str) -> DirectoryUsage:
-        """Count the files below a directory whose names end so, and their bytes."""
+        """Count the files below a directory whose names end with `suffix`, and their bytes."""
         files = size = 0
         if self.exists(path):
             found = self._files.listFiles(self._path(path), True)
@@ -76,13 +77,13 @@ class Files:
         return DirectoryUsage(files, size)
 
     def size(self, path: str) -> int:
-        """Return the bytes of all files below a directory, which must be there."""
+        """Return the bytes of all files below a directory, which must exist."""
         return int(self._files.getContentSummary(self._path(path)).getLength())
 
     def move(self, source: str, target: str) -> None:
-        """Rename; the target's directory is made, and the target must not be there.
+        """Rename a file or directory; create the target's directory if it does not exist.
 
-        Raises: UsageError if it cannot be done.
+        Raises: UsageError if the file system refuses, as for a target that exists.
         """
         target_path = self._path(target)
         self._files.mkdirs(target_path.getParent())
@@ -90,11 +91,11 @@ class Files:
             raise UsageError(f"cannot rename {source} to {target}; look at the directory's rights")
 
     def remove(self, path: str) -> None:
-        """Remove a file or a whole directory; nothing happens if it is not there."""
+        """Remove a file or a whole directory, if it exists."""
         self._files.delete(self._path(path), True)
 
     def read_text(self, path: str) -> str | None:
-        """Return a file's text, or None if it is not there."""
+        """Return a file's text; None if the file does not exist."""
         if not self.exists(path):
             return None
         stream = self._files.open(self._path(path))
@@ -104,11 +105,11 @@ class Files:
             stream.close()
 
     def write_text(self, path: str, text: str) -> None:
-        """Write a file that appears whole or not at all, and of which one is there at any moment.
+        """Replace a file atomically: readers see the old file or the whole new file.
 
-        A local file is renamed over the one before, without Hadoop's checksum file, which could
-        not change in the same moment. Elsewhere Hadoop's own renaming replaces a file, at once on
-        HDFS; an object store takes the new file in one piece.
+        A local file is renamed over the old one, without Hadoop's checksum file, which could not
+        change at the same moment. Elsewhere Hadoop's rename replaces the file: atomically on HDFS,
+        and as one whole object in an object store.
         """
         fresh, target = self._path(f"{path}.fresh"), self._path(path)
         is_local = self._files.getScheme() == "file"

@@ -1,20 +1,20 @@
-"""Write micro-batches as Parquet, exactly once for whoever reads the files.
+"""Writes micro-batches as Parquet, exactly once for every reader of the files.
 
-Spark's own file sink is exactly once only for readers of its `_spark_metadata`: after a kill in
-mid-batch the files of the first attempt stay beside those of the second, and any other Parquet
-reader counts both. Here a batch has one place, made of its id, and it appears there at once:
+Spark's own file sink is exactly once only for readers of its `_spark_metadata`: after a kill during
+a batch the files of the first attempt stay beside those of the second, and other Parquet readers
+count both. Here each batch has one directory, named by its id, which appears at once:
 
 ```
-path/_writing/batchId=7/month=1/part-*.parquet     while it is written; readers skip `_` names
+path/_writing/batchId=7/month=1/part-*.parquet     during the write; readers skip names with `_`
 path/batchId=7/month=1/part-*.parquet              after one rename
-path/batchId=7/_written.json                       by which query, how many files and bytes
+path/batchId=7/_written.json                       the query, the number of files and their bytes
 ```
 
-A batch that is replayed (a checkpoint gives it the same id and the same offsets) is left as it is
-if its first attempt is there, whole and by the same query; else it replaces what is there. So at
-any moment the files hold whole batches only, each at most once, and no reader misses what it has
-seen. A rename is atomic on local disks and HDFS; an object store copies instead, and a reader may
-see a part of the newest batch until the copy ends.
+A replayed batch has the same id and the same offsets, by the checkpoint. If its directory is whole
+and of the same query, it stays as it is; otherwise the replay replaces it. So at any moment the
+files hold whole batches only, each at most once, and a batch that readers have seen never
+disappears. A rename is atomic on local disks and HDFS. An object store copies instead, so a reader
+may see a part of the newest batch until the copy ends.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def write_batch_parquet(
 ) -> None:
     """Write one micro-batch to `path/batchId=<batch_id>/<column>=<value>/...`.
 
-    For `foreachBatch`; see `parquet_writer`. One checkpoint belongs to one path: with a new
-    checkpoint ids begin again at 0 and replace what another query wrote.
+    `parquet_writer` makes the function for `foreachBatch`. One checkpoint belongs to one path: with
+    a new checkpoint, ids begin at 0 again and replace the batches of another query.
 
     Args:
         batch_df: the micro-batch.
-        batch_id: its id, as `foreachBatch` gives it.
-        path: the directory of the table, in any file system that Spark writes to.
-        partition_by: columns that become directories.
+        batch_id: the batch's id, by `foreachBatch`.
+        path: the directory of the table, in any file system that Spark can write to.
+        partition_by: the columns that become directories.
 
-    Raises: ConfigError if the batch has a column `batchId`, or lacks one of `partition_by`;
-        UsageError if the finished batch cannot be moved to its place.
+    Raises: ConfigError if the batch has a column `batchId` or lacks a column of `partition_by`;
+        UsageError if the finished batch cannot be moved to its directory.
     """
     _check_columns(batch_df.columns, partition_by)
     session = batch_df.sparkSession
@@ -69,12 +69,12 @@ def write_batch_parquet(
 
 
 def parquet_writer(path: str, partition_by: Sequence[str] = ()) -> Callable[[DataFrame, int], None]:
-    """Return the function that `foreachBatch` takes: `.foreachBatch(parquet_writer("out"))`."""
+    """Return the argument of `foreachBatch`: `.foreachBatch(parquet_writer("out"))`."""
     return partial(write_batch_parquet, path=path, partition_by=tuple(partition_by))
 
 
 def _describe(files: Files, directory: str, query_id: str | None) -> str:
-    """Return what says that a batch is whole."""
+    """Return the text of `_written.json` for a whole batch."""
     return json.dumps({"queryId": query_id, **files.usage(directory, suffix=_DATA)._asdict()})
 
 

@@ -1,4 +1,4 @@
-"""Run a streaming query until it has ended, or until somebody ends it."""
+"""Runs a streaming query until it ends or is stopped."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S = 0.5
-# Spark gives the process that plans a stream ten seconds to start, and no setting for more. A query
-# that fails for it goes on from its checkpoint.
+# Spark gives the process that plans a stream ten seconds to start, without a setting for more. A
+# query that fails for this reason is started again and continues from its checkpoint.
 STARTS_MAX = 3
 _NO_WORKER = "Python worker failed to connect back"
 
 
 def never() -> bool:
-    """Return that nobody wants a query to end."""
+    """Return False: nobody stops the query."""
     return False
 
 
@@ -28,18 +28,19 @@ def run_query(
     interval_s: float | None,
     should_stop: Callable[[], bool] = never,
 ) -> bool:
-    """Hand micro-batches to a sink; one that is cut off is done again by the next run.
+    """Pass micro-batches to a sink; the next run replays an interrupted one.
 
     Args:
         frame: the stream.
-        sink: what `foreachBatch` takes.
+        sink: the function for `foreachBatch`.
         checkpoint: the directory of the query's checkpoint.
-        interval_s: between micro-batches; None ends when all that is there has been read.
-        should_stop: asked twice a second whether to stop. A KeyboardInterrupt stops too, but
-            py4j prints a traceback of it.
+        interval_s: the time between micro-batches; None ends the query once it has read all
+            present messages.
+        should_stop: called twice a second; True stops the query. A KeyboardInterrupt stops it too,
+            but py4j then prints a traceback.
 
     Returns: whether the query was stopped.
-    Raises: what made the query fail.
+    Raises: the error of the query.
     """
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     if interval_s is None:

@@ -1,9 +1,9 @@
-"""What was seen of a cluster's groups, as three Parquet tables that repeated looks add to.
+"""Writes looks at a cluster's groups as three Parquet tables; each look adds rows.
 
-`topics`: a row a group, topic and broker; `members`: a row a connection, so that an id which two
-processes share stands twice; `queues`: a row a group and queue. All have `snapshotTimestamp`,
-equal for all rows of a look. Retry topics are in `queues` alone; broadcasting groups, whose
-members divide nothing, are not in `topics`.
+`topics` has a row for each group, topic and broker. `members` has a row for each connection, so an
+id of two processes appears twice. `queues` has a row for each group and queue. All tables have
+`snapshotTimestamp`, which is equal for all rows of a look. Retry topics are in `queues` only.
+Broadcasting groups are not in `topics`, because their members divide no queues.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 def tables_of(snapshots: Sequence[GroupSnapshot], *, timestamp_ms: int) -> dict[str, pa.Table]:
-    """Return the tables of one look at these groups, by name; each may have no row."""
+    """Return the tables of one look at these groups, by name; a table may be empty."""
     cases = [examine(snapshot) for snapshot in snapshots]
     makers = {"topics": _topic_rows, "members": _member_rows, "queues": _queue_rows}
     tables = {}
@@ -79,9 +79,9 @@ def tables_of(snapshots: Sequence[GroupSnapshot], *, timestamp_ms: int) -> dict[
 
 
 def write_tables(tables: dict[str, pa.Table], directory: Path, *, timestamp_ms: int) -> None:
-    """Add one file to each table's directory; it appears whole or not at all.
+    """Add one file to each table's directory; each file appears whole or not at all.
 
-    Raises: OSError if the directory cannot be written to.
+    Raises: OSError if the directory cannot be written.
     """
     for name, table in tables.items():
         place = directory / name

@@ -1,7 +1,7 @@
-"""Input tables of the jobs: Parquet or JSON lines, checked before anything is computed.
+"""Reads the jobs' input tables, Parquet or JSON lines, and checks them before any computation.
 
-A job declares the columns it needs. Parquet must have them, with types that can be cast; JSON
-lines are read by them. An error names the path and the nearest right name.
+A job declares its columns. A Parquet table must have these columns, with types that can be cast;
+JSON lines are parsed by the declared types. An error names the path and the nearest right name.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def read_table(
     optional: Mapping[str, str] | None = None,
     is_streamed: bool = False,
 ) -> DataFrame:
-    """Read a table that has these columns, and return these alone.
+    """Read a table with these columns; return these columns only.
 
     Args:
         session: the Spark session.
-        path: a directory or file of Parquet; or JSON lines, if it ends in .json, .jsonl, .ndjson
-            or one of these and .gz. Globs may be used.
-        columns: the type of each column that must be there, as Spark's DDL writes it.
-        optional: as `columns`, for those that are null where they are missing.
-        is_streamed: whether to read files as they come; a first file of Parquet gives the types.
+        path: a directory or file of Parquet; or JSON lines if the path ends in .json, .jsonl,
+            .ndjson or one of these with .gz. The path may be a glob.
+        columns: the type of each required column, in Spark's DDL.
+        optional: the type of each optional column; a missing one is null.
+        is_streamed: whether to read files as they arrive; a first Parquet file gives the types.
 
-    Raises: ConfigError if the path does not exist, holds no such table, lacks a column, has one
-        whose type cannot be cast, or has no row and is not streamed.
+    Raises: ConfigError if the path does not exist or is no such table; if a column is missing or
+        its type cannot be cast; or if the table is empty and not streamed.
     """
     wanted = {**columns, **(optional or {})}
     reader = session.readStream if is_streamed else session.read
@@ -67,10 +67,10 @@ def select_columns(
     what: str,
     may_be_empty: bool = False,
 ) -> DataFrame:
-    """Return the columns of a frame by the types declared; `what` names the frame in errors.
+    """Return a frame's columns with their declared types; `what` names the frame in errors.
 
-    Raises: ConfigError if a column is missing or has a type that cannot be cast, or no row is
-        there and it may not be empty.
+    Raises: ConfigError if a column is missing or its type cannot be cast, or if the frame is empty
+        and `may_be_empty` is False.
     """
     missing = [name for name in columns if name not in frame.columns]
     if missing:
@@ -95,9 +95,9 @@ def select_columns(
 
 
 def collect_as(frame: DataFrame, kind: type[Value]) -> list[Value]:
-    """Collect rows as dataclass values: the field `queue_id` is the column `queueId`.
+    """Collect rows as dataclass values; the field `queue_id` is the column `queueId`.
 
-    Instants come in UTC: Spark would give them in the zone of this machine, unmarked.
+    Timestamps are in UTC; Spark would return them in this machine's time zone, without naming it.
     """
     types = dict(frame.dtypes)
     names = [
@@ -119,6 +119,6 @@ def collect_as(frame: DataFrame, kind: type[Value]) -> list[Value]:
 
 
 def _describe(error: Exception) -> str:
-    """Return Spark's message in one line, without its class and its links."""
+    """Return the message of Spark's error in one line, without error class and links."""
     first = str(error).splitlines()[0]
     return first.partition("SQLSTATE")[0].rstrip(" .;")

@@ -1,4 +1,4 @@
-"""The job `backlog`: which queues accumulated, since when, who owned them, and why.
+"""The job `backlog`: finds queues with backlogs, their start, their owners and their causes.
 
 from sparrowmq.pipeline import backlog
 result = backlog.run(session, backlog.BacklogSettings(snapshots="looks", out="backlog-out"))

@@ -1,24 +1,24 @@
-"""What to look at, how causes follow from a history of looks, and the result.
+"""The settings, the run and the result of the job; derives causes from a history of looks.
 
-Input is the table `queues` that repeated `sparrowmq snapshot` fills: a row a group, queue and look.
-From one look to the next follows how much was produced and consumed, and so a *cause*:
+The input is the table `queues` of repeated `sparrowmq snapshot`: a row for each group, queue and
+look. Two consecutive looks show what was produced and consumed between them, and so a *cause*:
 
-| cause | what was seen |
+| cause | condition |
 |---|---|
-| unowned: duplicate client ids | nobody owns the queue; the doctor's R01 or R02 names it |
-| unowned: different subscriptions | nobody owns it; R05 or R12 names it |
-| no member | nobody is in the group |
-| unowned | nobody owns it, for another reason |
-| stuck consumer | it has an owner, there are messages, and no offset moved |
-| more consumers than queues | it falls behind while other members have no queue at all |
-| slow consumer | it falls behind: more is produced than consumed |
-| keeping pace | as much is consumed as is produced: the backlog stays |
+| unowned: duplicate client ids | the queue has no owner; the doctor's R01 or R02 names the queue |
+| unowned: different subscriptions | the queue has no owner; R05 or R12 names the queue |
+| no member | the group has no member |
+| unowned | the queue has no owner, for another reason |
+| stuck consumer | the queue has an owner and messages, and its offset did not move |
+| more consumers than queues | the backlog grows while other members have no queue |
+| slow consumer | the backlog grows: more is produced than consumed |
+| keeping pace | as much is consumed as produced: the backlog stays |
 | catching up | the backlog shrinks |
-| unknown | it has an owner, and there is no look before to compare with |
+| unknown | the queue has an owner, and there is no look before |
 
-Members commit every 5 s, so looks less than 10 s apart may call a slow consumer stuck. An
-*accumulation* is a time in which a queue's lag stood above 0; its cause is the one that held
-longest while it did not shrink.
+Members commit every 5 s, so with looks less than 10 s apart a slow consumer may count as stuck. An
+*accumulation* is a time in which a queue's lag was above 0. Its cause is the cause that held
+longest while the lag did not shrink.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ QUEUE_COLUMNS = {
     "owners": "array<string>",
 }
 QUEUE_OPTIONAL = {"rules": "array<string>", "members": "int", "idleMembers": "int"}
-# Accumulations in a result, and queues in plots: one colour each.
+# The most accumulations in a result, and the most queues in plots, which have eight colours.
 LISTED_MAX, PLOTTED_MAX = 200, 8
-# A course is thinned to about so many looks.
+# A plot shows about so many looks of a queue.
 _LOOKS_PLOTTED = 400
 _QUEUE = ("consumerGroup", "topic", "brokerName", "queueId")
 
 
 class Cause(StrEnum):
-    """Why a queue is behind."""
+    """The cause of a queue's backlog."""
 
     DUPLICATE_IDS = "unowned: duplicate client ids"
     DIFFERENT_SUBSCRIPTIONS = "unowned: different subscriptions"
@@ -71,13 +71,13 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogSettings:
-    """What to look at.
+    """The settings of the job.
 
     Args:
-        snapshots: the directory that `sparrowmq snapshot` has filled.
+        snapshots: the directory that `sparrowmq snapshot` has written.
         out: the directory of the tables `history` and `accumulations`.
-        groups: only these; all if empty.
-        lag_min: an accumulation whose lag never reached this is left out.
+        groups: the groups to examine; empty examines all.
+        lag_min: the least peak of an accumulation, in messages; lower ones are left out.
     """
 
     snapshots: str
@@ -88,16 +88,18 @@ class BacklogSettings:
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """A time in which a queue was behind.
+    """A time in which a queue had a backlog.
 
     Args:
-        since: the last look before it: it began after that; or the first look at all, if the queue
-            was behind then already: `has_begun_before`.
-        until: the last look that saw it.
-        is_open: whether that is the newest look at the group.
-        lag_peak, lag_last: messages.
-        growth_per_second: from `since` to the peak; None if that is one look.
-        owners: client ids, several joined by " + ", "nobody" included, in the order of names.
+        since: the last look before the backlog; the first look of all if `has_begun_before`.
+        has_begun_before: whether the queue had a backlog at the first look already.
+        until: the last look at which the queue had the backlog.
+        is_open: whether `until` is the newest look at the group.
+        lag_peak, lag_last: the greatest and the last lag, in messages.
+        growth_per_second: the mean growth from `since` to the peak, in messages; None if both are
+            the same look.
+        owners: the owners during this time, sorted by name: client ids, "nobody", or several client
+            ids joined by " + ".
     """
 
     consumer_group: str
@@ -116,7 +118,7 @@ class Accumulation:
 
     @property
     def queue_name(self) -> str:
-        """The queue, for people."""
+        """The queue's name for people: topic, broker and id."""
         return f"{self.topic} {self.broker_name}:{self.queue_id}"
 
 
@@ -131,7 +133,7 @@ class QueueLook:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a history covers, from the first look to the last."""
+    """The extent of a history, from the first look to the last."""
 
     groups: int
     queues: int
@@ -142,13 +144,14 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogResult:
-    """What the history shows.
+    """The result of the job.
 
     Args:
-        lag_by_cause: messages behind at the newest look at each group, most first.
-        accumulations: open ones first, then by their peak, `LISTED_MAX` at most.
-        accumulation_count: all of them.
-        courses: the whole course of some queues, each with its accumulation.
+        lag_by_cause: the lag of each cause at the newest look at each group, in messages, the
+            greatest first.
+        accumulations: at most `LISTED_MAX` accumulations, open ones first, then by their peak.
+        accumulation_count: the number of all accumulations.
+        courses: some accumulations, each with all looks at its queue.
     """
 
     extent: Extent
@@ -159,9 +162,10 @@ class BacklogResult:
 
 
 def run(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
-    """Explain the history, write it and its accumulations as tables, and sum it up.
+    """Explain the history, write the tables `history` and `accumulations`, and sum them up.
 
-    Raises: ConfigError if the table `queues` is missing, empty, lacks a column or these groups.
+    Raises: ConfigError if the table `queues` is missing or empty, or lacks a column or one of the
+        groups.
     """
     table = f"{settings.snapshots.rstrip('/')}/queues"
     queues = read_table(session, table, QUEUE_COLUMNS, optional=QUEUE_OPTIONAL)
@@ -199,8 +203,10 @@ def run(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
 
 
 def explain_history(queues: DataFrame) -> DataFrame:
-    """Add to each row what happened since the look before: `produced`, `consumed`, `seconds`,
-    `previousTimestamp`, and `cause`, which is null without a backlog.
+    """Add columns about the time since the look before.
+
+    Returns: the rows with `produced`, `consumed`, `seconds`, `previousTimestamp`, and `cause`,
+    which is null without a backlog.
     """
     course = Window.partitionBy(*_QUEUE).orderBy("snapshotTimestamp")
 
@@ -244,11 +250,13 @@ def _cause() -> Column:
 
 
 def find_accumulations(history: DataFrame, *, peak_min: int) -> DataFrame:
-    """Return every accumulation, the fields of `Accumulation` as columns in Spark's spelling.
+    """Find the accumulations in a history.
 
     Args:
-        history: as `explain_history` gives it.
-        peak_min: one whose lag never reached this is left out.
+        history: the result of `explain_history`.
+        peak_min: the least peak of an accumulation, in messages.
+
+    Returns: a row for each accumulation, with the fields of `Accumulation` in camel case.
     """
     course = Window.partitionBy(*_QUEUE).orderBy("snapshotTimestamp")
     breaks = F.sum((F.col("lag") <= 0).cast("int")).over(course)
@@ -257,7 +265,7 @@ def find_accumulations(history: DataFrame, *, peak_min: int) -> DataFrame:
     owner = F.when(F.size("owners") == 0, F.lit("nobody")).otherwise(F.array_join("owners", " + "))
     peak = F.max_by("snapshotTimestamp", "lag")
     since = F.min(F.coalesce("previousTimestamp", "snapshotTimestamp"))
-    # What stood before it began: the lag at the look before the first.
+    # The lag at the look before the accumulation.
     first_lag = F.min_by(F.col("lag") - F.coalesce("growth", F.lit(0)), "snapshotTimestamp")
     runs = rows.groupBy(*_QUEUE, "run").agg(
         since.alias("since"),
@@ -271,7 +279,7 @@ def find_accumulations(history: DataFrame, *, peak_min: int) -> DataFrame:
         ),
         F.array_sort(F.collect_set(owner)).alias("owners"),
     )
-    # The cause that held longest; rather one that is known, and rather one while it did not shrink.
+    # The cause that held longest; `unknown` ranks last, and `catching up` before it.
     cause = F.col("cause")
     weights = rows.groupBy(*_QUEUE, "run", "cause").agg(
         F.sum(F.coalesce("seconds", F.lit(0.0))).alias("weight")
@@ -293,7 +301,7 @@ def _list_accumulations(found: DataFrame) -> list[Accumulation]:
 
 
 def _choose_plotted(found: Sequence[Accumulation]) -> list[Accumulation]:
-    """Return accumulations of as many queues as have colours, of every group and cause in turn."""
+    """Return accumulations of at most `PLOTTED_MAX` queues, of every group and cause in turn."""
     first: dict[tuple[str, str], Accumulation] = {}
     for each in found:
         first.setdefault((each.consumer_group, each.queue_name), each)

@@ -1,4 +1,4 @@
-"""The page of the job `backlog`: lag over time, who owned the queues, and the causes."""
+"""The page of the job `backlog`: the lag over time, the owners of the queues, and the causes."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def render(result: BacklogResult) -> str:
 
 
 def main_table(result: BacklogResult) -> Table:
-    """Return the accumulations."""
+    """Return the table of accumulations."""
     days = {at.date() for each in result.accumulations for at in (each.since, each.until)}
-    # A blank that breaks no line.
+    # A no-break space keeps date and time on one line.
     stamp = "%H:%M:%S" if len(days) <= 1 else "%m/%d\u00a0%H:%M:%S"
     rows = [
         (
@@ -159,7 +159,7 @@ def _plots(result: BacklogResult) -> Markup:
 
 
 def _names(plotted: Sequence[Accumulation]) -> list[str]:
-    """Name queues by no more than distinguishes them."""
+    """Return the shortest names that distinguish the queues."""
     is_one_topic = len({(each.consumer_group, each.topic) for each in plotted}) == 1
     return [
         f"{each.broker_name}:{each.queue_id}"
@@ -170,7 +170,7 @@ def _names(plotted: Sequence[Accumulation]) -> list[str]:
 
 
 def _bands(course: Sequence[tuple[float, tuple[str, ...]]]) -> list[Band]:
-    """Join looks with the same owners; each holds until the next look."""
+    """Join consecutive looks with the same owners; a look's owners hold until the next look."""
     bands: list[Band] = []
     for (at, owners), (until, _) in itertools.pairwise([*course, (course[-1][0], ())]):
         if bands and bands[-1].owners == owners:

@@ -1,4 +1,4 @@
-"""The job `balance`: what every strategy would do to every consumer group of a cluster.
+"""The job `balance`: evaluates every strategy for every consumer group of a cluster.
 
 from sparrowmq.pipeline import balance
 result = balance.run(session, balance.BalanceSettings(snapshot="look", out="balance-out"))

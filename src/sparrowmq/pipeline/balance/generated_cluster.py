@@ -1,7 +1,7 @@
-"""A made-up cluster of any size, the same for the same numbers, to try the job `balance` on.
+"""Generates a cluster of any size for the job `balance`; equal numbers give equal clusters.
 
-Groups have 1 to 8 members and read ten topics each, say; a topic has 4, 8 or 16 queues on one of
-two brokers or on both. One group in fifty has two members with one client id.
+A group has 1 to 8 members and a given number of topics. A topic has 4, 8 or 16 queues on one of two
+brokers or on both. One group in fifty has two members with one client id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DUPLICATE_ID_IN = 50
 
 
 def check_size(groups: int, topics: int) -> None:
-    """Raise a ConfigError if a cluster of this size cannot be made up."""
+    """Raise a ConfigError if a cluster of this size cannot be generated."""
     for name, value, high in (("groups", groups, GROUPS_MAX), ("topics", topics, TOPICS_MAX)):
         if not 1 <= value <= high:
             raise ConfigError(f"{name} is {value}; it must be from 1 to {high:,}")
@@ -26,17 +26,17 @@ def check_size(groups: int, topics: int) -> None:
 def generate_cluster(
     session: SparkSession, groups: int, *, topics: int = 10
 ) -> tuple[DataFrame, DataFrame]:
-    """Return the tables `topics` and `members` that `balance` takes.
+    """Return the tables `topics` and `members` for `balance`.
 
     Args:
         session: the Spark session.
-        groups: how many consumer groups.
-        topics: how many topics each of them reads.
+        groups: the number of consumer groups.
+        topics: the number of topics that each group reads.
 
     Raises: ConfigError if a number is out of range.
     """
     check_size(groups, topics)
-    # Every value is drawn by hashing what it belongs to, so that partitions do not matter.
+    # Every value is a hash of the row's ids, so the result does not depend on partitions.
     subscriptions = session.sql(
         f"""
         select format_string('GID-%06d', id) as consumerGroup,

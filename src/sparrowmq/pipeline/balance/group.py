@@ -1,13 +1,14 @@
-"""What one strategy does to one consumer group: shares now, after a join, after a leave. Pure.
+"""Evaluates one strategy for one consumer group: shares now, after a join, after a leave. Pure.
 
-A group is looked at in three states, each computed as members would: as it is; with one more
+A group has three states, whose shares are computed as by members: the present; with one more
 member, whose id falls into the middle of the order; and without the member in the middle.
 
-Cost: AVG, AVG_BY_CIRCLE, CONFIG and Kafka's range see only places, so a topic's figures follow
-from how many queues it has and where equal ids stand. AVG_ACROSS_TOPICS and Kafka's other
-assignors deal out the queues of all topics as one row, for all members subscribe the same. Both
-are remembered by that *shape*, and in a large cluster few shapes differ. The three strategies that
-hash names are computed for every group, the rings' hashes once for the three states.
+Cost: AVG, AVG_BY_CIRCLE, CONFIG and Kafka's range depend on places only, so the number of a topic's
+queues and the places of equal ids determine the topic's figures. AVG_ACROSS_TOPICS and Kafka's
+other assignors deal the queues of all topics as one row, because all members subscribe the same
+topics. The figures of both are cached by this *shape*, and a large cluster has few shapes. The
+three strategies that hash names are computed for every group, with each hash of a ring once for the
+three states.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from sparrowmq.strategies.registry import SPARROW_STRATEGIES, strategy_from
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
 _POSITIONAL = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "AVG_ACROSS_TOPICS")
-# They deal out the queues of all topics as one row.
+# These strategies deal the queues of all topics as one row.
 _IN_A_ROW = ("AVG_ACROSS_TOPICS", "roundrobin", "sticky", "cooperative-sticky")
 _SHAPES_MAX = 65_536
 _TEXTS_MAX = 262_144
 _GROUPS_MAX = 64
-# What a member that joins is called: after the id before it, and before every longer one.
+# The joining member's id is the id before it and this sign, which sorts before longer ids.
 _JOINED = "+"
 
 Shares: TypeAlias = Mapping[str, Sequence[MessageQueue]]
@@ -50,19 +51,19 @@ Allocate: TypeAlias = Callable[[Sequence[MessageQueue], Sequence[str]], Shares]
 
 
 class TopicLayout(NamedTuple):
-    """A topic and how many queues it has on each broker."""
+    """A topic and the number of its queues on each broker."""
 
     topic: str
     queue_counts: tuple[tuple[str, int], ...]
 
     @property
     def queue_count(self) -> int:
-        """All its queues."""
+        """The number of the topic's queues."""
         return sum(count for _, count in self.queue_counts)
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """Its queues as members sort them."""
+        """The topic's queues in the members' order."""
         return [
             MessageQueue(self.topic, broker, queue_id)
             for broker, count in sorted(self.queue_counts, key=lambda pair: java_order(pair[0]))
@@ -71,7 +72,7 @@ class TopicLayout(NamedTuple):
 
 
 class Places(NamedTuple):
-    """A group's members in three states, each in the order of ids, duplicates kept."""
+    """A group's members in three states, each in id order, duplicates kept."""
 
     now: tuple[str, ...]
     joined: tuple[str, ...]
@@ -81,22 +82,22 @@ class Places(NamedTuple):
 
     @property
     def states(self) -> list[tuple[str, ...]]:
-        """The members of each state that has any."""
+        """The members of each state, without a state that has none."""
         return [ids for ids in (self.now, self.joined, self.left) if ids]
 
 
 class Figures(NamedTuple):
-    """What a strategy does to a group, or to one topic of it. Counts are queues.
+    """The effect of a strategy on a group, or on one of its topics, in numbers of queues.
 
     Args:
-        loads: queues of each member now, in id order; members with one id have the same queues.
-        unowned: nobody consumes them now.
-        doubled: several members consume them now, for their ids are equal.
-        join_moved: leave a member that stays when another joins.
-        leave_moved: leave a member that stays when another leaves.
-        leaver_queues: of the member that leaves.
-        joiner_queues: of the member that joins, then.
-        leave_unowned: nobody consumes them after the leave, though members stay.
+        loads: the present queues of each member, in id order; members with one id have the same.
+        unowned: the queues that no member consumes now.
+        doubled: the queues that several members consume now, because their ids are equal.
+        join_moved: the queues that staying members lose by the join.
+        leave_moved: the queues that staying members lose by the leave.
+        leaver_queues: the queues of the leaving member.
+        joiner_queues: the queues of the joining member after the join.
+        leave_unowned: the queues that no member consumes after the leave, although members stay.
     """
 
     loads: tuple[int, ...]
@@ -110,17 +111,17 @@ class Figures(NamedTuple):
 
     @property
     def skew(self) -> int:
-        """The greatest load less the smallest."""
+        """The largest load minus the smallest."""
         return max(self.loads, default=0) - min(self.loads, default=0)
 
     @property
     def idle(self) -> int:
-        """Members without a queue."""
+        """The number of members without a queue."""
         return sum(load == 0 for load in self.loads)
 
 
 def known_strategies() -> dict[str, str]:
-    """Return whose each strategy is, by name: RocketMQ's, ours, Kafka's."""
+    """Return each strategy's origin by name: RocketMQ, SparrowMQ or Kafka."""
     return {
         **dict.fromkeys(ROCKETMQ_NAMES, "RocketMQ"),
         **dict.fromkeys(SPARROW_STRATEGIES, "SparrowMQ"),
@@ -129,7 +130,7 @@ def known_strategies() -> dict[str, str]:
 
 
 def make_places(client_ids: Sequence[str]) -> Places:
-    """Return the three states of a group with these members; there must be one at least."""
+    """Return the three states of a group with these members, of which there is at least one."""
     now = tuple(sorted(client_ids, key=java_order))
     before = now[(len(now) + 1) // 2 - 1]
     leaver, joiner = len(now) // 2, before + _JOINED
@@ -143,9 +144,9 @@ def make_places(client_ids: Sequence[str]) -> Places:
 
 
 def evaluate(strategy: str, group: str, topics: Sequence[TopicLayout], places: Places) -> Figures:
-    """Compute what a strategy does to a group.
+    """Compute the effect of a strategy on a group.
 
-    Raises: ValueError or TypeError if the strategy refuses, as it would in a member.
+    Raises: ValueError or TypeError if the strategy refuses the group, as in a member.
     """
     if strategy in _HASHING:
         return _HASHING[strategy](tuple(topics), places)
@@ -162,7 +163,7 @@ def evaluate(strategy: str, group: str, topics: Sequence[TopicLayout], places: P
 
 
 def add_up(parts: Sequence[Figures]) -> Figures:
-    """Return a group's figures from those of its topics, of which there must be one at least."""
+    """Return a group's figures from those of its topics, of which there is at least one."""
     loads, *counts = zip(*parts, strict=True)
     return Figures(tuple(map(sum, zip(*loads, strict=True))), *map(sum, counts))
 
@@ -174,7 +175,7 @@ def _ranks(ids: Sequence[str]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=_SHAPES_MAX)
 def _of_places(strategy: str, queue_count: int, ranks: tuple[int, ...]) -> Figures:
-    """Compute a topic's figures by places alone; names stand for all that sort alike."""
+    """Compute a topic's figures from places alone, with generated names in the same order."""
     places = make_places([f"m{rank:06d}" for rank in ranks])
     topic = TopicLayout("T", (("b", queue_count),))
     if strategy == "AVG_ACROSS_TOPICS":
@@ -186,7 +187,7 @@ def _of_places(strategy: str, queue_count: int, ranks: tuple[int, ...]) -> Figur
 def _allocator(
     strategy: str, group: str, topics: Sequence[TopicLayout], places: Places
 ) -> Allocate:
-    """Return what gives each distinct id its queues of one topic."""
+    """Return the function that computes the queues of one topic for each distinct id."""
     made = {
         client_id: _configured(strategy, topics, places, client_id)
         for client_id in {*places.now, *places.joined}
@@ -204,9 +205,9 @@ def _allocator(
 def _configured(
     strategy: str, topics: Sequence[TopicLayout], places: Places, client_id: str
 ) -> AllocateMessageQueueStrategy:
-    """Return a strategy with the settings that a careful user would give it.
+    """Return a strategy with the settings of a careful user.
 
-    CONFIG deals queues to the members that are there now, and nobody edits it when they change.
+    The lists of CONFIG deal queues to the present members, and stay when members change.
     """
     if strategy == "CONFIG":
         ids = list(dict.fromkeys(places.now))
@@ -272,14 +273,14 @@ def _by_bounded_ring(topics: tuple[TopicLayout, ...], places: Places) -> Figures
 
 
 def _by_scores(topics: tuple[TopicLayout, ...], places: Places) -> Figures:
-    # Members learn who holds what when one of them comes or goes.
+    # At a join or leave members know the present owners.
     queues = [queue for topic in topics for queue in topic.queues]
     now, *later = places.states
     held = divide(queues, unique(now))
     return _of_owners(places, held, *(divide(queues, unique(ids), held) for ids in later))
 
 
-# Strategies that hash names, and so differ from group to group.
+# The strategies that hash names, whose figures differ from group to group.
 _HASHING: Mapping[str, Callable[[tuple[TopicLayout, ...], Places], Figures]] = {
     "CONSISTENT_HASH": _by_ring,
     "MINIMAL_MOVE": _by_scores,
@@ -288,7 +289,7 @@ _HASHING: Mapping[str, Callable[[tuple[TopicLayout, ...], Places], Figures]] = {
 
 
 def _of_owners(places: Places, now: Owners, joined: Owners, left: Owners | None = None) -> Figures:
-    """Return the figures where each queue has one owner in each state; no `left`, nobody left."""
+    """Return the figures of three states with one owner a queue; `left` is None without members."""
     loads = Counter(now.values())
     shared = {cid for cid, count in Counter(places.now).items() if count > 1}
     staying = frozenset(places.left)
@@ -324,19 +325,19 @@ def _of_shares(queues: Sequence[MessageQueue], places: Places, allocate: Allocat
 
 
 def _unowned(queues: Sequence[MessageQueue], shares: Shares) -> int:
-    """Count the queues that nobody has, if there is anybody."""
+    """Count the queues without an owner; 0 if the group has no member."""
     owned = {queue for share in shares.values() for queue in share}
     return len(queues) - len(owned) if shares else 0
 
 
 def _moved(before: Shares, after: Shares) -> int:
-    """Count the queues that a member which stays has no more."""
+    """Count the queues that a staying member has lost."""
     return sum(len(set(share) - set(after[cid])) for cid, share in before.items() if cid in after)
 
 
 @lru_cache(maxsize=_SHAPES_MAX)
 def _of_kafka(assignor: str, queue_count: int, member_count: int) -> Figures:
-    """Compute a row of queues' figures; equal client ids are different members for Kafka."""
+    """Compute the figures of a row of queues; for Kafka equal client ids are different members."""
     places = make_places([f"m{number:06d}" for number in range(member_count)])
     queues = [MessageQueue("T", "b", queue_id) for queue_id in range(queue_count)]
 

@@ -1,14 +1,14 @@
-"""What to compare, the evaluation of every group, and the result.
+"""The settings, the run and the result of the job.
 
-Input are two tables, as `sparrowmq snapshot` writes them: `topics` (a row a group, topic and
-broker) and `members` (a row a member; an id that two processes share stands twice). Output is a
-row a group and strategy. Spark gathers each group into one row, and Python workers evaluate
-groups one by one (`balance.group`), so cost grows with the number of groups and nothing else.
+The input is two tables of `sparrowmq snapshot`: `topics` has a row for each group, topic and
+broker; `members` has a row for each member, and an id of two processes appears twice. The output
+has a row for each group and strategy. Spark gathers each group into one row, and Python workers
+evaluate groups one by one (`balance.group`). So the cost grows with the number of groups only.
 
-Duplicates are expected by this model. A queue whose owner changes while both owners live, and one
-whose owner dies, is read again from the last commit. RocketMQ's clients commit every 5 s, so on
-average 2.5 s of messages come twice; Kafka's members commit before they give a queue up, and only
-a death makes duplicates. A queue with two owners now delivers every message twice.
+The model of duplicates: a queue whose owner changes while both owners live, or whose owner dies, is
+read again from the last commit. RocketMQ's clients commit every 5 s, so on average 2.5 s of
+messages come twice. Kafka's members commit before they give up a queue, so only a death makes
+duplicates. A queue with two owners delivers every message twice.
 """
 
 from __future__ import annotations
@@ -65,26 +65,26 @@ RESULT_COLUMNS = {
     "killDuplicates": "double",
     "failure": "string",
 }
-# Half of persistConsumerOffsetInterval (5 s), Kafka's auto.commit.interval.ms too.
+# Half of persistConsumerOffsetInterval and of Kafka's auto.commit.interval.ms, which are 5 s.
 COMMIT_AGE_MEAN_S = 2.5
-# Groups are shared out among so many tasks a core, so that slow groups do not keep one waiting.
+# Groups are divided into so many tasks for each core, so that slow groups delay one task only.
 _TASKS_PER_CORE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceSettings:
-    """What to compare: a snapshot, or a cluster that is made up.
+    """The settings of the job; its input is a snapshot or a generated cluster.
 
     Args:
         out: the directory of the table `groups`.
-        snapshot: a directory with the tables topics and members; of repeated snapshots the newest.
-        generate: make up so many groups instead, the same for the same numbers.
-        topics: of a generated group.
-        strategies: their names, in any case; all that need no settings if empty.
-        messages_per_second: of each queue, where the input does not say.
+        snapshot: the directory of the tables `topics` and `members`; the job takes the newest look.
+        generate: the number of groups to generate instead; equal numbers give equal groups.
+        topics: the number of topics of a generated group.
+        strategies: the strategies' names, in any case; empty takes all that need no settings.
+        messages_per_second: the rate of each queue whose rate is not in the input.
 
-    Raises: ConfigError if both or neither input is given, a number is out of range, or a strategy
-        is unknown.
+    Raises: ConfigError if both inputs or none are given, a number is out of range, or a strategy is
+        unknown.
     """
 
     out: str
@@ -104,12 +104,13 @@ class BalanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class StrategySummary:
-    """How one strategy fares over all groups. Queues and duplicates are sums, `skew_mean` a mean.
+    """The figures of one strategy over all groups: sums, and the mean `skew_mean`.
 
     Args:
-        failed: groups that it refused; `failure` is the reason that it gave most often.
-        joiner_queues: what members that join get.
-        leave_unowned: queues that nobody consumes after a leave.
+        failed: the number of groups that the strategy refused.
+        failure: the most frequent reason of a refusal.
+        joiner_queues: the queues that joining members get.
+        leave_unowned: the queues that no member consumes after a leave.
     """
 
     strategy: str
@@ -133,13 +134,13 @@ class StrategySummary:
 
     @property
     def ignores_joiners(self) -> bool:
-        """Whether members that join get nothing, so that nothing has to move for them."""
+        """Whether joining members get no queue, so that a join moves none."""
         return self.joiner_queues == 0
 
 
 @dataclass(frozen=True, slots=True)
 class WorstGroup:
-    """A group that suffers, under the strategy it was evaluated with."""
+    """A group in trouble under the evaluated strategy."""
 
     consumer_group: str
     queues: int
@@ -153,12 +154,12 @@ class WorstGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceResult:
-    """How strategies fare.
+    """The result of the job.
 
     Args:
-        strategies: RocketMQ's first, then ours, then Kafka's.
-        current: the strategy whose worst groups are listed, AVG if it was compared.
-        worst: groups that suffer under `current`, those with the most unowned queues first.
+        strategies: RocketMQ's strategies first, then SparrowMQ's, then Kafka's.
+        current: the strategy of `worst`: AVG if it was compared.
+        worst: the groups in trouble under `current`, those with the most unowned queues first.
     """
 
     strategies: Sequence[StrategySummary]
@@ -169,7 +170,7 @@ class BalanceResult:
 def run(session: SparkSession, settings: BalanceSettings) -> BalanceResult:
     """Evaluate every group under every strategy, write the table `groups`, and sum it up.
 
-    Raises: ConfigError if an input table is missing, empty, or lacks a column.
+    Raises: ConfigError if an input table is missing or empty, or lacks a column.
     """
     chosen = choose_strategies(settings.strategies)
     if settings.snapshot is not None:
@@ -189,9 +190,9 @@ def run(session: SparkSession, settings: BalanceSettings) -> BalanceResult:
 
 
 def read_cluster(session: SparkSession, path: str) -> tuple[DataFrame, DataFrame]:
-    """Read `path/topics` and `path/members`; of repeated snapshots, the newest.
+    """Read the newest look in `path/topics` and `path/members`.
 
-    Raises: ConfigError if a table is missing, empty, or lacks a column.
+    Raises: ConfigError if a table is missing or empty, or lacks a column.
     """
     root = path.rstrip("/")
     stamp = {"snapshotTimestamp": "timestamp"}
@@ -199,7 +200,7 @@ def read_cluster(session: SparkSession, path: str) -> tuple[DataFrame, DataFrame
         session, f"{root}/topics", TOPIC_COLUMNS, optional={**TOPIC_OPTIONAL, **stamp}
     )
     members = read_table(session, f"{root}/members", MEMBER_COLUMNS, optional=stamp)
-    # As a number: a timestamp that is collected comes in the zone of this machine.
+    # As a number, because Spark collects timestamps in this machine's time zone.
     at = "unix_micros(snapshotTimestamp)"
     (row,) = topics.selectExpr(f"max({at}) as newest").collect()
     if row["newest"] is None:
@@ -218,13 +219,14 @@ def balance(
     """Evaluate every group under every strategy.
 
     Args:
-        topics: with the columns of `TOPIC_COLUMNS`, and perhaps `messagesPerSecond`, which is what
-            is produced into these queues together.
-        members: with the columns of `MEMBER_COLUMNS`.
-        strategies: as `choose_strategies` returns them.
-        messages_per_second: of each queue, where the table does not say.
+        topics: a table with `TOPIC_COLUMNS`, and optionally `messagesPerSecond`, the input of the
+            row's queues together.
+        members: a table with `MEMBER_COLUMNS`.
+        strategies: the result of `choose_strategies`.
+        messages_per_second: the rate of each queue whose rate is not in the table.
 
-    Returns: a row a group and strategy, by `RESULT_COLUMNS`. Groups without topics are left out.
+    Returns: a row for each group and strategy, with `RESULT_COLUMNS`, without groups that have no
+    topic.
     """
     rate = (
         F.coalesce("messagesPerSecond", F.col("queueCount") * messages_per_second)
@@ -245,9 +247,9 @@ def balance(
 
 
 def choose_strategies(names: Sequence[str]) -> dict[str, str]:
-    """Return whose each named strategy is; all if none is named.
+    """Return the origin of each named strategy, or of all strategies if none is named.
 
-    Raises: ConfigError for an unknown one, with the nearest.
+    Raises: ConfigError for an unknown name; the error names the nearest.
     """
     known = known_strategies()
     by_lower_name = {name.lower(): name for name in known}
@@ -263,13 +265,13 @@ def choose_strategies(names: Sequence[str]) -> dict[str, str]:
 
 
 def summarise(result: DataFrame) -> list[StrategySummary]:
-    """Add up a result by strategy: RocketMQ's first, then ours, then Kafka's."""
+    """Sum up a result by strategy: RocketMQ's first, then SparrowMQ's, then Kafka's."""
     has_failed = F.col("failure").isNotNull()
     sums = (
         *("queues", "idle", "unowned", "doubled", "joinMoved", "leaveMoved", "joinerQueues"),
         *("leaveUnowned", "duplicatesPerSecond", "joinDuplicates", "killDuplicates"),
     )
-    # Sums over nothing but refusals are null.
+    # The sums of a strategy that refused every group are null.
     rows = result.groupBy("strategy", "family").agg(
         F.count("*").alias("groups"),
         F.count_if(has_failed).alias("failed"),
@@ -283,7 +285,7 @@ def summarise(result: DataFrame) -> list[StrategySummary]:
 
 
 def find_worst(result: DataFrame, strategy: str, *, count: int = 12) -> list[WorstGroup]:
-    """Return the groups with the most unowned queues, then the most idle members and skew."""
+    """Return the worst groups: by unowned queues, then by idle members, then by skew."""
     rows = (
         result.where((F.col("strategy") == strategy) & F.col("failure").isNull())
         .where("unowned > 0 or doubled > 0 or idle > 0 or skew > 1")

@@ -1,4 +1,4 @@
-"""The page of the job `balance`: strategies side by side, and the groups that suffer."""
+"""The page of the job `balance`: strategies side by side, and the groups in trouble."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def render(result: BalanceResult) -> str:
 
 
 def main_table(result: BalanceResult) -> Table:
-    """Return all figures of the strategies that did not refuse every group."""
+    """Return the table of strategies, without those that refused every group."""
     header = [
         *("strategy", "mean skew", "worst skew", "idle members", "unowned", "doubled"),
         *("moved by a join", "new member gets", "moved by a leave", "unowned after it"),
@@ -111,7 +111,7 @@ def _comparison(summaries: Sequence[StrategySummary]) -> Markup:
     parts: list[str] = []
     for caption, unit, value in plots:
         is_join = unit == "%"
-        # Nothing moves where a new member gets nothing: that is no merit.
+        # A strategy that gives a new member no queue moves none; the plot leaves it out.
         shown = [each for each in summaries if not (is_join and each.ignores_joiners)]
         bars = [Bar(s.strategy, value(s), unit, tone=_TONES[s.family]) for s in shown]
         if not any(bar.value for bar in bars):

@@ -1,4 +1,4 @@
-"""The job `duplicates`: which messages were consumed more than once or never, by whom, and why.
+"""The job `duplicates`: finds messages consumed more than once or never, the members and causes.
 
 from sparrowmq.pipeline import duplicates
 result = duplicates.run(session, duplicates.DuplicatesSettings(

@@ -1,4 +1,4 @@
-"""What to look into, the run, and its result."""
+"""The settings, the run and the result of the job."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ LOST_NAMED_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicatesSettings:
-    """What to look into.
+    """The settings of the job; either `consumed` or `trace` is given.
 
     Args:
-        out: the directory of the tables.
-        consumed: a table of consumption records; this or `trace`.
-        trace: name servers, `host:port` joined by ';', whose message trace is read; it has what
-            was produced, too.
+        out: the directory of the output tables.
+        consumed: the table of consumption records.
+        trace: the name servers, `host:port` joined by ';', of the message trace to read, which also
+            has the produced messages.
         trace_topic: the topic of the trace.
-        produced: a table of what was produced, such as ingest's; None looks for no losses.
-        events: a table of rebalance events; None finds them.
-        follow_interval_s: go on as deliveries come, looking every so often; None ends.
-        delay_s: while following, judge what is so old.
+        produced: the table of produced messages, such as ingest's; None finds no losses.
+        events: the table of rebalance events; None finds events in the records.
+        follow_interval_s: the time between micro-batches of a run that follows new deliveries; None
+            ends the run once it has read all present ones.
+        delay_s: the age at which a run that follows judges a delivery.
 
-    Raises: ConfigError if the settings do not go together.
+    Raises: ConfigError if the settings contradict each other.
     """
 
     out: str
@@ -57,20 +58,20 @@ class DuplicatesSettings:
 
     @property
     def knows_produced(self) -> bool:
-        """Whether losses can be looked for."""
+        """Whether the produced messages are known, so that losses can be found."""
         return self.trace is not None or self.produced is not None
 
 
 @dataclass(frozen=True, slots=True)
 class EventFigures:
-    """A rebalance event and what came twice until the next one.
+    """A rebalance event, and the duplicates until the next event.
 
     Args:
-        event_index: counted from 1; 0 is what happened before the first event.
-        at: None for what happened before the first event.
-        deliveries: of the group until the next event, duplicates included.
-        by_same_member: duplicates that the member of the first delivery had itself.
-        queues: those that duplicates are of.
+        event_index: the event's number from 1; 0 is the time before the first event.
+        at: the event's time; None for the time before the first event.
+        deliveries: the group's deliveries until the next event, duplicates included.
+        by_same_member: the duplicates delivered to the same member as the first delivery.
+        queues: the number of queues with duplicates.
     """
 
     consumer_group: str
@@ -86,7 +87,7 @@ class EventFigures:
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """A group's deliveries; `lost` and `pending` are None if it is unknown what was produced."""
+    """A group's deliveries; `lost` and `pending` are None if produced messages are unknown."""
 
     consumer_group: str
     deliveries: int
@@ -99,7 +100,7 @@ class GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class StrategyFigures:
-    """Duplicates under one strategy, over all groups."""
+    """The duplicates under one strategy, over all groups."""
 
     strategy: str
     events: int
@@ -109,7 +110,7 @@ class StrategyFigures:
 
 @dataclass(frozen=True, slots=True)
 class LostMessage:
-    """A message that a group passed over; a place or an id that is unknown is None."""
+    """A message that a group skipped; an unknown place or id is None."""
 
     consumer_group: str
     topic: str
@@ -121,14 +122,14 @@ class LostMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicatesResult:
-    """What was consumed more than once, or never.
+    """The result of the job.
 
     Args:
-        groups: in the order of names; none while nothing is old enough to be judged.
-        events: by group and time, `EVENTS_MAX` at most.
-        strategies: the most duplicates a delivery first.
-        lost: the first of the lost messages, `LOST_NAMED_MAX` at most.
-        knows_produced: whether losses were looked for.
+        groups: the groups' figures, by name; empty while no delivery is old enough to be judged.
+        events: at most `EVENTS_MAX` events, by group and time.
+        strategies: the strategies' figures, those with the most duplicates for a delivery first.
+        lost: at most the first `LOST_NAMED_MAX` lost messages.
+        knows_produced: whether the produced messages are known, so that losses were found.
     """
 
     groups: Sequence[GroupFigures]
@@ -145,13 +146,15 @@ def run(
     on_batch: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = never,
 ) -> DuplicatesResult:
-    """Judge every delivery, write the tables, and sum up.
+    """Judge every delivery, write the tables, and sum them up.
 
     Args:
-        on_batch: while following, called after each micro-batch, in the driver.
-        should_stop: while following, asked twice a second whether to stop.
+        session: the Spark session.
+        settings: the settings.
+        on_batch: called in the driver after each micro-batch of a run that follows.
+        should_stop: called twice a second by a run that follows; True stops the run.
 
-    Raises: ConfigError if an input is not there or has another shape.
+    Raises: ConfigError if an input table does not exist or has other columns.
     """
     if settings.follow_interval_s is None:
         return _run_once(session, settings)
@@ -206,12 +209,12 @@ def _run_once(session: SparkSession, settings: DuplicatesSettings) -> Duplicates
 def sum_up(
     deliveries: DataFrame, missing: DataFrame | None = None, *, knows_produced: bool = False
 ) -> DuplicatesResult:
-    """Add up judged deliveries.
+    """Sum up judged deliveries.
 
     Args:
-        deliveries: as `judging.attribute` returns them.
-        missing: as `judging.find_missing` returns it; None if nothing is.
-        knows_produced: whether losses were looked for.
+        deliveries: the result of `judging.attribute`.
+        missing: the result of `judging.find_missing`; None without missing messages.
+        knows_produced: whether the produced messages are known, so that losses were found.
     """
     lost: list[LostMessage] = []
     if missing is not None:

@@ -1,13 +1,14 @@
-"""How deliveries are judged: which are duplicates, after which event, and what is missing.
+"""Judges deliveries: finds duplicates, their events, and missing messages.
 
-Of the deliveries of a message to a group the first is meant; each later one is a duplicate, put
-down to the last rebalance event before it. Where no events are given they are found: a queue whose
-member changes from one delivery to the next has moved, and moves less than `EVENT_GAP_S` apart are
-one event. Without places (message trace) no move is seen, and duplicates stand alone.
+The first delivery of a message to a group is intended. Each later delivery is a duplicate, and is
+attributed to the last rebalance event before it. Without a table of events the records give them: a
+queue whose member changes between two deliveries has moved, and moves less than `EVENT_GAP_S` apart
+are one event. Without the messages' places (message trace) moves are unknown, and duplicates have
+no event.
 
-A produced message that a group never consumed is *lost* if the group consumed a later one of the
-same queue, and *pending* else. Where the queue is unknown nothing is lost for certain: all such are
-pending. Groups are held to the topics that they consumed at least one message of.
+A produced message that a group never consumed is *lost* if the group consumed a later message of
+the same queue, and *pending* otherwise. If the queue is unknown no loss is certain, so the message
+is pending. A group's topics are those of which it consumed at least one message.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from pyspark.sql import functions as F
 
 EVENT_GAP_S = 10.0
 LOST, PENDING = "lost", "pending"
-# The strategy, where no event names it.
+# The strategy if no event names one.
 UNKNOWN = "unknown"
 _BEFORE_ALL = "before the first event"
 
 
 def find_events(records: DataFrame, *, gap_s: float = EVENT_GAP_S) -> DataFrame:
-    """Find rebalance events in records: queues whose member changes.
+    """Find rebalance events in records by queues whose member changes.
 
     Args:
-        records: as `records.read_records` returns them.
-        gap_s: moves of a group that are closer together belong to one event.
+        records: the result of `records.read_records`.
+        gap_s: a group's moves that are less than this time apart are one event.
 
-    Returns: the columns of the table of events.
+    Returns: a row for each event, with the columns of the table of events.
     """
     of_queue = Window.partitionBy("consumerGroup", "topic", "brokerName", "queueId").orderBy(
         "consumedTimestamp", "queueOffset"
@@ -59,10 +60,10 @@ def find_events(records: DataFrame, *, gap_s: float = EVENT_GAP_S) -> DataFrame:
 
 
 def attribute(records: DataFrame, events: DataFrame) -> DataFrame:
-    """Number each message's deliveries, and name the last event before each of them.
+    """Number each message's deliveries, and add the last event before each delivery.
 
-    Returns: the records and `nth` (1 is the first), `firstClientId`, `firstTimestamp`,
-    `eventIndex` (0 before the first event), `event`, `eventTimestamp`, `strategy`.
+    Returns: the records with `nth` (1 is the first delivery), `firstClientId`, `firstTimestamp`,
+    `eventIndex` (0 before the first event), `event`, `eventTimestamp` and `strategy`.
     """
     of_message = Window.partitionBy(
         "consumerGroup", "messageKey", F.coalesce("reconsumeTimes", F.lit(0))
@@ -98,7 +99,7 @@ def attribute(records: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def find_missing(records: DataFrame, produced: DataFrame) -> DataFrame:
-    """Return what was produced and a group never consumed, with `state` lost or pending."""
+    """Return the produced messages that a group never consumed, with `state` lost or pending."""
     frontier = records.groupBy("consumerGroup", "topic", "brokerName", "queueId").agg(
         F.max("queueOffset").alias("lastOffset")
     )

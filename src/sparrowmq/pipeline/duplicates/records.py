@@ -1,28 +1,28 @@
-"""Who consumed what when: the records that the job `duplicates` reads, and where they come from.
+"""Reads the inputs of the job `duplicates`: consumption records, produced messages and events.
 
-**Records** (Parquet or JSON lines, a row a delivery):
+**Records** (Parquet or JSON lines, a row for each delivery):
 
 | column | type | meaning |
 |---|---|---|
 | consumerGroup | string | the group |
 | clientId | string | the member |
-| consumedTimestamp | timestamp | when its listener was called |
+| consumedTimestamp | timestamp | the time of the listener's call |
 | topic, brokerName, queueId, queueOffset | string, string, int, bigint | the message's place |
-| msgId | string | its id, where the place is unknown |
-| reconsumeTimes | int | optional: how often it was sent back before; 0 if null |
+| msgId | string | the message's id, if the place is unknown |
+| reconsumeTimes | int | optional: how often the message was sent back before; 0 if null |
 
-A message is its place, or its id where there is no place. A delivery after RECONSUME_LATER was
-asked for and is no duplicate: it has another `reconsumeTimes`.
+A message's key is its place, or its id if it has no place. A delivery after RECONSUME_LATER has
+another `reconsumeTimes`, and so is no duplicate: the listener asked for it.
 
-**Produced** messages (optional): topic, brokerName, queueId, queueOffset, msgId as above; the table
-that the job `ingest` writes will do. **Events** (optional): consumerGroup, eventTimestamp, event,
+**Produced** messages (optional): topic, brokerName, queueId, queueOffset and msgId as above, such
+as in the table of the job `ingest`. **Events** (optional): consumerGroup, eventTimestamp, event,
 strategy.
 
-**Message trace** of RocketMQ's clients: every body of topic RMQ_SYS_TRACE_TOPIC holds entries that
-end with U+0002 and have fields between U+0001. A Pub entry names time, region, group, topic, msgId
-...; a SubBefore entry time, region, group, request id, msgId, retry times, keys. Entries name no
-queue and no client id: a message is its msgId, and a member is the address that the trace came
-from. Source: TraceDataEncoder.java of RocketMQ 4.9.
+**Message trace** of RocketMQ's clients: every body of the topic RMQ_SYS_TRACE_TOPIC has entries
+that end with U+0002 and fields that are separated by U+0001. A Pub entry has time, region, group,
+topic, msgId ...; a SubBefore entry has time, region, group, request id, msgId, retry times, keys.
+Entries have no queue and no client id: a message's key is its msgId, and a member's key is the
+address from which the trace was sent. Source: TraceDataEncoder.java of RocketMQ 4.9.
 """
 
 from __future__ import annotations
@@ -53,39 +53,40 @@ EVENT_COLUMNS = {
 }
 EVENT_OPTIONAL = {"strategy": "string"}
 TRACE_COLUMNS = {"body": "binary", "bornHost": "string"}
-# Records and produced messages in one table; of these `consumedTimestamp` is when they were sent.
+# Records and produced messages in one table; `consumedTimestamp` of a produced message is the time
+# of its sending.
 ENTRY_COLUMNS = {"isProduced": "boolean", **RECORD_COLUMNS, **RECORD_OPTIONAL}
 
 
 def read_records(session: SparkSession, path: str) -> DataFrame:
-    """Read consumption records and give each message its key.
+    """Read consumption records; add each message's key.
 
-    Raises: ConfigError if the path is no such table, or has rows that name no message.
+    Raises: ConfigError if the path is no such table, or if a row has neither place nor id.
     """
     found = read_table(session, path, RECORD_COLUMNS, optional=RECORD_OPTIONAL)
     return with_key(found, what=path)
 
 
 def stream_records(session: SparkSession, path: str) -> DataFrame:
-    """Read consumption records as they come, as entries (`ENTRY_COLUMNS`).
+    """Return a stream of consumption records as entries (`ENTRY_COLUMNS`).
 
-    Raises: ConfigError as `tables.read_table`.
+    Raises: ConfigError, as `tables.read_table`.
     """
     found = read_table(session, path, RECORD_COLUMNS, optional=RECORD_OPTIONAL, is_streamed=True)
     return found.selectExpr("false as isProduced", "*")
 
 
 def stream_trace(session: SparkSession, name_server: str, topic: str) -> DataFrame:
-    """Read message trace from its beginning on, as entries (`ENTRY_COLUMNS`)."""
+    """Return a stream of message trace, from its beginning, as entries (`ENTRY_COLUMNS`)."""
     source = session.readStream.format("rocketmq").option("nameServer", name_server)
     source = source.option("topic", topic).option("startingOffsets", "earliest")
     return trace_entries(source.option("columns", ",".join(TRACE_COLUMNS)).load())
 
 
 def read_trace(session: SparkSession, name_server: str, topic: str) -> tuple[DataFrame, DataFrame]:
-    """Read message trace: the records and the produced messages.
+    """Read message trace; return the records and the produced messages.
 
-    Raises: ConfigError if nothing was consumed.
+    Raises: ConfigError if the trace has no consumed message.
     """
     source = session.read.format("rocketmq").option("nameServer", name_server)
     source = source.option("topic", topic).option("columns", ",".join(TRACE_COLUMNS))
@@ -93,9 +94,9 @@ def read_trace(session: SparkSession, name_server: str, topic: str) -> tuple[Dat
 
 
 def read_produced(session: SparkSession, path: str) -> DataFrame:
-    """Read what was produced and give each message its key.
+    """Read produced messages; add each message's key.
 
-    Raises: ConfigError as `read_records`.
+    Raises: ConfigError, as `read_records`.
     """
     found = read_table(session, path, {"topic": "string"}, optional=PLACE_COLUMNS)
     return with_key(found, what=path)
@@ -110,12 +111,12 @@ def read_events(session: SparkSession, path: str) -> DataFrame:
 
 
 def split_trace(trace: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Return the records and the produced messages of trace messages.
+    """Return the records and the produced messages in trace messages.
 
     Args:
-        trace: messages of the trace topic, with `body` and `bornHost`.
+        trace: the messages of the trace topic, with `body` and `bornHost`.
 
-    Raises: ConfigError if a column is missing or there is no message.
+    Raises: ConfigError if a column is missing, or if there is no message.
     """
     chosen = select_columns(trace, TRACE_COLUMNS, what="the trace topic")
     records, produced = split_entries(trace_entries(chosen), what="the trace")
@@ -125,7 +126,7 @@ def split_trace(trace: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def trace_entries(trace: DataFrame) -> DataFrame:
-    """Return the entries of trace messages, a row a delivery or produced message."""
+    """Return the entries of trace messages: a row for each delivery and each produced message."""
     entries = trace.select(
         "bornHost", F.explode(F.split(F.decode("body", "UTF-8"), "\u0002")).alias("entry")
     ).select("bornHost", F.split("entry", "\u0001").alias("fields"))
@@ -156,8 +157,9 @@ def trace_entries(trace: DataFrame) -> DataFrame:
 def split_entries(entries: DataFrame, *, what: str) -> tuple[DataFrame, DataFrame]:
     """Return the records and the produced messages among entries.
 
-    A record without a topic, as trace has it, gets that of the message with its id.
-    Raises: ConfigError if an entry names no message.
+    A record without a topic, as in a trace, gets the topic of the produced message with its id.
+
+    Raises: ConfigError if an entry has neither place nor id.
     """
     produced = entries.where("isProduced").select(*PLACE_COLUMNS, "consumedTimestamp").distinct()
     by_id = produced.groupBy("msgId").agg(F.first("topic").alias("producedTopic"))
@@ -171,7 +173,7 @@ def split_entries(entries: DataFrame, *, what: str) -> tuple[DataFrame, DataFram
 
 
 def with_key(frame: DataFrame, *, what: str) -> DataFrame:
-    """Give each row the key of its message; raises ConfigError if a row names no message."""
+    """Add the key of each row's message. Raises: ConfigError if a row has neither place nor id."""
     place = F.concat_ws("|", "topic", "brokerName", "queueId", "queueOffset")
     key = F.when(F.col("queueOffset").isNotNull(), place).otherwise(F.col("msgId"))
     keyed = frame.withColumn("messageKey", key)

@@ -1,4 +1,4 @@
-"""The page of the job `duplicates`: groups, events, strategies, and what was never consumed."""
+"""The page of the job `duplicates`: groups, events, strategies, and messages never consumed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def render(result: DuplicatesResult) -> str:
 
 
 def main_table(result: DuplicatesResult) -> Table:
-    """Return the groups."""
+    """Return the table of groups."""
     header = [
         *("group", "deliveries", "messages", "duplicates", "most often"),
         *(("lost", "pending") if result.knows_produced else ()),

@@ -1,20 +1,20 @@
 """The job `duplicates` as a streaming query: the same tables, behind a watermark.
 
-The watermark is the newest time that was seen, less `delay_s`. A delivery is judged once the
-watermark has passed it: what happened about then is known by now, as far as it did not come
-later than `delay_s`. What comes later still is dropped and counted. The functions of `judging`
-judge, over all that is newer than two delays before the watermark: so two deliveries of a message
-are seen as such if they lie no further apart than two delays.
+The watermark is the newest time seen, minus `delay_s`. A delivery is judged once the watermark has
+passed it: by then all deliveries of that time have arrived that are at most `delay_s` late. Later
+deliveries are dropped and counted. The functions of `judging` see all deliveries newer than two
+delays before the watermark. So two deliveries of a message are found if they are at most two delays
+apart.
 
 ```
 out/deliveries, duplicates, events, missing, each with batchId=N/     as the batch job's tables
-out/state/batchId=N/       deliveries that later ones may have to do with
-out/state/_N.json          the watermark after micro-batch N, and how many came too late so far
-out/checkpoint/            how far the source was read
+out/state/batchId=N/       the deliveries that later judgements need
+out/state/_N.json          the watermark after micro-batch N, and the number of late deliveries
+out/checkpoint/            the source's position
 ```
 
-A micro-batch that is replayed after a kill reads the state of the one before, computes the same
-and replaces what it had written: every reader of Parquet sees each delivery once.
+A micro-batch that is replayed after a kill reads the state of the batch before, computes the same
+rows and replaces those that it had written. So every reader of Parquet sees each delivery once.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from sparrowmq.pipeline.running_query import never, run_query
 DELAY_S = 600.0
 TABLES = ("deliveries", "duplicates", "events", "missing")
 _BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
-# The state reaches back so many delays behind the watermark.
+# The state covers so many delays before the watermark.
 _STATE_DELAYS = 2
 
 
 class Progress(NamedTuple):
-    """How far a micro-batch came.
+    """The progress after a micro-batch.
 
     Args:
-        batch_id: its number.
-        watermark: what happened until then is judged.
-        late: deliveries that came behind the watermark, since the query was first started.
-        entries: that the micro-batch brought.
+        batch_id: the micro-batch's number.
+        watermark: the time up to which deliveries are judged.
+        late: the deliveries that arrived behind the watermark, since the query's first start.
+        entries: the number of entries in the micro-batch.
     """
 
     batch_id: int
@@ -70,12 +70,13 @@ def watch_duplicates(
 
     Args:
         entries: a stream with the columns of `records.ENTRY_COLUMNS`.
-        out: the directory of tables, state and checkpoint, of this query alone.
-        delay_s: how much later than newer ones a delivery may come.
-        interval_s: between micro-batches; None ends when all that is there has been read.
-        read_events: returns the rebalance events; None finds them.
-        on_batch: called after each micro-batch, in the driver.
-        should_stop: asked twice a second whether to stop.
+        out: the directory of this query's tables, state and checkpoint.
+        delay_s: the greatest lateness of a delivery behind newer ones.
+        interval_s: the time between micro-batches; None ends the query once it has read all
+            present entries.
+        read_events: returns the rebalance events; None finds events in the records.
+        on_batch: called in the driver after each micro-batch.
+        should_stop: called twice a second; True stops the query.
     """
     root = out.rstrip("/")
     run_query(
@@ -88,7 +89,7 @@ def watch_duplicates(
 
 
 def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
-    """Return those of the tables that have rows, by name."""
+    """Return the query's tables that have rows, by name."""
     root = out.rstrip("/")
     files = Files(session, root)
     return {
@@ -99,7 +100,7 @@ def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
 
 
 class _Judge:
-    """Judges what the watermark has passed; called with each micro-batch."""
+    """The sink of the query, which judges the deliveries that the watermark has passed."""
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class _Judge:
             self._on_batch(progress)
 
     def _write(self, window: DataFrame, batch_id: int, since: datetime, until: datetime) -> None:
-        """Write each table's part between two watermarks, then the state."""
+        """Write the rows of each table between two watermarks, then the state."""
 
         def passed(column: str, back: timedelta = timedelta(0)) -> Column:
             return (F.col(column) > since - back) & (F.col(column) <= until - back)
@@ -153,13 +154,13 @@ class _Judge:
         finally:
             judged.unpersist()
         self._keep(events.where(passed("eventTimestamp")), "events", batch_id)
-        # What was produced has a delay's time to be consumed.
+        # A produced message may be consumed up to one delay later.
         due = produced.where(passed("consumedTimestamp", self._delay))
         self._keep(judging.find_missing(records, due), "missing", batch_id)
         self._keep(_still_needed(window, until - _STATE_DELAYS * self._delay), "state", batch_id)
 
     def _events(self, records: DataFrame, batch_id: int, since: datetime) -> DataFrame:
-        """Return all events so far: those judged before, as they were, and what is new."""
+        """Return all events so far: earlier events unchanged, and new ones."""
         if self._read_events is not None:
             return self._read_events()
         found = judging.find_events(records).where(F.col("eventTimestamp") > since)
@@ -189,7 +190,7 @@ class _Judge:
         return Progress(batch_id, datetime.fromisoformat(known["watermark"]), known["late"], 0)
 
     def _write_progress(self, session: SparkSession, progress: Progress) -> None:
-        """Write down how far it came, and forget what no replay can need any more."""
+        """Write the progress, and delete files that no replay can need."""
         files = Files(session, self._root)
         known = {"watermark": progress.watermark.isoformat(), "late": progress.late}
         files.write_text(f"{self._root}/state/_{progress.batch_id}.json", json.dumps(known))
@@ -199,7 +200,7 @@ class _Judge:
 
 
 def _still_needed(window: DataFrame, horizon: datetime) -> DataFrame:
-    """Return what is newer than the horizon, and each queue's newest delivery before it."""
+    """Return the rows newer than the horizon, and each queue's newest delivery before it."""
     of_queue = Window.partitionBy(
         "isProduced", "consumerGroup", "topic", "brokerName", "queueId"
     ).orderBy(F.desc("consumedTimestamp"), F.desc("queueOffset"))
