@@ -1,4 +1,4 @@
-# Everything a developer or user runs; each target sets up what it needs. `make help` lists them.
+# All commands of developers and users; each target sets up what it needs. `make help` lists them.
 PYTHON ?= python3
 OUT ?= demo-out
 SPARK_KILLS ?= 100
@@ -10,12 +10,12 @@ TARGETS ?=
 COVERAGE_FLOOR ?= 92
 BIN := .venv/bin
 
-help: ## this list
+help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: help setup demo test coverage simulate fuzz check format generate docs screens speedups bench bench-compare interop interop-clients interop-suite interop-smoke soak soak-spark lock try-wheel audit clean
 
-setup: .venv/ready .venv/speedups ## make .venv with everything that is used here
+setup: .venv/ready .venv/speedups ## make .venv with everything that the targets need
 
 .venv/ready: requirements.lock pyproject.toml tests/golden_option/golden_option.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -26,7 +26,7 @@ setup: .venv/ready .venv/speedups ## make .venv with everything that is used her
 	  -e . tests/golden_option
 	@touch $@
 
-# The extension in C is a gain and no need: without a compiler the rest is set up all the same.
+# The extension in C is optional: without a compiler, setup goes on without it.
 INSTALL_SPEEDUPS := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
   --no-build-isolation ./speedups
 .venv/speedups: .venv/ready speedups/sparrowmq_speedups.c speedups/setup.py speedups/pyproject.toml
@@ -34,98 +34,98 @@ INSTALL_SPEEDUPS := $(BIN)/python -m pip install --quiet --disable-pip-version-c
 	  "a C compiler and Python's headers. \`make speedups\` shows what is missing."
 	@touch $@
 
-demo: setup ## the main job on 336,776 flights; the report is demo-out/report.html
+demo: setup ## run the main job on 336,776 flights; the report is demo-out/report.html
 	$(BIN)/sparrowmq demo --out $(OUT)
 
 # Many tests wait for a clock or a process: two workers take little more processor time than one.
-test: setup ## the tests but those against Apache RocketMQ
+test: setup ## run the tests, except those against Apache RocketMQ
 	$(BIN)/python -m pytest -m "not interop" -n 2 --dist loadgroup
 
 # Half as slow again as `make test`. What processes that are killed have run is not counted.
-coverage: setup ## `make test`, with the lines and branches that it misses; fails below the floor
+coverage: setup ## run the tests, list the lines and branches that they miss, and fail below the floor
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -m "not interop"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under $(COVERAGE_FLOOR)
 
 # Faults under a virtual clock: some minutes. `make simulate SEEDS=100 START=5000` for others.
-simulate: setup ## faults under a virtual clock: SEEDS=1000 START=0
+simulate: setup ## run the simulation of faults under a virtual clock: SEEDS=1000 START=0
 	$(BIN)/python -m sparrowmq.simulation --seeds $(SEEDS) --start $(START)
 
 # Apache RocketMQ from Maven Central as the peer; skipped with a reason without Java or Maven.
 INTEROP := $(BIN)/python -m pytest -m interop -rs
 SUITE := tests/interop/test_apache_suite.py
 CLIENTS := $(patsubst %,tests/interop/test_%.py,go_client js_client mqadmin_commands)
-interop: interop-clients interop-suite ## the tests against Apache RocketMQ from Maven Central (Java 17, Maven)
+interop: interop-clients interop-suite ## run the tests against Apache RocketMQ from Maven Central (Java 17, Maven)
 	$(INTEROP) tests/interop $(patsubst %,--ignore %,tests/interop/test_soak.py $(SUITE) $(CLIENTS))
 
 # Foreign clients and tools, which need Go and Node beside it: ten minutes.
-interop-clients: setup ## the part of it with Apache's Go client, ali-ons and mqadmin
+interop-clients: setup ## the part of interop with Apache's Go client, ali-ons and mqadmin
 	$(INTEROP) $(CLIENTS)
 
 # Unchanged, on brokers of ours and of Apache's: half an hour, in which it mostly waits.
-interop-suite: setup ## the part of it that runs Apache's own integration tests
+interop-suite: setup ## the part of interop with Apache's own integration tests
 	$(INTEROP) $(SUITE)
 
 # The part of it that continuous integration runs, about two minutes: the same answers, a store
 # that moves, and two Java and two Python members of one group.
-interop-smoke: setup ## two minutes of it
+interop-smoke: setup ## two minutes of interop
 	$(BIN)/python -m pytest -m interop -rs tests/interop/test_same_answers.py \
 	  tests/interop/test_store_exchange.py tests/interop/test_mixed_strategies.py \
 	  -k "4.9.7 and (answer or stopped-ours-apache or AVG]) and not CIRCLE"
 
 # A member cut off for minutes, a broker restarted under load: real processes in network
 # namespaces; what needs the right to make them is skipped without it. About five minutes.
-soak: setup ## minutes of cuts and restarts, in network namespaces
+soak: setup ## cut members off and restart brokers for minutes, in network namespaces
 	$(BIN)/python -m pytest -m interop -rsP tests/interop/test_soak.py
 
 # A query to Parquet and one from topic to topic, whose drivers, executors, Python workers and broker
 # are killed at random moments, SPARK_KILLS and SINK_KILLS times, several in each run of half a
 # minute. Each run says what is sent, twice and lost so far.
-soak-spark: setup ## Spark killed SPARK_KILLS and SINK_KILLS times while it reads and writes
+soak-spark: setup ## kill Spark SPARK_KILLS and SINK_KILLS times while it reads and writes
 	SPARK_KILLS=$(SPARK_KILLS) SINK_KILLS=$(SINK_KILLS) $(BIN)/python -m pytest -m interop -rs -s \
 	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py
 
 # Inputs that break a decoder: MINUTES for each of TARGETS, which are all if none is named. An input
 # that fails is kept in tests/fuzz/failures, which `make test` replays. Linux on x86-64 alone.
-fuzz: .venv/fuzz-ready ## inputs that break a decoder: TARGETS=... MINUTES=10
+fuzz: .venv/fuzz-ready ## search for inputs that break a decoder: TARGETS=... MINUTES=10
 	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --minutes $(MINUTES)
 
 .venv/fuzz-ready: .venv/ready requirements-fuzz.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
 	@touch $@
 
-check: setup ## format, lint, types, architecture
+check: setup ## check format, lint, types and architecture
 	$(BIN)/ruff format --check src tests benchmarks tools speedups
 	$(BIN)/ruff check src tests benchmarks tools speedups
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/test_architecture.py tests/test_generated.py
 
-format: setup ## format, and mend what ruff can
+format: setup ## format, and apply ruff's fixes
 	$(BIN)/ruff format src tests benchmarks tools speedups
 	$(BIN)/ruff check --fix src tests benchmarks tools speedups
 
 # The synchronous face, the types of settings, and their page.
-generate: setup ## make the files that are made of others
+generate: setup ## make the generated files from their sources
 	$(BIN)/python tools/generate.py
 
 # The documentation as a site, in build/site; a broken link or a missing page is an error.
-docs: setup ## the documentation as a site, in build/site
+docs: setup ## build the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # `make setup` does so too, but says less and goes on without it.
-speedups: .venv/ready ## build the extension in C and install it into .venv, or show why not
+speedups: .venv/ready ## build the extension in C and install it into .venv, or print why this fails
 	$(INSTALL_SPEEDUPS)
 
 # Without the extension in C: `PYTHONPATH=benchmarks/plain make bench`.
-bench: setup ## all benchmarks; the comparison with Apache is written to benchmarks/results
+bench: setup ## run all benchmarks; write the comparison with Apache to benchmarks/results
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 # What a change did: `make bench-compare OLD=before.json`, where NEW is the last `make bench`.
 OLD ?=
 NEW ?= benchmarks/results/apache.json
-bench-compare: setup ## two results of the comparison with Apache side by side: OLD=file NEW=file
+bench-compare: setup ## show two results of the comparison with Apache side by side: OLD=file NEW=file
 	$(BIN)/python benchmarks/against_apache.py --compare $(OLD) $(NEW)
 
 # Takes dependencies from the package index, as users do; about a minute.
@@ -133,14 +133,14 @@ try-wheel: setup ## build the wheel, install it into a fresh environment, and us
 	$(BIN)/python tools/try_wheel.py
 
 # Licences by what is installed; then known weaknesses, for which it asks a service.
-audit: setup ## licences of the dependencies, and their known weaknesses
+audit: setup ## check the licences of the dependencies, and their known weaknesses
 	$(BIN)/python tools/audit.py
 	$(PYTHON) -m venv .cache/audit
 	.cache/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	.cache/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 # From the running product, in about three minutes.
-screens: setup ## take the pictures of the live page for the docs; needs Chromium
+screens: setup ## take the pictures of the live page for the docs (Chromium)
 	PYTHONPATH=tests/support $(BIN)/python -m live_page_screens
 
 # The locks hold names, versions and hashes, no addresses.
