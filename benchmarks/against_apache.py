@@ -1,24 +1,25 @@
-"""Our broker and our client beside Apache RocketMQ's: `python benchmarks/against_apache.py`.
+"""SparrowMQ's broker and client beside Apache RocketMQ's: `python benchmarks/against_apache.py`.
 
     python benchmarks/against_apache.py [--rounds N] [--seconds S] [--out DIRECTORY] [--only TEXT]
     python benchmarks/against_apache.py --compare OLD.json NEW.json
 
-Both brokers run at once, each in a process of its own with asynchronous flush, and are loaded in
-turn by one JVM with Apache's client (`java/Load.java`); then our client loads Apache's broker. Both
+Both brokers run at once with asynchronous flush, each in a process of its own. One JVM with
+Apache's client (`java/Load.java`) loads them in turn; then our client loads Apache's broker. Both
 JVMs are warm: `WARM_UP_S` of load come first. Bodies have 128 bytes, topics eight queues.
 
-What is compared is processor time, of the broker's process for a broker and of the client's for a
-client: other load on the machine disturbs it least. Each figure is the median of the rounds.
-At last Apache's client, started anew, sends 200 messages a second and takes how long each is under
-way (`java/Latency.java`). A broker's memory is what its process has resident when it has just
-started, and with a million messages stored.
-Before the drains both brokers rest: ours indexes the keys of what was sent in idle moments.
-The results are written as `apache-speedups.*` where the extension in C is installed, or as
-`apache.*` where it is not, or is hidden by `PYTHONPATH=benchmarks/plain`; `make generate` takes
-them into `docs/explanation/speed.md`, and `--compare` sets two of them side by side.
-`--only` measures the broker alone, in the rows that have the text in their names, and prints it.
+The benchmark compares processor time, which other load on the machine disturbs least: of the
+broker's process for a broker, of the client's process for a client. Each figure is the median of
+the rounds. At the end a new process of Apache's client sends 200 messages a second and measures the
+time of each to its listener (`java/Latency.java`). A broker's memory is the resident memory of its
+process, after the start and with a million stored messages.
 
-Linux, Java 17 and the jars of Apache RocketMQ, which `make interop` fetches, are needed.
+Before the drains both brokers rest: ours indexes the keys of the sent messages in idle moments. The
+results are `apache-speedups.*` with the extension in C, and `apache.*` without it or with
+`PYTHONPATH=benchmarks/plain`, which hides it. `make generate` takes the results into
+`docs/explanation/speed.md`, and `--compare` sets two of them side by side. `--only` measures only
+the broker, in the rows whose names contain the text, and prints the figures.
+
+The benchmark needs Linux, Java 17 and the jars of Apache RocketMQ, which `make interop` fetches.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ from sparrowmq.testing import EmbeddedCluster
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSION = "4.9.7"
-# Of Apache's broker and the JVM that loads; 20 s flatter us by nothing.
+# The warm-up of Apache's broker and of the loading JVM; both are warm after 20 s.
 WARM_UP_S = 24
-# Of each measurement, before it counts.
+# The part of each measurement that does not count.
 SETTLE_S = 1
-# Before drains: a broker of ours indexes 10 MiB a second, and may be 32 MiB behind.
+# The rest before drains: our broker indexes 10 MiB a second, and may lag by 32 MiB.
 REST_S = 4
 DRAIN_COUNT = 200_000
-# Besides those to drain: a million in all.
+# The further messages for the figure of memory: a million with those to drain.
 REST_COUNT = 800_000
 LATENCY_RATE = 200
 LATENCY_S = 10
 BODY = bytes(128)
-# As Apache's own scripts give them, but for sizes; the rig's are for tests that live for seconds.
+# The options of Apache's own scripts with smaller sizes; the rig's options are for short tests.
 JAVA_OPTIONS = (
     "-Xms1g",
     "-Xmx1g",
@@ -83,9 +84,9 @@ class Row(NamedTuple):
 
     Args:
         mode: sync, async, batch or drain.
-        width: threads, sends under way, messages of a batch, messages of a listener's call.
-        broker_max: of our broker's processor time to Apache's, the ratio that is wanted.
-        client_max: the same for our client; None if it is not measured.
+        width: the threads, sends under way, messages of a batch, or messages of a listener's call.
+        broker_max: the aim for the ratio of our broker's processor time to Apache's.
+        client_max: the same for our client; None if the client is not measured.
     """
 
     name: str
@@ -95,11 +96,11 @@ class Row(NamedTuple):
     client_max: float | None = None
 
     def of_client(self) -> list[Row]:
-        """Return the rows of our client: it has two ways to send asynchronously, Java's one.
+        """Return the rows of our client, which has two ways to send asynchronously.
 
-        With `send_nowait` a callback hears of each message, as with Java's client, and messages
-        of one queue share a request, which Java's do not. With `send` a task awaits each message,
-        which has a request of its own.
+        With `send_nowait`, each message has a callback, as with Java's client, and messages of one
+        queue share a request, unlike Java's. With `send`, a task awaits each message, and each
+        message has a request of its own.
         """
         if self.client_max is None:
             return []
@@ -124,7 +125,7 @@ ROWS = (
 
 
 class Sample(NamedTuple):
-    """What one run showed: messages a second, and processor seconds for a million of them."""
+    """The result of one run: messages a second, and processor seconds for a million messages."""
 
     rate: float
     client_cpu: float
@@ -151,7 +152,7 @@ def to_sample(told: dict[str, float]) -> Sample:
 
 
 class Window:
-    """Counts what is done, and what it takes, from `begin` on."""
+    """Counts messages, and measures their processor time, from `begin` on."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -172,7 +173,7 @@ class Window:
 
 
 def repeat(step: Callable[[], int], seconds: float) -> dict[str, float]:
-    """Do a step, which returns how many messages it sent, again and again."""
+    """Repeat a step, which returns the number of messages that it sent."""
     window = Window()
     start = time.perf_counter()
     is_warm = False
@@ -279,7 +280,7 @@ def drain(name_server: str, topic: str, size: int, group: str) -> dict[str, floa
 
 
 def load(mode: str, name_server: str, topic: str, width: int, last: str) -> dict[str, float]:
-    """Load a broker by our client; `last` is the seconds, or the group of a drain."""
+    """Load a broker by our client; `last` is the duration in seconds, or the group of a drain."""
     if mode == "sync":
         return send_singly(name_server, topic, float(last))
     if mode == "batch":
@@ -295,7 +296,7 @@ def load(mode: str, name_server: str, topic: str, width: int, last: str) -> dict
 
 
 def resident_mb(pid: int) -> float:
-    """Return how much memory a process has resident."""
+    """Return the resident memory of a process in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -321,7 +322,7 @@ class JavaLoad:
 
 
 class Comparison:
-    """Both brokers, the loads, and what they showed."""
+    """Both brokers, the loads, and the results."""
 
     def __init__(self, java: JavaLoad, apache: Target, ours: Target, *, seconds: float) -> None:
         self._java = java
@@ -329,12 +330,12 @@ class Comparison:
         self._seconds = seconds
         self._groups = 0
         self.samples: dict[tuple[str, str], list[Sample]] = {}
-        # Of each row the peer's figures and ours.
+        # For each row, the peer's figures and ours.
         self.memory: dict[str, list[float]] = {}
         self.latency: dict[str, list[float]] = {}
 
     def fill(self) -> None:
-        """Warm the JVMs, and have something to drain."""
+        """Warm up the JVMs, and send the messages of the drains."""
         self._note_memory("resident at the start, MB")
         for target in self._targets.values():
             with Producer("GID_fill", name_server=target.name_server) as producer:
@@ -357,7 +358,7 @@ class Comparison:
         self.memory[name] = [resident_mb(target.broker_pid) for target in targets]
 
     def measure_latency(self, command: list[str]) -> None:
-        """Find out how long messages are under way; `command` lacks its arguments."""
+        """Measure the latency of messages; `command` lacks its arguments."""
         found = []
         for target in self._targets.values():
             words = [target.name_server, "latency", LATENCY_RATE, 2 * SETTLE_S, LATENCY_S]

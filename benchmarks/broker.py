@@ -1,7 +1,7 @@
 """The broker's cost per request, and its rate over sockets: `python benchmarks/broker.py`.
 
-The first part drives the machine alone: frame in, message into the log, frame out; the disk is
-synced once per hundred requests and counts as waiting, not as processor time. The second part
+The first part drives the machine alone: frame in, message into the log, frame out. A sync of the
+disk comes once per hundred requests and counts as waiting, not as processor time. The second part
 sends over eight connections to a broker in a process of its own.
 """
 
@@ -36,7 +36,7 @@ PEER = Connection(1, "127.0.0.1:5000", encode_host("127.0.0.1:5000"))
 
 
 def send(opaque: int, *, batch: int = 0) -> bytes:
-    """Return the frame of one send, of a batch if asked."""
+    """Return the frame of one send, or of a batch."""
     body = encode_batch([BatchEntry(0, BODY, PROPERTIES)] * batch) if batch else BODY
     fields = {"a": "GID_p", "b": "T", "c": "TBW102", "d": "8", "e": str(opaque % 8), "f": "0"}
     fields |= {"g": "1795252251857", "h": "0", "i": "" if batch else PROPERTIES, "j": "0"}
@@ -70,7 +70,7 @@ class Machine:
         self.decoder = FrameDecoder(decode=decode_request)
 
     def serve(self, frames: list[bytes]) -> float:
-        """Serve requests in groups; returns the processor's microseconds for each."""
+        """Serve requests in groups; return the processor's microseconds for each request."""
         begin = time.process_time()
         for at in range(0, len(frames), GROUP_SIZE):
             for frame in frames[at : at + GROUP_SIZE]:
@@ -80,9 +80,9 @@ class Machine:
         return (time.process_time() - begin) / len(frames) * 1e6
 
     def index(self) -> float:
-        """Index all that was sent; returns the processor's microseconds for each message.
+        """Index all sent messages; return the processor's microseconds for each message.
 
-        A broker does so in idle moments, or, if it lags too far behind, as messages come.
+        A broker indexes in idle moments, or, if the index lags too far, with the sends.
         """
         count = sum(self.store.queues.max_offset("T", queue_id) for queue_id in range(8))
         begin = time.process_time()
@@ -130,7 +130,7 @@ def measure_machine() -> None:
 
 
 async def drive(address: str, *, count: int, window: int) -> None:
-    """Send over one connection with so many sends unanswered."""
+    """Send over one connection with at most `window` unanswered sends."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     decoder, sent, answered = FrameDecoder(), 0, 0
@@ -168,7 +168,7 @@ def measure_sockets(flush: str, *, connections: int, window: int, count: int) ->
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time a process has used (Linux)."""
+    """Return the processor seconds of a process (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 

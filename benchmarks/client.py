@@ -1,7 +1,7 @@
-"""How fast the client is: sends (single, pipelined, in batches) and a push consumer.
+"""The client's speed: sends (single, pipelined, in batches) and a push consumer.
 
-Usage: python benchmarks/client.py [COUNT]. Broker and client share the machine; the broker runs
-in a process of its own and flushes asynchronously, so that the client is what is measured.
+Usage: python benchmarks/client.py [COUNT]. Broker and client share the machine. The broker runs in
+a process of its own and flushes asynchronously: the client is the slower part.
 """
 
 from __future__ import annotations

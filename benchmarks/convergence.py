@@ -1,24 +1,24 @@
 """Time until every queue has exactly one owner after members of a group change.
 
-Targets: with our client on our broker a join takes at most 0.3 s, a leave and a kill 0.1 s, a
-frozen member 20 s; on Apache's broker our client is no slower than Apache's; and after a kill
-locks make nothing slower (`rejoin`: a member joins right after one was killed, whose locks the
-broker may hold still).
+Targets: with our client on our broker, a join takes at most 0.3 s, a leave and a kill 0.1 s, a
+frozen member 20 s. On Apache's broker, our client is no slower than Apache's. After a kill, locks
+slow nothing down (`rejoin`: a member joins right after a kill, while the broker may still hold the
+killed member's locks).
 
 Every member is a process. Two members of a group share eight queues while 200 messages a second
-come in; a third joins and leaves, is killed, joins anew at once, and (`--frozen`) is stopped by
-SIGSTOP and wakes again. Time counts from the call that starts the consumer, from the call that
-closes it, and from the signal, to the last change of any living member's queues after which each
-queue has one owner. A queue is owned from when its owner may pull it to when it stops: Java's
-entry in the process queue table that is not dropped, ours that is CONSUMING; each member looks at
-its own every 2 ms. Duplicates are deliveries of a message beyond its first.
+arrive. A third member joins and leaves, is killed, joins again at once, and (`--frozen`) is stopped
+by SIGSTOP and wakes again. Time counts from the call that starts the consumer, from the call that
+closes it, or from the signal. It ends with the last change of any living member's queues after
+which each queue has one owner. A member owns a queue while it may pull the queue: in Java, an entry
+in the process queue table that is not dropped; in ours, a queue that is CONSUMING. Each member
+checks its own queues every 2 ms. Duplicates are deliveries of a message beyond its first.
 
     python benchmarks/convergence.py [--repeats 5] [--version 4.9.7] [--frozen]
 
-The default takes some five minutes. It prints one table: a row for each change, a column for each
-client and broker, with the median and the longest time in ms and the duplicates per change. Java,
-and the jars that `make interop` fetches, are needed for the columns of Apache's broker. Nothing
-else should run on the machine: a member that waits for a processor is slow.
+The default takes about five minutes. The benchmark prints one table: a row for each change, a
+column for each client and broker, with the median and the longest time in ms and the duplicates
+per change. The columns of Apache's broker need Java and the jars that `make interop` fetches.
+Nothing else should run on the machine: a member that waits for a processor is slow.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ ROOT = Path(__file__).resolve().parents[1]
 TOPIC = "convergence"
 QUEUE_COUNT = 8
 RATE_PER_S = 200
-# No change for so long: the group is settled, and late deliveries have come.
+# After this time without a change the group is settled, and late deliveries have arrived.
 QUIET_S = 1.0
 PATIENCE_S = 60.0
-# Before a kill: what was consumed is committed, as far as it will be.
+# The time before a kill in which members commit the consumed messages.
 COMMITTED_S = 3.0
-# A frozen member: broker expiry, its scan, and a rebalance period.
+# For a frozen member: the broker's expiry, its scan, and a rebalance period.
 FROZEN_PATIENCE_S = 200.0
 KINDS = ("join", "leave", "kill", "rejoin", "frozen", "thaw")
 TARGETS_MS = {"join": 300, "leave": 100, "kill": 100, "rejoin": 300, "frozen": 20_000}
@@ -57,9 +57,9 @@ OURS, APACHES = "our broker", "Apache's broker"
 
 
 class Column(NamedTuple):
-    """Whose client is measured on whose broker.
+    """The client and the broker of a column.
 
-    `locks`: whether queues are handed over under the broker's locks, as ours does by default.
+    `locks`: whether members hand queues over under the broker's locks, our client's default.
     """
 
     client: str
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 class Group:
-    """Two members that stay, and one that comes and goes, of one language on one cluster."""
+    """Two permanent members and one that comes and goes, of one language on one cluster."""
 
     def __init__(self, start: Callable[[], Any], label: str) -> None:
         self._start = start
@@ -90,7 +90,7 @@ class Group:
         self.duplicates: dict[str, list[int]] = defaultdict(list)
 
     def settle(self, patience_s: float = PATIENCE_S) -> float:
-        """Wait until the group is settled; return when its last change was (wall clock, ms)."""
+        """Wait until the group is settled; return its last change's instant (wall clock, ms)."""
         deadline = time.monotonic() + patience_s
         while True:
             last = [member.named("assignment")[-1:] for member in self.members]
@@ -134,7 +134,7 @@ class Group:
         member = self.members.pop()
         begun_ms = time.time() * 1000
         member.process.send_signal(signal.SIGSTOP)
-        # The two keep theirs meanwhile: the last change is the one that is waited for.
+        # The two others keep their queues meanwhile: the last change is the member's.
         self._note("frozen", self.settle(FROZEN_PATIENCE_S) - begun_ms, before)
         before = self._duplicate_count()
         self.members.append(member)
@@ -163,7 +163,7 @@ class Group:
 
 
 def measure(java: Any, cluster: Any, column: Column, *, repeats: int, is_frozen: bool) -> Group:
-    """Measure one kind of members on one cluster, which is started and ended."""
+    """Start a cluster, measure one kind of members, and end the cluster."""
     label = f"{column.client} on {column.broker}"
     start = starter(java, cluster, column)
     with running(cluster):
@@ -195,7 +195,7 @@ def starter(java: Any, cluster: Any, column: Column, **options: object) -> Calla
     settings = {"topic": TOPIC, "group": "GID_converge", "locks": "yes" if column.locks else "no"}
 
     def start() -> Any:
-        # A cluster's address is known when it runs.
+        # A cluster has its address only once it runs.
         lines = peer("consume", nameServer=cluster.name_server, **settings, **options)
         lines.wait_for("started consumer", lambda: lines.named("started"))
         return lines
@@ -214,7 +214,7 @@ def running(cluster: Any) -> Generator[None]:
 
 
 def print_table(groups: dict[Column, Group]) -> None:
-    """Print median and longest time, and duplicates per change, of each change and column."""
+    """Print the median and longest time, and the duplicates, of each change and column."""
     print(f"{'ms: median longest (duplicates)':<33}" + "".join(f"{c.client:>23}" for c in groups))
     print(f"{'':<8}{'n':>3}{'target':>10}{'':<12}" + "".join(f"{c.broker:>23}" for c in groups))
     for kind in KINDS:
@@ -237,7 +237,7 @@ def print_table(groups: dict[Column, Group]) -> None:
 def run_columns(
     columns: Sequence[Column], version: str, run: Callable[[Any, Any, Column], T]
 ) -> dict[Column, T]:
-    """Run something for each column that can be measured here, each on a cluster of its own."""
+    """Call a function for each column that can be measured here, each with its own cluster."""
     rig = load_rig()
     has_java = shutil.which("java") and (rig.cache_of(version) / "jars/complete").exists()
     results: dict[Column, T] = {}
@@ -251,7 +251,7 @@ def run_columns(
             print("Java or RocketMQ's jars are missing (`make interop` fetches them)")
         for number, column in enumerate(columns):
             if column.broker == OURS:
-                # As Apache's broker by default: messages are acknowledged before the disk has them.
+                # Apache's default: the broker acknowledges messages before they are on the disk.
                 data = home / f"{number}" / "data"
                 cluster = rig.OurCluster(java, data, options=("--flush", "async"))
             elif has_java:
@@ -263,7 +263,7 @@ def run_columns(
 
 
 def main() -> None:
-    """Measure all that can run here."""
+    """Measure all columns that can run here."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--version", default="4.9.7", help="Apache RocketMQ's")

@@ -1,17 +1,16 @@
-"""What a driver adds to a round trip on loopback, against bare sockets in the same run.
+"""The cost that a driver adds to a round trip on loopback, beside bare sockets in the same run.
 
     python benchmarks/drivers.py [--rounds N]
 
-A child process sends every request frame back as its own answer, at the least cost Python allows.
-The baseline is a blocking socket that sends one ready-made frame and receives as many bytes. Each
-figure is the best of several short runs, taken in turn so that noise meets all alike. Where the
-platform allows it both processes share one processor: a round trip is then the sum of what both
-ends do, without the time another processor takes to wake up, which varies more than all else.
-The overhead is counted in processor time of the client's process, which other load on the machine
-disturbs least.
+A child process sends every request frame back as its own answer, at the least cost in Python. The
+baseline is a blocking socket that sends one ready-made frame and receives as many bytes. Each
+figure is the best of several short runs; the runs take turns, and noise meets all alike. If the
+platform allows it, both processes share one processor. A round trip is then the sum of both ends'
+work, without the time in which another processor wakes up, which varies most. The overhead is
+processor time of the client's process, which other load on the machine disturbs least.
 
-The claim: one `Invoke` costs at most 60 microseconds of it more than the bare round trip, its
-encoding and decoding included.
+The claim: one `Invoke`, with encoding and decoding, costs at most 60 microseconds of processor time
+more than the bare round trip.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ BODY = b"x" * 200
 
 
 class Cost(NamedTuple):
-    """Seconds by the clock on the wall and by the processor."""
+    """Seconds of wall-clock time and of processor time."""
 
     wall: float
     processor: float
 
 
 class Watch:
-    """Measures both from when it is made."""
+    """Measures both times from its creation on."""
 
     def __init__(self) -> None:
         self._wall, self._processor = time.perf_counter(), time.process_time()
@@ -80,7 +79,7 @@ def make_request(serialize_type: SerializeType = SerializeType.JSON) -> Remoting
 
 
 def serve(ready: Connection) -> None:
-    """Send back whatever comes, with the flag of an answer; one connection after another."""
+    """Send all bytes back with the flag of an answer, for one connection after another."""
     listening = socket.create_server(("127.0.0.1", 0))
     ready.send(listening.getsockname()[1])
     while True:
@@ -90,7 +89,7 @@ def serve(ready: Connection) -> None:
             rest = b""
             while data := sock.recv(262_144):
                 data = rest + data
-                # A request cut in its flag would not be found; keep what may be its beginning.
+                # A request that is cut within its flag would be missed: keep its possible start.
                 end = len(data)
                 if data.endswith((b'"flag', b'"flag"', b'"flag":', b'"', b'"f', b'"fl', b'"fla')):
                     end = data.rindex(b'"')
@@ -172,7 +171,7 @@ async def measure_async(
 
 
 def measure_codec(_port: int, rounds: int) -> Cost:
-    """Measure encoding and decoding alone: what no driver can save."""
+    """Measure encoding and decoding alone, which every driver needs."""
     session = RemotingSession()
     watch = Watch()
     for token in range(rounds):
@@ -206,7 +205,7 @@ def share_one_processor() -> None:
 
 
 def main() -> None:
-    """Print one line per way to invoke."""
+    """Print one line for each way to invoke."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2_048)
     rounds: int = parser.parse_args().rounds

@@ -1,21 +1,20 @@
 """Duplicates and pauses while members of a group come and go under load.
 
-Claims: between SparrowMQ members a graceful join or leave redelivers nothing, on our broker and on
-Apache's; and no queue pauses for longer than its former owner's listener ran on, plus 100 ms.
+Claims: between SparrowMQ members, a graceful join or leave redelivers nothing, on our broker and on
+Apache's. No queue pauses for longer than its former owner's listener runs on, plus 100 ms.
 
-Two members stay; a third joins and leaves in turn, by `close`. Every queue gets a message every
-20 ms or so, and a listener takes `--work` ms. All are processes of their own. Of each queue that
-changes hands counts the first message that the new owner gets: its *pause* is the time from its
-send to its delivery. The former owner's *drain* is the part of that in which its last listener of
-the queue was still running; what remains is *beyond* it. Duplicates are deliveries of a message
-beyond its first.
+Two members stay; a third joins and leaves in turn, by `close`. Every queue gets a message about
+every 20 ms, and a listener takes `--work` ms. Each member is a process of its own. The first
+message of a new owner counts: its *pause* is the time from its send to its delivery. The former
+owner's *drain* is the part of the pause in which its last listener of the queue still runs; the
+rest of the pause is *beyond* the drain. Duplicates are deliveries of a message beyond its first.
 
     python benchmarks/handover.py [--repeats 12] [--work 20] [--version 4.9.7]
 
-The default takes some three minutes. It prints one table, a row for each client and broker: joins
-and leaves, messages, those that were missed and those that came again; the pauses' median and
-longest; and of the queue with the longest time beyond its drain its pause, its drain and that
-time, all in ms. Java and the jars that `make interop` fetches are needed for Apache's broker.
+The default takes about three minutes. The benchmark prints one table with a row for each client and
+broker: joins and leaves, messages, missed and repeated messages; the median and the longest pause;
+and, for the queue with the longest time beyond its drain, its pause, its drain and that time, all
+in ms. Apache's broker needs Java and the jars that `make interop` fetches.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ COLUMNS = (
 
 
 class Handover(NamedTuple):
-    """One queue that changed hands: times in ms."""
+    """One queue with a new owner; times in ms."""
 
     pause_ms: float
     drain_ms: float
@@ -59,7 +58,7 @@ class Handover(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What came of a row."""
+    """The results of a row."""
 
     changes: int
     sent: int
@@ -69,7 +68,7 @@ class Figures(NamedTuple):
 
 
 def find_handovers(group: Group, sent_at: dict[str, float], work_ms: int) -> list[Handover]:
-    """Find where a queue's next message went to another member than the one before it."""
+    """Find the messages of a queue that went to another member than the message before."""
     deliveries = sorted(
         (event["queueId"], event["offset"], event["at"], number, event["body"])
         for number, member in enumerate(group.everybody)
@@ -91,7 +90,7 @@ def find_handovers(group: Group, sent_at: dict[str, float], work_ms: int) -> lis
 
 
 def measure(java: Any, cluster: Any, column: Column, *, repeats: int, work_ms: int) -> Figures:
-    """Have a member join and leave in turn."""
+    """Let a member join and leave in turn, and return the results."""
     start = starter(java, cluster, column, workMs=work_ms)
     with running(cluster):
         cluster.create_topic(TOPIC, queues=QUEUE_COUNT)

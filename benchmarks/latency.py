@@ -1,9 +1,9 @@
-"""How long a message takes from `send` to the listener: `python benchmarks/latency.py [SECONDS]`.
+"""The time of a message from `send` to the listener: `python benchmarks/latency.py [SECONDS]`.
 
-200 messages per second, each with the time before its send in its body, to a topic of eight
-queues; one producer and one push consumer in one process, the broker in another, on one machine.
-Messages of the first seconds do not count. Where Java and RocketMQ's jars are (`make interop`
-fetches them), Apache's client on Apache's broker is measured in the same run.
+A producer sends 200 messages per second to a topic of eight queues, each with the time of its send
+in its body. The producer and one push consumer share a process; the broker runs in another, on the
+same machine. Messages of the first seconds do not count. With Java and RocketMQ's jars (`make
+interop` fetches them), the same run measures Apache's client on Apache's broker.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def measure_ours(flush: Literal["sync", "async"], seconds: int) -> None:
 
 
 def measure_java(seconds: int) -> None:
-    """Measure Apache's client on Apache's broker, started by the rig of the interop tests."""
+    """Measure Apache's client on Apache's broker, which the rig of the interop tests starts."""
     rig = load_rig()
     cache = rig.cache_of(VERSION)
     if not (cache / "jars" / "complete").exists():

@@ -1,10 +1,10 @@
-"""CPU seconds to evaluate made-up clusters of three sizes: the cost must be linear.
+"""CPU seconds to evaluate generated clusters of three sizes: the cost must be linear.
 
     python benchmarks/pipeline_balance.py [GROUPS]        100,000 groups of 10 topics by default
 
-Runs the job `balance` under all strategies on this machine's cores, from the generated tables to
-Parquet: over a hundredth of the groups, a tenth, and all. Start of the session excluded. CPU
-seconds are those of this process, of Java and of Spark's Python workers together.
+The job `balance` runs under all strategies on this machine's cores, from the generated tables to
+Parquet: with a hundredth of the groups, a tenth, and all. The start of the session does not count.
+CPU seconds are those of this process, of Java and of Spark's Python workers together.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sparrowmq.pipeline.balance.generated_cluster import generate_cluster
 from sparrowmq.pipeline.balance.job import balance, choose_strategies, summarise
 from sparrowmq.spark import spark_session
 
-# In /proc/PID/stat behind the name: the parent, and four counts of ticks from here on.
+# The fields of /proc/PID/stat behind the name: the parent, and the first of four counts of ticks.
 _PARENT, _TICKS = 1, 11
 
 
 def cpu_seconds() -> float:
-    """Return what this process and its descendants have used, those included that have ended."""
+    """Return the processor seconds of this process and all its descendants, ended ones included."""
     ticks: dict[int, int] = {}
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

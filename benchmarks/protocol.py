@@ -1,6 +1,6 @@
 """Microseconds per operation of the protocol's hot paths: `python benchmarks/protocol.py`.
 
-Each figure is the best of several rounds, so that other work on the machine weighs little.
+Each figure is the best of several rounds: other work on the machine has little effect.
 """
 
 from __future__ import annotations

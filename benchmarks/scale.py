@@ -1,23 +1,23 @@
-"""What a broker costs as it grows: `python benchmarks/scale.py [PART ...]`.
+"""The cost of a growing broker: `python benchmarks/scale.py [PART ...]`.
 
     python benchmarks/scale.py [--millions N] [--kept-millions N] [--members N] [--out DIRECTORY]
                                [restart ...]
 
 Each part starts brokers of its own, in processes of their own, and writes its rows into
-`scale.json` and `scale.md`; parts that do not run keep their rows. What is compared is processor
-time of the broker's process from its first instruction on, interpreter and imports included.
+`scale.json` and `scale.md`; parts that do not run keep their rows. The figures are processor time
+of the broker's process from its first instruction on, interpreter and imports included.
 
 - `restart`: starts after a clean stop and after a kill, with `--millions` of messages.
-- `topics`: 1,000 topics of 8 queues, made one after another, here and on Apache's broker; needs
-  Java and the jars that `make interop` fetches.
+- `topics`: 1,000 topics of 8 queues, created one after another, on our and on Apache's broker;
+  needs Java and the jars that `make interop` fetches.
 - `grown`: sends, pulls, memory, idle time and a restart with 10,000 topics of 8 queues, each with a
   message, 2,000 groups with offsets, 10,000 connections and `--kept-millions` of messages of 16
   bytes without keys (50 million take 7 GB), beside the same on an empty broker.
-- `group`: how long a group of 500 members, all in one Python process, takes to divide 512 queues,
-  and what a member that joins and one that leaves take: seconds by the clock, and processor time
-  beyond what the group takes at rest, of the broker and of the members; the same members on
-  Apache's broker beside it, where Java and the jars are there.
-- `brokers`: what `--brokers 1` and `--brokers 2` take of single sends, a sender process for each.
+- `group`: the division of 512 queues among 500 members, all in one Python process, then a join and
+  a leave: seconds by the clock, and processor time beyond that at rest, of the broker and of the
+  members; with Java and the jars, the same members on Apache's broker as well.
+- `brokers`: the single sends that `--brokers 1` and `--brokers 2` accept, with a sender process for
+  each broker.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _TOPICS_CREATED = 1_000
 _TOPICS, _GROUPS, _CONNECTIONS = 10_000, 2_000, 10_000
 _KEPT_MILLIONS = 50
 _MEMBERS, _GROUP_QUEUES = 500, 512
-# No queue has changed hands for so long: the group is settled.
+# After the first time without a new owner of a queue, the group is settled.
 _GROUP_QUIET_S, _GROUP_PATIENCE_S, _GROUP_REST_S = 2.0, 120, 5
 _CHANGES = 5
 _SENDS, _PULLS, _IDLE_S = 20_000, 20_000, 35
@@ -70,7 +70,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Row(NamedTuple):
-    """One figure: what was measured, the figure with its unit, and the aim, "" for none."""
+    """One figure: its name, the figure with its unit, and the aim, "" for none."""
 
     what: str
     figure: str
@@ -78,19 +78,19 @@ class Row(NamedTuple):
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor seconds that a process has taken since it began."""
+    """Return the processor seconds of a process since its start."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def resident_mb(pid: int) -> float:
-    """Return how much memory a process has in RAM."""
+    """Return the resident memory of a process in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 class Pipe:
-    """One connection, over which prepared requests go as fast as they are answered."""
+    """One connection for prepared requests, sent as fast as the answers come."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -124,7 +124,7 @@ class Pipe:
 def send_frames(
     topic: str, *, batch: int = 0, body: bytes = BODY, properties: str = PROPERTIES
 ) -> list[bytes]:
-    """Return a send to each queue of a topic, of a batch if asked."""
+    """Return a send, single or of a batch, to each queue of a topic."""
     if batch:
         body = encode_batch([BatchEntry(0, body, properties)] * batch)
     frames = []
@@ -147,14 +147,14 @@ def fill(cluster: EmbeddedCluster, topic: str, millions: float) -> None:
 
 
 def fill_small(cluster: EmbeddedCluster, topic: str, millions: float) -> None:
-    """Send as many messages as a disk has room for, in large batches."""
+    """Send small messages in large batches, as many as the disk has room for."""
     frames = send_frames(topic, batch=KEPT_BATCH_COUNT, body=KEPT_BODY, properties="")
     with Pipe(cluster.broker) as pipe:
         pipe.run(frames, int(millions * 1e6) // KEPT_BATCH_COUNT)
 
 
 def create_frames(topics: Iterable[str]) -> list[bytes]:
-    """Return the creation of each topic."""
+    """Return a request for each topic that creates it."""
     frames = []
     for topic in topics:
         fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES)}
@@ -166,7 +166,7 @@ def create_frames(topics: Iterable[str]) -> list[bytes]:
 
 
 def group_frames(groups: Iterable[str]) -> list[bytes]:
-    """Return the creation of each group, and a commit of an offset of it."""
+    """Return requests for each group that create it and commit an offset."""
     frames = []
     for group in groups:
         body = b'{"groupName":"%s","consumeEnable":true}' % group.encode()
@@ -191,7 +191,7 @@ def pull_frames(topic: str) -> list[bytes]:
 
 
 class Costs(NamedTuple):
-    """Microseconds of processor time for each request; of an idle second, for `idle`."""
+    """Microseconds of processor time for each request, and for an idle second (`idle`)."""
 
     send: float
     pull: float
@@ -199,7 +199,7 @@ class Costs(NamedTuple):
 
 
 def settle(pid: int) -> None:
-    """Wait until a process has little to do: after much has come, it syncs for a while."""
+    """Wait until a process is idle: after many messages, a broker syncs for a while."""
     deadline = time.monotonic() + _SETTLE_S
     used = cpu_s(pid)
     while time.monotonic() < deadline:
@@ -211,7 +211,7 @@ def settle(pid: int) -> None:
 
 
 def measure_costs(cluster: EmbeddedCluster) -> Costs:
-    """Send to and pull from one topic, and do nothing for a while."""
+    """Measure sends to and pulls from one topic, and an idle while."""
     pid = cluster.pid
     # The checkpoint with all the new queues comes with the first message after 30 s.
     time.sleep(_CHECKPOINT_S)
@@ -236,7 +236,7 @@ def measure_costs(cluster: EmbeddedCluster) -> Costs:
 
 
 def measure_restart(millions: float) -> list[Row]:
-    """Start after a clean stop, and after a kill."""
+    """Measure starts after a clean stop and after a kill."""
     with tempfile.TemporaryDirectory() as directory:
         with EmbeddedCluster(Path(directory, "empty"), flush="async") as empty:
             idle_s = cpu_s(empty.pid)
@@ -259,7 +259,7 @@ def measure_restart(millions: float) -> list[Row]:
 
 
 def send_for(address: str, seconds: float) -> int:
-    """Send to one broker for a while; return how many messages it took."""
+    """Send to one broker for a while; return the number of messages that it accepted."""
     frames, count = send_frames("T"), 0
     with Pipe(address) as pipe:
         end = time.monotonic() + seconds
@@ -270,7 +270,7 @@ def send_for(address: str, seconds: float) -> int:
 
 
 def measure_brokers() -> list[Row]:
-    """Load one broker, and two, by as many processes as there are brokers."""
+    """Load one broker, then two, with one sender process for each broker."""
     rates = [_rate_of(count) for count in (1, 2)]
     return [
         Row(
@@ -326,7 +326,7 @@ def measure_topics() -> list[Row]:
         apache = rig.ApacheCluster(java, Path(directory, "apache", "store"))
         apache.start()
         try:
-            # The JVM has made its first ones before it counts.
+            # The JVM creates its first topics before the measurement.
             create(apache.broker, "warm")
             create(ours.broker, "warm")
             seconds = {"apache": create(apache.broker, "T"), "ours": create(ours.broker, "T")}
@@ -339,8 +339,8 @@ def measure_topics() -> list[Row]:
 
 
 def measure_grown(millions: float) -> list[Row]:
-    """Measure a broker with much of everything beside an empty one."""
-    # Nothing expires, however full the disk is.
+    """Measure a broker with many topics, groups, connections and messages beside an empty one."""
+    # Nothing expires, even on a full disk.
     options = ("--retention-hours", "0")
     with EmbeddedCluster(flush="async") as empty:
         empty.create_topic("T", queues=QUEUES)
@@ -394,7 +394,7 @@ def measure_grown(millions: float) -> list[Row]:
 
 
 class Group:
-    """Members of one group in this process, and the queues that each consumes."""
+    """The members of one group in this process, and the queues of each."""
 
     def __init__(self, name_server: str) -> None:
         self._name_server = name_server
@@ -402,7 +402,7 @@ class Group:
         self._changed_s = 0.0
 
     async def join(self) -> float:
-        """Start a member; return when that began."""
+        """Start a member; return the instant of the start."""
         begin_s = time.perf_counter()
         queues: set[MessageQueue] = set()
 
@@ -430,7 +430,7 @@ class Group:
         return begin_s
 
     async def leave(self) -> float:
-        """Close a member from the middle; return when that began."""
+        """Close a member in the middle of the list; return the instant of the close."""
         begin_s = time.perf_counter()
         member = list(self._queues)[len(self._queues) // 2]
         await member.close()
@@ -456,7 +456,7 @@ class Group:
 
 
 class Used(NamedTuple):
-    """Processor seconds so far, of the broker and of the members, and the time by the clock."""
+    """The processor seconds of the broker and of the members so far, and the time by the clock."""
 
     broker_s: float
     members_s: float
@@ -464,11 +464,11 @@ class Used(NamedTuple):
 
     @classmethod
     def by(cls, pid: int) -> Used:
-        """Read what a broker and this process have used."""
+        """Read the processor seconds of a broker and of this process."""
         return cls(cpu_s(pid), time.process_time(), time.perf_counter())
 
     def since(self, before: Used, rest: Used | None = None) -> Used:
-        """Return what was used since then, without what is used at rest, a second's worth."""
+        """Return the use since `before`, less the use at rest; `rest` is for one second."""
         spent = [now - then for now, then in zip(self, before, strict=True)]
         if rest is not None:
             spent[:2] = [s - spent[2] * idle for s, idle in zip(spent[:2], rest[:2], strict=True)]

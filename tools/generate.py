@@ -1,11 +1,11 @@
-"""Make the files that are made of others: `make generate`, or `--check` to compare alone.
+"""Make the generated files: `make generate`; `--check` only compares.
 
-- The synchronous face is the asyncio face without `async` and `await` and in other words. What the
-  two do differently stands in `client/faces/task_host.py` and `thread_host.py`, under the same
+- The synchronous face is the asyncio face without `async` and `await` and in other words. The
+  differences of the two stand in `client/faces/task_host.py` and `thread_host.py`, under the same
   names.
-- The reference page of commands is made of the command line itself, that of metrics of the tables
-  of series.
-- The tables of the pages on speed are what the benchmarks beside Apache and Kafka wrote last.
+- The reference page of commands is made of the command line itself, the page of metrics of the
+  tables of series.
+- The tables of the pages on speed are the last results of the benchmarks beside Apache and Kafka.
 - The types of settings (for editors and type checkers) and the reference page of settings are made
   of the rows in `client/config.py` and `config.py`.
 """
@@ -63,7 +63,7 @@ FACES = {
     "aio_batches.py": "blocking_batches.py",
     "aio_transaction.py": "blocking_transaction.py",
 }
-# Tried in this order; each must be found in some face.
+# Applied in this order; each pattern must occur in some face.
 WORDS = (
     (
         r"Sends that are awaited at the same time overlap on one connection\. A listener is a "
@@ -98,7 +98,7 @@ WORDS = (
     (r"\basync (?=def |for |with )", ""),
     (r"\bawait ", ""),
 )
-# No word of the asyncio face may be left.
+# Words of the asyncio face that must not be left.
 LEFT = re.compile(r"\basync(?:io)?\b|\bawait|\bAsync|[Cc]oroutine|\b[Tt]asks?\b|event loop")
 
 
@@ -151,7 +151,7 @@ if TYPE_CHECKING:
 
 
 def docstring(row: Setting) -> str:
-    """Return what an editor shows of a setting."""
+    """Return a setting's docstring, which editors show."""
     parts = [f"{row.help[0].upper()}{row.help[1:]}."]
     if row.low is not None:
         parts.append(f"From {bounds(row).replace('–', 'to')}.")
@@ -290,7 +290,7 @@ name. Most commands have these:
 
 
 def describe_command(path: str, command: Any, shared: set[str], level: int = 2) -> str:
-    """Write a command's section, and those of its subcommands."""
+    """Return a command's section, with those of its subcommands."""
     shown = [p for p in command.params if p.name != "help" and not p.hidden]
     takes_shared = shared <= {p.name for p in shown}
     own = [p for p in shown if not (takes_shared and p.name in shared)]
@@ -317,12 +317,12 @@ def describe_command(path: str, command: Any, shared: set[str], level: int = 2) 
 
 
 def argument_name(argument: Any) -> str:
-    """Return what stands for an argument in its command's usage."""
+    """Return an argument's name in its command's usage."""
     return str(argument.metavar or argument.name.upper())
 
 
 def options_table(parameters: Iterable[Any]) -> str:
-    """Write the table of arguments and options."""
+    """Return the table of arguments and options."""
     lines = ["| | Default | Meaning |", "|---|---|---|"]
     for each in parameters:
         is_argument = each.param_type_name == "argument"
@@ -335,7 +335,7 @@ def options_table(parameters: Iterable[Any]) -> str:
 
 
 def tidy(text: str, path: Path) -> str:
-    """Sort a module's imports, drop those it does not use, and format it."""
+    """Sort a module's imports, drop unused imports, and format the module."""
     for command in (["check", "--quiet", "--fix", "--select", "I,F401"], ["format", "--quiet"]):
         text = subprocess.run(
             [RUFF, *command, "--stdin-filename", path, "-"],

@@ -1,6 +1,6 @@
-"""Try the built wheel as a stranger would: a fresh environment, the extra `cli`, the first minute.
+"""Try the built wheel as a new user would: a fresh environment, the extra `cli`, the first minute.
 
-`make try-wheel` runs it. It takes the dependencies from the package index, as users do.
+`make try-wheel` runs this trial, with the dependencies from the package index.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(*command: str | Path, stdin: str | None = None) -> str:
-    """Run a command and return what it prints; its failure ends this program."""
+    """Run a command and return its output; a failure ends this program."""
     return subprocess.run(
         list(map(str, command)), check=True, text=True, stdout=subprocess.PIPE, input=stdin
     ).stdout

@@ -1,7 +1,7 @@
 """Hides the extension in C: `PYTHONPATH=benchmarks/plain` measures without it.
 
-Servers and Spark's workers that a benchmark starts inherit the variable. SparrowMQ uses only an
-extension with the number that it knows.
+A benchmark's servers and Spark's workers inherit the variable. SparrowMQ uses only an extension
+with the number of its own interface.
 """
 
 from __future__ import annotations
