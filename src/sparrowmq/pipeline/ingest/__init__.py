@@ -1,4 +1,4 @@
-"""The job `ingest`: topics into a Parquet table, partitioned by date, each message once.
+"""The job `ingest`: copies topics into a Parquet table, partitioned by date, each message once.
 
 from sparrowmq.pipeline import ingest
 result = ingest.run(session, ingest.IngestSettings(

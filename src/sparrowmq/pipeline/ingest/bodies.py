@@ -1,10 +1,10 @@
-"""The schema of message bodies, and what becomes of bodies that do not fit it.
+"""Parses message bodies by a schema, and finds the bodies that do not fit.
 
-A schema is a DDL string, where NOT NULL makes a field required, or a JSON Schema.
-Of JSON Schema (draft 2020-12) the part that says which columns there are: `type`, `properties`,
-`required`, `items`, `format` (date, date-time), `additionalProperties` for maps, `["T", "null"]`.
-What restricts values further (`enum`, `pattern`, `minimum` ...) is refused rather than ignored:
-whoever writes it expects that it is checked.
+A schema is a DDL string, where NOT NULL makes a field required, or a JSON Schema. Of JSON Schema
+(draft 2020-12) the keywords that determine the columns are read: `type`, `properties`, `required`,
+`items`, `format` (date, date-time), `additionalProperties` for maps, and `["T", "null"]`. Keywords
+that restrict values further (`enum`, `pattern`, `minimum` ...) are refused: the author of a schema
+expects them to be checked, and the job does not check them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparrowmq.errors import ConfigError
 
 REASON = "reason"
 _CORRUPT, _ROW = "_corrupt", "_row"
-# How much of a value a reason shows.
+# The most characters of a value that a reason shows.
 _SHOWN = 40
 
 _NOTES = {"$schema", "$id", "$comment", "title", "description", "examples", "default", "deprecated"}
@@ -32,11 +32,11 @@ _KNOWN = {"type", "properties", "required", "items", "format", "additionalProper
 
 
 class BodySchema(NamedTuple):
-    """What a body must look like.
+    """The schema of bodies.
 
     Args:
-        struct: the columns; all nullable, for a body that breaks the rules is read too.
-        required: top-level fields that must be there and not be null.
+        struct: the columns, all nullable, so that bodies that break the rules can be read too.
+        required: the top-level fields that must exist and not be null.
     """
 
     struct: StructType
@@ -44,15 +44,17 @@ class BodySchema(NamedTuple):
 
 
 def parse_schema(text: str) -> BodySchema:
-    """Read a DDL string, or a JSON Schema, which begins with a brace; DDL needs a Spark session.
+    """Parse a DDL string or a JSON Schema; a JSON Schema begins with a brace.
 
-    Raises: ConfigError.
+    DDL needs a Spark session.
+
+    Raises: ConfigError, as `parse_ddl` and `parse_json_schema`.
     """
     return parse_json_schema(text) if text.lstrip().startswith("{") else parse_ddl(text)
 
 
 def parse_ddl(text: str) -> BodySchema:
-    """Read `id BIGINT NOT NULL, name STRING`; NOT NULL makes a field required.
+    """Parse DDL such as `id BIGINT NOT NULL, name STRING`; NOT NULL makes a field required.
 
     Raises: ConfigError with Spark's reason.
     """
@@ -68,9 +70,9 @@ def parse_ddl(text: str) -> BodySchema:
 
 
 def parse_json_schema(text: str) -> BodySchema:
-    """Read a JSON Schema of an object.
+    """Parse a JSON Schema of an object.
 
-    Raises: ConfigError naming the place and the keyword that cannot be read.
+    Raises: ConfigError with the place and the unsupported keyword.
     """
     try:
         schema = json.loads(text)
@@ -87,7 +89,7 @@ def parse_json_schema(text: str) -> BodySchema:
 
 
 def with_fields(messages: DataFrame, schema: BodySchema | None) -> DataFrame:
-    """Add the fields of each body, and `reason`: null where the body fits the schema."""
+    """Add each body's fields, and `reason`, which is null if the body fits the schema."""
     if schema is None:
         return messages.withColumn(REASON, F.lit(None).cast("string"))
     text = F.col("body").cast("string")
@@ -99,7 +101,7 @@ def with_fields(messages: DataFrame, schema: BodySchema | None) -> DataFrame:
 
 
 def _reason(schema: BodySchema, text: Column) -> Column:
-    """Name why a body does not fit. Most do, and for these only the first test is computed."""
+    """Return the reason why a body does not fit; a fitting body costs only the first test."""
 
     def field_of(name: str) -> Column:
         return F.col(f"{_ROW}.`{name}`")

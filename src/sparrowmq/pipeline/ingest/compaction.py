@@ -1,18 +1,19 @@
-"""Make few large files of the many small ones that micro-batches leave.
+"""Merges the many small files of micro-batches into few large files.
 
-Neighbouring batches become one, in the directory of the last of them:
+Neighbouring batches become one batch, in the directory of the last:
 
-1. read `batchId=3` to `batchId=7`, write them as `_writing/compacted`, count both;
-2. write `_compaction.json`, which names the old directories;
-3. move the old ones to `_compacted/`, then the new one to `batchId=7`;
-4. remove `_compacted/` and `_compaction.json`.
+1. Read `batchId=3` to `batchId=7`, write their rows to `_writing/compacted`, and count both.
+2. Write `_compaction.json`, which names the old directories.
+3. Move the old directories to `_compacted/`, then the new directory to `batchId=7`.
+4. Remove `_compacted/` and `_compaction.json`.
 
-A kill before 2 leaves nothing but what readers skip; after it `recover` does 3 and 4 again, which
-the next ingest and the next compaction begin with. At no moment does a reader see a row twice.
-Between the moves of 3 a reader that lists the directory misses the rows of these batches: they
-are some milliseconds apart, yet who must not miss any should read when no compaction runs.
+A kill before step 2 leaves only files that readers skip. After a later kill `recover` repeats steps
+3 and 4; the next ingest and the next compaction call `recover` first. A reader never sees a row
+twice. Between the moves of step 3, which are some milliseconds apart, a reader that lists the
+directory misses the rows of these batches. A reader that must see all rows should read while no
+compaction runs.
 
-Only batches that the checkpoint has committed are taken: no other is ever replayed.
+A compaction takes only batches that the checkpoint has committed: those are never replayed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PREFIX = "batchId="
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a compaction did."""
+    """The result of a compaction."""
 
     batches_before: int
     batches_after: int
@@ -48,16 +49,17 @@ def compact(
     partition_by: str | None = None,
     size_max: int = SIZE_MAX,
 ) -> Compaction:
-    """Merge neighbouring batches of a table while they are smaller than `size_max` bytes together.
+    """Merge neighbouring batches of a table into batches of at most `size_max` bytes.
 
     Args:
         session: the Spark session.
         table: the directory of the table.
-        checkpoint: that of the query which writes it.
-        partition_by: the column that makes directories; each gets one file a merged batch.
-        size_max: of a merged batch, in bytes.
+        checkpoint: the directory of the checkpoint of the query that writes the table.
+        partition_by: the column that becomes directories; each directory of a merged batch gets one
+            file.
+        size_max: the greatest size of a merged batch, in bytes.
 
-    Raises: UsageError if the merged rows are not as many as the rows before.
+    Raises: UsageError if the number of merged rows differs from the number of rows before.
     """
     recover(session, table)
     files = Files(session, table)
@@ -78,7 +80,7 @@ def compact(
 
 
 def recover(session: SparkSession, table: str) -> None:
-    """Finish a compaction that was killed after it had written everything."""
+    """Finish a compaction that was killed after step 2; otherwise do nothing."""
     files = Files(session, table)
     text = files.read_text(f"{table}/_compaction.json")
     if text is None:
@@ -108,7 +110,7 @@ def _merge(
 
 
 def _swap(files: Files, table: str, batch_ids: list[int]) -> None:
-    """Put the merged directory into the place of these; may be repeated from any point."""
+    """Replace these batches by the merged directory; a repetition from any point is harmless."""
     writing, away = f"{table}/_writing/compacted", f"{table}/_compacted"
     if files.exists(writing):
         for number in batch_ids:
@@ -130,7 +132,7 @@ def _batch_ids(files: Files, table: str) -> list[int]:
 
 
 def _plan(files: Files, table: str, batch_ids: list[int], *, size_max: int) -> Iterator[list[int]]:
-    """Yield runs of neighbours that are worth merging."""
+    """Yield runs of neighbouring batches that are worth a merge."""
     group: list[int] = []
     total = 0
     for number in batch_ids:

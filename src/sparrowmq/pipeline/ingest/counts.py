@@ -1,11 +1,11 @@
-"""What an ingest has counted so far, batch by batch, so that no run counts the whole table again.
+"""Keeps the counts of an ingest after each batch, so that no run counts the whole table again.
 
-`out/counts/N.json` holds the counts up to micro-batch N. A batch that is replayed reads the counts
-of the batch before and writes its own again; older files are removed.
+`out/counts/N.json` has the counts up to micro-batch N. A replayed batch reads the counts of the
+batch before and writes its own again. Older files are removed.
 
-A batch reads each queue from where the batch before ended to where Spark's checkpoint says that
-this one ends. So many messages must come, in the table or put aside; where they do not, the queue
-is a *gap*.
+A batch reads each queue from the end of the batch before to the end that Spark's checkpoint has for
+this batch. The offsets between both must all arrive, in the table or put aside. If they do not, the
+queue has a *gap*.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ QUEUE_COLUMNS = ("topic", "brokerName", "queueId")
 DATE = "date"
 REASONS_MAX = 100
 GAPS_MAX = 100
-# How many bytes of a body stand for all that do not fit for one reason.
+# The bytes shown of the example body for a reason.
 _EXAMPLE_BYTES = 120
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why messages were put aside, how many, and one of their bodies, cut."""
+    """A reason for which messages were put aside, their number, and the start of one body."""
 
     reason: str
     messages: int
@@ -43,7 +43,7 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """A queue whose offsets from `start` to before `end` did not all come, or not once each."""
+    """A queue whose offsets from `start` to before `end` did not all arrive exactly once."""
 
     batch_id: int
     topic: str
@@ -56,15 +56,16 @@ class Gap(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts of all batches up to one.
+    """The counts of all batches up to one.
 
     Args:
-        offsets: that were read, which is how many messages should have come.
-        rows: of the table.
-        put_aside: messages that do not fit the schema.
-        by_date: rows of the table, in the order of dates.
-        reasons: the most frequent first, `REASONS_MAX` at most.
-        gap_count: how many gaps there were; `gaps` has the latest of them.
+        offsets: the number of offsets read, which is the number of messages that should arrive.
+        rows: the rows of the table.
+        put_aside: the messages that do not fit the schema.
+        by_date: the rows of the table for each date, sorted by date.
+        reasons: at most `REASONS_MAX` reasons, the most frequent first.
+        gap_count: the number of all gaps.
+        gaps: the latest gaps.
     """
 
     offsets: int = 0
@@ -77,12 +78,12 @@ class Counts:
 
     @property
     def messages(self) -> int:
-        """All that came."""
+        """The number of messages that arrived."""
         return self.rows + self.put_aside
 
 
 class OffsetSpan(NamedTuple):
-    """The offsets that a batch reads of a queue."""
+    """The offsets that a batch reads from a queue."""
 
     start: int
     end: int
@@ -92,10 +93,10 @@ class Ledger:
     """The counts of one ingest, in its directory.
 
     Args:
-        files: of the directory.
-        out: the directory.
-        checkpoint: of the query.
-        start: where the first batch begins, as Spark's checkpoint would write it.
+        files: the file system of the directory.
+        out: the directory of the ingest.
+        checkpoint: the directory of the query's checkpoint.
+        start: the offsets at which the first batch begins, in the form of Spark's checkpoint.
     """
 
     def __init__(self, files: Files, out: str, *, checkpoint: str, start: Mapping[str, Any]):
@@ -105,29 +106,32 @@ class Ledger:
         self._start = start
 
     def read(self, batch_id: int) -> Counts:
-        """Return the counts up to a batch; there are none before the first."""
+        """Return the counts up to a batch; zeros before the first."""
         text = self._files.read_text(f"{self._root}/{batch_id}.json")
         return Counts() if text is None else msgspec.json.decode(text, type=Counts)
 
     def read_latest(self) -> Counts:
-        """Return the counts up to the last batch that was written."""
+        """Return the counts up to the last written batch."""
         names = [entry.name.removesuffix(".json") for entry in self._files.list(self._root)]
         return self.read(max((int(name) for name in names if name.isdigit()), default=-1))
 
     def write(self, batch_id: int, counts: Counts) -> None:
-        """Write the counts up to a batch, and remove what no replay can need any more."""
+        """Write the counts up to a batch, and remove files that no replay can need."""
         text = msgspec.json.encode(counts).decode()
         self._files.write_text(f"{self._root}/{batch_id}.json", text)
         self._files.remove(f"{self._root}/{batch_id - 2}.json")
 
     def spans(self, batch_id: int) -> dict[MessageQueue, OffsetSpan]:
-        """Return what a batch reads of each queue, which Spark writes down before it begins."""
+        """Return the offsets that a batch reads from each queue.
+
+        Spark writes these offsets to its checkpoint before the batch begins.
+        """
         start = self._offsets(batch_id - 1) if batch_id > 0 else self._start
         ranges = ranges_between(decode_offsets(start), decode_offsets(self._offsets(batch_id)))
         return {each.queue: OffsetSpan(each.start, each.end) for each in ranges}
 
     def _offsets(self, batch_id: int) -> Any:
-        # A version, the batch's metadata, and a line for each source, of which there is one.
+        # The lines are a version, the batch's metadata, and the offsets of the only source.
         text = self._files.read_text(f"{self._checkpoint}/offsets/{batch_id}")
         assert text is not None, "Spark writes the offsets of a batch before the batch begins"
         return json.loads(text.splitlines()[2])
@@ -139,10 +143,10 @@ def count_batch(
     """Add a batch to the counts before it.
 
     Args:
-        batch: with the columns of a queue, queueOffset, body, `date` and `reason`.
-        batch_id: its id.
+        batch: the batch, with the columns of a queue, queueOffset, body, `date` and `reason`.
+        batch_id: the batch's id.
         before: the counts up to the batch before.
-        spans: what it should have read; empty if messages are left out on purpose.
+        spans: the offsets that the batch should have; empty if brokers filter messages.
     """
     is_good = F.col(REASON).isNull()
     groups = batch.groupBy(*QUEUE_COLUMNS, F.when(is_good, F.col(DATE)).alias(DATE)).agg(

@@ -1,20 +1,20 @@
-"""What to ingest, the run, and its result.
+"""The settings, the run and the result of the job.
 
 ```
 out/table/batchId=3/date=2013-01-05/part-*.parquet      messages whose body fits the schema
-out/quarantine/batchId=3/part-*.parquet                 the others, with body and reason
-out/checkpoint/                                         where to go on
-out/counts/3.json                                       what was counted up to batch 3
-out/ingest.json                                         what this directory is for
+out/quarantine/batchId=3/part-*.parquet                 other messages, with body and reason
+out/checkpoint/                                         the query's position
+out/counts/3.json                                       the counts up to batch 3
+out/ingest.json                                         the settings that this directory belongs to
 ```
 
-With `dlq_group` the others become messages of topic `%DLQ%<group>`, and there is no quarantine.
+With `dlq_group` the other messages go to the topic `%DLQ%<group>`, and there is no quarantine.
 
-Both tables are written batch by batch (`pipeline.parquet`), and every reader of Parquet sees each
-message once. A second run with the same `out` goes on where the first one stopped.
+The job writes both tables batch by batch (`pipeline.parquet`), so that every reader of Parquet sees
+each message once. A second run with the same `out` continues where the first run stopped.
 
 A row of the table has the message's coordinates (`METADATA`), the fields of the body, and `date`.
-Without a schema it has the body as it is, and nothing is ever quarantined.
+Without a schema a row has the unchanged body, and no message is quarantined.
 """
 
 from __future__ import annotations
@@ -56,22 +56,23 @@ _SECURITY = ("accesskey", "secretkey", "securitytoken", "usetls")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
-    """What to ingest, and where to.
+    """The settings of the job.
 
     Args:
-        name_server: `host:port`, several joined by ';'.
-        topic: topics, joined by ','.
-        out: the directory of everything that is written, in any file system that Spark knows.
-        schema: what bodies must look like, a DDL string such as `id BIGINT NOT NULL, name STRING`
-            or the text of a JSON Schema; None keeps them as they are.
-        date_column: a date or timestamp column, of the metadata or the body; its date in UTC is
-            the partition.
+        name_server: the name servers, `host:port`, joined by ';'.
+        topic: the topics, joined by ','.
+        out: the directory of all output, in any file system that Spark can write to.
+        schema: the schema of bodies: a DDL string such as `id BIGINT NOT NULL, name STRING`, or the
+            text of a JSON Schema; None leaves bodies unchanged.
+        date_column: a date or timestamp column of the metadata or the body; its date in UTC is the
+            partition.
         options: further options of the data source, such as maxOffsetsPerTrigger.
-        dlq_group: the consumer group to whose dead letters what does not fit is sent, with the
-            reason as the property `reason`; None keeps it in the quarantine. A batch that is
-            replayed after a kill sends its dead letters again.
-        follow_interval_s: None ingests what is there now; else go on, a batch every so often.
-        compacts: whether to make few large files of many small ones in the end.
+        dlq_group: the consumer group whose dead letter topic receives messages that do not fit,
+            with the property `reason`; None puts them into the quarantine. A batch that is replayed
+            after a kill sends its dead letters again.
+        follow_interval_s: the time between batches of a run that follows new messages; None ends
+            the run once it has ingested all present ones.
+        compacts: whether to merge small files at the end of the run.
 
     Raises: ConfigError if an option is wrong.
     """
@@ -87,7 +88,7 @@ class IngestSettings:
     compacts: bool = False
 
     def __post_init__(self) -> None:
-        # Spark would refuse a wrong option too, once it has started.
+        # Spark would refuse a wrong option only after its start.
         self.parse_options()
 
     @property
@@ -97,7 +98,7 @@ class IngestSettings:
             "nameServer": self.name_server,
             "topic": self.topic,
             "startingOffsets": "earliest",
-            # A dead letter keeps its properties.
+            # Dead letters keep their properties.
             "columns": ",".join(
                 (*METADATA, "body", *(() if self.dlq_group is None else ("properties",)))
             ),
@@ -111,7 +112,7 @@ class IngestSettings:
 
     @property
     def quarantine(self) -> str:
-        """The directory of what does not fit."""
+        """The directory of messages that do not fit the schema."""
         return f"{self.root}/quarantine"
 
     @property
@@ -121,17 +122,17 @@ class IngestSettings:
 
     @property
     def root(self) -> str:
-        """The directory of everything, without a slash at its end."""
+        """The directory of all output, without a slash at its end."""
         return self.out.rstrip("/")
 
     def parse_options(self) -> SourceOptions:
-        """Return the options of the read, checked."""
+        """Check and return the options of the read. Raises: ConfigError."""
         return parse_options(self.source_options, scope="stream")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch that was written; `messages` counts those put aside too."""
+    """A written micro-batch; `messages` includes the messages put aside."""
 
     batch_id: int
     messages: int
@@ -141,12 +142,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestResult:
-    """What a run did, and what all runs of the directory have counted.
+    """The result of a run, and the counts of all runs with this directory.
 
     Args:
-        batches: of this run.
-        is_filtered: whether brokers left messages out, so that offsets say nothing of rows.
-        files, size: of the table now, in files and bytes.
+        settings: the run's settings.
+        batches: the batches of this run.
+        counts: the counts of all runs.
+        is_filtered: whether brokers filtered messages, so that offsets do not show missing rows.
+        files, size: the number of the table's files, and their bytes.
+        compaction: the compaction at the end of the run; None if there was none.
     """
 
     settings: IngestSettings
@@ -165,16 +169,16 @@ def run(
     on_batch: Callable[[Batch], None] | None = None,
     should_stop: Callable[[], bool] = never,
 ) -> IngestResult:
-    """Ingest what is there now, or go on until the query is stopped or KeyboardInterrupt.
+    """Ingest all present messages, or follow new messages until the query is stopped.
 
     Args:
         session: the Spark session.
-        settings: what and where.
-        on_batch: called after each micro-batch, in the driver.
-        should_stop: asked twice a second whether to stop, as KeyboardInterrupt does.
+        settings: the settings.
+        on_batch: called in the driver after each micro-batch.
+        should_stop: called twice a second; True stops the query, as a KeyboardInterrupt does.
 
-    Raises: ConfigError for a wrong setting, or a directory that is for another ingest;
-        what the data source raises; KeyboardInterrupt if a run that does not follow is stopped.
+    Raises: ConfigError for a wrong setting, or for the directory of another ingest; errors of the
+        data source; KeyboardInterrupt if a run that does not follow is stopped.
     """
     schema = None if settings.schema is None else parse_schema(settings.schema)
     _check_columns(settings, schema)
@@ -221,7 +225,7 @@ def run(
 
 
 class _Sink:
-    """Writes micro-batches: what does not fit first, then the table, then the counts."""
+    """Writes each micro-batch: messages that do not fit first, then the table, then the counts."""
 
     def __init__(
         self, settings: IngestSettings, ledger: Ledger, on_batch: Callable[[Batch], None] | None
@@ -262,7 +266,7 @@ class _Sink:
             chosen = bad.select(*METADATA, "body", REASON)
             write_batch_parquet(chosen, batch_id, settings.quarantine)
             return
-        # Dead letters keep their properties; the reason comes to them.
+        # Dead letters keep their properties and get the property `reason`.
         with_reason = f"map_concat(map_filter(properties, (k, v) -> k != '{REASON}'), "
         with_reason += f"map('{REASON}', {REASON})) as properties"
         letters = to_dlq(bad.selectExpr(*METADATA, "body", with_reason), settings.dlq_group)
@@ -276,7 +280,7 @@ def _compact(session: SparkSession, settings: IngestSettings) -> Compaction:
 
 
 def _security(settings: IngestSettings) -> dict[str, str]:
-    """Return the source's options that are about access, which a write needs as well."""
+    """Return the source's options of access, which a write needs too."""
     return {
         name: value
         for name, value in settings.options.items()
@@ -285,9 +289,9 @@ def _security(settings: IngestSettings) -> dict[str, str]:
 
 
 def _create_dlq(settings: IngestSettings, group: str) -> None:
-    """Create the group's dead letter topic if it is not there.
+    """Create the group's dead letter topic if it does not exist.
 
-    Where access is controlled it must be there: who may read may not create.
+    On brokers with access control the topic must exist: an account that may read may not create it.
     """
     topic = DLQ_GROUP_TOPIC_PREFIX + check_group(group)
     if _security(settings):
@@ -316,11 +320,11 @@ def _check_columns(settings: IngestSettings, schema: BodySchema | None) -> None:
 
 
 def _claim(files: Files, settings: IngestSettings, schema: BodySchema | None) -> Mapping[str, Any]:
-    """Check that the directory is new or for this ingest, and write down where it begins.
+    """Check that the directory is new or belongs to this ingest; write the start to a new one.
 
     Returns: the offsets at which the first batch begins or began. They are resolved here, so that
-    it is known how many messages must come.
-    Raises: ConfigError if the directory is for something else; what the data source raises.
+    the number of messages that must arrive is known.
+    Raises: ConfigError if the directory belongs to another ingest; errors of the data source.
     """
     path = f"{settings.root}/ingest.json"
     claim = {

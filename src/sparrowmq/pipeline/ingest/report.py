@@ -1,4 +1,4 @@
-"""The page of the job `ingest`: what came, what did not fit, and how long batches took."""
+"""The page of the job `ingest`: the messages, those that do not fit, and the times of batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparrowmq.report import (
 )
 from sparrowmq.report.scale import format_compact, format_number
 
-# More bars than this cannot be read; the newest dates are shown.
+# More bars are unreadable; the newest dates are shown.
 _DATES_SHOWN = 60
 _GAPS_SHOWN = 20
 
@@ -60,7 +60,7 @@ def render(result: IngestResult) -> str:
 
 
 def main_table(result: IngestResult) -> Table:
-    """Return what was put aside, and why."""
+    """Return the table of messages put aside, by reason."""
     counts, settings = result.counts, result.settings
     rows = [(each.reason, each.messages, each.example) for each in counts.reasons]
     caption = f"{count_of(counts.rows, 'row')} of {count_of(len(counts.by_date), 'date')}"
