@@ -44,7 +44,7 @@ class IngestBoard:
     failure: str = ""
 
     def read(self) -> None:
-        """Take in what was written since the last call."""
+        """Read the events written since the last call."""
         for event in self.tail.read():
             match event:
                 case SessionStarted():
@@ -88,7 +88,7 @@ class ProductionBoard:
         return counts[-1] if counts else 0
 
     def read(self) -> None:
-        """Take in what was written since the last call."""
+        """Read the events written since the last call."""
         for event in self.tail.read():
             if isinstance(event, Produced):
                 self.reports.append(event)

@@ -13,7 +13,7 @@ class MessageModel(Enum):
 
 
 class ConsumeType(Enum):
-    """Whether a consumer polls or has messages pushed; heartbeats carry it."""
+    """Whether a consumer polls or has messages pushed, as its heartbeats say."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
