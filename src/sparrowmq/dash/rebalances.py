@@ -1,7 +1,7 @@
 """Makes rebalances of stored changes of owners: their reasons and costs. Pure.
 
-Changes in quick succession are one rebalance. Times are as exact as the looks are frequent: nobody
-sees what happens between two looks.
+Changes in quick succession are one rebalance. Times are as exact as the looks are frequent: an
+event between two looks is dated by the second look.
 """
 
 from __future__ import annotations

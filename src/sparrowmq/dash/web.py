@@ -47,7 +47,7 @@ QUERY_LENGTH_MAX = 8_192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A page: its template, its title and what the template shows.
+    """A page: its template, its title and the template's values.
 
     Args:
         tables: the page's tables; the URL sorts and searches the first.

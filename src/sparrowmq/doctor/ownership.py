@@ -42,12 +42,12 @@ class Ownership:
 
     @property
     def unowned(self) -> tuple[MessageQueue, ...]:
-        """Queues that nobody consumes."""
+        """The queues that no member consumes."""
         return tuple(queue for queue, seats in self.owners.items() if not seats)
 
     @property
     def double(self) -> tuple[MessageQueue, ...]:
-        """Queues that several members consume."""
+        """The queues that several members consume."""
         return tuple(queue for queue, seats in self.owners.items() if len(seats) > 1)
 
     def queues_of(self, client_id: str) -> list[MessageQueue]:
