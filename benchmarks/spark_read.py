@@ -536,7 +536,7 @@ def run_size(
                 # Kafka has no case for a store; its batch is the comparison. The bare source does
                 # not skip columns.
                 beside = "batch" if name == "store" else name
-                row = {"bytes": size, "case": name, "wanted": WANTED[name][size]}
+                row: dict[str, Any] = {"bytes": size, "case": name, "wanted": WANTED[name][size]}
                 for who, key in (("ours", name), ("alone", beside), ("kafka", beside)):
                     one = found.get((key, who))
                     row[who] = one and asdict(one)
