@@ -175,6 +175,18 @@ def test_r08_finds_a_broker_that_lists_nobody_and_r09_one_that_misses_a_member(
     assert "R08" not in split.findings()
 
 
+def test_r09_names_no_queue_if_the_missing_member_has_none(seen_group: Group) -> None:
+    everybody = [f"10.0.0.{number}@1" for number in range(1, 10)]
+    group = seen_group(everybody, brokers=["broker-a", "broker-b"])
+    group.listing("broker-b", everybody[:-1])
+
+    found = group.findings()["R09"]
+
+    assert Severity.WARN == found.severity
+    assert "leaves queues with no owner or two" in found.consequence
+    assert "none may have" not in found.consequence
+
+
 def test_broker_that_does_not_answer_is_q03_and_not_r08(seen_group: Group) -> None:
     group = seen_group(brokers=["broker-a", "broker-b"])
     group.listing("broker-b", [], failure="cannot connect")

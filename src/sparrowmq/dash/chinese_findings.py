@@ -299,6 +299,12 @@ CHINESE_PHRASES: Mapping[str, str] = MappingProxyType(
             "每个成员随机向一个 Broker 查询，因而按不同的列表计算份额：{queues} "
             "可能无人归属或有两个归属；向该 Broker 查询又不在其列表中的成员会放弃全部队列"
         ),
+        "each member asks a random broker for the list: one that computes its share from this "
+        "list leaves queues with no owner or two, and a missing member that asks this broker "
+        "gives up all its queues": (
+            "每个成员随机向一个 Broker 查询组成员：按这份列表计算份额的成员会使一些队列无人归属或有"
+            "两个归属；向该 Broker 查询又不在其列表中的成员会放弃全部队列"
+        ),
         "{members} of {n} without a queue": "{n} 个成员中有 {members}没有分到队列",
         "strategy {names} in a group whose members do not all run SparrowMQ": (
             "组内并非所有成员都使用 SparrowMQ，却采用了策略 {names}"

@@ -91,6 +91,12 @@ def find_member_missing_at_broker(case: Case) -> list[Finding]:
                     "random broker: {queues} may have no owner or two, and a missing member "
                     "that asks this broker gives up all its queues",
                     queues=describe_queues(disputed),
+                )
+                if disputed
+                else Phrase(
+                    "each member asks a random broker for the list: one that computes its share "
+                    "from this list leaves queues with no owner or two, and a missing member "
+                    "that asks this broker gives up all its queues"
                 ),
                 remedy=_HEARTBEAT_REMEDY,
                 members=tuple(missing),
