@@ -167,6 +167,8 @@ def test_a_page_whose_server_ends_says_so_and_finds_back(
         page = context.new_page()
         dash.log_in(page)
         expect(page.locator("#groups")).to_be_visible()
+        # The page's script, which comes from the same server, has run by then.
+        page.wait_for_load_state("load")
 
         dash.process.kill()
         expect(page.locator("#lost")).to_have_text(re.compile("has lost its server"))
