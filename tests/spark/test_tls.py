@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 from certificates import Certificates
 from sparrowmq.calling.tls import client_context
 from sparrowmq.errors import ConfigError
+from sparrowmq.spark.connection_options import TlsFiles
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.sink_options import parse_sink_options
-from sparrowmq.spark.tls_options import TlsFiles
 from sparrowmq.testing import EmbeddedCluster
 
 if TYPE_CHECKING:

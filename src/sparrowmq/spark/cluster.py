@@ -29,8 +29,8 @@ from sparrowmq.protocol.bodies import TopicList
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.spark.bounds import QueueBounds
+from sparrowmq.spark.connection_options import TlsFiles
 from sparrowmq.spark.naming import named
-from sparrowmq.spark.tls_options import TlsFiles
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, LocalProtocolError
 from sparrowmq.model import MessageQueue, UnreadablePolicy
 from sparrowmq.model.names import check_group, is_system_topic
-from sparrowmq.model.namespace import NO_NAMESPACE, Namespace, check_namespace
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.sql92 import parse_condition
 from sparrowmq.protocol.subscription import (
     EXPRESSION_TYPE_SQL92,
@@ -27,6 +27,7 @@ from sparrowmq.protocol.subscription import (
 )
 from sparrowmq.spark import option_table, schema
 from sparrowmq.spark.bounds import GroupChoice, OffsetChoice, StartChoice, TimestampChoice
+from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, TlsFiles, take_tls
 from sparrowmq.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -48,7 +49,6 @@ from sparrowmq.spark.option_table import (
     require,
     with_defaults,
 )
-from sparrowmq.spark.tls_options import TLS_OPTIONS, TlsFiles, take_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,30 +418,7 @@ OPTIONS: tuple[Option, ...] = (
         "the pause before the first further attempt, in ms; each next pause is twice as long, "
         "up to 3 s",
     ),
-    Option(
-        "accessKey",
-        None,
-        parse_text,
-        "the access key of the account at brokers with access control",
-    ),
-    Option(
-        "secretKey",
-        None,
-        parse_text,
-        "the secret of accessKey, which signs every request",
-        is_secret=True,
-    ),
-    Option(
-        "securityToken", None, parse_text, "the security token of temporary keys", is_secret=True
-    ),
-    Option(
-        "namespace",
-        None,
-        check_namespace,
-        "the namespace of topics and groups: a prefix of their names on the wire, as in "
-        "ns%orders; names in options, offsets and rows have no prefix",
-    ),
-    *TLS_OPTIONS,
+    *CONNECTION_OPTIONS,
 )
 
 

@@ -10,17 +10,16 @@ from typing import NamedTuple
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, check_group, check_topic
-from sparrowmq.model.namespace import NO_NAMESPACE, Namespace, check_namespace
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
+from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, TlsFiles, take_tls
 from sparrowmq.spark.option_table import (
     Option,
     parse_bool,
     parse_given,
-    parse_text,
     parse_whole,
     require,
     with_defaults,
 )
-from sparrowmq.spark.tls_options import TLS_OPTIONS, TlsFiles, take_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,30 +93,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_whole(0, 100),
         "the number of further attempts after a request has failed",
     ),
-    Option(
-        "accessKey",
-        None,
-        parse_text,
-        "the access key of the account at brokers with access control",
-    ),
-    Option(
-        "secretKey",
-        None,
-        parse_text,
-        "the secret of accessKey, which signs every request",
-        is_secret=True,
-    ),
-    Option(
-        "securityToken", None, parse_text, "the security token of temporary keys", is_secret=True
-    ),
-    Option(
-        "namespace",
-        None,
-        check_namespace,
-        "the namespace of topics and groups: a prefix of their names on the wire, as in "
-        "ns%orders; names in options, offsets and rows have no prefix",
-    ),
-    *TLS_OPTIONS,
+    *CONNECTION_OPTIONS,
 )
 
 

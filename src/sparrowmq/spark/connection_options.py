@@ -1,7 +1,7 @@
-"""The options of a read or a write that make its connections TLS. Pure.
+"""Options that reads and writes share: account, namespace and TLS of their connections. Pure.
 
-The options name files and contain no secrets, so plans and checkpoints may show them. Every machine
-that reads or writes must have the files.
+The TLS options name files and contain no secrets, so plans and checkpoints may show them. Every
+machine that reads or writes must have the files.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.model.namespace import check_namespace
 from sparrowmq.spark.option_table import Option, parse_bool, parse_text
 
 
@@ -57,6 +58,34 @@ TLS_OPTIONS: tuple[Option, ...] = (
         "whether a server's certificate must name the address that the client connects to; "
         "brokers mostly register IP addresses",
     ),
+)
+
+
+CONNECTION_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "accessKey",
+        None,
+        parse_text,
+        "the access key of the account at brokers with access control",
+    ),
+    Option(
+        "secretKey",
+        None,
+        parse_text,
+        "the secret of accessKey, which signs every request",
+        is_secret=True,
+    ),
+    Option(
+        "securityToken", None, parse_text, "the security token of temporary keys", is_secret=True
+    ),
+    Option(
+        "namespace",
+        None,
+        check_namespace,
+        "the namespace of topics and groups: a prefix of their names on the wire, as in "
+        "ns%orders; names in options, offsets and rows have no prefix",
+    ),
+    *TLS_OPTIONS,
 )
 
 
