@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
+from queue_messages import message
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.membership.actions import (
     AbandonPull,
@@ -30,22 +31,10 @@ from sparrowmq.membership.queue_lease import (
     LOCK_RETRY_SOON_MS,
     PATIENCE_MARGIN_MS,
 )
-from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model import MessageQueue
 
 CONFIG = MemberConfig(group="G", client_id="c0", drain_timeout_ms=2_000, rebalance_ms=10**9)
 Q0, Q1 = (MessageQueue("T", "b", n) for n in range(2))
-
-
-def message(offset: int) -> MessageExt:
-    return MessageExt(
-        topic="T",
-        body=b"x",
-        properties={},
-        broker_name="b",
-        queue_id=0,
-        queue_offset=offset,
-        commit_log_position=100 * offset,
-    )
 
 
 def given(*queues: MessageQueue, config: MemberConfig = CONFIG) -> GroupMember:

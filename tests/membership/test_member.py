@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from queue_messages import message
 from sparrowmq.membership.actions import (
     AbandonPull,
     Acquire,
@@ -37,7 +38,7 @@ from sparrowmq.membership.process_queue import PULL_IDLE_MAX_MS, FlowLimits
 from sparrowmq.membership.reconcile import RebalancePlan
 from sparrowmq.membership.repeated_job import LOST_MS, RETRY_FIRST_MS
 from sparrowmq.membership.send_backs import LOCAL_RETRY_MS
-from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.averagely import AllocateMessageQueueAveragely
 
 # Locks have tests of their own, in test_handover.py.
@@ -45,18 +46,6 @@ CONFIG = MemberConfig(group="G", client_id="c0", batch_size=2, deliveries_max=3,
 TOPIC = "T"
 QUEUES = tuple(MessageQueue(TOPIC, "b", n) for n in range(4))
 Q0, Q1, Q2, Q3 = QUEUES
-
-
-def message(offset: int, queue: MessageQueue = Q0) -> MessageExt:
-    return MessageExt(
-        topic=queue.topic,
-        body=b"x",
-        properties={},
-        broker_name=queue.broker_name,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        commit_log_position=100 * offset,
-    )
 
 
 def share(*queues: MessageQueue, cids: tuple[str, ...] = ("c0", "c1")) -> TopicShare:

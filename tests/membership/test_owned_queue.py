@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_messages import QUEUE, message
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.membership.actions import (
     AbandonPull,
@@ -27,22 +28,9 @@ from sparrowmq.membership.process_queue import FlowLimits
 from sparrowmq.membership.queue_callbacks import CALL_WAIT_MAX_MS, QueueCallbacks
 from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.membership.queue_state import TRANSITIONS, QueueEvent, QueueState
-from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model import MessageExt
 
-QUEUE = MessageQueue("T", "b", 0)
 DRAIN_MS = 2_000
-
-
-def message(offset: int) -> MessageExt:
-    return MessageExt(
-        topic="T",
-        body=b"x",
-        properties={},
-        broker_name="b",
-        queue_id=0,
-        queue_offset=offset,
-        commit_log_position=100 * offset,
-    )
 
 
 def given(*, locks: bool = True, has_callbacks: bool = False) -> OwnedQueue:

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from queue_messages import QUEUE, message
 from sparrowmq.membership.process_queue import ProcessQueue
 from sparrowmq.membership.repeated_job import LOST_MS
 from sparrowmq.membership.send_backs import EXPIRED_DELAY_LEVEL, LOCAL_RETRY_MS, SendBacks
-from sparrowmq.model import MessageExt, MessageQueue
-
-QUEUE = MessageQueue("T", "b", 0)
-
-
-def message(offset: int) -> MessageExt:
-    return MessageExt(
-        topic="T",
-        body=b"x",
-        properties={},
-        broker_name="b",
-        queue_id=0,
-        queue_offset=offset,
-        commit_log_position=100 * offset,
-    )
+from sparrowmq.model import MessageExt
 
 
 def taken(count: int) -> tuple[ProcessQueue, SendBacks, list[MessageExt]]:

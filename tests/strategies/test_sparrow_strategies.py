@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from churn import least_moves
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies import (
@@ -63,20 +64,6 @@ def spread(owners: Mapping[MessageQueue, str], cids: Sequence[str]) -> int:
 
 def moves(before: Owners, after: Owners) -> int:
     return sum(before[queue] != owner for queue, owner in after.items() if queue in before)
-
-
-def least_moves(before: Owners, queues: Sequence[MessageQueue], cids: Sequence[str]) -> int:
-    """Return how many queues must change hands for loads within one.
-
-    Those whose owner has gone, and what each member has over its part. Members with more than
-    the share get the surplus, as far as it goes: that saves one move each.
-    """
-    stay = {queue: before[queue] for queue in queues if queue in before}
-    loads = Counter(owner for owner in stay.values() if owner in cids)
-    share, surplus = divmod(len(queues), len(cids))
-    over = [load - share for load in loads.values() if load > share]
-    orphaned = sum(owner not in cids for owner in stay.values())
-    return orphaned + sum(over) - min(surplus, len(over))
 
 
 def random_event(
