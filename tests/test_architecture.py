@@ -88,7 +88,7 @@ def test_module_imports_only_what_the_dependency_table_allows(path: Path) -> Non
         if module.startswith("sparrowmq") and ([*module.split("."), ""])[1] not in allowed
     ]
 
-    assert [] == wrong
+    assert wrong == []
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if is_pure(p)], ids=name_of)
@@ -105,7 +105,7 @@ def test_pure_module_reaches_nothing_of_the_world_however_far_its_imports_go(pat
             reached.add(found)
             ahead.append((found, f"{way} -> {name_of(found)}"))
 
-    assert [] == wrong
+    assert wrong == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -116,14 +116,14 @@ def test_module_keeps_its_form(path: Path) -> None:
 
     assert path.stem not in FORBIDDEN_NAMES
     assert len(text.splitlines()) <= MODULE_LINES_MAX
-    assert [] == [
+    assert [
         f"{f.name} has {f.end_lineno - f.lineno + 1} lines"
         for f in functions
         if f.end_lineno is not None and f.end_lineno - f.lineno + 1 > FUNCTION_LINES_MAX
-    ]
+    ] == []
     assert ast.get_docstring(tree), "the module has no docstring"
     unbound = re.findall(r"TODO(?!: (?:once|until|when) ).*", text)
-    assert [] == unbound, "a TODO says when it goes"
+    assert unbound == [], "a TODO says when it goes"
     assert "pickle" not in {module for _, module in imports(path)}
 
 
@@ -131,7 +131,7 @@ def test_tables_name_only_what_exists() -> None:
     rooms = {room(path) for path in MODULES} - {"__init__"}
     assert rooms == set(dependency_table())
     named = blocks("pure").split() + blocks("edges").split()
-    assert [] == [name for name in named if not (SOURCE / name).exists()]
+    assert [name for name in named if not (SOURCE / name).exists()] == []
 
 
 def test_walks_name_only_what_exists() -> None:
@@ -144,7 +144,7 @@ def test_walks_name_only_what_exists() -> None:
                 missing.append(f"{path}: {part}")
 
     assert len(stops) > 40
-    assert [] == missing
+    assert missing == []
 
 
 def test_class_name_means_one_thing() -> None:

@@ -57,7 +57,7 @@ def test_the_page_counts_the_commands_of_mqadmin() -> None:
 
     for version in ("4.9.7", "5.5.0"):
         found = len([run for run in script if run.version in ("", version)])
-        assert 2 * [(found, found)] == counts(f"`mqadmin` {version}")
+        assert counts(f"`mqadmin` {version}") == 2 * [(found, found)]
 
 
 def test_each_row_of_the_client_names_tests_that_are_there() -> None:

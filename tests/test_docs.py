@@ -110,7 +110,7 @@ def test_links_lead_somewhere(path: Path) -> None:
         if not (path.parent / target).resolve().exists()
     ]
 
-    assert [] == wrong
+    assert wrong == []
 
 
 def test_the_page_of_the_api_has_every_public_name_but_those_made_of_others() -> None:
@@ -145,5 +145,5 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert "" == ended.stdout + ended.stderr
-    assert 0 == ended.returncode
+    assert ended.stdout + ended.stderr == ""
+    assert ended.returncode == 0

@@ -17,5 +17,5 @@ def test_made_files_are_up_to_date() -> None:
         [sys.executable, GENERATE, "--check"], capture_output=True, text=True, check=False
     )
 
-    assert "" == ended.stdout + ended.stderr, "run `make generate`"
-    assert 0 == ended.returncode
+    assert ended.stdout + ended.stderr == "", "run `make generate`"
+    assert ended.returncode == 0

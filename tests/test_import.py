@@ -39,4 +39,4 @@ def test_import_loads_no_room() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
 
-    assert "['sparrowmq']" == found.stdout.strip()
+    assert found.stdout.strip() == "['sparrowmq']"

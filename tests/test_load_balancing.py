@@ -17,7 +17,7 @@ def test_every_row_names_code_and_tests() -> None:
 
     assert [str(number) for number in range(1, 12)] == [row[0].strip("| ") for row in rows]
     for row in rows:
-        assert 5 == len(row), row[0]
+        assert len(row) == 5, row[0]
         assert ".py" in row[2], row[0]
         assert "tests/" in row[3], row[0]
 
@@ -32,7 +32,7 @@ def test_files_classes_functions_and_tests_exist() -> None:
             missing.append(f"{path}::{name}")
 
     assert len(NAMED) > 40
-    assert [] == missing
+    assert missing == []
 
 
 def test_every_rule_of_the_doctor_is_listed() -> None:

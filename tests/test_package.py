@@ -79,7 +79,7 @@ def test_two_builds_are_equal_byte_by_byte(built: list[Path], tmp_path: Path) ->
     again = build(tmp_path, 1_650_000_000)
 
     assert hashes(built) == hashes(again)
-    assert [".gz", ".whl"] == sorted(path.suffix for path in built)
+    assert sorted(path.suffix for path in built) == [".gz", ".whl"]
 
 
 @pytest.mark.slow
@@ -93,11 +93,12 @@ def test_the_wheel_says_what_it_is(built: list[Path]) -> None:
     assert sparrowmq.__version__ == found["Version"]
     assert set(PROJECT["classifiers"]) == set(found.get_all("Classifier", []))
     assert "rocketmq" in found["Keywords"]
-    assert ">=3.11" == found["Requires-Python"]
-    assert "Apache-2.0" == found["License-Expression"]
+    assert found["Requires-Python"] == ">=3.11"
+    assert found["License-Expression"] == "Apache-2.0"
     assert "sparrowmq/py.typed" in names
-    assert {"sparrowmq", "pyspark_rocketmq"} == {
-        name.partition("/")[0] for name in names if ".dist-info/" not in name
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {
+        "sparrowmq",
+        "pyspark_rocketmq",
     }
 
 
@@ -112,7 +113,7 @@ def test_the_version_stands_in_one_place() -> None:
 def test_the_changelog_begins_with_what_comes() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
 
-    assert "Unreleased" == headings[0]
+    assert headings[0] == "Unreleased"
     assert all(re.fullmatch(r"\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)", each) for each in headings[1:])
 
 
@@ -128,7 +129,7 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
         if host.encode() in (ROOT / name).read_bytes()
     ]
 
-    assert [] == found
+    assert found == []
 
 
 def test_licences_of_all_dependencies_are_known() -> None:
@@ -136,7 +137,7 @@ def test_licences_of_all_dependencies_are_known() -> None:
         [sys.executable, ROOT / "tools/audit.py"], capture_output=True, text=True, check=False
     )
 
-    assert 0 == ended.returncode, ended.stdout
+    assert ended.returncode == 0, ended.stdout
 
 
 def check_command(words: list[str]) -> None:
@@ -163,23 +164,23 @@ def test_the_image_is_built_of_files_that_are_there_and_runs_commands_that_are_t
     for name, rest in instructions:
         of.setdefault(name, []).append(rest)
 
-    assert "FROM" == instructions[0][0]
+    assert instructions[0][0] == "FROM"
     for rest in of["COPY"]:
         if not rest.startswith("--from="):
             assert all((ROOT / each).exists() for each in rest.split()[:-1]), rest
-    assert ['["sparrowmq"]'] == of["ENTRYPOINT"]
+    assert of["ENTRYPOINT"] == ['["sparrowmq"]']
     (default,) = of["CMD"]
     check_command(yaml.safe_load(default))
     (health,) = of["HEALTHCHECK"]
     program, option, code = yaml.safe_load(health.partition("CMD ")[2])
-    assert ("python", "-c") == (program, option)
+    assert (program, option) == ("python", "-c")
     compile(code, "HEALTHCHECK", "exec")
     served = yaml.safe_load(default)
     assert f":{served[served.index('--health-port') + 1]}/health" in code
     # No root, the data outside of the image, and an end by the signal that servers heed.
     assert of["USER"] not in ([], ["root"], ["0"])
-    assert ["/data"] == of["VOLUME"]
-    assert ["SIGTERM"] == of["STOPSIGNAL"]
+    assert of["VOLUME"] == ["/data"]
+    assert of["STOPSIGNAL"] == ["SIGTERM"]
 
 
 def test_the_compose_file_runs_the_image() -> None:
@@ -198,7 +199,7 @@ def test_the_unit_starts_a_command_that_is_there() -> None:
     (start,) = re.findall(r"^ExecStart=(.+)$", unit, re.M)
     program, *words = shlex.split(start)
 
-    assert "/opt/sparrowmq/bin/sparrowmq" == program
+    assert program == "/opt/sparrowmq/bin/sparrowmq"
     check_command(words)
 
 
@@ -212,5 +213,5 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", path], capture_output=True, text=True, check=False
     )
 
-    assert "" == ended.stdout + ended.stderr
-    assert 0 == ended.returncode
+    assert ended.stdout + ended.stderr == ""
+    assert ended.returncode == 0

@@ -119,11 +119,11 @@ def test_every_client_runs(system: str, certificates: Certificates, *, is_tls: b
         ca = str(certificates.ca.path) if is_tls else ""
         said = run_as(system, CLIENTS, NAME_SERVER=cluster.name_server, CA=ca)
 
-    assert "ran\n" == said
+    assert said == "ran\n"
 
 
 def test_servers_run_as_on_macos() -> None:
-    assert "ran\n" == run_as("macos", SERVERS)
+    assert run_as("macos", SERVERS) == "ran\n"
 
 
 @pytest.mark.parametrize("code", [SERVERS, "import sparrowmq.hosting.servers"])
@@ -136,7 +136,7 @@ def test_servers_say_that_windows_is_not_for_them(code: str) -> None:
     "module", ["sparrowmq.testing.pytest_plugin", "sparrowmq.doctor", "sparrowmq.adapters.kombu"]
 )
 def test_what_needs_no_server_is_imported(system: str, module: str) -> None:
-    assert "ran\n" == run_as(system, f"import {module}; print('ran')")
+    assert run_as(system, f"import {module}; print('ran')") == "ran\n"
 
 
 def test_page_names_what_was_tried_and_how() -> None:

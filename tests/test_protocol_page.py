@@ -52,9 +52,9 @@ def test_the_page_lists_each_code_of_both_versions_once() -> None:
     codes = [row.code for row in ROWS]
 
     assert sorted(set(codes)) == codes
-    assert CODES_OF == {
+    assert {
         version: len([row for row in ROWS if version in row.versions]) for version in CODES_OF
-    }
+    } == CODES_OF
     assert {(code.value, code.name) for code in RequestCode} <= {(r.code, r.name) for r in ROWS}
 
 
@@ -67,7 +67,7 @@ def test_the_chinese_page_lists_the_same_codes() -> None:
 def test_servers_serve_what_the_page_says() -> None:
     assert set(OF_BROKER) == codes_answered_by(BROKER)
     assert set(OF_NAME_SERVER) == codes_answered_by(NAME_SERVER)
-    assert {BROKER, NAME_SERVER, CLIENT} == set.union(*(row.answered_by for row in ROWS))
+    assert set.union(*(row.answered_by for row in ROWS)) == {BROKER, NAME_SERVER, CLIENT}
 
 
 def test_each_code_that_is_answered_names_tests_that_name_it() -> None:
@@ -96,4 +96,4 @@ def test_what_a_server_does_not_serve_is_refused_as_such(who: str, processors: A
         request = Request(RemotingCommand(code=row.code), connection, 0, 0)
         (reply,) = serve(processors, None, request)
         assert isinstance(reply, Reply)
-        assert ResponseCode.REQUEST_CODE_NOT_SUPPORTED == reply.command.code
+        assert reply.command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -93,7 +93,7 @@ def test_value_survives(value: Any, way: Callable[[Any], Any]) -> None:
 @pytest.mark.parametrize("value", FROZEN, ids=lambda value: type(value).__name__)
 def test_equal_frozen_values_have_equal_hashes(value: Any) -> None:
     assert hash(value) == hash(copy.deepcopy(value))
-    assert {value} == {copy.deepcopy(value)}
+    assert {copy.deepcopy(value)} == {value}
 
 
 def test_message_is_its_own_whatever_becomes_of_the_mapping_it_was_made_of() -> None:
@@ -101,7 +101,7 @@ def test_message_is_its_own_whatever_becomes_of_the_mapping_it_was_made_of() -> 
     message = Message("T", b"x", properties=properties)
     properties["a"] = "c"
 
-    assert {"a": "b"} == message.properties
+    assert message.properties == {"a": "b"}
 
 
 def test_message_takes_what_is_as_good_as_bytes_and_tuples() -> None:

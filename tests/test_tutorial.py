@@ -63,7 +63,7 @@ class Terminal:
 
     def wait(self) -> None:
         if self._process is not None:
-            assert 0 == self._process.wait(COMMAND_S_MAX), self._output.read_text()
+            assert self._process.wait(COMMAND_S_MAX) == 0, self._output.read_text()
 
     def __enter__(self) -> Self:
         return self

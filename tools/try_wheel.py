@@ -49,9 +49,9 @@ def main() -> None:
             run(smq, "topic", "create", "flights", *at)
             run(smq, "send", "flights", *at, stdin="JFK-LAX\nLHR-CDG\n")
             bodies = run(smq, "tail", "flights", "--body", *at).splitlines()
-            assert ["JFK-LAX", "LHR-CDG"] == sorted(bodies), bodies
+            assert sorted(bodies) == ["JFK-LAX", "LHR-CDG"], bodies
             found = json.loads(run(smq, "ls", "--json", *at))
-            assert ["flights"] == [topic["topic"] for topic in found["topics"]], found
+            assert [topic["topic"] for topic in found["topics"]] == ["flights"], found
             print(run(smq, "ls", *at))
         finally:
             servers.communicate(timeout=30)

@@ -123,7 +123,7 @@ def test_retries_wait_for_their_countdown(app: Celery, start_worker: Any, notes:
     wait_until("retried", lambda: len(words(notes)) >= 3)
     assert [["attempt", str(number)] for number in range(3)] == words(notes)
     times = [float(line[0]) for line in lines(notes)]
-    assert all(1 <= later - earlier for earlier, later in itertools.pairwise(times))
+    assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(times))
 
 
 def test_countdown_waits_at_the_broker_level_by_level(
@@ -134,7 +134,7 @@ def test_countdown_waits_at_the_broker_level_by_level(
 
     app.send_task("celery_app.add", (1, 1), countdown=7)
 
-    assert [] == read_messages(cluster.name_server, topic)
+    assert read_messages(cluster.name_server, topic) == []
     start_worker("--pool", "solo")
     wait_until("run", lambda: words(notes))
     # The levels of 5 s and 1 s, and what is left at the worker.
@@ -142,7 +142,7 @@ def test_countdown_waits_at_the_broker_level_by_level(
     assert len(stored) in (2, 3)
     ran = datetime.fromtimestamp(float(lines(notes)[0][0]), UTC)
     assert due <= ran < due + timedelta(seconds=5)
-    assert 1 == len(words(notes))
+    assert len(words(notes)) == 1
 
 
 def test_several_workers_share_a_queue(app: Celery, start_worker: Any, notes: Path) -> None:
@@ -218,23 +218,23 @@ def connection(cluster: InProcessCluster) -> Iterator[Connection]:
 def test_simple_queue_gives_back_what_is_rejected(connection: Connection, queue: str) -> None:
     with connection.SimpleQueue(queue) as simple:
         simple.put({"number": 1})
-        assert 1 == simple.qsize()
+        assert simple.qsize() == 1
         message = simple.get(timeout=20)
-        assert ({"number": 1}, False) == (message.payload, message.delivery_info["redelivered"])
+        assert (message.payload, message.delivery_info["redelivered"]) == ({"number": 1}, False)
         message.requeue()
         message = simple.get(timeout=20)
-        assert ({"number": 1}, True) == (message.payload, message.delivery_info["redelivered"])
+        assert (message.payload, message.delivery_info["redelivered"]) == ({"number": 1}, True)
         message.ack()
         simple.put({"number": 2})
         simple.put({"number": 3})
         assert simple.clear() >= 2
-        assert 0 == simple.qsize()
+        assert simple.qsize() == 0
 
 
 def test_simple_queue_without_acknowledgement(connection: Connection, queue: str) -> None:
     with connection.SimpleQueue(queue, no_ack=True) as simple:
         simple.put("x")
-        assert "x" == simple.get(timeout=20).payload
+        assert simple.get(timeout=20).payload == "x"
 
     with connection.SimpleQueue(queue) as simple:
         wait_until("committed", lambda: simple.qsize() == 0)
@@ -248,7 +248,7 @@ def test_message_of_another_program_is_a_dead_letter(
         with Producer("GID_p", name_server=cluster.name_server) as producer:
             producer.send(Message(topic, b"{}"))
         simple.put("x")
-        assert "x" == simple.get(timeout=20).payload
+        assert simple.get(timeout=20).payload == "x"
 
         with Admin(name_server=cluster.name_server) as admin:
             group = transport.group_of(topic)
@@ -277,4 +277,4 @@ def test_level_is_the_longest_that_is_not_too_long(seconds: float, level: int) -
     eta = datetime.now(UTC) + timedelta(seconds=seconds)
     for text in (eta.isoformat(), eta.replace(tzinfo=None).isoformat()):
         assert level == transport.delay_level_of({"headers": {"eta": text}})
-    assert 0 == transport.delay_level_of({"headers": {"eta": None}})
+    assert transport.delay_level_of({"headers": {"eta": None}}) == 0

@@ -105,7 +105,7 @@ class Rig:
             for output in self.handle(connection, command)
             if isinstance(output, Reply) and output.connection is connection
         ]
-        assert 1 == len(replies), replies
+        assert len(replies) == 1, replies
         return replies[0]
 
     def work(self, error: Exception | None = None) -> None:
@@ -166,7 +166,7 @@ class Rig:
                 "order": "false",
             },
         )
-        assert 0 == reply.code, reply.remark
+        assert reply.code == 0, reply.remark
 
     def send(
         self,

@@ -79,7 +79,7 @@ def operator(cluster: EmbeddedCluster) -> Iterator[Operator]:
 
 def test_an_account_does_what_it_may_and_no_more(cluster: EmbeddedCluster) -> None:
     with Producer("GID_p", name_server=cluster.name_server, **USER) as producer:
-        assert 0 == producer.send(Message("orders", b"1")).queue_offset
+        assert producer.send(Message("orders", b"1")).queue_offset == 0
         with pytest.raises(SparrowError, match="No default permission for topic: secret"):
             producer.send(Message("secret", b"1"))
     with LitePullConsumer(
@@ -97,7 +97,7 @@ def test_an_account_does_what_it_may_and_no_more(cluster: EmbeddedCluster) -> No
             return bool(got)
 
         wait_until("the message is there", has_come)
-    assert [b"1"] == got
+    assert got == [b"1"]
     with (
         Admin(name_server=cluster.name_server, **USER) as admin,
         pytest.raises(BrokerError, match="Need admin permission for request code=17"),
@@ -145,9 +145,9 @@ def test_a_message_is_kept_from_accounts_without_its_topic(
         user.close()
 
     reason = "org.apache.rocketmq.acl.common.AclException: No default permission for topic: "
-    assert 3 * [(1, f"{reason}secret")] == [(reply.code, reply.remark) for reply in denied]
-    assert (1, f"{reason}RMQ_SYS_TRANS_HALF_TOPIC") == (waiting.code, waiting.remark)
-    assert 4 * [0] == [reply.code for reply in allowed], [reply.remark for reply in allowed]
+    assert [(reply.code, reply.remark) for reply in denied] == 3 * [(1, f"{reason}secret")]
+    assert (waiting.code, waiting.remark) == (1, f"{reason}RMQ_SYS_TRANS_HALF_TOPIC")
+    assert [reply.code for reply in allowed] == 4 * [0], [reply.remark for reply in allowed]
 
 
 def test_a_reply_needs_the_reply_topic_whatever_it_names(cluster: EmbeddedCluster) -> None:
@@ -178,7 +178,7 @@ def test_brokers_without_keys_cannot_register(cluster: EmbeddedCluster) -> None:
     reply = operator.call(RequestCode.REGISTER_BROKER, brokerName="intruder")
     operator.close()
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
     assert "Need admin permission for request code=103" in (reply.remark or "")
 
 
@@ -217,23 +217,23 @@ def test_administrators_change_the_rules(
         aclFileFullPath="/etc/passwd",
     )
 
-    assert 0 == made.code, made.remark
+    assert made.code == 0, made.remark
     account = shown["plainAccessConfigs"][-1]
-    assert ("newcomer", "***", ["orders=PUB", "secret=SUB"]) == (
+    assert (
         account["accessKey"],
         account["secretKey"],
         account["topicPerms"],
-    )
+    ) == ("newcomer", "***", ["orders=PUB", "secret=SUB"])
     assert b"secret-of" not in json.dumps(shown).encode()
-    assert 1 == json.loads(version["version"])["counter"]
+    assert json.loads(version["version"])["counter"] == 1
     assert cluster.broker == version["brokerAddr"]
-    assert ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED == wrong.code
+    assert wrong.code == ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
     assert "'orders' in topicPerms is no NAME=PERMISSION" in (wrong.remark or "")
-    assert [0, ResponseCode.DELETE_ACL_CONFIG_FAILED] == [gone.code, again.code]
-    assert [0, ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED] == [
+    assert [gone.code, again.code] == [0, ResponseCode.DELETE_ACL_CONFIG_FAILED]
+    assert [
         narrowed.code,
         elsewhere.code,
-    ]
+    ] == [0, ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED]
     text = rules.read_text()
     assert "newcomer" not in text
     assert "- 10.0.0.1\n" in text

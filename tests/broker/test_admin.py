@@ -62,7 +62,7 @@ def heartbeat(rig: Any, connection: Any) -> None:
 def test_system_topics_are_there_from_the_start(rig: Any) -> None:
     table = rig.broker.state.topics
 
-    assert {
+    assert {topic.topic_name: (topic.read_queue_nums, topic.perm) for topic in table} == {
         "SELF_TEST_TOPIC": (1, 6),
         "TBW102": (8, 7),
         "BenchmarkTest": (1024, 6),
@@ -76,7 +76,7 @@ def test_system_topics_are_there_from_the_start(rig: Any) -> None:
         "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 6),
         "TRANS_CHECK_MAX_TIME_TOPIC": (1, 6),
         "T": (4, 6),
-    } == {topic.topic_name: (topic.read_queue_nums, topic.perm) for topic in table}
+    }
 
 
 def test_topic_is_answered_when_it_is_written_and_registered(rig: Any) -> None:
@@ -90,12 +90,12 @@ def test_topic_is_answered_when_it_is_written_and_registered(rig: Any) -> None:
     registration = rig.broker.registration_work()
     after_registration = rig.broker.registered(is_complete=True, now_ms=rig.now_ms)
 
-    assert ([], []) == (at_once, after_journal)
-    assert ["new"] == [change.name for change in journal.changes]
-    assert ["new"] == list(registration.changed.topic_config_table)
+    assert (at_once, after_journal) == ([], [])
+    assert [change.name for change in journal.changes] == ["new"]
+    assert list(registration.changed.topic_config_table) == ["new"]
     registered = registration.table.topic_config_table["new"]
-    assert (3, 2) == (registered.read_queue_nums, registered.write_queue_nums)
-    assert [0] == [reply.code for reply in rig.replies(after_registration)]
+    assert (registered.read_queue_nums, registered.write_queue_nums) == (3, 2)
+    assert [reply.code for reply in rig.replies(after_registration)] == [0]
 
 
 def test_topic_that_cannot_be_written_is_answered_with_an_error(rig: Any) -> None:
@@ -107,7 +107,7 @@ def test_topic_that_cannot_be_written_is_answered_with_an_error(rig: Any) -> Non
     outputs = rig.broker.journaled(journal, OSError("disk full"))
 
     (reply,) = rig.replies(outputs)
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
     assert "disk full" in reply.remark
 
 
@@ -129,7 +129,7 @@ def test_topic_that_cannot_be_written_is_answered_with_an_error(rig: Any) -> Non
 def test_refused_topic_names_the_reason(rig: Any, fields: dict[str, str], words: str) -> None:
     reply = ask(rig, RequestCode.UPDATE_AND_CREATE_TOPIC, **{**CREATE, **fields})
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
     assert words in reply.remark
 
 
@@ -159,11 +159,11 @@ def test_deleted_topic_takes_its_offsets_with_it(rig: Any) -> None:
 
     reply = ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
 
-    assert 0 == reply.code
+    assert reply.code == 0
     assert rig.broker.state.topics.find("T") is None
-    assert {} == rig.broker.state.offsets.table().offset_table
-    assert 0 == ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code
-    assert 1 == ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="TBW102").code
+    assert rig.broker.state.offsets.table().offset_table == {}
+    assert ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == 0
+    assert ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="TBW102").code == 1
 
 
 def test_group_settings_are_kept_listed_and_deleted(rig: Any) -> None:
@@ -177,8 +177,8 @@ def test_group_settings_are_kept_listed_and_deleted(rig: Any) -> None:
     deleted = rig.call(connection, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
     table = decode_body(SubscriptionGroupTable, listed.body).subscription_group_table
-    assert (0, 0) == (created.code, deleted.code)
-    assert 3 == table["GID_new"].retry_max_times
+    assert (created.code, deleted.code) == (0, 0)
+    assert table["GID_new"].retry_max_times == 3
     assert "TOOLS_CONSUMER" in table
     assert rig.broker.state.groups.find("GID_new") is None
     assert rig.broker.state.offsets.find("GID_new", "T", 0) is None
@@ -188,14 +188,14 @@ def test_group_settings_are_kept_listed_and_deleted(rig: Any) -> None:
 def test_refused_group_is_answered_with_an_error(rig: Any, body: bytes | None) -> None:
     reply = rig.call(rig.connect(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
 def test_all_topics_are_listed(rig: Any) -> None:
     table = decode_body(TopicConfigTable, ask(rig, RequestCode.GET_ALL_TOPIC_CONFIG).body)
     system = decode_body(TopicList, ask(rig, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)
 
-    assert 4 == table.topic_config_table["T"].write_queue_nums
+    assert table.topic_config_table["T"].write_queue_nums == 4
     assert {"TBW102", "broker-a", "RMQ_SYS_TRANS_HALF_TOPIC"} <= set(system.topic_list)
 
 
@@ -205,14 +205,14 @@ def test_topic_stats_tell_where_queues_begin_and_end(rig: Any) -> None:
 
     table = decode_body(TopicStatsTable, reply.body).offset_table
 
-    assert 4 == len(table)
+    assert len(table) == 4
     first = table[MessageQueue("T", "broker-a", 0)]
     assert (0, 1, rig.timestamp_ms) == (
         first.min_offset,
         first.max_offset,
         first.last_update_timestamp_ms,
     )
-    assert 17 == ask(rig, RequestCode.GET_TOPIC_STATS_INFO, topic="Absent").code
+    assert ask(rig, RequestCode.GET_TOPIC_STATS_INFO, topic="Absent").code == 17
 
 
 @pytest.mark.parametrize("topic", [{"topic": "T"}, {}])
@@ -226,7 +226,7 @@ def test_consume_stats_tell_how_far_a_group_is(rig: Any, topic: dict[str, str]) 
 
     table = decode_body(ConsumeStats, reply.body).offset_table
     first = table[MessageQueue("T", "broker-a", 0)]
-    assert 4 == len(table)
+    assert len(table) == 4
     assert (3, 2, 2, rig.timestamp_ms) == (
         first.broker_offset,
         first.consumer_offset,
@@ -250,9 +250,9 @@ def test_every_groups_progress_is_told_at_once(rig: Any) -> None:
 
     (stats,) = next(groups["GID_c"] for groups in every.consume_stats_list if "GID_c" in groups)
     first = stats.offset_table[MessageQueue("T", "broker-a", 0)]
-    assert (3, 2) == (first.broker_offset, first.consumer_offset)
-    assert (1, 0) == (every.total_diff, ordered.total_diff)
-    assert [[]] == [g["GID_c"] for g in ordered.consume_stats_list if "GID_c" in g]
+    assert (first.broker_offset, first.consumer_offset) == (3, 2)
+    assert (every.total_diff, ordered.total_diff) == (1, 0)
+    assert [g["GID_c"] for g in ordered.consume_stats_list if "GID_c" in g] == [[]]
 
 
 @pytest.mark.parametrize(
@@ -273,9 +273,9 @@ def test_stats_of_many_queues_let_others_be_served_in_between(rig: Any, code: in
     (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
     output, steps = make_in_steps(output)
 
-    assert 2_000 // STATS_QUEUES_PER_STEP < steps
+    assert steps > 2_000 // STATS_QUEUES_PER_STEP
     assert isinstance(output, Reply)
-    assert 2_000 == (output.command.body or b"").count(b'"topic":"Wide"')
+    assert (output.command.body or b"").count(b'"topic":"Wide"') == 2_000
 
 
 def test_progress_of_many_groups_is_found_in_linear_time(rig: Any) -> None:
@@ -315,9 +315,9 @@ def test_stats_of_a_topic_and_of_a_group_in_it(rig: Any) -> None:
         rig, RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="Absent"
     )
 
-    assert (3, 1.5, 3) == (put.stats_minute.sum, put.stats_minute.tps, put.stats_day.sum)
-    assert (2, 1.0, 2) == (got.stats_minute.sum, got.stats_minute.tps, got.stats_hour.sum)
-    assert (1, "The stats <TOPIC_PUT_NUMS> <Absent> not exist") == (unknown.code, unknown.remark)
+    assert (put.stats_minute.sum, put.stats_minute.tps, put.stats_day.sum) == (3, 1.5, 3)
+    assert (got.stats_minute.sum, got.stats_minute.tps, got.stats_hour.sum) == (2, 1.0, 2)
+    assert (unknown.code, unknown.remark) == (1, "The stats <TOPIC_PUT_NUMS> <Absent> not exist")
 
 
 def test_connections_of_groups_are_listed(rig: Any) -> None:
@@ -344,8 +344,8 @@ def test_connections_of_absent_groups_are_errors(rig: Any) -> None:
     consumers = ask(rig, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="none")
     producers = ask(rig, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="none")
 
-    assert (206, "the consumer group[none] not online") == (consumers.code, consumers.remark)
-    assert 1 == producers.code
+    assert (consumers.code, consumers.remark) == (206, "the consumer group[none] not online")
+    assert producers.code == 1
 
 
 def test_groups_of_a_topic_are_those_online_and_those_with_offsets(rig: Any) -> None:
@@ -354,7 +354,7 @@ def test_groups_of_a_topic_are_those_online_and_those_with_offsets(rig: Any) -> 
 
     reply = ask(rig, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")
 
-    assert ["GID_c", "GID_old"] == decode_body(GroupList, reply.body).group_list
+    assert decode_body(GroupList, reply.body).group_list == ["GID_c", "GID_old"]
 
 
 def test_topic_tells_its_settings(rig: Any) -> None:
@@ -362,8 +362,8 @@ def test_topic_tells_its_settings(rig: Any) -> None:
     unknown = ask(rig, RequestCode.GET_TOPIC_CONFIG, topic="U")
 
     expected = rig.broker.state.topics.find("T")
-    assert expected == decode_body(TopicConfig, known.body)
-    assert ResponseCode.TOPIC_NOT_EXIST == unknown.code
+    assert decode_body(TopicConfig, known.body) == expected
+    assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_message_is_found_by_its_position(rig: Any) -> None:
@@ -374,15 +374,15 @@ def test_message_is_found_by_its_position(rig: Any) -> None:
     found = ask(rig, RequestCode.VIEW_MESSAGE_BY_ID, offset=str(second.position))
     absent = ask(rig, RequestCode.VIEW_MESSAGE_BY_ID, offset="987654321")
 
-    assert b"two" == decode_record(found.body).body
-    assert (1, "can not find message by the offset, 987654321") == (absent.code, absent.remark)
+    assert decode_record(found.body).body == b"two"
+    assert (absent.code, absent.remark) == (1, "can not find message by the offset, 987654321")
 
 
 @pytest.mark.parametrize("code", [9999, 0, -1, 39, 200_050])
 def test_unknown_code_is_answered_as_not_supported(rig: Any, code: int) -> None:
     reply = ask(rig, code)
 
-    assert (3, f" request type {code} not supported") == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
 
 
 def test_body_beyond_the_limit_is_refused_unread(rig: Any) -> None:
@@ -390,7 +390,7 @@ def test_body_beyond_the_limit_is_refused_unread(rig: Any) -> None:
 
     reply = rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body)
 
-    assert ResponseCode.MESSAGE_ILLEGAL == reply.code
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def test_lost_name_server_is_told_again_after_a_second(rig: Any) -> None:
@@ -410,7 +410,7 @@ def test_lost_name_server_is_told_again_after_a_second(rig: Any) -> None:
 def test_stray_response_is_ignored(rig: Any) -> None:
     command = RemotingCommand(code=0, flag=RESPONSE_FLAG)
 
-    assert [] == rig.handle(rig.connect(), command)
+    assert rig.handle(rig.connect(), command) == []
 
 
 def test_many_topics_are_made_at_once_or_none(make_rig: Callable[..., Any]) -> None:
@@ -425,13 +425,13 @@ def test_many_topics_are_made_at_once_or_none(make_rig: Callable[..., Any]) -> N
         body = json.dumps({"topicConfigList": configs}).encode()
         return rig.call(rig.connect(), RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
 
-    assert 0 == create("A", "B").code
-    assert (2, 2) == (topics.find("A").read_queue_nums, topics.find("B").write_queue_nums)
+    assert create("A", "B").code == 0
+    assert (topics.find("A").read_queue_nums, topics.find("B").write_queue_nums) == (2, 2)
     for names in (("C", "no name!"), ("C", "TBW102"), ("C", "D")):
-        assert ResponseCode.SYSTEM_ERROR == create(*names).code
-    assert ResponseCode.SYSTEM_ERROR == create("A", queues=70_000).code
+        assert create(*names).code == ResponseCode.SYSTEM_ERROR
+    assert create("A", queues=70_000).code == ResponseCode.SYSTEM_ERROR
     assert topics.find("C") is None
-    assert 2 == topics.find("A").read_queue_nums
+    assert topics.find("A").read_queue_nums == 2
 
 
 def test_many_groups_are_made_at_once_or_none(rig: Any) -> None:
@@ -441,14 +441,14 @@ def test_many_groups_are_made_at_once_or_none(rig: Any) -> None:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
         return rig.call(rig.connect(), code, None, body)
 
-    assert 0 == create("GID_1", "GID_2").code
-    assert ResponseCode.SYSTEM_ERROR == create("GID_3", "no name!").code
+    assert create("GID_1", "GID_2").code == 0
+    assert create("GID_3", "no name!").code == ResponseCode.SYSTEM_ERROR
 
     known = ask(rig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="GID_2")
     unknown = ask(rig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="GID_3")
-    assert 3 == decode_body(SubscriptionGroupConfig, known.body).retry_max_times
-    assert ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST == unknown.code
-    assert "No group in this broker. group: GID_3" == unknown.remark
+    assert decode_body(SubscriptionGroupConfig, known.body).retry_max_times == 3
+    assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert unknown.remark == "No group in this broker. group: GID_3"
 
 
 def test_all_producers_and_when_they_were_heard(rig: Any) -> None:
@@ -468,7 +468,7 @@ def test_all_producers_and_when_they_were_heard(rig: Any) -> None:
         version=399,
         last_update_timestamp_ms=heard_ms,
     )
-    assert {"GID_p1": [expected], "GID_p2": [expected]} == table
+    assert table == {"GID_p1": [expected], "GID_p2": [expected]}
 
 
 def test_what_a_group_has_and_subscribes(rig: Any) -> None:
@@ -487,7 +487,7 @@ def test_what_a_group_has_and_subscribes(rig: Any) -> None:
         for name in ("T", "U")
     )
 
-    assert ["T"] == decode_body(TopicList, topics.body).topic_list
+    assert decode_body(TopicList, topics.body).topic_list == ["T"]
     assert found is not None
-    assert "A || B" == found.sub_string
+    assert found.sub_string == "A || B"
     assert missing is None

@@ -127,8 +127,8 @@ def test_broker_answers_any_request(
         output = outputs.pop()
         outputs += output.make() if isinstance(output, Produce) else ()
         replies += isinstance(output, Reply)
-    assert 1 == replies + held
-    assert 0 == len(broker.state.pending)
+    assert replies + held == 1
+    assert len(broker.state.pending) == 0
 
 
 @given(
@@ -145,6 +145,6 @@ def test_name_server_answers_any_request(
 
     outputs = server.handle(command, PEER, now_ms=0, timestamp_ms=0)
 
-    assert 1 == len([output for output in outputs if isinstance(output, Reply)])
+    assert len([output for output in outputs if isinstance(output, Reply)]) == 1
     server.connection_closed(PEER, now_ms=0, timestamp_ms=0)
-    assert [] == list(server.routes.broker_names())
+    assert list(server.routes.broker_names()) == []

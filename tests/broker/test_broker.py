@@ -19,7 +19,7 @@ def sent(rig: Any) -> Any:
     """Returns a rig with one message that waits for its flush."""
     rig.holds_work = True
     command = RemotingCommand(code=RequestCode.SEND_MESSAGE_V2, ext_fields=SEND, body=b"x")
-    assert [] == rig.handle(rig.connect(), command)
+    assert rig.handle(rig.connect(), command) == []
     rig.outputs.clear()
     return rig
 
@@ -34,9 +34,9 @@ def test_send_whose_flush_lacks_a_descriptor_or_memory_is_answered_by_the_next(
 
     sent.advance(100)
 
-    assert [] == before
-    assert [ResponseCode.SUCCESS] == [reply.code for reply in sent.replies(sent.outputs)]
-    assert 1 == len(sent.records("T"))
+    assert before == []
+    assert [reply.code for reply in sent.replies(sent.outputs)] == [ResponseCode.SUCCESS]
+    assert len(sent.records("T")) == 1
 
 
 def test_shortage_is_logged_once_until_a_flush_succeeds(sent: Any) -> None:
@@ -47,7 +47,7 @@ def test_shortage_is_logged_once_until_a_flush_succeeds(sent: Any) -> None:
     facts = [output for output in sent.outputs if isinstance(output, Fact)]
 
     text = "the flush is put off, and tried again every tick: [Errno 24] short"
-    assert [Fact(text, warning=True)] == facts
+    assert facts == [Fact(text, warning=True)]
 
 
 def test_send_waits_no_longer_than_a_slow_flush_may_take(sent: Any) -> None:
@@ -58,4 +58,4 @@ def test_send_waits_no_longer_than_a_slow_flush_may_take(sent: Any) -> None:
 
     replies = sent.replies(sent.outputs)
 
-    assert [ResponseCode.FLUSH_DISK_TIMEOUT] == [reply.code for reply in replies]
+    assert [reply.code for reply in replies] == [ResponseCode.FLUSH_DISK_TIMEOUT]

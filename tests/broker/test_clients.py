@@ -62,7 +62,7 @@ def beat(rig: Any, connection: Any, client_id: str, *topics: str, version: int =
     """Send a heartbeat that must be taken; returns what came beside its answer."""
     before = len(rig.outputs)
     reply = try_beat(rig, connection, client_id, *topics, version=version)
-    assert 0 == reply.code, reply.remark
+    assert reply.code == 0, reply.remark
     outputs: list[Any] = rig.outputs[before + 1 :]
     return outputs
 
@@ -71,7 +71,7 @@ def client_ids(rig: Any) -> list[str]:
     reply = rig.call(
         rig.connect(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "GID_c"}
     )
-    assert 0 == reply.code, reply.remark
+    assert reply.code == 0, reply.remark
     return decode_body(ConsumerListBody, reply.body).consumer_id_list
 
 
@@ -101,10 +101,10 @@ def test_new_member_is_told_to_every_member_itself_included(rig: Any) -> None:
     again = rig.pushes(beat(rig, first, "a"))
     both = rig.pushes(beat(rig, second, "b"))
 
-    assert [(first, "GID_c")] == alone
-    assert [] == again
-    assert [(first, "GID_c"), (second, "GID_c")] == both
-    assert ["a", "b"] == client_ids(rig)
+    assert alone == [(first, "GID_c")]
+    assert again == []
+    assert both == [(first, "GID_c"), (second, "GID_c")]
+    assert client_ids(rig) == ["a", "b"]
 
 
 def owners_claimed(rig: Any) -> dict[str, list[int]]:
@@ -125,8 +125,8 @@ def test_owners_of_queues_are_told_to_who_asks_and_to_nobody_else(rig: Any) -> N
         rig.connect(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "GID_c"}
     )
 
-    assert {"a": [1, 3], "b": [2]} == owners_claimed(rig)
-    assert {"consumerIdList": ["a", "b"]} == json.loads(plain.body)
+    assert owners_claimed(rig) == {"a": [1, 3], "b": [2]}
+    assert json.loads(plain.body) == {"consumerIdList": ["a", "b"]}
 
 
 def test_who_waits_for_the_lock_of_one_that_is_gone_counts_as_owner(rig: Any) -> None:
@@ -135,18 +135,18 @@ def test_who_waits_for_the_lock_of_one_that_is_gone_counts_as_owner(rig: Any) ->
     beat(rig, second, "b")
     lock(rig, first, "a", 0, 1)
 
-    while_listed = ([] == lock(rig, second, "b", 0), owners_claimed(rig))
+    while_listed = (lock(rig, second, "b", 0) == [], owners_claimed(rig))
     rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
 
-    assert (True, {"a": [0, 1]}) == while_listed
-    assert {"b": [0], "a": [1]} == owners_claimed(rig)
+    assert while_listed == (True, {"a": [0, 1]})
+    assert owners_claimed(rig) == {"b": [0], "a": [1]}
 
 
 def test_heartbeat_makes_the_groups_retry_topic(rig: Any) -> None:
     beat(rig, rig.connect(), "a")
 
     topic = rig.broker.state.topics.find("%RETRY%GID_c")
-    assert (1, 6) == (topic.read_queue_nums, topic.perm)
+    assert (topic.read_queue_nums, topic.perm) == (1, 6)
 
 
 def test_shared_client_id_is_listed_twice_and_warned_of_once(rig: Any) -> None:
@@ -159,12 +159,12 @@ def test_shared_client_id_is_listed_twice_and_warned_of_once(rig: Any) -> None:
         for outputs in (first_beat, second_beat)
     )
 
-    assert ["172.17.0.1@9", "172.17.0.1@9"] == client_ids(rig)
-    assert [] == later
+    assert client_ids(rig) == ["172.17.0.1@9", "172.17.0.1@9"]
+    assert later == []
     (fact,) = facts
     assert first.address in fact.text
     assert second.address in fact.text
-    assert 1 == rig.broker.state.counters.duplicate_client_ids
+    assert rig.broker.state.counters.duplicate_client_ids == 1
 
 
 def test_shared_client_id_can_be_refused_until_the_other_is_gone(make_rig: Any) -> None:
@@ -179,12 +179,12 @@ def test_shared_client_id_can_be_refused_until_the_other_is_gone(make_rig: Any) 
     try_beat(rig, first, "a")
     rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
 
-    assert [ResponseCode.SYSTEM_ERROR] * 2 == [reply.code for reply in replies]
+    assert [reply.code for reply in replies] == [ResponseCode.SYSTEM_ERROR] * 2
     assert all(first.address in reply.remark for reply in replies)
-    assert ["a"] == listed
-    assert 1 == len(facts)
-    assert 1 == rig.broker.state.counters.duplicate_client_ids
-    assert ResponseCode.SUCCESS == try_beat(rig, second, "a").code
+    assert listed == ["a"]
+    assert len(facts) == 1
+    assert rig.broker.state.counters.duplicate_client_ids == 1
+    assert try_beat(rig, second, "a").code == ResponseCode.SUCCESS
 
 
 def test_members_of_a_broadcasting_group_may_share_an_id(make_rig: Any) -> None:
@@ -192,8 +192,8 @@ def test_members_of_a_broadcasting_group_may_share_an_id(make_rig: Any) -> None:
 
     replies = [try_beat(rig, rig.connect(), "a", model="BROADCASTING") for _ in range(2)]
 
-    assert [ResponseCode.SUCCESS] * 2 == [reply.code for reply in replies]
-    assert 0 == rig.broker.state.counters.duplicate_client_ids
+    assert [reply.code for reply in replies] == [ResponseCode.SUCCESS] * 2
+    assert rig.broker.state.counters.duplicate_client_ids == 0
 
 
 def test_unregistering_tells_the_rest_even_if_nothing_was_removed(rig: Any) -> None:
@@ -206,8 +206,8 @@ def test_unregistering_tells_the_rest_even_if_nothing_was_removed(rig: Any) -> N
     rig.call(second, RequestCode.UNREGISTER_CLIENT, fields)
     rig.call(second, RequestCode.UNREGISTER_CLIENT, fields)
 
-    assert [(first, "GID_c")] * 2 == rig.pushes(rig.outputs[before:])
-    assert ["a"] == client_ids(rig)
+    assert rig.pushes(rig.outputs[before:]) == [(first, "GID_c")] * 2
+    assert client_ids(rig) == ["a"]
 
 
 def test_closed_connection_leaves_and_the_rest_is_told(rig: Any) -> None:
@@ -217,8 +217,8 @@ def test_closed_connection_leaves_and_the_rest_is_told(rig: Any) -> None:
 
     outputs = rig.broker.connection_closed(second, now_ms=rig.now_ms, timestamp_ms=0)
 
-    assert [(first, "GID_c")] == rig.pushes(outputs)
-    assert ["a"] == client_ids(rig)
+    assert rig.pushes(outputs) == [(first, "GID_c")]
+    assert client_ids(rig) == ["a"]
 
 
 def test_member_whose_heartbeats_stop_is_closed_and_the_rest_is_told(rig: Any) -> None:
@@ -231,8 +231,8 @@ def test_member_whose_heartbeats_stop_is_closed_and_the_rest_is_told(rig: Any) -
     rig.advance(HEARTBEAT_EXPIRY_MS - 60_000 + 10_000)
 
     assert Close(first, "its heartbeats stopped") in rig.outputs
-    assert [(second, "GID_c")] == rig.pushes(rig.outputs)
-    assert ["b"] == client_ids(rig)
+    assert rig.pushes(rig.outputs) == [(second, "GID_c")]
+    assert client_ids(rig) == ["b"]
 
 
 def test_marked_member_is_told_its_expiry_and_forgotten_then(rig: Any) -> None:
@@ -253,12 +253,12 @@ def test_marked_member_is_told_its_expiry_and_forgotten_then(rig: Any) -> None:
     rig.advance(2_000)
 
     assert {EXPIRY_FIELD: str(MARKED_EXPIRY_MS)} == reply.ext_fields
-    assert ["a", "b"] == kept
+    assert kept == ["a", "b"]
     assert Close(frozen, "its heartbeats stopped") in rig.outputs
-    assert [(java, "GID_c")] == rig.pushes(rig.outputs)
-    assert ["b"] == client_ids(rig)
+    assert rig.pushes(rig.outputs) == [(java, "GID_c")]
+    assert client_ids(rig) == ["b"]
     # The lock of a member that holds itself to a shorter lease ends with that.
-    assert [0] == lock(rig, java, "b", 0)
+    assert lock(rig, java, "b", 0) == [0]
 
 
 def test_group_may_wish_no_notifications(rig: Any) -> None:
@@ -266,21 +266,21 @@ def test_group_may_wish_no_notifications(rig: Any) -> None:
     settings = b'{"groupName":"GID_c","notifyConsumerIdsChangedEnable":false}'
     rig.call(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings)
 
-    assert [] == rig.pushes(beat(rig, connection, "a"))
+    assert rig.pushes(beat(rig, connection, "a")) == []
 
 
 def test_list_of_an_empty_group_is_an_error(rig: Any) -> None:
     fields = {"consumerGroup": "none"}
     reply = rig.call(rig.connect(), RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields)
 
-    assert (1, "no consumer for this group, none") == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (1, "no consumer for this group, none")
 
 
 @pytest.mark.parametrize("body", [None, b"", b"{", b"[]", b"\xff\xfe", b"{}"])
 def test_malformed_heartbeat_is_answered_with_an_error(rig: Any, body: bytes | None) -> None:
     reply = rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body)
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
 @pytest.mark.parametrize(
@@ -302,9 +302,9 @@ def test_heartbeat_is_bounded(
 
     reply = rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body)
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
     assert words in reply.remark
-    assert 0 == len(rig.broker.state.consumers)
+    assert len(rig.broker.state.consumers) == 0
 
 
 @pytest.mark.parametrize("length", [120, 121])
@@ -325,7 +325,7 @@ def test_group_that_consumes_has_room_for_its_retry_topic_or_is_refused(
         rig.call(rig.connect(), RequestCode.CONSUMER_SEND_MSG_BACK, back),
     ]
 
-    assert [is_taken] * 4 == [reply.code == 0 for reply in replies]
+    assert [reply.code == 0 for reply in replies] == [is_taken] * 4
     assert is_taken == (rig.broker.state.topics.find(f"%RETRY%{group}") is not None)
     assert is_taken == (rig.broker.state.groups.find(group) is not None)
     assert (0 if is_taken else 2) == rig.broker.state.refusals.counts[BrokerRefusal.GROUP_NAME]
@@ -335,7 +335,7 @@ def test_producers_of_longer_groups_are_known(rig: Any) -> None:
     body = {"clientID": "a", "producerDataSet": [{"groupName": "G" * 255}]}
 
     assert (
-        0 == rig.call(rig.connect(), RequestCode.HEART_BEAT, None, json.dumps(body).encode()).code
+        rig.call(rig.connect(), RequestCode.HEART_BEAT, None, json.dumps(body).encode()).code == 0
     )
 
 
@@ -355,9 +355,9 @@ def test_group_of_a_file_that_is_too_long_for_a_retry_topic_sends_nothing_back(r
 def test_lock_is_refused_while_another_client_holds_it(rig: Any) -> None:
     first, second = join(rig, "a"), join(rig, "b")
 
-    assert [0, 1] == lock(rig, first, "a", 0, 1)
-    assert [2] == lock(rig, second, "b", 0, 2)
-    assert [0] == lock(rig, first, "a", 0)
+    assert lock(rig, first, "a", 0, 1) == [0, 1]
+    assert lock(rig, second, "b", 0, 2) == [2]
+    assert lock(rig, first, "a", 0) == [0]
 
 
 def test_unlocked_queue_is_free_and_others_locks_stay(rig: Any) -> None:
@@ -368,9 +368,9 @@ def test_unlocked_queue_is_free_and_others_locks_stay(rig: Any) -> None:
     for client_id, expected in (("b", []), ("a", [0])):
         body = {"clientId": client_id, "consumerGroup": "GID_c", "mqSet": queues}
         reply = rig.call(connection, RequestCode.UNLOCK_BATCH_MQ, None, json.dumps(body).encode())
-        assert 0 == reply.code
+        assert reply.code == 0
 
-        assert expected == lock(rig, connection, "b", 0)
+        assert lock(rig, connection, "b", 0) == expected
 
 
 def test_locks_of_a_closed_connection_last_for_the_clients_own_lease(rig: Any) -> None:
@@ -383,7 +383,7 @@ def test_locks_of_a_closed_connection_last_for_the_clients_own_lease(rig: Any) -
     rig.now_ms += 1
     late = lock(rig, second, "b", 0)
 
-    assert ([], [0]) == (early, late)
+    assert (early, late) == ([], [0])
 
 
 def test_locks_stay_if_another_connection_of_the_client_is_there(rig: Any) -> None:
@@ -395,7 +395,7 @@ def test_locks_stay_if_another_connection_of_the_client_is_there(rig: Any) -> No
 
     rig.now_ms += QUEUE_LEASE_BROKER_MS
 
-    assert [] == lock(rig, other, "b", 0)
+    assert lock(rig, other, "b", 0) == []
 
 
 def test_only_a_change_of_locks_is_written(rig: Any) -> None:
@@ -415,7 +415,7 @@ def test_only_a_change_of_locks_is_written(rig: Any) -> None:
         note()
 
     # Taken, renewed, another taken, renewed after it was cut by the closed connection, renewed.
-    assert [1, 0, 1, 1, 0] == [after - before for before, after in pairwise(steps)]
+    assert [after - before for before, after in pairwise(steps)] == [1, 0, 1, 1, 0]
 
 
 def test_nobody_is_told_of_a_lock_before_it_is_written(rig: Any) -> None:
@@ -424,11 +424,11 @@ def test_nobody_is_told_of_a_lock_before_it_is_written(rig: Any) -> None:
     command = RemotingCommand(code=RequestCode.LOCK_BATCH_MQ, body=lock_body("a", 0))
     for _ in range(2):
         # The second asks again since the answer is late.
-        assert [] == rig.replies(rig.handle(rig.connect(), command))
+        assert rig.replies(rig.handle(rig.connect(), command)) == []
 
     before = len(rig.outputs)
     rig.work()
-    assert 2 == len(rig.replies(rig.outputs[before:]))
+    assert len(rig.replies(rig.outputs[before:])) == 2
 
 
 def test_lock_that_could_not_be_written_is_refused_until_it_is(rig: Any) -> None:
@@ -442,8 +442,8 @@ def test_lock_that_could_not_be_written_is_refused_until_it_is(rig: Any) -> None
         rig.work(error)
         codes.append([reply.code for reply in rig.replies(rig.outputs[before:])])
 
-    assert [[ResponseCode.SYSTEM_ERROR], [ResponseCode.SUCCESS]] == codes
-    assert 1 == len(rig.replies(rig.handle(rig.connect(), command)))
+    assert codes == [[ResponseCode.SYSTEM_ERROR], [ResponseCode.SUCCESS]]
+    assert len(rig.replies(rig.handle(rig.connect(), command))) == 1
 
 
 def test_locks_outlive_a_restart_in_the_journal_and_in_their_file(rig: Any) -> None:
@@ -463,7 +463,7 @@ def test_locks_outlive_a_restart_in_the_journal_and_in_their_file(rig: Any) -> N
     queue_lock_file.restore(from_file, table, now_ms=5)
 
     for restored in (from_journal, from_file):
-        assert "a" == restored.find_owner("GID_c", QUEUE, now_ms=5)
+        assert restored.find_owner("GID_c", QUEUE, now_ms=5) == "a"
         assert restored.find_owner("GID_c", QUEUE, now_ms=6 + QUEUE_LEASE_BROKER_MS) is None
 
 
@@ -474,10 +474,10 @@ def test_new_locks_are_for_listed_members_and_renewals_for_all_that_hold_one(rig
     facts = [output for output in rig.outputs if isinstance(output, Fact)]
     rig.broker.connection_closed(member, now_ms=rig.now_ms, timestamp_ms=0)
 
-    assert ([0], []) == (held, refused)
+    assert (held, refused) == ([0], [])
     # Nobody lists the member now, as after a restart of the broker.
-    assert [0] == lock(rig, rig.connect(), "a", 0, 1)
-    assert 2 == rig.broker.state.refusals.counts[BrokerRefusal.LOCK]
+    assert lock(rig, rig.connect(), "a", 0, 1) == [0]
+    assert rig.broker.state.refusals.counts[BrokerRefusal.LOCK] == 2
     (fact,) = facts
     assert "3 locks of client 's' for group 'GID_c', as the group does not list it" in fact.text
     assert stranger.address in fact.text
@@ -509,8 +509,8 @@ def test_restored_locks_may_be_renewed_before_anybody_is_listed(rig: Any) -> Non
     locks = rig.broker.state.locks
     locks.restore([SavedLock("GID_c", QUEUE, "a", 60_000)], now_ms=rig.now_ms)
 
-    assert [0] == lock(rig, rig.connect(), "a", 0, 1)
-    assert [] == lock(rig, rig.connect(), "b", 0, 1)
+    assert lock(rig, rig.connect(), "a", 0, 1) == [0]
+    assert lock(rig, rig.connect(), "b", 0, 1) == []
 
 
 @pytest.mark.parametrize(
@@ -527,8 +527,8 @@ def test_queues_that_there_are_not_get_no_lock(rig: Any, queue: dict[str, Any]) 
     body = {"clientId": "a", "consumerGroup": "GID_c", "mqSet": [queue]}
     reply = rig.call(join(rig, "a"), RequestCode.LOCK_BATCH_MQ, None, json.dumps(body).encode())
 
-    assert [] == decode_body(LockBatchResponseBody, reply.body).lock_ok_mq_set
-    assert 0 == len(rig.broker.state.locks)
+    assert decode_body(LockBatchResponseBody, reply.body).lock_ok_mq_set == []
+    assert len(rig.broker.state.locks) == 0
 
 
 def test_too_many_locks_in_one_request_are_refused(rig: Any) -> None:
@@ -537,7 +537,7 @@ def test_too_many_locks_in_one_request_are_refused(rig: Any) -> None:
     for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
         reply = rig.call(rig.connect(), code, None, json.dumps(body).encode())
 
-        assert ResponseCode.SYSTEM_ERROR == reply.code
+        assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Disk:
 def reload(rig: Any) -> Any:
     """Return a broker with what the disk has, after a crash."""
     saved = read_tables(FileStorage(rig.root))
-    assert [] == saved.losses
+    assert saved.losses == []
     return Broker(
         rig.config,
         rig.store,
@@ -108,7 +108,7 @@ def change_topic(disk: Disk, name: str, queues: int) -> None:
     before = len(rig.broker.state.pending)
     command = RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=fields)
     rig.handle(rig.connect(), command)
-    assert before + 1 == len(rig.broker.state.pending)
+    assert len(rig.broker.state.pending) == before + 1
 
 
 def test_a_thousand_topics_one_after_another_cost_their_changes_and_survive(disk: Disk) -> None:
@@ -117,14 +117,14 @@ def test_a_thousand_topics_one_after_another_cost_their_changes_and_survive(disk
         disk.turn()
 
     known = disk.topics()
-    assert all(2 == known[f"topic-{number}"] for number in range(1_000))
+    assert all(known[f"topic-{number}"] == 2 for number in range(1_000))
     assert disk.appended_bytes < 1_000 * 600
-    assert [] == disk.files
+    assert disk.files == []
     disk.pass_interval()
     disk.pass_interval()
-    assert 1 == disk.files.count("topics.json")
+    assert disk.files.count("topics.json") == 1
     assert known.keys() == filed_topics(disk.rig).topic_config_table.keys()
-    assert [] == list_segments(disk.storage, CONFIG_DIRECTORY)
+    assert list_segments(disk.storage, CONFIG_DIRECTORY) == []
 
 
 def test_changes_outlive_a_crash_at_any_moment(disk: Disk) -> None:
@@ -141,7 +141,7 @@ def test_changes_outlive_a_crash_at_any_moment(disk: Disk) -> None:
 
     again = reload(disk.rig)
 
-    assert 5 == again.state.topics.find("kept").read_queue_nums
+    assert again.state.topics.find("kept").read_queue_nums == 5
     assert again.state.topics.find("removed") is None
     assert version == again.state.topics.version
 
@@ -156,7 +156,7 @@ def test_after_a_clean_stop_rocketmqs_files_have_everything_and_there_is_no_jour
     names = {path.name for path in (disk.rig.root / CONFIG_DIRECTORY).iterdir()}
     table = json.loads((disk.rig.root / CONFIG_DIRECTORY / "topics.json").read_bytes())
     assert not any(name.startswith("journal") for name in names)
-    assert 3 == table["topicConfigTable"]["new"]["readQueueNums"]
+    assert table["topicConfigTable"]["new"]["readQueueNums"] == 3
     assert b"GID_new" in (disk.rig.root / CONFIG_DIRECTORY / "subscriptionGroup.json").read_bytes()
 
 
@@ -177,7 +177,7 @@ def test_files_that_were_written_before_the_journal_was_dropped_agree_with_it(
     assert (
         journal.read_bytes() == (disk.rig.root / CONFIG_DIRECTORY / "journal.00000001").read_bytes()
     )
-    assert (3, 4) == (disk.topics()["new"], disk.topics()["late"])
+    assert (disk.topics()["new"], disk.topics()["late"]) == (3, 4)
 
 
 def test_changes_behind_a_file_that_another_broker_has_written_are_void(disk: Disk) -> None:
@@ -232,7 +232,7 @@ def test_lock_waits_for_no_file(disk: Disk) -> None:
     save = disk.rig.broker.save_work(now_ms=disk.rig.now_ms)
     state.put_group(state.groups.find("TOOLS_CONSUMER"), timestamp_ms=1)
 
-    assert ["consumerOffset.json"] == [name for name in save.tables if "Offset" in name]
+    assert [name for name in save.tables if "Offset" in name] == ["consumerOffset.json"]
     assert disk.append() is not None
 
 

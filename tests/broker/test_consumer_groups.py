@@ -31,8 +31,8 @@ def on(topic: str, expression: str = "*", version: int = 1) -> SubscriptionData:
 def test_first_heartbeat_is_a_change_and_the_same_again_is_none() -> None:
     groups = ConsumerGroups()
 
-    assert Joined(True, True) == groups.heartbeat(data(on("T")), member("a"), FIRST)
-    assert Joined(False) == groups.heartbeat(data(on("T")), member("a", 5), FIRST)
+    assert groups.heartbeat(data(on("T")), member("a"), FIRST) == Joined(True, True)
+    assert groups.heartbeat(data(on("T")), member("a", 5), FIRST) == Joined(False)
 
 
 def test_newer_subscription_of_a_known_topic_replaces_it_and_is_no_change() -> None:
@@ -43,8 +43,8 @@ def test_newer_subscription_of_a_known_topic_replaces_it_and_is_no_change() -> N
 
     group = groups.find("G")
     assert group is not None
-    assert Joined(False) == joined
-    assert "B" == group.subscriptions["T"].data.sub_string
+    assert joined == Joined(False)
+    assert group.subscriptions["T"].data.sub_string == "B"
 
 
 def test_older_subscription_is_ignored() -> None:
@@ -55,15 +55,15 @@ def test_older_subscription_is_ignored() -> None:
 
     group = groups.find("G")
     assert group is not None
-    assert "A" == group.subscriptions["T"].data.sub_string
+    assert group.subscriptions["T"].data.sub_string == "A"
 
 
 def test_topic_that_comes_or_goes_is_a_change() -> None:
     groups = ConsumerGroups()
     groups.heartbeat(data(on("T")), member("a"), FIRST)
 
-    assert Joined(True) == groups.heartbeat(data(on("T"), on("U")), member("a"), FIRST)
-    assert Joined(True) == groups.heartbeat(data(on("U")), member("a"), FIRST)
+    assert groups.heartbeat(data(on("T"), on("U")), member("a"), FIRST) == Joined(True)
+    assert groups.heartbeat(data(on("U")), member("a"), FIRST) == Joined(True)
 
 
 def test_two_connections_of_one_client_id_are_two_members_and_are_told() -> None:
@@ -76,11 +76,11 @@ def test_two_connections_of_one_client_id_are_two_members_and_are_told() -> None
 
     group = groups.find("G")
     assert group is not None
-    assert ("10.0.0.1:1",) == sharing
-    assert () == groups.find_sharing(data(on("T")), "172.17.0.1@9", SECOND)
-    assert Joined(True, True) == joined
-    assert Joined(False) == again
-    assert ["172.17.0.1@9", "172.17.0.1@9"] == group.client_ids()
+    assert sharing == ("10.0.0.1:1",)
+    assert groups.find_sharing(data(on("T")), "172.17.0.1@9", SECOND) == ()
+    assert joined == Joined(True, True)
+    assert again == Joined(False)
+    assert group.client_ids() == ["172.17.0.1@9", "172.17.0.1@9"]
 
 
 def test_group_is_gone_with_its_last_member() -> None:
@@ -93,7 +93,7 @@ def test_group_is_gone_with_its_last_member() -> None:
     groups.leave("G", SECOND)
 
     assert groups.find("G") is None
-    assert [] == groups.groups_of(SECOND)
+    assert groups.groups_of(SECOND) == []
 
 
 def test_closed_connection_leaves_every_group() -> None:
@@ -101,9 +101,9 @@ def test_closed_connection_leaves_every_group() -> None:
     for group in ("G2", "G1"):
         groups.heartbeat(data(on("T"), group=group), member("a"), FIRST)
 
-    assert ["G1", "G2"] == groups.leave_all(FIRST)
-    assert [] == groups.leave_all(FIRST)
-    assert 0 == len(groups)
+    assert groups.leave_all(FIRST) == ["G1", "G2"]
+    assert groups.leave_all(FIRST) == []
+    assert len(groups) == 0
 
 
 def test_silent_members_are_found_after_the_expiry() -> None:
@@ -111,8 +111,8 @@ def test_silent_members_are_found_after_the_expiry() -> None:
     groups.heartbeat(data(on("T")), member("a", 0), FIRST)
     groups.heartbeat(data(on("T")), member("b", 1), SECOND)
 
-    assert [] == groups.expired(HEARTBEAT_EXPIRY_MS)
-    assert [FIRST] == groups.expired(HEARTBEAT_EXPIRY_MS + 1)
+    assert groups.expired(HEARTBEAT_EXPIRY_MS) == []
+    assert groups.expired(HEARTBEAT_EXPIRY_MS + 1) == [FIRST]
 
 
 def test_silent_producers_are_dropped_after_the_expiry() -> None:

@@ -13,7 +13,7 @@ from sparrowmq.store.record_check import parse_delay_level
 
 def send(rig: Any, level: int | str, body: bytes = b"b", *, topic: str = "T") -> None:
     reply = rig.send(rig.connect(), topic, body, queue_id=1, properties=f"DELAY\x01{level}")
-    assert 0 == reply.code, reply.remark
+    assert reply.code == 0, reply.remark
 
 
 def bodies(rig: Any) -> list[bytes]:
@@ -23,7 +23,7 @@ def bodies(rig: Any) -> list[bytes]:
 def test_answer_names_the_queue_of_the_real_topic(rig: Any) -> None:
     reply = rig.send(rig.connect(), queue_id=1, properties="DELAY\x011")
 
-    assert "1" == reply.ext_fields["queueId"]
+    assert reply.ext_fields["queueId"] == "1"
 
 
 def test_delayed_message_is_delivered_when_its_time_has_come(rig: Any) -> None:
@@ -33,15 +33,15 @@ def test_delayed_message_is_delivered_when_its_time_has_come(rig: Any) -> None:
     early = bodies(rig)
     rig.advance(200)
 
-    assert [] == early
+    assert early == []
     (record,) = rig.records("T", 1)
-    assert b"b" == record.body
+    assert record.body == b"b"
     origin = {"MSG_REGION": "DefaultRegion", "CLUSTER": "DefaultCluster"}
-    assert {"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "2", **origin} == {
+    assert {
         name: value
         for name, value in parse_properties(record.properties).items()
         if name != "__CRC32#"
-    }
+    } == {"REAL_TOPIC": "T", "REAL_QID": "1", "DELAY": "2", **origin}
 
 
 def test_messages_of_one_level_are_delivered_in_order_each_at_its_time(rig: Any) -> None:
@@ -53,8 +53,8 @@ def test_messages_of_one_level_are_delivered_in_order_each_at_its_time(rig: Any)
     after_first = bodies(rig)
     rig.advance(500)
 
-    assert [b"1"] == after_first
-    assert [b"1", b"2"] == bodies(rig)
+    assert after_first == [b"1"]
+    assert bodies(rig) == [b"1", b"2"]
 
 
 def test_levels_do_not_wait_for_each_other(rig: Any) -> None:
@@ -63,7 +63,7 @@ def test_levels_do_not_wait_for_each_other(rig: Any) -> None:
 
     rig.advance(1_100)
 
-    assert [b"soon"] == bodies(rig)
+    assert bodies(rig) == [b"soon"]
 
 
 def test_delivery_wakes_a_held_pull(rig: Any) -> None:
@@ -73,7 +73,7 @@ def test_delivery_wakes_a_held_pull(rig: Any) -> None:
 
     outputs = rig.advance(1_200)
 
-    assert [0] == [reply.code for reply in rig.replies(outputs)]
+    assert [reply.code for reply in rig.replies(outputs)] == [0]
 
 
 def test_restart_delivers_nothing_twice_and_forgets_nothing(rig: Any) -> None:
@@ -84,7 +84,7 @@ def test_restart_delivers_nothing_twice_and_forgets_nothing(rig: Any) -> None:
     again = rig.restart()
     again.advance(1_200)
 
-    assert [b"1", b"2"] == bodies(again)
+    assert bodies(again) == [b"1", b"2"]
     again.store.close()
 
 
@@ -94,7 +94,7 @@ def test_clock_that_went_back_delays_no_longer_than_the_level(rig: Any) -> None:
 
     rig.advance(1_200)
 
-    assert [b"b"] == bodies(rig)
+    assert bodies(rig) == [b"b"]
 
 
 def test_message_for_a_deleted_topic_is_dropped(rig: Any) -> None:
@@ -105,8 +105,8 @@ def test_message_for_a_deleted_topic_is_dropped(rig: Any) -> None:
 
     rig.advance(1_200)
 
-    assert [b"b"] == bodies(rig)
-    assert [] == rig.records("gone", 1)
+    assert bodies(rig) == [b"b"]
+    assert rig.records("gone", 1) == []
 
 
 def test_offsets_beyond_the_queue_are_corrected_at_load(rig: Any) -> None:
@@ -115,7 +115,7 @@ def test_offsets_beyond_the_queue_are_corrected_at_load(rig: Any) -> None:
 
     delays.load(DelayOffsetTable(offset_table={1: 99, 2: -5, 77: 1}))
 
-    assert {1: 1, 2: 0} == delays.table().offset_table
+    assert delays.table().offset_table == {1: 1, 2: 0}
 
 
 def test_offsets_by_level_are_answered(rig: Any) -> None:
@@ -124,7 +124,7 @@ def test_offsets_by_level_are_answered(rig: Any) -> None:
 
     reply = rig.call(rig.connect(), RequestCode.GET_ALL_DELAY_OFFSET)
 
-    assert b'{"offsetTable":{1:1}}' == reply.body
+    assert reply.body == b'{"offsetTable":{1:1}}'
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_a_delay_that_is_no_number_is_refused_and_not_delivered_at_once(
 ) -> None:
     reply = rig.send(rig.connect(), properties=f"DELAY\x01{text}{more}")
 
-    assert ResponseCode.MESSAGE_ILLEGAL == reply.code
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
     assert f"DELAY is {text[:40]!r}; it must be a delay level, 1 to 18" in reply.remark
-    assert [] == rig.records("T")
+    assert rig.records("T") == []
 
 
 def test_schedule_topic_cannot_be_written_but_by_a_delay(rig: Any) -> None:
     send(rig, 1)
 
-    assert 16 == rig.send(rig.connect(), SCHEDULE_TOPIC).code
-    assert 1 == len(rig.records(SCHEDULE_TOPIC, 0))
+    assert rig.send(rig.connect(), SCHEDULE_TOPIC).code == 16
+    assert len(rig.records(SCHEDULE_TOPIC, 0)) == 1

@@ -35,7 +35,7 @@ def join(rig: Any, client_id: str, *, topic: str = "T") -> Connection:
     data = {"topic": topic, "subString": "*", "subVersion": 1}
     consumer = {"groupName": GROUP, "subscriptionDataSet": [data]}
     body = json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode()
-    assert 0 == rig.call(connection, RequestCode.HEART_BEAT, None, body).code
+    assert rig.call(connection, RequestCode.HEART_BEAT, None, body).code == 0
     return connection
 
 
@@ -64,7 +64,7 @@ def reset(rig: Any, timestamp_ms: int, **fields: str) -> tuple[RemotingCommand, 
 
 def offsets_of(command: RemotingCommand) -> dict[int, int]:
     table = decode_body(ResetOffsetBody, command.body or b"").offset_table
-    assert {"T"} == {queue.topic for queue in table}
+    assert {queue.topic for queue in table} == {"T"}
     return {queue.queue_id: offset for queue, offset in table.items()}
 
 
@@ -84,14 +84,14 @@ def test_every_member_is_told_to_go_on_from_an_instant(
 
     reply, pushes = reset(stored, timestamp_ms, isForce=force)
 
-    assert (0, expected) == (reply.code, offsets_of(reply))
+    assert (reply.code, offsets_of(reply)) == (0, expected)
     assert members == {push.connection for push in pushes}
     for push in pushes:
-        assert RequestCode.RESET_CONSUMER_CLIENT_OFFSET == push.command.code
+        assert push.command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
         assert push.command.flag & ONEWAY_FLAG
-        assert expected == offsets_of(push.command)
+        assert offsets_of(push.command) == expected
         fields = push.command.ext_fields or {}
-        assert ("T", GROUP) == (fields["topic"], fields["group"])
+        assert (fields["topic"], fields["group"]) == ("T", GROUP)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_reset_of_nobody_says_why(
 ) -> None:
     reply, pushes = reset(stored, -1, **fields)
 
-    assert (code, []) == (reply.code, pushes)
+    assert (reply.code, pushes) == (code, [])
     assert words in (reply.remark or "")
 
 
@@ -127,10 +127,10 @@ def test_offsets_of_all_members_come_in_one_answer(stored: Any) -> None:
 
     replies: list[Any] = []
     for push in questions:
-        assert RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT == push.command.code
+        assert push.command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         own = {queue(0 if members[push.connection] == "a" else 1): 5}
         body = encode_body(GetConsumerStatusBody(message_queue_table=own))
-        assert [] == early + replies
+        assert early + replies == []
         replies = stored.handle(push.connection, response_to(push.command, body=body))
 
     (reply,) = replies
@@ -160,7 +160,7 @@ def test_one_member_may_be_asked_alone(stored: Any) -> None:
 
     _, questions, _ = ask_status(stored, "b")
 
-    assert [wanted] == [push.connection for push in questions]
+    assert [push.connection for push in questions] == [wanted]
 
 
 def test_status_of_nobody_and_of_too_many_is_refused(stored: Any) -> None:
@@ -170,8 +170,8 @@ def test_status_of_nobody_and_of_too_many_is_refused(stored: Any) -> None:
         ask_status(stored)
     _, questions, (busy,) = ask_status(stored)
 
-    assert f"No Any Consumer online in the consumer group: [{GROUP}]" == nobody.remark
-    assert ([], ResponseCode.SYSTEM_BUSY) == (questions, busy.code)
+    assert nobody.remark == f"No Any Consumer online in the consumer group: [{GROUP}]"
+    assert (questions, busy.code) == ([], ResponseCode.SYSTEM_BUSY)
 
 
 def clone(rig: Any, **fields: str) -> RemotingCommand:
@@ -182,7 +182,7 @@ def clone(rig: Any, **fields: str) -> RemotingCommand:
 
 @pytest.mark.parametrize("fields", [{}, {"topic": "T"}])
 def test_a_group_gets_the_offsets_of_another(stored: Any, fields: dict[str, str]) -> None:
-    assert 0 == clone(stored, **fields).code
+    assert clone(stored, **fields).code == 0
 
     offsets = stored.broker.state.offsets
     assert {0: 2, 1: 1, 2: 0} == offsets.queues("GID_new", "T") == offsets.queues(GROUP, "T")
@@ -191,18 +191,18 @@ def test_a_group_gets_the_offsets_of_another(stored: Any, fields: dict[str, str]
 def test_a_topic_that_the_group_subscribes_no_more_is_copied_only_offline(stored: Any) -> None:
     join(stored, "a", topic="other")
 
-    assert 0 == clone(stored).code
+    assert clone(stored).code == 0
     before = dict(stored.broker.state.offsets.queues("GID_new", "T"))
-    assert 0 == clone(stored, offline="true").code
+    assert clone(stored, offline="true").code == 0
 
-    assert {} == before
-    assert {0: 2, 1: 1, 2: 0} == stored.broker.state.offsets.queues("GID_new", "T")
+    assert before == {}
+    assert stored.broker.state.offsets.queues("GID_new", "T") == {0: 2, 1: 1, 2: 0}
 
 
 def test_an_illegal_group_gets_no_offsets(stored: Any) -> None:
     reply = clone(stored, destGroup="no such group")
 
-    assert ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST == reply.code
+    assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 def correct(rig: Any, **fields: str) -> dict[int, int]:
@@ -211,7 +211,7 @@ def correct(rig: Any, **fields: str) -> dict[int, int]:
         RequestCode.QUERY_CORRECTION_OFFSET,
         {"topic": "T", "compareGroup": "GID_compared", **fields},
     )
-    assert 0 == reply.code
+    assert reply.code == 0
     return decode_body(QueryCorrectionOffsetBody, reply.body).correction_offsets
 
 
@@ -222,9 +222,9 @@ def test_the_lowest_offsets_of_a_topic_s_groups(stored: Any) -> None:
     offsets.commit("GID_compared", "T", 1, offset=0)
     filtered = correct(stored, filterGroups="GID_compared,GID_other")
 
-    assert {0: 2, 1: 1, 2: 0} == plain
-    assert {0: 2, 1: OFFSET_MAX, 2: 0} == filtered
-    assert {1: 0} == offsets.queues("GID_compared", "T")
+    assert plain == {0: 2, 1: 1, 2: 0}
+    assert filtered == {0: 2, 1: OFFSET_MAX, 2: 0}
+    assert offsets.queues("GID_compared", "T") == {1: 0}
 
 
 def test_how_old_messages_are_and_how_far_behind_a_group_is(stored: Any) -> None:
@@ -245,18 +245,18 @@ def test_how_old_messages_are_and_how_far_behind_a_group_is(stored: Any) -> None
     known, unknown = spans(GROUP), spans("GID_unknown")
 
     # Now it is START_MS + 4,000.
-    assert (START_MS, START_MS + 2_000, START_MS + 1_000, 2_000) == known[0]
-    assert (START_MS + 3_000, START_MS + 3_000, START_MS + 3_000, 0) == known[1]
-    assert (-1, -1, -1, 0) == known[2]
+    assert known[0] == (START_MS, START_MS + 2_000, START_MS + 1_000, 2_000)
+    assert known[1] == (START_MS + 3_000, START_MS + 3_000, START_MS + 3_000, 0)
+    assert known[2] == (-1, -1, -1, 0)
     # A group without an offset is behind by all there is.
-    assert (START_MS, START_MS + 2_000, START_MS, 4_000) == unknown[0]
+    assert unknown[0] == (START_MS, START_MS + 2_000, START_MS, 4_000)
 
 
 def test_time_span_of_no_topic_is_an_error(rig: Any) -> None:
     fields = {"topic": "none", "group": GROUP}
     reply = rig.call(rig.connect(), RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
 
-    assert (ResponseCode.TOPIC_NOT_EXIST, "topic[none] not exist") == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "topic[none] not exist")
 
 
 def entries(rig: Any, **fields: str) -> RemotingCommand:
@@ -272,23 +272,23 @@ def test_entries_of_a_queue_are_shown_as_they_stand(stored: Any) -> None:
 
     body = decode_body(QueryConsumeQueueResponseBody, reply.body or b"")
     expected = [stored.store.queues.entry("T", 0, index) for index in (1, 2)]
-    assert expected == [(one.position, one.size, one.tags_code) for one in body.queue_data]
-    assert (3, 0) == (body.max_queue_index, body.min_queue_index)
+    assert [(one.position, one.size, one.tags_code) for one in body.queue_data] == expected
+    assert (body.max_queue_index, body.min_queue_index) == (3, 0)
     assert body.subscription_data is not None
-    assert ("T", "null") == (body.subscription_data.topic, body.filter_data)
+    assert (body.subscription_data.topic, body.filter_data) == ("T", "null")
 
 
 def test_an_index_beyond_the_end_has_no_entries(stored: Any) -> None:
     reply = entries(stored, index="3", count=str(ENTRIES_MAX + 1), consumerGroup="GID_gone")
 
-    assert (0, "Index 3 of 0@T is not exist!") == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (0, "Index 3 of 0@T is not exist!")
     body = decode_body(QueryConsumeQueueResponseBody, reply.body or b"")
-    assert ([], "GID_gone@T is not online!") == (body.queue_data, body.filter_data)
+    assert (body.queue_data, body.filter_data) == ([], "GID_gone@T is not online!")
 
 
 @pytest.mark.parametrize("fields", [{"queueId": "9"}, {"queueId": "-1"}, {"topic": "none"}])
 def test_entries_of_no_queue_are_an_error(stored: Any, fields: dict[str, str]) -> None:
     reply = entries(stored, **fields)
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
     assert "is not exist!" in (reply.remark or "")

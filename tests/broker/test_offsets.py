@@ -24,28 +24,28 @@ def query(rig: Any, *, queue_id: int = 0, group: str = "GID_c", **fields: str) -
 
 def ask(rig: Any, code: int, **fields: str) -> dict[str, str]:
     reply = rig.call(rig.connect(), code, {"topic": "T", "queueId": "0", **fields})
-    assert 0 == reply.code
+    assert reply.code == 0
     return dict(reply.ext_fields)
 
 
 def test_committed_offset_is_answered(rig: Any) -> None:
-    assert 0 == commit(rig, 5).code
+    assert commit(rig, 5).code == 0
 
-    assert {"offset": "5"} == query(rig).ext_fields
+    assert query(rig).ext_fields == {"offset": "5"}
 
 
 def test_commit_may_lower_the_offset_because_resets_are_made_so(rig: Any) -> None:
     commit(rig, 5)
     commit(rig, 2)
 
-    assert {"offset": "2"} == query(rig).ext_fields
+    assert query(rig).ext_fields == {"offset": "2"}
 
 
 def test_new_group_of_a_small_queue_begins_at_0(rig: Any) -> None:
     rig.send(rig.connect())
 
-    assert {"offset": "0"} == query(rig).ext_fields
-    assert {"offset": "0"} == query(rig, queue_id=3).ext_fields
+    assert query(rig).ext_fields == {"offset": "0"}
+    assert query(rig, queue_id=3).ext_fields == {"offset": "0"}
 
 
 def test_who_wants_no_zero_learns_that_nothing_is_committed(rig: Any) -> None:
@@ -57,9 +57,9 @@ def test_who_wants_no_zero_learns_that_nothing_is_committed(rig: Any) -> None:
     zero = query(rig, setZeroIfNotFound="false")
 
     # An empty text is no wish to Java's Boolean.parseBoolean either: it means false.
-    assert [ResponseCode.QUERY_NOT_FOUND, 0, ResponseCode.QUERY_NOT_FOUND] == codes
-    assert "Not found, do not set to zero, maybe this group boot first" == none.remark
-    assert (0, {"offset": "0"}) == (zero.code, zero.ext_fields)
+    assert codes == [ResponseCode.QUERY_NOT_FOUND, 0, ResponseCode.QUERY_NOT_FOUND]
+    assert none.remark == "Not found, do not set to zero, maybe this group boot first"
+    assert (zero.code, zero.ext_fields) == (0, {"offset": "0"})
 
 
 def test_the_table_of_all_offsets_tells_a_committed_zero_from_none(rig: Any) -> None:
@@ -69,7 +69,7 @@ def test_the_table_of_all_offsets_tells_a_committed_zero_from_none(rig: Any) -> 
 
     reply = rig.call(rig.connect(), RequestCode.GET_ALL_CONSUMER_OFFSET)
 
-    assert {"T@GID_c": {0: 0}} == decode_body(ConsumerOffsetTable, reply.body).offset_table
+    assert decode_body(ConsumerOffsetTable, reply.body).offset_table == {"T@GID_c": {0: 0}}
 
 
 def test_new_group_of_a_long_queue_decides_itself_where_to_begin(
@@ -82,7 +82,7 @@ def test_new_group_of_a_long_queue_decides_itself_where_to_begin(
 
     reply = query(rig)
 
-    assert ResponseCode.QUERY_NOT_FOUND == reply.code
+    assert reply.code == ResponseCode.QUERY_NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_commit_for_what_does_not_exist_is_refused(
     reply = commit(rig, 1, **fields)
 
     assert code == reply.code
-    assert {} == rig.broker.state.offsets.table().offset_table
+    assert rig.broker.state.offsets.table().offset_table == {}
 
 
 def test_commit_far_beyond_the_end_is_refused_counted_and_warned_of(rig: Any) -> None:
@@ -114,12 +114,12 @@ def test_commit_far_beyond_the_end_is_refused_counted_and_warned_of(rig: Any) ->
     rig.pull(rig.connect(), sysFlag="5", commitOffset=str(2**62))
 
     (fact,) = (output for output in rig.outputs if isinstance(output, Fact))
-    assert [ResponseCode.SYSTEM_ERROR] * 2 == [reply.code for reply in replies]
+    assert [reply.code for reply in replies] == [ResponseCode.SYSTEM_ERROR] * 2
     assert "group 'GID_c' is far beyond the end of topic T queueId[0], which is 2" in fact.text
     assert fact.warning
-    assert 2 == rig.broker.state.refusals.counts[BrokerRefusal.COMMIT_BEYOND_END]
-    assert {"offset": "2"} == query(rig).ext_fields
-    assert 0 == commit(rig, 2 + COMMIT_AHEAD_MAX).code
+    assert rig.broker.state.refusals.counts[BrokerRefusal.COMMIT_BEYOND_END] == 2
+    assert query(rig).ext_fields == {"offset": "2"}
+    assert commit(rig, 2 + COMMIT_AHEAD_MAX).code == 0
 
 
 def test_offsets_are_written_within_a_second_and_only_if_they_changed(rig: Any) -> None:
@@ -136,7 +136,7 @@ def test_offsets_are_written_within_a_second_and_only_if_they_changed(rig: Any) 
     rig.holds_work = False
     rig.advance(5_000)
 
-    assert {"T@GID_c": {0: 5}} == table.offset_table
+    assert table.offset_table == {"T@GID_c": {0: 5}}
     assert not rig.broker.state.offsets.is_changed
     assert rig.broker.save_work(now_ms=rig.now_ms) is None
 
@@ -150,7 +150,7 @@ def test_encoded_offsets_have_rocketmqs_form(rig: Any) -> None:
 
     text = files["consumerOffset.json"].decode()
 
-    assert '{\n\t"offsetTable":{\n\t\t"T@GID_c":{0:5\n\t\t}\n\t}\n}' == text
+    assert text == '{\n\t"offsetTable":{\n\t\t"T@GID_c":{0:5\n\t\t}\n\t}\n}'
 
 
 def test_failed_write_is_tried_again(rig: Any) -> None:
@@ -172,7 +172,7 @@ def test_restart_keeps_offsets(rig: Any) -> None:
 
     again = rig.restart()
 
-    assert {"offset": "5"} == query(again).ext_fields
+    assert query(again).ext_fields == {"offset": "5"}
     again.store.close()
 
 
@@ -183,7 +183,7 @@ def test_all_offsets_are_answered(rig: Any) -> None:
     reply = rig.call(rig.connect(), RequestCode.GET_ALL_CONSUMER_OFFSET)
 
     table = decode_body(ConsumerOffsetTable, reply.body)
-    assert {"T@GID_c": {0: 5, 2: 6}} == table.offset_table
+    assert table.offset_table == {"T@GID_c": {0: 5, 2: 6}}
 
 
 def test_offsets_of_a_queue(rig: Any) -> None:
@@ -191,11 +191,11 @@ def test_offsets_of_a_queue(rig: Any) -> None:
         rig.timestamp_ms += 1_000 * step
         rig.send(rig.connect())
 
-    assert {"offset": "3"} == ask(rig, RequestCode.GET_MAX_OFFSET)
-    assert {"offset": "0"} == ask(rig, RequestCode.GET_MIN_OFFSET)
-    assert {"offset": "0"} == ask(rig, RequestCode.GET_MAX_OFFSET, queueId="3")
-    assert {"timestamp": "1700000000000"} == ask(rig, RequestCode.GET_EARLIEST_MSG_STORETIME)
-    assert {"timestamp": "-1"} == ask(rig, RequestCode.GET_EARLIEST_MSG_STORETIME, queueId="3")
+    assert ask(rig, RequestCode.GET_MAX_OFFSET) == {"offset": "3"}
+    assert ask(rig, RequestCode.GET_MIN_OFFSET) == {"offset": "0"}
+    assert ask(rig, RequestCode.GET_MAX_OFFSET, queueId="3") == {"offset": "0"}
+    assert ask(rig, RequestCode.GET_EARLIEST_MSG_STORETIME) == {"timestamp": "1700000000000"}
+    assert ask(rig, RequestCode.GET_EARLIEST_MSG_STORETIME, queueId="3") == {"timestamp": "-1"}
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_offset_nearest_to_a_time(rig: Any, timestamp_ms: int, offset: str) -> N
 
     found = ask(rig, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp_ms))
 
-    assert {"offset": offset} == found
+    assert found == {"offset": offset}
 
 
 def test_table_of_all_offsets_lets_others_be_served_in_between(
@@ -230,7 +230,7 @@ def test_table_of_all_offsets_lets_others_be_served_in_between(
         (output,) = output.make()
         steps += 1
 
-    assert 9 < steps
+    assert steps > 9
     assert isinstance(output, Reply)
     table = decode_body(ConsumerOffsetTable, output.command.body).offset_table
     assert {f"T@GID_{n}": dict.fromkeys(range(4), n) for n in range(94)} == table
@@ -239,4 +239,4 @@ def test_table_of_all_offsets_lets_others_be_served_in_between(
 def test_table_of_no_offsets_is_empty(rig: Any) -> None:
     reply = rig.call(rig.connect(), RequestCode.GET_ALL_CONSUMER_OFFSET)
 
-    assert {} == decode_body(ConsumerOffsetTable, reply.body).offset_table
+    assert decode_body(ConsumerOffsetTable, reply.body).offset_table == {}

@@ -20,12 +20,12 @@ def reply(opaque: int = 0) -> Reply:
 def test_reply_goes_out_when_its_position_is_flushed() -> None:
     pending = make()
     first, second = reply(1), reply(2)
-    assert [] == list(pending.add(first, position=10, waits_for_flush=True, now_ms=0))
-    assert [] == list(pending.add(second, position=20, waits_for_flush=True, now_ms=0))
+    assert list(pending.add(first, position=10, waits_for_flush=True, now_ms=0)) == []
+    assert list(pending.add(second, position=20, waits_for_flush=True, now_ms=0)) == []
 
-    assert [] == pending.note_flushed(9, now_ms=0)
-    assert [first] == pending.note_flushed(10, now_ms=0)
-    assert [second] == pending.note_flushed(30, now_ms=0)
+    assert pending.note_flushed(9, now_ms=0) == []
+    assert pending.note_flushed(10, now_ms=0) == [first]
+    assert pending.note_flushed(30, now_ms=0) == [second]
 
 
 def test_reply_for_a_flushed_position_goes_out_at_once() -> None:
@@ -33,7 +33,7 @@ def test_reply_for_a_flushed_position_goes_out_at_once() -> None:
     pending.note_flushed(10, now_ms=0)
     given = reply()
 
-    assert [given] == list(pending.add(given, position=10, waits_for_flush=True, now_ms=0))
+    assert list(pending.add(given, position=10, waits_for_flush=True, now_ms=0)) == [given]
 
 
 def test_failed_flush_answers_flush_disk_timeout_to_all() -> None:
@@ -43,21 +43,21 @@ def test_failed_flush_answers_flush_disk_timeout_to_all() -> None:
 
     outputs = pending.fail_flush()
 
-    assert [ResponseCode.FLUSH_DISK_TIMEOUT] * 2 == [
-        output.command.code for output in outputs if isinstance(output, Reply)
-    ]
-    assert 0 == len(pending)
+    assert [output.command.code for output in outputs if isinstance(output, Reply)] == [
+        ResponseCode.FLUSH_DISK_TIMEOUT
+    ] * 2
+    assert len(pending) == 0
 
 
 def test_slow_flush_answers_flush_disk_timeout_after_its_time() -> None:
     pending = make()
     list(pending.add(reply(), position=10, waits_for_flush=True, now_ms=0))
 
-    assert [] == pending.expire_flush(FLUSH_TIMEOUT_MS)
+    assert pending.expire_flush(FLUSH_TIMEOUT_MS) == []
     (late,) = pending.expire_flush(FLUSH_TIMEOUT_MS + 1)
 
     assert isinstance(late, Reply)
-    assert ResponseCode.FLUSH_DISK_TIMEOUT == late.command.code
+    assert late.command.code == ResponseCode.FLUSH_DISK_TIMEOUT
 
 
 def test_connection_with_too_much_in_flight_is_paused_until_half_is_answered() -> None:
@@ -67,13 +67,13 @@ def test_connection_with_too_much_in_flight_is_paused_until_half_is_answered() -
         for at in range(IN_FLIGHT_MAX)
         for output in pending.add(reply(at), position=at + 1, waits_for_flush=True, now_ms=0)
     ]
-    assert [PauseReading(PEER)] == outputs
+    assert outputs == [PauseReading(PEER)]
 
     quarter = pending.note_flushed(IN_FLIGHT_MAX // 4, now_ms=0)
     half = pending.note_flushed(IN_FLIGHT_MAX // 2, now_ms=0)
 
     assert ResumeReading(PEER) not in quarter
-    assert ResumeReading(PEER) == half[-1]
+    assert half[-1] == ResumeReading(PEER)
 
 
 def test_reply_waits_for_both_rounds_and_then_for_the_flush() -> None:
@@ -96,8 +96,8 @@ def test_reply_waits_for_both_rounds_and_then_for_the_flush() -> None:
     registrations.finish()
     after_registration = pending.note_rounds()
 
-    assert ([], []) == (after_journal, after_registration)
-    assert [given] == pending.note_flushed(10, now_ms=0)
+    assert (after_journal, after_registration) == ([], [])
+    assert pending.note_flushed(10, now_ms=0) == [given]
 
 
 def test_failed_journal_answers_an_error_to_what_waited_for_it_alone() -> None:
@@ -108,9 +108,9 @@ def test_failed_journal_answers_an_error_to_what_waited_for_it_alone() -> None:
     (failed,) = pending.fail_journal(1, "disk full")
 
     assert isinstance(failed, Reply)
-    assert ResponseCode.SYSTEM_ERROR == failed.command.code
+    assert failed.command.code == ResponseCode.SYSTEM_ERROR
     assert "disk full" in (failed.command.remark or "")
-    assert 1 == len(pending)
+    assert len(pending) == 1
 
 
 def test_replies_behind_what_was_written_say_that_the_message_is_lost() -> None:
@@ -122,10 +122,10 @@ def test_replies_behind_what_was_written_say_that_the_message_is_lost() -> None:
 
     outputs = pending.fail_unwritten(10, "no space left", now_ms=0)
 
-    assert [kept, lost, lost_in_sync] == outputs
-    assert [0, 14, 14] == [output.command.code for output in outputs if isinstance(output, Reply)]
-    assert "no space left" == lost.command.remark
-    assert 0 == len(pending)
+    assert outputs == [kept, lost, lost_in_sync]
+    assert [output.command.code for output in outputs if isinstance(output, Reply)] == [0, 14, 14]
+    assert lost.command.remark == "no space left"
+    assert len(pending) == 0
 
 
 def test_latency_counts_a_group_with_the_time_of_its_first() -> None:
@@ -137,9 +137,9 @@ def test_latency_counts_a_group_with_the_time_of_its_first() -> None:
     pending.note_flushed(3, now_ms=80)
 
     found = [pending.latency.percentile_ms(share, now_ms=80) for share in (0.01, 1)]
-    assert [50, 50, 50] == [*found, pending.latency.max_ms]
+    assert [*found, pending.latency.max_ms] == [50, 50, 50]
     pending.note_flushed(4, now_ms=35)
-    assert 5 == pending.latency.percentile_ms(0.25, now_ms=80)
+    assert pending.latency.percentile_ms(0.25, now_ms=80) == 5
 
 
 def test_latency_counts_what_waits_for_the_write_and_what_waits_too_long() -> None:
@@ -153,8 +153,8 @@ def test_latency_counts_what_waits_for_the_write_and_what_waits_too_long() -> No
     pending.note_flushed(1, now_ms=9_999)
     pending.note_written(2, now_ms=4)
     late_ms = FLUSH_TIMEOUT_MS + 1
-    assert 1 == len(pending.expire_flush(late_ms))
+    assert len(pending.expire_flush(late_ms)) == 1
 
     found = [pending.latency.percentile_ms(share, now_ms=late_ms) for share in (0.3, 0.6, 1)]
-    assert [2, 4, late_ms] == found
+    assert found == [2, 4, late_ms]
     assert late_ms == pending.latency.max_ms

@@ -79,7 +79,7 @@ def subscribe(rig: Any, connection: Any, group: str, expression: str, model: str
 
 
 def java_hash(tag: str) -> int:
-    assert 1 == len(tag)
+    assert len(tag) == 1
     return ord(tag)
 
 
@@ -156,7 +156,7 @@ def test_short_way_answers_as_the_long_way(make_rig: Callable[..., Any]) -> None
             wrong.append((fields, was_plain, expected, frames_of(outputs)))
         short.work()
 
-    assert [] == wrong
+    assert wrong == []
     states = (long.broker.state, short.broker.state)
     assert states[0].offsets.table() == states[1].offsets.table()
     assert states[0].counters.gets == states[1].counters.gets
@@ -180,7 +180,7 @@ def test_signed_pulls_are_answered_alike(make_rig: Callable[..., Any]) -> None:
         if expected != frames_of(outputs) or (is_plain and not isinstance(outputs[0], Written)):
             wrong.append((fields, expected, frames_of(outputs)))
 
-    assert [] == wrong
+    assert wrong == []
 
 
 def test_what_the_log_has_lost_or_the_disk_refuses_goes_the_long_way(
@@ -195,12 +195,12 @@ def test_what_the_log_has_lost_or_the_disk_refuses_goes_the_long_way(
     # As after the removal of a file, until a reader has looked.
     queue.log_begin = -1
     assert None is pull_plain(state, command, peer)
-    assert expected == frames_of(rig.handle(peer, command))
-    assert 0 == queue.log_begin
+    assert frames_of(rig.handle(peer, command)) == expected
+    assert queue.log_begin == 0
 
     def fail(*_: Any) -> Any:
         raise OSError("the disk fails")
 
     monkeypatch.setattr(state.store.queues, "read_all", fail)
     assert None is pull_plain(state, command, peer)
-    assert expected == frames_of(rig.handle(peer, command))
+    assert frames_of(rig.handle(peer, command)) == expected

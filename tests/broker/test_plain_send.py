@@ -168,7 +168,7 @@ def test_short_way_stores_and_answers_as_the_long_way(
         if is_plain != case["plain"] or expected != frames_of(outputs):
             wrong.append((str(case)[:80], is_plain, expected, frames_of(outputs)))
 
-    assert [] == wrong
+    assert wrong == []
     assert log_of(long) == log_of(short)
     assert entries_of(long) == entries_of(short)
     counters = (long.broker.state.counters, short.broker.state.counters)
@@ -193,7 +193,7 @@ def test_signed_sends_go_the_short_way_too(make_rig: Callable[..., Any]) -> None
         if is_plain < case["plain"] or expected != frames_of(outputs):
             wrong.append((str(case)[:80], is_plain, expected, frames_of(outputs)))
 
-    assert [] == wrong
+    assert wrong == []
     assert log_of(long) == log_of(signed)
     assert entries_of(long) == entries_of(signed)
 
@@ -214,21 +214,21 @@ def test_what_may_not_be_sent_does_not_go_the_short_way(make_rig: Callable[..., 
         refused = serve(rig, peer, encode_frame(command), short=True)[0]
 
         assert isinstance(refused, Reply)
-        assert ResponseCode.SYSTEM_ERROR == refused.command.code
+        assert refused.command.code == ResponseCode.SYSTEM_ERROR
     assert end == rig.store.appended_position
 
 
 def test_short_way_follows_changes_of_the_topic(make_rig: Callable[..., Any]) -> None:
     (rig, peer), _ = pair(make_rig)
-    assert [True] == [
-        isinstance(o, Written) for o in serve(rig, peer, make_frame("", 5), short=True)
+    assert [isinstance(o, Written) for o in serve(rig, peer, make_frame("", 5), short=True)] == [
+        True
     ]
 
     rig.create_topic("T", 4, perm=4)
     (refused,) = serve(rig, peer, make_frame("", 6), short=True)
 
     assert isinstance(refused, Reply)
-    assert ResponseCode.NO_PERMISSION == refused.command.code
+    assert refused.command.code == ResponseCode.NO_PERMISSION
 
 
 def test_short_way_ends_where_a_file_of_the_log_does(make_rig: Callable[..., Any]) -> None:
@@ -236,7 +236,7 @@ def test_short_way_ends_where_a_file_of_the_log_does(make_rig: Callable[..., Any
     for opaque in range(5, 30):
         frame = make_frame("K\x01v", opaque, b"b" * 99_000)
         expected = frames_of(serve(long, long_peer, frame, short=False))
-        assert expected == frames_of(serve(short, short_peer, frame, short=True))
+        assert frames_of(serve(short, short_peer, frame, short=True)) == expected
 
     assert len(short.store._log.files.bases) == 3
     assert entries_of(long) == entries_of(short)
@@ -247,11 +247,11 @@ def test_what_the_disk_does_not_flush_is_answered_with_its_place(
 ) -> None:
     (rig, peer), _ = pair(make_rig, sync_flush=True)
     rig.holds_work = True
-    assert [] == serve(rig, peer, make_frame("", 5), short=True)
+    assert serve(rig, peer, make_frame("", 5), short=True) == []
 
     (late,) = rig.broker.tick(now_ms=rig.now_ms + 6_000, timestamp_ms=rig.timestamp_ms)
 
     assert isinstance(late, Reply)
-    assert ResponseCode.FLUSH_DISK_TIMEOUT == late.command.code
+    assert late.command.code == ResponseCode.FLUSH_DISK_TIMEOUT
     assert (late.command.ext_fields or {})["queueOffset"] == "1"
-    assert 5 == late.command.opaque
+    assert late.command.opaque == 5

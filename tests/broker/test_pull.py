@@ -33,7 +33,7 @@ def heartbeat(
     expression: bytes = b"*",
 ) -> None:
     body = HEARTBEAT % (model, codes, kind, expression)
-    assert 0 == rig.call(connection, RequestCode.HEART_BEAT, None, body).code
+    assert rig.call(connection, RequestCode.HEART_BEAT, None, body).code == 0
 
 
 def bodies(reply: Any) -> list[bytes]:
@@ -49,14 +49,14 @@ def test_pull_returns_the_messages_from_its_offset_on(rig: Any) -> None:
 
     (reply,) = rig.replies(rig.pull(connection, queueOffset="1"))
 
-    assert (ResponseCode.SUCCESS, "FOUND") == (reply.code, reply.remark)
-    assert [b"b", b"c"] == bodies(reply)
-    assert {
+    assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, "FOUND")
+    assert bodies(reply) == [b"b", b"c"]
+    assert reply.ext_fields == {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": "3",
         "minOffset": "0",
         "maxOffset": "3",
-    } == reply.ext_fields
+    }
 
 
 def test_only_what_a_turn_must_end_for_awaits_its_end(rig: Any) -> None:
@@ -79,11 +79,11 @@ def test_only_what_a_turn_must_end_for_awaits_its_end(rig: Any) -> None:
     assert awaits_turn(RequestCode.PULL_MESSAGE, {**pull, "queueOffset": "0"})
     assert not awaits_turn(RequestCode.PULL_MESSAGE, {**pull, "queueOffset": "0"})
     assert not awaits_turn(RequestCode.PULL_MESSAGE, {**pull, "queueOffset": "1"})
-    assert 1 == len(broker.state.holds)
+    assert len(broker.state.holds) == 1
     send = {"a": "GID_p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1"}
     send |= {"h": "0", "i": "", "j": "0", "k": "false", "m": "false"}
     assert awaits_turn(RequestCode.SEND_MESSAGE_V2, send, b"body")
-    assert 0 == len(broker.state.holds)
+    assert len(broker.state.holds) == 0
 
 
 def test_lite_pull_is_a_pull(rig: Any) -> None:
@@ -91,7 +91,7 @@ def test_lite_pull_is_a_pull(rig: Any) -> None:
     rig.send(connection)
     fields = {**_fields(), "sysFlag": "20"}
 
-    assert 0 == rig.call(connection, RequestCode.LITE_PULL_MESSAGE, fields).code
+    assert rig.call(connection, RequestCode.LITE_PULL_MESSAGE, fields).code == 0
 
 
 def test_pull_is_bounded_by_count_and_bytes(make_rig: Callable[..., Any]) -> None:
@@ -107,8 +107,8 @@ def test_pull_is_bounded_by_count_and_bytes(make_rig: Callable[..., Any]) -> Non
     (large,) = rig.replies(rig.pull(connection, queue_id=1))
 
     assert len(bodies(by_count)) <= 3
-    assert [b"a"] == bodies(by_bytes)
-    assert [b"x" * 1_000] == bodies(large)
+    assert bodies(by_bytes) == [b"a"]
+    assert bodies(large) == [b"x" * 1_000]
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_tags_that_match_nothing_move_the_offset_on(rig: Any) -> None:
 
     (reply,) = rig.replies(rig.pull(connection, subscription="B || C"))
 
-    assert ResponseCode.PULL_RETRY_IMMEDIATELY == reply.code
-    assert "1" == reply.ext_fields["nextBeginOffset"]
+    assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert reply.ext_fields["nextBeginOffset"] == "1"
 
 
 def test_pull_that_brings_no_filter_takes_that_of_the_heartbeats(rig: Any) -> None:
@@ -152,7 +152,7 @@ def test_pull_that_brings_no_filter_takes_that_of_the_heartbeats(rig: Any) -> No
 
     (reply,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="5"))
 
-    assert [b"A", b"A"] == bodies(reply)
+    assert bodies(reply) == [b"A", b"A"]
 
 
 @pytest.mark.parametrize(
@@ -188,26 +188,26 @@ def test_pull_ahead_of_the_heartbeat_is_told_to_wait(rig: Any) -> None:
     (reply,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="6"))
     (other,) = rig.replies(rig.pull(connection, "TBW102", sysFlag="0", subVersion="5"))
 
-    assert (25, "the consumer's subscription not latest") == (reply.code, reply.remark)
-    assert 24 == other.code
+    assert (reply.code, reply.remark) == (25, "the consumer's subscription not latest")
+    assert other.code == 24
 
 
 def test_missing_header_is_named(rig: Any) -> None:
     reply = rig.call(rig.connect(), RequestCode.PULL_MESSAGE)
 
-    assert (1, "the custom field <consumerGroup> is null") == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (1, "the custom field <consumerGroup> is null")
 
 
 def test_held_pull_is_answered_when_its_message_is_flushed(rig: Any) -> None:
     puller, sender = rig.connect(), rig.connect()
-    assert [] == rig.pull(puller, **SUSPEND)
+    assert rig.pull(puller, **SUSPEND) == []
     rig.outputs.clear()
 
     rig.send(sender, body=b"news")
 
     (mine,) = [o.command for o in rig.outputs if o.connection is puller]
-    assert [b"news"] == bodies(mine)
-    assert [] == rig.advance(20_000)
+    assert bodies(mine) == [b"news"]
+    assert rig.advance(20_000) == []
 
 
 def test_held_pull_of_another_tag_waits_for_its_own(rig: Any) -> None:
@@ -220,8 +220,8 @@ def test_held_pull_of_another_tag_waits_for_its_own(rig: Any) -> None:
     rig.send(sender, body=b"b", properties="TAGS\x01B")
     (answer,) = [o.command for o in rig.outputs if o.connection is puller]
 
-    assert [] == answered_by_a
-    assert [b"b"] == bodies(answer)
+    assert answered_by_a == []
+    assert bodies(answer) == [b"b"]
 
 
 def test_held_pull_is_answered_with_nothing_when_its_time_is_over(rig: Any) -> None:
@@ -230,14 +230,14 @@ def test_held_pull_is_answered_with_nothing_when_its_time_is_over(rig: Any) -> N
     early = rig.advance(14_900)
     (reply,) = rig.replies(rig.advance(100))
 
-    assert [] == early
-    assert ResponseCode.PULL_NOT_FOUND == reply.code
+    assert early == []
+    assert reply.code == ResponseCode.PULL_NOT_FOUND
 
 
 def test_pull_is_never_held_longer_than_half_a_minute(rig: Any) -> None:
     rig.pull(rig.connect(), **{**SUSPEND, "suspendTimeoutMillis": "9000000"})
 
-    assert 1 == len(rig.replies(rig.advance(SUSPEND_MS_MAX)))
+    assert len(rig.replies(rig.advance(SUSPEND_MS_MAX))) == 1
 
 
 def test_held_pulls_of_a_closed_connection_are_forgotten(rig: Any) -> None:
@@ -246,8 +246,8 @@ def test_held_pulls_of_a_closed_connection_are_forgotten(rig: Any) -> None:
 
     rig.broker.connection_closed(puller, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
 
-    assert [] == rig.advance(16_000)
-    assert 0 == len(rig.broker.state.holds)
+    assert rig.advance(16_000) == []
+    assert len(rig.broker.state.holds) == 0
 
 
 def test_pull_carries_a_commit_that_never_lowers_the_offset(rig: Any) -> None:
@@ -259,7 +259,7 @@ def test_pull_carries_a_commit_that_never_lowers_the_offset(rig: Any) -> None:
     rig.pull(connection, sysFlag="5", commitOffset="3")
     rig.pull(connection, sysFlag="4", commitOffset="9")
 
-    assert (7, 7) == (first, offsets.find("GID_c", "T", 0))
+    assert (first, offsets.find("GID_c", "T", 0)) == (7, 7)
 
 
 def test_group_may_be_forbidden_to_consume_and_to_broadcast(rig: Any) -> None:
@@ -272,8 +272,8 @@ def test_group_may_be_forbidden_to_consume_and_to_broadcast(rig: Any) -> None:
     rig.call(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings)
     (consume,) = rig.replies(rig.pull(connection))
 
-    assert ResponseCode.NO_PERMISSION == broadcast.code
-    assert ResponseCode.NO_PERMISSION == consume.code
+    assert broadcast.code == ResponseCode.NO_PERMISSION
+    assert consume.code == ResponseCode.NO_PERMISSION
 
 
 def send_numbers(rig: Any, connection: Any, numbers: range) -> None:
@@ -290,15 +290,15 @@ def test_condition_chooses_messages_by_their_properties(rig: Any) -> None:
     (rest,) = rig.replies(rig.pull(connection, **condition, queueOffset="7"))
     (none,) = rig.replies(rig.pull(connection, **condition, queueOffset="9"))
 
-    assert ([b"2", b"3", b"4", b"5", b"6"], "7") == (
+    assert (
         bodies(some),
         some.ext_fields["nextBeginOffset"],
-    )
-    assert ([b"7", b"8"], "10") == (bodies(rest), rest.ext_fields["nextBeginOffset"])
-    assert (ResponseCode.PULL_RETRY_IMMEDIATELY, "10") == (
+    ) == ([b"2", b"3", b"4", b"5", b"6"], "7")
+    assert (bodies(rest), rest.ext_fields["nextBeginOffset"]) == ([b"7", b"8"], "10")
+    assert (
         none.code,
         none.ext_fields["nextBeginOffset"],
-    )
+    ) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "10")
 
 
 def test_condition_keeps_to_the_bytes_asked_for(rig: Any) -> None:
@@ -308,8 +308,8 @@ def test_condition_keeps_to_the_bytes_asked_for(rig: Any) -> None:
 
     (reply,) = rig.replies(rig.pull(connection, **condition, maxMsgBytes="200"))
 
-    assert [b"1"] == bodies(reply)
-    assert "2" == reply.ext_fields["nextBeginOffset"]
+    assert bodies(reply) == [b"1"]
+    assert reply.ext_fields["nextBeginOffset"] == "2"
 
 
 def test_one_pull_examines_a_bounded_number_of_messages(rig: Any) -> None:
@@ -322,7 +322,7 @@ def test_one_pull_examines_a_bounded_number_of_messages(rig: Any) -> None:
     (second,) = rig.replies(rig.pull(connection, **condition, queueOffset=offset))
 
     assert (ResponseCode.PULL_RETRY_IMMEDIATELY, str(EXAMINED_COUNT_MAX)) == (first.code, offset)
-    assert [b"%d" % EXAMINED_COUNT_MAX] == bodies(second)
+    assert bodies(second) == [b"%d" % EXAMINED_COUNT_MAX]
 
 
 def test_one_pull_with_a_long_condition_examines_fewer_messages(rig: Any) -> None:
@@ -334,7 +334,7 @@ def test_one_pull_with_a_long_condition_examines_fewer_messages(rig: Any) -> Non
 
     (reply,) = rig.replies(rig.pull(connection, **fields))
 
-    assert ResponseCode.PULL_RETRY_IMMEDIATELY == reply.code
+    assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
     assert examined <= int(reply.ext_fields["nextBeginOffset"]) <= examined + 1
     assert examined < 200
 
@@ -349,8 +349,8 @@ def test_held_pull_with_a_condition_waits_for_a_message_that_fulfils_it(rig: Any
     send_numbers(rig, sender, range(5, 6))
     (answer,) = [o.command for o in rig.outputs if o.connection is puller]
 
-    assert [] == early
-    assert ([b"5"], "6") == (bodies(answer), answer.ext_fields["nextBeginOffset"])
+    assert early == []
+    assert (bodies(answer), answer.ext_fields["nextBeginOffset"]) == ([b"5"], "6")
 
 
 def test_held_pull_whose_condition_nothing_fulfils_says_how_far_it_looked(rig: Any) -> None:
@@ -361,7 +361,7 @@ def test_held_pull_whose_condition_nothing_fulfils_says_how_far_it_looked(rig: A
 
     (reply,) = rig.replies(rig.advance(1_000))
 
-    assert (ResponseCode.PULL_NOT_FOUND, "3") == (reply.code, reply.ext_fields["nextBeginOffset"])
+    assert (reply.code, reply.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "3")
 
 
 def test_condition_of_a_heartbeat_filters_pulls_without_one(rig: Any) -> None:
@@ -371,7 +371,7 @@ def test_condition_of_a_heartbeat_filters_pulls_without_one(rig: Any) -> None:
 
     (reply,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="5"))
 
-    assert [b"6", b"7"] == bodies(reply)
+    assert bodies(reply) == [b"6", b"7"]
 
 
 def test_condition_of_a_heartbeat_that_is_wrong_is_named_at_the_pull(rig: Any) -> None:
@@ -380,7 +380,7 @@ def test_condition_of_a_heartbeat_that_is_wrong_is_named_at_the_pull(rig: Any) -
 
     (reply,) = rig.replies(rig.pull(connection, sysFlag="0", subVersion="5"))
 
-    assert ResponseCode.FILTER_DATA_NOT_EXIST == reply.code
+    assert reply.code == ResponseCode.FILTER_DATA_NOT_EXIST
     assert "wrong at character 4, the end" in reply.remark
 
 

@@ -61,10 +61,10 @@ def test_message_at_the_wanted_offset_wakes_the_pull_once() -> None:
     pull = held(offset=5)
     hold.hold(pull)
 
-    assert [] == wake(hold, 0, next_offset=5)
-    assert [pull] == wake(hold, 0, next_offset=6)
-    assert [] == wake(hold, 0, next_offset=7)
-    assert 0 == len(hold)
+    assert wake(hold, 0, next_offset=5) == []
+    assert wake(hold, 0, next_offset=6) == [pull]
+    assert wake(hold, 0, next_offset=7) == []
+    assert len(hold) == 0
 
 
 def test_message_of_another_queue_wakes_nobody() -> None:
@@ -72,7 +72,7 @@ def test_message_of_another_queue_wakes_nobody() -> None:
     hold.hold(held(queue_id=0))
     hold.wake("U", 0, next_offset=9, tags_code=0)
 
-    assert [] == wake(hold, 1, next_offset=9)
+    assert wake(hold, 1, next_offset=9) == []
 
 
 def test_unwanted_tag_leaves_the_pull_held_until_its_deadline() -> None:
@@ -80,9 +80,9 @@ def test_unwanted_tag_leaves_the_pull_held_until_its_deadline() -> None:
     pull = held(tags=frozenset({65}), deadline_ms=100)
     hold.hold(pull)
 
-    assert [] == wake(hold, 0, next_offset=6, tags_code=66)
-    assert [] == due(hold, 99)
-    assert [pull] == due(hold, 100)
+    assert wake(hold, 0, next_offset=6, tags_code=66) == []
+    assert due(hold, 99) == []
+    assert due(hold, 100) == [pull]
     assert hold.is_overdue(pull)
 
 
@@ -94,19 +94,19 @@ def test_pulls_of_a_closed_connection_are_forgotten() -> None:
 
     hold.discard(PEER)
 
-    assert 1 == len(hold)
-    assert [stays] == wake(hold, 0, next_offset=6)
-    assert [] == due(hold, 1 << 40)
+    assert len(hold) == 1
+    assert wake(hold, 0, next_offset=6) == [stays]
+    assert due(hold, 1 << 40) == []
 
 
 def test_full_table_gives_up_the_pull_with_the_nearest_deadline() -> None:
     hold = PullHold(held_max=2)
     early, late, new = held(deadline_ms=10), held(deadline_ms=30), held(deadline_ms=20)
-    assert (None, None) == (hold.hold(late), hold.hold(early))
+    assert (hold.hold(late), hold.hold(early)) == (None, None)
 
     assert early is hold.hold(new)
     assert hold.is_overdue(early)
-    assert 2 == len(hold)
+    assert len(hold) == 2
 
 
 def test_connection_is_full_once_and_drained_once() -> None:
@@ -119,10 +119,10 @@ def test_connection_is_full_once_and_drained_once() -> None:
     before = [wake(hold, queue_id, next_offset=6) and hold.take_drained() for queue_id in range(3)]
     after = wake(hold, 3, next_offset=6) and hold.take_drained()
 
-    assert [False, False, False, True, False, False] == full
-    assert [[], [], []] == before
-    assert [PEER] == after
-    assert [] == hold.take_drained()
+    assert full == [False, False, False, True, False, False]
+    assert before == [[], [], []]
+    assert after == [PEER]
+    assert hold.take_drained() == []
 
 
 @pytest.mark.parametrize("end", ["message", "deadline", "close"])

@@ -27,17 +27,17 @@ def test_percentiles_are_steps_that_so_many_did_not_exceed() -> None:
 
     found = [latency.percentile_ms(share, now_ms=4) for share in (0.5, 0.99, 0.999, 1)]
 
-    assert [3, 55, 2_000, 60_000] == found
-    assert 60_000 == latency.max_ms
+    assert found == [3, 55, 2_000, 60_000]
+    assert latency.max_ms == 60_000
 
 
 def test_one_put_alone_is_every_percentile() -> None:
     latency = PutLatency()
-    assert 0 == latency.percentile_ms(0.99, now_ms=0)
+    assert latency.percentile_ms(0.99, now_ms=0) == 0
 
     latency.note(1, 7, now_ms=0)
 
-    assert [7, 7] == [latency.percentile_ms(share, now_ms=0) for share in (0.01, 0.99)]
+    assert [latency.percentile_ms(share, now_ms=0) for share in (0.01, 0.99)] == [7, 7]
 
 
 def test_puts_are_forgotten_after_a_minute_or_two_but_not_the_longest() -> None:
@@ -49,18 +49,18 @@ def test_puts_are_forgotten_after_a_minute_or_two_but_not_the_longest() -> None:
     later = latency.percentile_ms(1, now_ms=5 + 2 * WINDOW_MS)
     in_silence = latency.percentile_ms(1, now_ms=5 + 4 * WINDOW_MS)
 
-    assert (20, 3, 0, 20) == (both, later, in_silence, latency.max_ms)
+    assert (both, later, in_silence, latency.max_ms) == (20, 3, 0, 20)
 
 
 def test_steps_are_as_fine_as_apaches() -> None:
     # 0-20 by 1, to 50 by 2, to 100 by 5, to 200 by 10, to 500 by 50, to 1 s by 100, to 10 s by 1 s.
-    assert 1 + 20 + 15 + 10 + 10 + 6 + 5 + 9 == len(STEPS_MS)
+    assert len(STEPS_MS) == 1 + 20 + 15 + 10 + 10 + 6 + 5 + 9
     assert list(STEPS_MS) == sorted(set(STEPS_MS))
 
 
 def test_runtime_info_tells_how_long_answers_waited_for_the_flush(rig: Any) -> None:
     rig.create_topic("T")
-    assert ("0.00", "0.00", "0") == shown(rig)
+    assert shown(rig) == ("0.00", "0.00", "0")
     connection = rig.connect()
     rig.holds_work = True
     for opaque in range(2):
@@ -70,10 +70,10 @@ def test_runtime_info_tells_how_long_answers_waited_for_the_flush(rig: Any) -> N
             body=b"body",
             opaque=opaque,
         )
-        assert [] == rig.replies(rig.handle(connection, command))
+        assert rig.replies(rig.handle(connection, command)) == []
         rig.now_ms += 20
     rig.holds_work = False
     rig.work()
 
     # The first of the group waited for 40 ms, the second for 20.
-    assert ("40.00", "40.00", "40") == shown(rig)
+    assert shown(rig) == ("40.00", "40.00", "40")

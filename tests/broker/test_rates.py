@@ -15,7 +15,7 @@ def noted(seconds: int, per_second: int) -> Rates:
 def test_nothing_is_known_at_first() -> None:
     rates = Rates()
 
-    assert "0.0 0.0 0.0" == rates.puts_per_second(1_000, puts=9)
+    assert rates.puts_per_second(1_000, puts=9) == "0.0 0.0 0.0"
 
 
 def test_each_window_has_its_rate() -> None:
@@ -23,15 +23,15 @@ def test_each_window_has_its_rate() -> None:
     for second in range(61, 71):
         rates.note(second * 1000, puts=600 + (second - 60) * 100, gets=1_200)
 
-    assert "100.0 25.0 22.857" == rates.puts_per_second(70_000, puts=1_600)
-    assert "0.0 16.667 17.143" == rates.gets_per_second(70_000, gets=1_200)
+    assert rates.puts_per_second(70_000, puts=1_600) == "100.0 25.0 22.857"
+    assert rates.gets_per_second(70_000, gets=1_200) == "0.0 16.667 17.143"
 
 
 def test_what_is_older_than_ten_minutes_is_forgotten() -> None:
     rates = noted(2_000, 5)
 
-    assert "5.0 5.0 5.0" == rates.puts_per_second(2_000_000, puts=10_000)
-    assert "0.0 0.0 0.0" == rates.puts_per_second(9_000_000, puts=10_000)
+    assert rates.puts_per_second(2_000_000, puts=10_000) == "5.0 5.0 5.0"
+    assert rates.puts_per_second(9_000_000, puts=10_000) == "0.0 0.0 0.0"
 
 
 def test_notes_come_once_a_second() -> None:
@@ -39,7 +39,7 @@ def test_notes_come_once_a_second() -> None:
     for at_ms in range(0, 1_000, 100):
         rates.note(at_ms, puts=at_ms, gets=0)
 
-    assert "1000.0 1000.0 1000.0" == rates.puts_per_second(1_000, puts=1_000)
+    assert rates.puts_per_second(1_000, puts=1_000) == "1000.0 1000.0 1000.0"
 
 
 def test_what_was_added_to_each_key_within_a_minute_an_hour_and_a_day() -> None:
@@ -53,12 +53,14 @@ def test_what_was_added_to_each_key_within_a_minute_an_hour_and_a_day() -> None:
         history.note(now_s * 1000, lambda: dict(totals))
 
     now_ms = 7_205_000
-    assert (Added(550, 10.0), Added(30_050, 10.0), Added(72_050, 10.0)) == history.added(
-        now_ms, "steady", 72_050
+    assert history.added(now_ms, "steady", 72_050) == (
+        Added(550, 10.0),
+        Added(30_050, 10.0),
+        Added(72_050, 10.0),
     )
-    assert [12, 12, 12] == [added.amount for added in history.added(now_ms, "late", 12)]
+    assert [added.amount for added in history.added(now_ms, "late", 12)] == [12, 12, 12]
     # Offsets that were reset.
-    assert (Added(0, 0.0),) * 3 == history.added(now_ms, "steady", 0)
+    assert history.added(now_ms, "steady", 0) == (Added(0, 0.0),) * 3
 
 
 def test_totals_are_asked_for_only_when_they_are_due() -> None:
@@ -72,4 +74,4 @@ def test_totals_are_asked_for_only_when_they_are_due() -> None:
     for now_ms in range(0, 60_000, 100):
         history.note(now_ms, totals)
 
-    assert [0, 10_000, 20_000, 30_000, 40_000, 50_000] == asked
+    assert asked == [0, 10_000, 20_000, 30_000, 40_000, 50_000]

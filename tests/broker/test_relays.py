@@ -22,7 +22,7 @@ def consumer(rig: Any) -> Connection:
     """A member `a` of GID_c, connected."""
     connection: Connection = rig.connect()
     body = b'{"clientID":"a","consumerDataSet":[{"groupName":"GID_c"}],"producerDataSet":[]}'
-    assert 0 == rig.call(connection, RequestCode.HEART_BEAT, None, body).code
+    assert rig.call(connection, RequestCode.HEART_BEAT, None, body).code == 0
     return connection
 
 
@@ -40,28 +40,28 @@ def test_question_is_passed_on_and_the_answer_back(rig: Any, consumer: Connectio
 
     assert isinstance(question, Push)
     assert consumer is question.connection
-    assert (CODE, FIELDS) == (question.command.code, question.command.ext_fields)
+    assert (question.command.code, question.command.ext_fields) == (CODE, FIELDS)
     assert not question.command.is_oneway
     assert tool is answer.connection
-    assert (7, 0, b"{}") == (answer.command.opaque, answer.command.code, answer.command.body)
+    assert (answer.command.opaque, answer.command.code, answer.command.body) == (7, 0, b"{}")
     # A second answer is nobody's.
-    assert [] == list(rig.handle(consumer, back))
+    assert list(rig.handle(consumer, back)) == []
 
 
 def test_answer_counts_from_the_one_who_was_asked_only(rig: Any, consumer: Connection) -> None:
     (question,) = ask(rig, rig.connect())
 
-    assert [] == list(rig.handle(rig.connect(), response_to(question.command, 0)))
-    assert 1 == len(list(rig.handle(consumer, response_to(question.command, 0))))
+    assert list(rig.handle(rig.connect(), response_to(question.command, 0))) == []
+    assert len(list(rig.handle(consumer, response_to(question.command, 0)))) == 1
 
 
 def test_client_that_does_not_answer_is_an_error_in_time(rig: Any, consumer: Connection) -> None:
     ask(rig, rig.connect())
 
-    assert [] == rig.replies(rig.advance(RELAY_TIMEOUT_MS - 200))
+    assert rig.replies(rig.advance(RELAY_TIMEOUT_MS - 200)) == []
     (late,) = rig.replies(rig.advance(400))
-    assert ResponseCode.CONSUME_MSG_TIMEOUT == late.code
-    assert 0 == len(rig.broker.state.relays)
+    assert late.code == ResponseCode.CONSUME_MSG_TIMEOUT
+    assert len(rig.broker.state.relays) == 0
 
 
 def test_client_that_goes_away_is_an_error_at_once(rig: Any, consumer: Connection) -> None:
@@ -71,7 +71,7 @@ def test_client_that_goes_away_is_an_error_at_once(rig: Any, consumer: Connectio
         consumer, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms
     )
 
-    assert [ResponseCode.SYSTEM_ERROR] == [reply.code for reply in rig.replies(outputs)]
+    assert [reply.code for reply in rig.replies(outputs)] == [ResponseCode.SYSTEM_ERROR]
 
 
 def test_tool_that_goes_away_is_forgotten(rig: Any, consumer: Connection) -> None:
@@ -80,8 +80,8 @@ def test_tool_that_goes_away_is_forgotten(rig: Any, consumer: Connection) -> Non
 
     rig.broker.connection_closed(tool, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
 
-    assert 0 == len(rig.broker.state.relays)
-    assert [] == rig.replies(rig.advance(RELAY_TIMEOUT_MS + 200))
+    assert len(rig.broker.state.relays) == 0
+    assert rig.replies(rig.advance(RELAY_TIMEOUT_MS + 200)) == []
 
 
 @pytest.mark.parametrize("fields", [{"clientId": "b"}, {"consumerGroup": "GID_d"}])
@@ -90,7 +90,7 @@ def test_consumer_that_is_not_there_is_an_error(
 ) -> None:
     (reply,) = rig.replies(ask(rig, rig.connect(), **fields))
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
     assert (reply.remark or "").endswith("not online")
 
 
@@ -101,7 +101,7 @@ def test_questions_under_way_are_bounded(rig: Any, consumer: Connection) -> None
 
     (reply,) = rig.replies(ask(rig, tool, opaque=9_999))
 
-    assert ResponseCode.SYSTEM_BUSY == reply.code
+    assert reply.code == ResponseCode.SYSTEM_BUSY
 
 
 def test_question_is_passed_on_as_rocketmqs_broker_does(rig: Any, golden: GoldenDirectory) -> None:
@@ -137,9 +137,9 @@ def test_message_to_consume_goes_along_with_its_broker(rig: Any, consumer: Conne
     (answer,) = rig.handle(consumer, response_to(question.command, 0, body=b"{}"))
 
     (message,) = decode_messages(question.command.body, broker_name="broker-a").messages
-    assert b"hello" == message.body
-    assert {**fields, "brokerName": "broker-a"} == question.command.ext_fields
-    assert (9, 0, b"{}") == (answer.command.opaque, answer.command.code, answer.command.body)
+    assert message.body == b"hello"
+    assert question.command.ext_fields == {**fields, "brokerName": "broker-a"}
+    assert (answer.command.opaque, answer.command.code, answer.command.body) == (9, 0, b"{}")
 
 
 @pytest.mark.parametrize(
@@ -159,5 +159,5 @@ def test_message_that_is_not_there_is_an_error(
 
     reply = rig.call(rig.connect(), RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
 
-    assert 1 == reply.code
+    assert reply.code == 1
     assert words in (reply.remark or "")

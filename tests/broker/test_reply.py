@@ -34,7 +34,7 @@ def join(rig: Any, client_id: str = "a", *groups: str) -> Connection:
     connection: Connection = rig.connect()
     producers = [{"groupName": group} for group in groups or ("GID_asker",)]
     body = json.dumps({"clientID": client_id, "producerDataSet": producers}).encode()
-    assert 0 == rig.call(connection, RequestCode.HEART_BEAT, None, body).code
+    assert rig.call(connection, RequestCode.HEART_BEAT, None, body).code == 0
     return connection
 
 
@@ -55,10 +55,10 @@ def test_reply_is_pushed_to_the_one_who_asked_and_stored(rig: Any) -> None:
     assert isinstance(push, Push)
     assert asker is push.connection
     command = push.command
-    assert (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"yes") == (command.code, command.body)
+    assert (command.code, command.body) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"yes")
     assert not command.is_oneway
     header = decode_header(ReplyMessageRequestHeader, command.ext_fields)
-    assert (REPLY_TOPIC, 0, 7) == (header.topic, header.queue_id, header.flag)
+    assert (header.topic, header.queue_id, header.flag) == (REPLY_TOPIC, 0, 7)
     assert ("127.0.0.1:10911", rig.timestamp_ms) == (header.store_host, header.store_timestamp_ms)
     assert {
         "MSG_TYPE": "reply",
@@ -68,10 +68,10 @@ def test_reply_is_pushed_to_the_one_who_asked_and_stored(rig: Any) -> None:
         "PUSH_REPLY_TIME": str(rig.timestamp_ms),
     } == parse_properties(header.properties or "")
     (record,) = rig.records(REPLY_TOPIC)
-    assert b"yes" == record.body
+    assert record.body == b"yes"
     (answer,) = answers
-    assert (7, 0) == (answer.opaque, answer.code)
-    assert ("0", "0") == (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"])
+    assert (answer.opaque, answer.code) == (7, 0)
+    assert (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == ("0", "0")
     assert REGION.items() <= answer.ext_fields.items()
 
 
@@ -96,7 +96,7 @@ def test_requester_that_refuses_is_an_error(rig: Any) -> None:
     (answer,) = rig.replies(rig.handle(asker, refused))
 
     remark = "push reply message to a fail. process reply fail"
-    assert (ResponseCode.SYSTEM_ERROR, remark) == (answer.code, answer.remark)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
 
 
 def test_requester_that_does_not_answer_is_an_error_in_time(rig: Any) -> None:
@@ -105,7 +105,7 @@ def test_requester_that_does_not_answer_is_an_error_in_time(rig: Any) -> None:
 
     (answer,) = rig.replies(rig.advance(RELAY_TIMEOUT_MS + 100))
 
-    assert ResponseCode.SYSTEM_ERROR == answer.code
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "did not answer" in answer.remark
 
 
@@ -121,16 +121,16 @@ def test_reply_to_nobody_is_refused_and_not_stored(rig: Any, properties: str, wo
 
     (answer,) = rig.replies(send_reply(rig, properties=properties))
 
-    assert ResponseCode.SYSTEM_ERROR == answer.code
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert words in answer.remark
-    assert REGION == answer.ext_fields
-    assert [] == rig.records(REPLY_TOPIC)
+    assert answer.ext_fields == REGION
+    assert rig.records(REPLY_TOPIC) == []
 
 
 def test_requester_is_known_as_long_as_one_of_its_groups_is(rig: Any) -> None:
     asker = join(rig, "a", "GID_one", "GID_two")
     for group in ("GID_one", "GID_two"):
-        assert 1 == len([o for o in send_reply(rig) if isinstance(o, Push)])
+        assert len([o for o in send_reply(rig) if isinstance(o, Push)]) == 1
         fields = {"clientID": "a", "producerGroup": group}
         rig.call(asker, RequestCode.UNREGISTER_CLIENT, fields)
 

@@ -41,21 +41,21 @@ def test_messages_expire_and_pulls_are_sent_on(make_rig: Callable[..., Any]) -> 
     said = rig.advance(30_000)
 
     low, high = rig.store.queues.min_offset("T", 0), rig.store.queues.max_offset("T", 0)
-    assert (40, 61) == (low, high)
-    assert ["they are older than 72 h"] == [
-        fact.text.rpartition(": ")[2] for fact in said if isinstance(fact, Fact)
+    assert (low, high) == (40, 61)
+    assert [fact.text.rpartition(": ")[2] for fact in said if isinstance(fact, Fact)] == [
+        "they are older than 72 h"
     ]
     (reply,) = rig.replies(rig.pull(peer, queueOffset="3"))
-    assert (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL") == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL")
     assert {"nextBeginOffset": "40", "minOffset": "40", "maxOffset": "61"}.items() <= (
         reply.ext_fields.items()
     )
     (reply,) = rig.replies(rig.pull(peer, queueOffset="40"))
-    assert 0 == reply.code
+    assert reply.code == 0
     (fields,) = [
         rig.call(peer, RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": "0"}).ext_fields
     ]
-    assert "40" == fields["offset"]
+    assert fields["offset"] == "40"
 
 
 def test_operators_have_expired_messages_removed_at_any_hour(make_rig: Callable[..., Any]) -> None:
@@ -72,7 +72,7 @@ def test_operators_have_expired_messages_removed_at_any_hour(make_rig: Callable[
     reply = rig.call(peer, RequestCode.DELETE_EXPIRED_COMMITLOG)
     rig.advance(1_000)
 
-    assert (0, 0, 40) == (reply.code, before, rig.store.queues.min_offset("T", 0))
+    assert (reply.code, before, rig.store.queues.min_offset("T", 0)) == (0, 0, 40)
 
 
 def _another_hour() -> str:
@@ -98,14 +98,14 @@ def test_operators_have_empty_queues_of_deleted_topics_removed(
         rig.send(peer, topic="T", body=BODY)
     rig.send(peer, topic="full", body=b"kept")
     rig.advance(30_000)
-    assert [("T", 0), ("full", 0), ("gone", 0)] == list(rig.store.queues)
+    assert list(rig.store.queues) == [("T", 0), ("full", 0), ("gone", 0)]
     for topic in ("gone", "full"):
         rig.call(peer, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
 
-    assert 0 == rig.call(peer, code).code
+    assert rig.call(peer, code).code == 0
     rig.advance(1_000)
 
-    assert [("T", 0), ("full", 0)] == list(rig.store.queues)
+    assert list(rig.store.queues) == [("T", 0), ("full", 0)]
 
 
 def test_no_message_is_taken_on_a_full_disk(make_rig: Callable[..., Any]) -> None:
@@ -114,7 +114,7 @@ def test_no_message_is_taken_on_a_full_disk(make_rig: Callable[..., Any]) -> Non
 
     reply = rig.send(rig.connect())
 
-    assert ResponseCode.SERVICE_NOT_AVAILABLE == reply.code
+    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "% full, and 0 % are allowed" in reply.remark
 
 
@@ -138,7 +138,7 @@ async def test_a_store_from_before_says_that_it_keeps_all(
         if hours is not None:
             (tmp_path / "expiring").unlink()
 
-    assert [0, 0, 1] == counts
+    assert counts == [0, 0, 1]
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_consumer_that_comes_late_goes_on_at_what_is_kept(
         cluster.create_topic("T", 1)
         with Producer("GID_p", name_server=cluster.name_server) as producer:
             producer.send(Message("T", b"0 " + BODY))
-            assert [0] == _read_to(0, cluster.name_server)
+            assert _read_to(0, cluster.name_server) == [0]
             for number in range(1, 90):
                 producer.send(Message("T", b"%d " % number + BODY))
         log_directory = cluster.data_dir / "store" / "commitlog"

@@ -6,14 +6,14 @@ from sparrowmq.broker.rounds import Rounds
 def test_change_asked_during_a_round_is_covered_by_the_next() -> None:
     rounds = Rounds()
     first = rounds.ask()
-    assert 1 == rounds.begin()
+    assert rounds.begin() == 1
 
     second = rounds.ask()
 
-    assert (1, 2) == (first, second)
+    assert (first, second) == (1, 2)
     assert rounds.begin() is None
     rounds.finish()
-    assert 2 == rounds.begin()
+    assert rounds.begin() == 2
 
 
 def test_no_round_begins_unasked() -> None:
@@ -25,7 +25,7 @@ def test_no_round_begins_unasked() -> None:
 def test_several_changes_share_a_round() -> None:
     rounds = Rounds()
 
-    assert [1, 1, 1] == [rounds.ask(), rounds.ask(), rounds.ask()]
-    assert 1 == rounds.begin()
+    assert [rounds.ask(), rounds.ask(), rounds.ask()] == [1, 1, 1]
+    assert rounds.begin() == 1
     rounds.finish()
     assert rounds.begin() is None

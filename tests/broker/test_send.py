@@ -31,14 +31,14 @@ V1_FIELDS = {
 def test_answer_names_place_and_id_of_the_message(rig: Any) -> None:
     reply = rig.send(rig.connect(), queue_id=2)
 
-    assert ResponseCode.SUCCESS == reply.code
-    assert {
+    assert reply.code == ResponseCode.SUCCESS
+    assert reply.ext_fields == {
         "msgId": "7F00000100002A9F0000000000000000",
         "queueId": "2",
         "queueOffset": "0",
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
-    } == reply.ext_fields
+    }
 
 
 def test_long_and_short_field_names_store_the_same_record(rig: Any) -> None:
@@ -65,8 +65,8 @@ def test_stored_record_is_what_was_sent_with_region_and_cluster_and_without_wait
     properties = parse_properties(record.properties)
     properties.pop("__CRC32#", None)
     origin = {"MSG_REGION": "DefaultRegion", "CLUSTER": "DefaultCluster"}
-    assert {"TAGS": "A", "K": "v", **origin} == properties
-    assert (b"abc", 5, 1_700_000_000_000) == (record.body, record.flag, record.born_timestamp_ms)
+    assert properties == {"TAGS": "A", "K": "v", **origin}
+    assert (record.body, record.flag, record.born_timestamp_ms) == (b"abc", 5, 1_700_000_000_000)
     assert bytes([10, 0, 0, 1, 0, 0, 0x12, 0x67]) == record.born_host
 
 
@@ -75,7 +75,7 @@ def test_name_that_ends_in_wait_is_kept(rig: Any) -> None:
 
     (record,) = rig.records("T")
 
-    assert "true" == parse_properties(record.properties)["MYWAIT"]
+    assert parse_properties(record.properties)["MYWAIT"] == "true"
 
 
 def test_producer_waits_for_the_flush_and_readers_do_not_see_more(rig: Any) -> None:
@@ -89,9 +89,9 @@ def test_producer_waits_for_the_flush_and_readers_do_not_see_more(rig: Any) -> N
     rig.outputs.clear()
     rig.work()
 
-    assert ([], []) == (before, seen_before)
-    assert [0] == [reply.code for reply in rig.replies(rig.outputs)]
-    assert 1 == len(rig.records("T"))
+    assert (before, seen_before) == ([], [])
+    assert [reply.code for reply in rig.replies(rig.outputs)] == [0]
+    assert len(rig.records("T")) == 1
 
 
 def test_messages_of_one_flush_are_answered_together_in_order(rig: Any) -> None:
@@ -104,7 +104,7 @@ def test_messages_of_one_flush_are_answered_together_in_order(rig: Any) -> None:
 
     outputs = rig.broker.flushed(flush, None, now_ms=rig.now_ms)
 
-    assert [0, 1, 2, 3, 4] == [reply.opaque for reply in rig.replies(outputs)]
+    assert [reply.opaque for reply in rig.replies(outputs)] == [0, 1, 2, 3, 4]
     assert rig.broker.flush_work(now_ms=rig.now_ms) is not None
 
 
@@ -118,9 +118,9 @@ def test_failed_flush_answers_flush_disk_timeout_and_refuses_further_sends(rig: 
     refused = rig.handle(connection, _send_command("T", 2))
 
     codes = [reply.code for reply in rig.replies(rig.outputs)]
-    assert ResponseCode.FLUSH_DISK_TIMEOUT == codes[0]
-    assert [ResponseCode.SERVICE_NOT_AVAILABLE] == [r.code for r in rig.replies(refused)]
-    assert [] == rig.records("T")
+    assert codes[0] == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert [r.code for r in rig.replies(refused)] == [ResponseCode.SERVICE_NOT_AVAILABLE]
+    assert rig.records("T") == []
 
 
 def test_wait_false_is_answered_before_the_flush(rig: Any) -> None:
@@ -128,7 +128,7 @@ def test_wait_false_is_answered_before_the_flush(rig: Any) -> None:
 
     reply = rig.send(rig.connect(), properties="WAIT\x01false")
 
-    assert ResponseCode.SUCCESS == reply.code
+    assert reply.code == ResponseCode.SUCCESS
 
 
 WAITS = [
@@ -172,8 +172,8 @@ def test_async_flush_answers_and_shows_at_once(make_rig: Callable[..., Any]) -> 
     reply = rig.send(rig.connect())
     rig.broker.settle(now_ms=rig.now_ms)
 
-    assert ResponseCode.SUCCESS == reply.code
-    assert 1 == len(rig.records("T"))
+    assert reply.code == ResponseCode.SUCCESS
+    assert len(rig.records("T")) == 1
 
 
 def test_async_flush_runs_every_half_second(make_rig: Callable[..., Any]) -> None:
@@ -194,21 +194,21 @@ def test_oneway_send_is_stored_and_not_answered(rig: Any) -> None:
 
     outputs = rig.handle(rig.connect(), command)
 
-    assert [] == rig.replies(outputs)
-    assert 1 == len(rig.records("T"))
+    assert rig.replies(outputs) == []
+    assert len(rig.records("T")) == 1
 
 
 def test_refused_oneway_send_is_not_answered(rig: Any) -> None:
     command = _send_command("bad name!", 1)
     command.flag = ONEWAY_FLAG
 
-    assert [] == list(rig.handle(rig.connect(), command))
+    assert list(rig.handle(rig.connect(), command)) == []
 
 
 def test_queue_minus_one_lets_the_broker_choose(rig: Any) -> None:
     reply = rig.send(rig.connect(), queue_id=-1)
 
-    assert "3" == reply.ext_fields["queueId"]
+    assert reply.ext_fields["queueId"] == "3"
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ def test_refused_send_names_the_reason_and_stores_nothing(
 
     assert code == reply.code
     assert words in reply.remark
-    assert {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"} == reply.ext_fields
-    assert 0 == rig.store.appended_position
+    assert reply.ext_fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+    assert rig.store.appended_position == 0
 
 
 @pytest.mark.parametrize("topic", sorted(CLOSED_TOPICS))
@@ -245,11 +245,11 @@ def test_topics_of_the_broker_s_own_take_nothing_and_are_not_made(rig: Any, topi
     ]
 
     facts = [output for output in rig.outputs if isinstance(output, Fact)]
-    assert [ResponseCode.NO_PERMISSION] * 2 == codes
+    assert codes == [ResponseCode.NO_PERMISSION] * 2
     assert known == rig.broker.state.topics.find(topic)
-    assert 0 == rig.store.appended_position
-    assert 2 == rig.broker.state.refusals.counts[BrokerRefusal.CLOSED_TOPIC]
-    assert [True] == [fact.warning and topic in fact.text for fact in facts]
+    assert rig.store.appended_position == 0
+    assert rig.broker.state.refusals.counts[BrokerRefusal.CLOSED_TOPIC] == 2
+    assert [fact.warning and topic in fact.text for fact in facts] == [True]
 
 
 @pytest.mark.parametrize("text", ["x", "", " 1", "2147483648"])
@@ -257,7 +257,7 @@ def test_field_that_is_no_number_is_named_with_what_it_says(rig: Any, text: str)
     reply = rig.send(rig.connect(), e=text)
 
     remark = f"the custom field <e> is {text!r}, no number of its size"
-    assert (1, remark) == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (1, remark)
 
 
 def test_body_may_be_empty_and_is_bounded(make_rig: Callable[..., Any]) -> None:
@@ -266,14 +266,14 @@ def test_body_may_be_empty_and_is_bounded(make_rig: Callable[..., Any]) -> None:
 
     codes = [rig.send(rig.connect(), body=body).code for body in (b"x" * 101, b"x" * 100, None)]
 
-    assert [ResponseCode.MESSAGE_ILLEGAL, 0, 0] == codes
-    assert [b"x" * 100, b""] == [record.body for record in rig.records("T")]
+    assert codes == [ResponseCode.MESSAGE_ILLEGAL, 0, 0]
+    assert [record.body for record in rig.records("T")] == [b"x" * 100, b""]
 
 
 def test_topic_without_write_permission_takes_nothing(rig: Any) -> None:
     rig.create_topic("R", perm=4)
 
-    assert ResponseCode.NO_PERMISSION == rig.send(rig.connect(), "R").code
+    assert rig.send(rig.connect(), "R").code == ResponseCode.NO_PERMISSION
 
 
 def test_unknown_topic_is_made_from_the_template_with_the_queues_asked_for(rig: Any) -> None:
@@ -281,8 +281,8 @@ def test_unknown_topic_is_made_from_the_template_with_the_queues_asked_for(rig: 
     rig.send(rig.connect(), "many", d="99")
 
     topics = rig.broker.state.topics
-    assert (3, 3, 6) == _shape(topics.find("few"))
-    assert (8, 8, 6) == _shape(topics.find("many"))
+    assert _shape(topics.find("few")) == (3, 3, 6)
+    assert _shape(topics.find("many")) == (8, 8, 6)
 
 
 def test_send_that_makes_a_topic_waits_until_the_topic_is_written(rig: Any) -> None:
@@ -298,15 +298,15 @@ def test_send_that_makes_a_topic_waits_until_the_topic_is_written(rig: Any) -> N
     rig.handle(connection, _send_command("new", 2))
     after_journal = rig.broker.journaled(journal, None)
 
-    assert [] == rig.replies(after_flush)
-    assert ["new"] == [change.name for change in journal.changes]
-    assert [1] == [reply.opaque for reply in rig.replies(after_journal)]
+    assert rig.replies(after_flush) == []
+    assert [change.name for change in journal.changes] == ["new"]
+    assert [reply.opaque for reply in rig.replies(after_journal)] == [1]
 
 
 def test_topics_are_not_made_where_that_is_switched_off(make_rig: Callable[..., Any]) -> None:
     rig = make_rig(auto_create_topics=False)
 
-    assert ResponseCode.TOPIC_NOT_EXIST == rig.send(rig.connect(), "new").code
+    assert rig.send(rig.connect(), "new").code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_number_of_topics_is_bounded(make_rig: Callable[..., Any]) -> None:
@@ -314,7 +314,7 @@ def test_number_of_topics_is_bounded(make_rig: Callable[..., Any]) -> None:
 
     codes = [rig.send(rig.connect(), topic).code for topic in ("one", "two")]
 
-    assert [0, ResponseCode.TOPIC_NOT_EXIST] == codes
+    assert codes == [0, ResponseCode.TOPIC_NOT_EXIST]
 
 
 def test_batch_is_stored_as_consecutive_messages_of_one_queue(rig: Any) -> None:
@@ -326,16 +326,20 @@ def test_batch_is_stored_as_consecutive_messages_of_one_queue(rig: Any) -> None:
 
     records = rig.records("T")
     ids = reply.ext_fields["msgId"].split(",")
-    assert "0" == reply.ext_fields["queueOffset"]
+    assert reply.ext_fields["queueOffset"] == "0"
     assert [f"7F00000100002A9F{record.position:016X}" for record in records] == ids
-    assert [(0, b"b0", 0), (1, b"b1", 1), (2, b"b2", 2)] == [
-        (record.queue_offset, record.body, record.flag) for record in records
+    assert [(record.queue_offset, record.body, record.flag) for record in records] == [
+        (0, b"b0", 0),
+        (1, b"b1", 1),
+        (2, b"b2", 2),
     ]
-    assert ["DefaultCluster"] * 3 == [
-        parse_properties(record.properties)["CLUSTER"] for record in records
-    ]
-    assert ["K0", "K1", "K2"] == [
-        parse_properties(record.properties)["UNIQ_KEY"] for record in records
+    assert [parse_properties(record.properties)["CLUSTER"] for record in records] == [
+        "DefaultCluster"
+    ] * 3
+    assert [parse_properties(record.properties)["UNIQ_KEY"] for record in records] == [
+        "K0",
+        "K1",
+        "K2",
     ]
 
 
@@ -358,8 +362,8 @@ def test_batch_that_cannot_be_is_refused_whole(
         rig.connect(), body=body, properties=shared, code=RequestCode.SEND_BATCH_MESSAGE
     )
 
-    assert ResponseCode.MESSAGE_ILLEGAL == reply.code
-    assert 0 == rig.store.appended_position
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert rig.store.appended_position == 0
 
 
 @pytest.mark.parametrize("properties", ["MY_DELAY\x013", "K\x01DELAY\x013", "DELAY\x010"])
@@ -368,7 +372,7 @@ def test_batch_is_taken_whose_messages_only_look_delayed(rig: Any, properties: s
 
     reply = rig.send(rig.connect(), body=body, code=RequestCode.SEND_BATCH_MESSAGE)
 
-    assert (ResponseCode.SUCCESS, 2) == (reply.code, len(rig.records("T")))
+    assert (reply.code, len(rig.records("T"))) == (ResponseCode.SUCCESS, 2)
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
@@ -384,11 +388,11 @@ def test_message_with_a_time_of_its_own_is_refused_and_never_delivered_at_once(
         rig.send(rig.connect(), body=batch, code=RequestCode.SEND_BATCH_MESSAGE),
     ]
 
-    assert {ResponseCode.MESSAGE_ILLEGAL} == {reply.code for reply in replies}
-    assert {f"{name}: this broker has no timer wheel; give a delay level, 1 to 18, by DELAY"} == {
-        reply.remark for reply in replies
+    assert {reply.code for reply in replies} == {ResponseCode.MESSAGE_ILLEGAL}
+    assert {reply.remark for reply in replies} == {
+        f"{name}: this broker has no timer wheel; give a delay level, 1 to 18, by DELAY"
     }
-    assert 0 == rig.store.appended_position
+    assert rig.store.appended_position == 0
 
 
 @pytest.mark.parametrize(
@@ -402,7 +406,7 @@ def test_message_with_a_time_of_its_own_is_refused_and_never_delivered_at_once(
     ],
 )
 def test_message_that_only_looks_timed_is_taken(rig: Any, properties: str) -> None:
-    assert 0 == rig.send(rig.connect(), properties=properties).code
+    assert rig.send(rig.connect(), properties=properties).code == 0
 
 
 def test_malformed_batch_is_answered_with_an_error(rig: Any) -> None:
@@ -410,22 +414,22 @@ def test_malformed_batch_is_answered_with_an_error(rig: Any) -> None:
         rig.connect(), body=b"\x00\x00\x00\x09nonsense", code=RequestCode.SEND_BATCH_MESSAGE
     )
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
 def test_batch_to_a_retry_topic_is_refused(rig: Any) -> None:
     body = encode_batch([BatchEntry(0, b"x", "")])
     reply = rig.send(rig.connect(), retry_topic("GID_c"), body, code=RequestCode.SEND_BATCH_MESSAGE)
 
-    assert ResponseCode.MESSAGE_ILLEGAL == reply.code
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def test_batch_of_dead_letters_is_stored(rig: Any) -> None:
     body = encode_batch([BatchEntry(0, b"x", ""), BatchEntry(0, b"y", "")])
     reply = rig.send(rig.connect(), dlq_topic("GID_c"), body, code=RequestCode.SEND_BATCH_MESSAGE)
 
-    assert ResponseCode.SUCCESS == reply.code, reply.remark
-    assert [b"x", b"y"] == [record.body for record in rig.records(dlq_topic("GID_c"))]
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    assert [record.body for record in rig.records(dlq_topic("GID_c"))] == [b"x", b"y"]
 
 
 @pytest.mark.parametrize(
@@ -442,8 +446,8 @@ def test_message_retried_often_enough_becomes_a_dead_letter(
 ) -> None:
     reply = rig.send(rig.connect(), retry_topic("GID_c"), **fields)
 
-    assert ResponseCode.SUCCESS == reply.code
-    assert 1 == len(rig.records(topic))
+    assert reply.code == ResponseCode.SUCCESS
+    assert len(rig.records(topic)) == 1
 
 
 def test_connection_with_256_unanswered_sends_is_not_read_until_they_are_flushed(
@@ -455,7 +459,7 @@ def test_connection_with_256_unanswered_sends_is_not_read_until_they_are_flushed
         o for opaque in range(256) for o in rig.handle(connection, _send_command("T", opaque))
     ]
 
-    assert [PauseReading(connection)] == outputs
+    assert outputs == [PauseReading(connection)]
 
 
 def _v2(topic: str) -> dict[str, str]:

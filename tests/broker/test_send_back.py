@@ -31,11 +31,11 @@ def test_message_comes_again_in_the_retry_topic_after_ten_seconds(rig: Any) -> N
     early = rig.records("%RETRY%GID_c")
     rig.advance(200)
 
-    assert 0 == reply.code
-    assert [] == early
+    assert reply.code == 0
+    assert early == []
     (record,) = rig.records("%RETRY%GID_c")
     properties = parse_properties(record.properties)
-    assert (b"b", 1, 0) == (record.body, record.reconsume_times, record.queue_id)
+    assert (record.body, record.reconsume_times, record.queue_id) == (b"b", 1, 0)
     assert origin.born_host == record.born_host
     assert {
         "TAGS": "A",
@@ -59,8 +59,8 @@ def test_origin_and_topic_of_the_first_delivery_are_kept(rig: Any) -> None:
 
     second = rig.records("%RETRY%GID_c")[1]
     before, after = (parse_properties(r.properties) for r in (first, second))
-    assert 2 == second.reconsume_times
-    assert ("T", "4") == (after["RETRY_TOPIC"], after["DELAY"])
+    assert second.reconsume_times == 2
+    assert (after["RETRY_TOPIC"], after["DELAY"]) == ("T", "4")
     assert before["ORIGIN_MESSAGE_ID"] == after["ORIGIN_MESSAGE_ID"]
 
 
@@ -70,7 +70,7 @@ def test_level_asked_for_is_taken_and_bounded(rig: Any) -> None:
     send_back(rig, 0, delayLevel="1")
     send_back(rig, 0, delayLevel="99")
 
-    assert [1, 1] == [len(rig.records("SCHEDULE_TOPIC_XXXX", level - 1)) for level in (1, 18)]
+    assert [len(rig.records("SCHEDULE_TOPIC_XXXX", level - 1)) for level in (1, 18)] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_message_that_may_not_be_retried_is_a_dead_letter(rig: Any, fields: dict
     send_back(rig, 0, **fields)
 
     (record,) = rig.records("%DLQ%GID_c")
-    assert (b"b", 1) == (record.body, record.reconsume_times)
+    assert (record.body, record.reconsume_times) == (b"b", 1)
     topic = rig.broker.state.topics.find("%DLQ%GID_c")
-    assert (1, 6) == (topic.read_queue_nums, topic.perm)
+    assert (topic.read_queue_nums, topic.perm) == (1, 6)
 
 
 def test_old_clients_own_limit_is_not_read(rig: Any) -> None:
@@ -92,7 +92,7 @@ def test_old_clients_own_limit_is_not_read(rig: Any) -> None:
 
     send_back(rig, 0, version=100, maxReconsumeTimes="0")
 
-    assert [] == rig.records("%DLQ%GID_c")
+    assert rig.records("%DLQ%GID_c") == []
 
 
 def test_group_without_retry_queues_drops_the_message(rig: Any) -> None:
@@ -101,7 +101,7 @@ def test_group_without_retry_queues_drops_the_message(rig: Any) -> None:
     rig.call(rig.connect(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings)
     before = rig.store.appended_position
 
-    assert 0 == send_back(rig, 0).code
+    assert send_back(rig, 0).code == 0
     assert before == rig.store.appended_position
 
 
@@ -111,10 +111,10 @@ def test_position_without_a_record_is_an_error(rig: Any, position: int) -> None:
 
     reply = send_back(rig, position)
 
-    assert (1, f"look message by offset failed, {position}") == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (1, f"look message by offset failed, {position}")
 
 
 def test_illegal_group_is_refused(rig: Any) -> None:
     reply = send_back(rig, 0, group="no such group")
 
-    assert ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST == reply.code
+    assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

@@ -65,8 +65,8 @@ async def test_created_topic_has_a_route_when_it_is_answered(live: Any) -> None:
     reply = await live.call(live.name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "new"})
 
     route = decode_body(TopicRouteData, reply.body)
-    assert 0 == created.code
-    assert [3] == [queue.write_queue_nums for queue in route.queue_datas]
+    assert created.code == 0
+    assert [queue.write_queue_nums for queue in route.queue_datas] == [3]
     assert [{0: live.broker}] == [broker.broker_addrs for broker in route.broker_datas]
 
 
@@ -88,7 +88,7 @@ async def test_what_a_damaged_log_has_lost_is_logged_as_an_error(
         await server.stop()
         errors.append([r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR])
 
-    assert [0, 1] == [len(messages) for messages in errors]
+    assert [len(messages) for messages in errors] == [0, 1]
     assert "lost by their queues' entries: 1 (T:0 1)" in errors[1][0]
 
 
@@ -104,7 +104,7 @@ async def test_held_pull_is_answered_by_a_send_on_another_connection(live: Any) 
 
     reply = await peer.read_command()
     assert reply is not None
-    assert (0, 77) == (reply.code, reply.opaque)
+    assert (reply.code, reply.opaque) == (0, 77)
     assert b"second" in (reply.body or b"")
     await peer.close()
 
@@ -126,11 +126,11 @@ async def test_closed_connection_is_told_to_the_group(live: Any) -> None:
     await peer.close()
 
     await _until(lambda: len(live.received) == 3)
-    assert {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED} == {c.code for c in live.received}
+    assert {c.code for c in live.received} == {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
     reply = await live.call(
         live.broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "GID_c"}
     )
-    assert b'{"consumerIdList":["a"]}' == reply.body
+    assert reply.body == b'{"consumerIdList":["a"]}'
 
 
 async def test_sends_on_one_connection_are_stored_in_their_order(live: Any) -> None:
@@ -192,7 +192,7 @@ async def test_send_with_properties_beyond_a_limit_is_illegal_and_costs_no_conne
     refused = await peer.read_command()
 
     assert refused is not None
-    assert (ResponseCode.MESSAGE_ILLEGAL, 5) == (refused.code, refused.opaque)
+    assert (refused.code, refused.opaque) == (ResponseCode.MESSAGE_ILLEGAL, 5)
     assert await _ask(peer)
     assert live.broker_server.broker.state.topics.find("T") is None
     await peer.close()
@@ -259,7 +259,7 @@ async def test_failing_processor_is_answered_and_the_server_goes_on(
         live.broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"}
     )
 
-    assert 1 == reply.code
+    assert reply.code == 1
     assert "AttributeError" in (reply.remark or "")
     monkeypatch.undo()
     assert await is_serving(live)

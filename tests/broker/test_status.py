@@ -40,16 +40,16 @@ def test_runtime_info_counts(rig: Any) -> None:
     reply = rig.call(rig.connect(), RequestCode.GET_BROKER_RUNTIME_INFO)
     table = decode_body(KVTable, reply.body).table
 
-    assert ("1", "1") == (table["putMessageTimesTotal"], table["msgGetTotalTodayNow"])
+    assert (table["putMessageTimesTotal"], table["msgGetTotalTodayNow"]) == ("1", "1")
     # Apache's clusterList divides the first of three numbers.
-    assert [3, 3] == [len(table[name].split(" ")) for name in ("putTps", "getTransferedTps")]
+    assert [len(table[name].split(" ")) for name in ("putTps", "getTransferedTps")] == [3, 3]
     # As each version writes it; of 5.x, exportMetrics cannot do without, and clusterList shows it.
     assert table["getTransferedTps"] == table["getTransferredTps"]
-    assert "true" == table["brokerActive"]
+    assert table["brokerActive"] == "true"
     assert all(isinstance(value, str) for value in table.values())
     assert 0 < float(table["commitLogDiskRatio"]) <= 1
     assert str(rig.timestamp_ms) == table["earliestMessageTimeStamp"]
-    assert ("0", "0") == (table["commitLogMinOffset"], table["dispatchBehindBytes"])
+    assert (table["commitLogMinOffset"], table["dispatchBehindBytes"]) == ("0", "0")
     size = r"\d+\.\d [KMGTPE]iB"
     assert re.fullmatch(rf"Total : {size}, Free : {size}\.", table["commitLogDirCapacity"])
 
@@ -57,7 +57,7 @@ def test_runtime_info_counts(rig: Any) -> None:
 def test_an_empty_broker_has_no_earliest_message(rig: Any) -> None:
     reply = rig.call(rig.connect(), RequestCode.GET_BROKER_RUNTIME_INFO)
 
-    assert "-1" == decode_body(KVTable, reply.body).table["earliestMessageTimeStamp"]
+    assert decode_body(KVTable, reply.body).table["earliestMessageTimeStamp"] == "-1"
 
 
 def test_settings_are_readable_without_paths(rig: Any) -> None:
@@ -75,8 +75,8 @@ def test_listed_settings_change_what_the_broker_does(rig: Any) -> None:
     )
     pulled = rig.replies(rig.pull(rig.connect(), consumerGroup="GID_unknown"))
 
-    assert 0 == reply.code
-    assert ("48", "03;15", "95", "7", "false") == tuple(
+    assert reply.code == 0
+    assert tuple(
         settings(rig)[name]
         for name in (
             "fileReservedTime",
@@ -85,10 +85,10 @@ def test_listed_settings_change_what_the_broker_does(rig: Any) -> None:
             "transactionCheckMax",
             "autoCreateSubscriptionGroup",
         )
-    )
-    assert 48 == rig.broker.state.retention.reserved_hours
-    assert 7 == rig.broker.state.transactions.config.transaction_check_max
-    assert [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST] == [each.code for each in pulled]
+    ) == ("48", "03;15", "95", "7", "false")
+    assert rig.broker.state.retention.reserved_hours == 48
+    assert rig.broker.state.transactions.config.transaction_check_max == 7
+    assert [each.code for each in pulled] == [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST]
     (fact,) = [each for each in rig.outputs if isinstance(each, Fact)]
     assert fact.warning
     assert "changed settings until the broker stops: fileReservedTime is 48, " in fact.text

@@ -153,7 +153,7 @@ class Life:
 
     def answer(self, push: Output) -> None:
         assert isinstance(push, Push)
-        assert RequestCode.CHECK_TRANSACTION_STATE == push.command.code
+        assert push.command.code == RequestCode.CHECK_TRANSACTION_STATE
         fields = dict(push.command.ext_fields or {})
         assert fields["msgId"].encode() == decode_record(push.command.body or b"").body
         outcome = self.producer.outcome_of(fields["msgId"])
@@ -165,7 +165,7 @@ class Life:
         fields = dict(zip("abcdefghi", (GROUP, "T", "TBW102", "4", "0", "4"), strict=False))
         fields |= {"g": str(self.now_ms), "h": "0", "i": properties}
         code, answered = self.ask(RequestCode.SEND_MESSAGE_V2, fields, key.encode())
-        assert ResponseCode.SUCCESS == code
+        assert code == ResponseCode.SUCCESS
         half = {
             "producerGroup": GROUP,
             "tranStateTableOffset": answered["queueOffset"],
@@ -177,7 +177,7 @@ class Life:
     def end(self, key: str, half: dict[str, str], outcome: int) -> None:
         fields = {**half, "commitOrRollback": str(outcome)}
         code = self.call(RequestCode.END_TRANSACTION, fields)
-        assert ResponseCode.SUCCESS == code
+        assert code == ResponseCode.SUCCESS
         if key in self.producer.transactions:
             self.producer.transactions[key].is_confirmed = True
 
@@ -234,8 +234,8 @@ def test_every_transaction_ends_as_its_producer_says(is_power_cut: bool) -> None
         undecided = {t.key for t in producer.transactions.values() if t.end is None}
         assert set() == undecided, f"seed {seed}"
         assert committed == set(life.keys_in("T")), f"seed {seed}"
-        assert [] == life.keys_in(TRANS_CHECK_MAX_TIME_TOPIC), f"seed {seed}"
-        assert [] == producer.asked_late, f"seed {seed}"
+        assert life.keys_in(TRANS_CHECK_MAX_TIME_TOPIC) == [], f"seed {seed}"
+        assert producer.asked_late == [], f"seed {seed}"
         assert len(producer.transactions) > LIVES, f"seed {seed}"
         life.journal.close()
         life.store.close()

@@ -131,7 +131,7 @@ async def test_answers_have_the_shape_of_rocketmqs(live: Any, golden: GoldenDire
             continue
         reply = await peers[case["conn"]].read_reply(command.opaque)
         transcript.note(command, reply)
-        assert RESPONSE_FLAG == reply.flag
+        assert reply.flag == RESPONSE_FLAG
         if case["response"] is not None:
             # RocketMQ's name server does not answer an unknown code.
             compared.append(case)

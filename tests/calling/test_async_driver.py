@@ -57,7 +57,7 @@ async def test_callers_share_one_connection(
     answers = await asyncio.gather(*(driver.run(ask(server.address, body)) for body in bodies))
 
     assert bodies == answers
-    assert 1 == server.connection_count
+    assert server.connection_count == 1
     await driver.aclose()
 
 
@@ -117,7 +117,7 @@ async def test_coroutine_function_is_awaited_on_the_loop(
 ) -> None:
     args = (5,) if isinstance(function, partial) else (5, 2)
 
-    assert 7 == await driver.run(call(function, *args))
+    assert await driver.run(call(function, *args)) == 7
 
 
 async def test_coroutine_functions_error_is_raised(driver: AsyncDriver) -> None:
@@ -196,8 +196,8 @@ async def test_cancel_cancels_the_coroutine_call_under_way_and_no_other_begins(
 
     await driver.run(operation())
 
-    assert [1] == [returned.call for returned in effect.returned]
-    assert 1 == len(effect.waiting)
+    assert [returned.call for returned in effect.returned] == [1]
+    assert len(effect.waiting) == 1
 
 
 async def test_spawned_task_runs_beside_the_loop(driver: AsyncDriver) -> None:
@@ -297,7 +297,7 @@ async def test_requests_without_tasks_are_answered_each_with_its_own(
         )
         assert bodies == [body_of(answer) for answer in answers]
 
-    assert 1 == server.connection_count
+    assert server.connection_count == 1
 
 
 async def test_request_without_a_task_runs_out_of_time(
@@ -322,7 +322,7 @@ async def test_request_without_a_task_runs_out_of_time(
     held[0][0].reply(held[0][1], body=b"late")
     answer = await ask_directly(driver, server.address, b"y", timeout_ms=30_000)
 
-    assert b"y" == body_of(answer)
+    assert body_of(answer) == b"y"
 
 
 async def test_request_without_a_task_ends_with_its_connection(
@@ -350,7 +350,7 @@ async def test_request_without_a_task_is_given_up(
         with pytest.raises(asyncio.CancelledError):
             await asking
         answer = await ask_directly(driver, server.address, b"y")
-        assert b"y" == body_of(answer)
+        assert body_of(answer) == b"y"
     else:
         await driver.aclose()
         with pytest.raises(UsageError, match="closed meanwhile"):

@@ -84,7 +84,7 @@ def test_threads_share_the_driver_and_its_connection(
 
     for number, thread in enumerate(threads):
         assert [b"%d-%d" % (number, i) for i in range(50)] == thread.join()
-    assert 1 == server.connection_count
+    assert server.connection_count == 1
 
 
 def test_calls_of_several_threads_overlap(
@@ -102,7 +102,7 @@ def test_calls_of_several_threads_overlap(
 
     threads = [Result(lambda: blocking.run(ask(server.address, b"x"))) for _ in range(4)]
 
-    assert [b"x"] * 4 == [thread.join() for thread in threads]
+    assert [thread.join() for thread in threads] == [b"x"] * 4
 
 
 def test_served_driver_runs_tasks_and_calls_of_other_threads(
@@ -114,7 +114,7 @@ def test_served_driver_runs_tasks_and_calls_of_other_threads(
 
     spawned = threading.Event()
     task = blocking.spawn(call(spawned.set), name="spawned")
-    assert b"y" == blocking.run(ask(server.address, b"y"))
+    assert blocking.run(ask(server.address, b"y")) == b"y"
     assert spawned.wait(PATIENCE_S)
     blocking.call_soon_threadsafe(stop.set)
 
@@ -154,10 +154,10 @@ def test_spawned_task_runs_when_somebody_leads(blocking: BlockingDriver) -> None
         yield from sleep(0)
 
     blocking.spawn(operation(), name="waits for a leader")
-    assert [] == ran
+    assert ran == []
     blocking.run(now())
 
-    assert [1] == ran
+    assert ran == [1]
 
 
 def test_spawn_from_within_an_operation_needs_no_other_wake(blocking: BlockingDriver) -> None:
@@ -216,7 +216,7 @@ def test_close_ends_the_calls_of_all_other_threads(no_leaks: None) -> None:
     for thread in threads:
         thread.join()
         assert isinstance(thread.error, UsageError)
-        assert "the driver was closed meanwhile" == str(thread.error)
+        assert str(thread.error) == "the driver was closed meanwhile"
 
 
 def test_close_that_waits_in_vain_is_left_to_the_thread_that_leads(
@@ -290,8 +290,8 @@ def test_interrupt_cancels_the_operation_and_the_driver_goes_on(
     finally:
         signal.signal(signal.SIGUSR1, previous)
 
-    assert ["cancelled"] == ended
-    assert b"z" == blocking.run(ask(server.address, b"z"))
+    assert ended == ["cancelled"]
+    assert blocking.run(ask(server.address, b"z")) == b"z"
 
 
 def test_lead_passes_to_a_thread_that_still_waits(blocking: BlockingDriver) -> None:
@@ -328,10 +328,10 @@ def test_connection_closed_between_two_calls_is_made_anew(
         server.peers[0].close()
         driver._network.attended_ms -= 1_000  # As if a second had passed.
 
-        assert b"2" == driver.run(ask(server.address, b"2"))
+        assert driver.run(ask(server.address, b"2")) == b"2"
 
     assert [server.address] == lost
-    assert 2 == server.connection_count
+    assert server.connection_count == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -347,7 +347,7 @@ def test_driver_of_the_parent_is_refused_after_a_fork(blocking: BlockingDriver) 
 
     _, status = os.waitpid(pid, 0)
 
-    assert 42 == os.waitstatus_to_exitcode(status)
+    assert os.waitstatus_to_exitcode(status) == 42
     assert blocking.run(now()) > 0
 
 
@@ -393,7 +393,7 @@ def test_requests_of_several_threads_share_one_connection(
         thread.join(PATIENCE_S)
 
     assert {b"%d" % n: b"%d" % n for n in range(200)} == answers
-    assert 1 == server.connection_count
+    assert server.connection_count == 1
 
 
 def test_request_without_a_task_runs_out_of_time_while_others_go_on(
@@ -410,7 +410,7 @@ def test_request_without_a_task_runs_out_of_time_while_others_go_on(
     assert "did not answer request 310 within 30 ms" in str(outcome)
     assert spawned.wait(PATIENCE_S)
     answer = ask_directly(blocking, server.address, b"y")
-    assert b"y" == body_of(answer)
+    assert body_of(answer) == b"y"
 
 
 def test_request_without_a_task_ends_with_its_connection(
@@ -422,7 +422,7 @@ def test_request_without_a_task_ends_with_its_connection(
     assert isinstance(ask_directly(blocking, server.address, b"end"), ConnectionLost)
     # The next one makes another.
     answer = ask_directly(blocking, server.address, b"y")
-    assert b"y" == body_of(answer)
+    assert body_of(answer) == b"y"
 
 
 def test_request_without_a_task_ends_when_the_driver_is_closed(
@@ -450,6 +450,6 @@ def test_request_without_a_task_ends_when_the_driver_is_closed(
     blocking.close()
     thread.join(PATIENCE_S)
 
-    assert ["the driver was closed meanwhile"] == errors
+    assert errors == ["the driver was closed meanwhile"]
     with pytest.raises(UsageError, match="is closed"):
         ask_directly(blocking, server.address, b"y")

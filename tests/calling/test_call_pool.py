@@ -21,7 +21,7 @@ def note(returned: SimpleQueue[Any]) -> Any:
 
 def end(pool: CallPool) -> None:
     pool.close()
-    assert [] == pool.join(timeout_ms=PATIENCE_S * 1000)
+    assert pool.join(timeout_ms=PATIENCE_S * 1000) == []
 
 
 def test_free_thread_is_used_again(no_leaks: None) -> None:
@@ -32,7 +32,7 @@ def test_free_thread_is_used_again(no_leaks: None) -> None:
         pool.submit(threading.get_ident, (), note(returned))
         idents.add(returned.get(timeout=PATIENCE_S)[0])
 
-    assert 1 == len(idents)
+    assert len(idents) == 1
     end(pool)
 
 
@@ -53,7 +53,7 @@ def test_threads_are_started_up_to_the_bound_and_no_further(no_leaks: None) -> N
     results = [returned.get(timeout=PATIENCE_S) for _ in range(10)]
 
     assert {"test-0", "test-1", "test-2"} == names == running
-    assert [(True, None)] * 10 == results
+    assert results == [(True, None)] * 10
     end(pool)
 
 
@@ -62,12 +62,12 @@ def test_call_that_comes_while_all_threads_sleep_or_wait_is_run(no_leaks: None) 
     gate = threading.Event()
 
     pool.submit(int, ("1",), note(returned))
-    assert (1, None) == returned.get(timeout=PATIENCE_S)
+    assert returned.get(timeout=PATIENCE_S) == (1, None)
     pool.submit(gate.wait, (PATIENCE_S,), note(returned))
     pool.submit(int, ("2",), note(returned))
-    assert (2, None) == returned.get(timeout=PATIENCE_S)
+    assert returned.get(timeout=PATIENCE_S) == (2, None)
     gate.set()
-    assert (True, None) == returned.get(timeout=PATIENCE_S)
+    assert returned.get(timeout=PATIENCE_S) == (True, None)
     end(pool)
 
 
@@ -78,7 +78,7 @@ def test_errors_are_returned_and_threads_live_on(no_leaks: None) -> None:
     pool.submit(int, ("5",), note(returned))
 
     assert isinstance(returned.get(timeout=PATIENCE_S)[1], ValueError)
-    assert (5, None) == returned.get(timeout=PATIENCE_S)
+    assert returned.get(timeout=PATIENCE_S) == (5, None)
     end(pool)
 
 
@@ -95,11 +95,11 @@ def test_close_makes_no_further_calls_and_tells_when_all_ended(no_leaks: None) -
     pool.submit(int, (), note(returned))
     assert begun.wait(PATIENCE_S)
     pool.close(on_ended=ended.set)
-    assert ["test-0"] == pool.join(timeout_ms=1)
+    assert pool.join(timeout_ms=1) == ["test-0"]
     gate.set()
 
     assert ended.wait(PATIENCE_S)
-    assert ("first", None) == returned.get(timeout=PATIENCE_S)
+    assert returned.get(timeout=PATIENCE_S) == ("first", None)
     end(pool)
     assert returned.empty()
 

@@ -84,12 +84,12 @@ def test_requests_wait_for_the_connection_in_their_order() -> None:
     world = World()
     world.start(ask())
     world.start(tell())
-    assert [] == world.wire.written
+    assert world.wire.written == []
 
     world.open()
 
     codes = [FrameDecoder().receive_data(frame)[0].code for frame in world.wire.written]
-    assert [10, 35] == codes
+    assert codes == [10, 35]
 
 
 def test_full_wire_makes_requests_wait_behind_each_other() -> None:
@@ -99,7 +99,7 @@ def test_full_wire_makes_requests_wait_behind_each_other() -> None:
     first = world.start(ask())
     world.wire.is_full = False
     second = world.start(ask())
-    assert [] == world.wire.written
+    assert world.wire.written == []
 
     error = world.channel.time_out(first)
     world.scheduler.throw(first, error)
@@ -107,7 +107,7 @@ def test_full_wire_makes_requests_wait_behind_each_other() -> None:
     world.run()
 
     assert TooManyInFlight is type(error)
-    assert 1 == len(world.wire.written)
+    assert len(world.wire.written) == 1
     world.answer_last()
     assert second.outcome().is_response
 
@@ -140,7 +140,7 @@ def test_close_tells_what_was_written_from_what_was_not() -> None:
     assert world.wire.is_closed
     assert ConnectionLost is type(written.error)
     assert ConnectFailed is type(unwritten.error)
-    assert [cause, cause] == [task.error and task.error.__cause__ for task in (written, unwritten)]
+    assert [task.error and task.error.__cause__ for task in (written, unwritten)] == [cause, cause]
 
 
 def test_connection_is_idle_only_after_its_last_byte_either_way() -> None:

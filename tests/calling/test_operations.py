@@ -91,7 +91,7 @@ def test_invoke_returns_the_answer(driver: Harness, serve: Callable[..., FrameSe
 
     answer = driver.run(invoke(server.address, request(body=b"hello"), timeout_ms=LONG_MS))
 
-    assert (0, b"hello", True) == (answer.code, answer.body, answer.is_response)
+    assert (answer.code, answer.body, answer.is_response) == (0, b"hello", True)
 
 
 def test_answers_in_any_order_reach_their_own_tasks(
@@ -111,7 +111,7 @@ def test_answers_in_any_order_reach_their_own_tasks(
     answers = driver.run(together([ask(server.address, body) for body in bodies]))
 
     assert bodies == answers
-    assert 1 == server.connection_count
+    assert server.connection_count == 1
 
 
 def test_hundreds_of_tasks_share_one_connection(
@@ -123,7 +123,7 @@ def test_hundreds_of_tasks_share_one_connection(
     answers = driver.run(together([ask(server.address, body) for body in bodies]))
 
     assert bodies == answers
-    assert 1 == server.connection_count
+    assert server.connection_count == 1
 
 
 def test_connection_is_kept_between_operations(
@@ -131,9 +131,9 @@ def test_connection_is_kept_between_operations(
 ) -> None:
     server = serve()
 
-    assert b"1" == driver.run(ask(server.address, b"1"))
-    assert b"2" == driver.run(ask(server.address, b"2"))
-    assert 1 == server.connection_count
+    assert driver.run(ask(server.address, b"1")) == b"1"
+    assert driver.run(ask(server.address, b"2")) == b"2"
+    assert server.connection_count == 1
 
 
 def test_large_bodies_travel_both_ways(driver: Harness, serve: Callable[..., FrameServer]) -> None:
@@ -142,7 +142,7 @@ def test_large_bodies_travel_both_ways(driver: Harness, serve: Callable[..., Fra
 
     answers = driver.run(together([ask(server.address, body) for _ in range(3)]))
 
-    assert [body] * 3 == answers
+    assert answers == [body] * 3
 
 
 def test_answer_may_come_byte_by_byte(driver: Harness, serve: Callable[..., FrameServer]) -> None:
@@ -152,7 +152,7 @@ def test_answer_may_come_byte_by_byte(driver: Harness, serve: Callable[..., Fram
 
     server = serve(answer_slowly)
 
-    assert b"slow" == driver.run(ask(server.address))
+    assert driver.run(ask(server.address)) == b"slow"
 
 
 def test_refused_connection_names_address_and_remedy(driver: Harness, free_port: int) -> None:
@@ -163,7 +163,7 @@ def test_refused_connection_names_address_and_remedy(driver: Harness, free_port:
     assert ConnectFailed is type(error)
     assert address == error.address
     assert f"cannot connect to {address}: Connection refused; check the address" in str(error)
-    assert (True, False) == (error.retriable, error.outcome_unknown)
+    assert (error.retriable, error.outcome_unknown) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_names_are_looked_up(driver: Harness, serve: Callable[..., FrameServer])
     server = serve()
 
     # The first is known without asking; the second only `getaddrinfo` understands.
-    assert b"1" == driver.run(ask(f"localhost:{server.port}", b"1"))
-    assert b"2" == driver.run(ask(f"127.1:{server.port}", b"2"))
+    assert driver.run(ask(f"localhost:{server.port}", b"1")) == b"1"
+    assert driver.run(ask(f"127.1:{server.port}", b"2")) == b"2"
 
 
 def test_address_may_be_of_ip_version_6(driver: Harness, serve: Callable[..., FrameServer]) -> None:
@@ -203,7 +203,7 @@ def test_address_may_be_of_ip_version_6(driver: Harness, serve: Callable[..., Fr
     except OSError:
         pytest.skip("no IPv6 on this machine")
 
-    assert b"6" == driver.run(ask(f"[::1]:{server.port}", b"6"))
+    assert driver.run(ask(f"[::1]:{server.port}", b"6")) == b"6"
 
 
 def test_connecting_is_tried_anew_after_a_failure(
@@ -212,7 +212,7 @@ def test_connecting_is_tried_anew_after_a_failure(
     server = serve()
 
     assert ConnectFailed is type(driver.run(failure_of(ask(f"127.0.0.1:{free_port}"))))
-    assert b"x" == driver.run(ask(server.address, b"x"))
+    assert driver.run(ask(server.address, b"x")) == b"x"
 
 
 def test_peer_that_closes_in_the_middle_of_an_answer_loses_the_connection(
@@ -230,9 +230,9 @@ def test_peer_that_closes_in_the_middle_of_an_answer_loses_the_connection(
     error = driver.run(failure_of(ask(server.address, b"half")))
 
     assert ConnectionLost is type(error)
-    assert (True, True) == (error.retriable, error.outcome_unknown)
-    assert f"connection to {server.address} lost: closed by the peer" == str(error)
-    assert b"whole" == driver.run(ask(server.address))
+    assert (error.retriable, error.outcome_unknown) == (True, True)
+    assert str(error) == f"connection to {server.address} lost: closed by the peer"
+    assert driver.run(ask(server.address)) == b"whole"
 
 
 def test_reset_fails_every_waiting_task(driver: Harness, serve: Callable[..., FrameServer]) -> None:
@@ -248,7 +248,7 @@ def test_reset_fails_every_waiting_task(driver: Harness, serve: Callable[..., Fr
 
     errors = driver.run(together([failure_of(ask(server.address)) for _ in range(3)]))
 
-    assert [ConnectionLost] * 3 == [type(error) for error in errors]
+    assert [type(error) for error in errors] == [ConnectionLost] * 3
 
 
 def test_bytes_that_are_no_frame_lose_the_connection(
@@ -281,10 +281,10 @@ def test_time_out_keeps_the_connection_and_drops_the_late_answer(
 
     error = driver.run(failure_of(ask(server.address, b"late", timeout_ms=SOON_MS)))
     assert InvokeTimeout is type(error)
-    assert f"{server.address} did not answer request 10 within {SOON_MS} ms" == str(error)
+    assert str(error) == f"{server.address} did not answer request 10 within {SOON_MS} ms"
 
-    assert b"in time" == driver.run(ask(server.address))
-    assert 1 == server.connection_count
+    assert driver.run(ask(server.address)) == b"in time"
+    assert server.connection_count == 1
 
 
 def test_request_that_cannot_be_encoded_fails_alone(
@@ -297,9 +297,9 @@ def test_request_that_cannot_be_encoded_fails_alone(
         together([ask(server.address, b"1"), failure_of(ask(server.address, too_large))])
     )
 
-    assert b"1" == results[0]
+    assert results[0] == b"1"
     assert LocalProtocolError is type(results[1])
-    assert b"2" == driver.run(ask(server.address, b"2"))
+    assert driver.run(ask(server.address, b"2")) == b"2"
 
 
 def test_peer_that_does_not_read_bounds_what_is_buffered(
@@ -315,7 +315,7 @@ def test_peer_that_does_not_read_bounds_what_is_buffered(
     errors = driver.run(together(asks))
 
     kinds = {type(error) for error in errors}
-    assert {InvokeTimeout, TooManyInFlight} == kinds
+    assert kinds == {InvokeTimeout, TooManyInFlight}
     unwritten = sum(type(error) is TooManyInFlight for error in errors)
     assert unwritten >= 30
 
@@ -334,7 +334,7 @@ def test_requests_wait_for_room_in_the_buffer(
     asks = [ask(server.address, megabyte) for _ in range(40)]
     results = driver.run(together([*asks, read_after_a_while()]))
 
-    assert [megabyte] * 40 == results[:-1]
+    assert results[:-1] == [megabyte] * 40
 
 
 # One-way.
@@ -354,7 +354,7 @@ def test_oneway_is_written_and_not_answered(
 
     assert None is driver.run(oneway(server.address, request(35), timeout_ms=LONG_MS))
     assert arrived.wait(PATIENCE_S)
-    assert [(35, True)] == seen
+    assert seen == [(35, True)]
 
 
 def test_oneway_to_nobody_fails(driver: Harness, free_port: int) -> None:
@@ -412,10 +412,10 @@ def test_request_of_the_peer_is_answered(
 
     driver = make_driver(on_request=on_request)
 
-    assert b"done" == driver.run(ask(server.address))
+    assert driver.run(ask(server.address)) == b"done"
     assert got.wait(PATIENCE_S)
     assert [(server.address, 307)] == seen
-    assert [(77, 0, b"running")] == [(a.opaque, a.code, a.body) for a in answers]
+    assert [(a.opaque, a.code, a.body) for a in answers] == [(77, 0, b"running")]
 
 
 def test_oneway_request_of_the_peer_is_not_answered(
@@ -426,9 +426,9 @@ def test_oneway_request_of_the_peer_is_not_answered(
     server = serve(push_then_reply(RemotingCommand(code=40, flag=2), answers, got))
     driver = make_driver(on_request=lambda _, command: response_to(command))
 
-    assert b"done" == driver.run(ask(server.address))
-    assert b"done" == driver.run(ask(server.address))
-    assert [] == answers
+    assert driver.run(ask(server.address)) == b"done"
+    assert driver.run(ask(server.address)) == b"done"
+    assert answers == []
 
 
 def test_request_of_the_peer_without_a_handler_is_not_supported(
@@ -441,7 +441,7 @@ def test_request_of_the_peer_without_a_handler_is_not_supported(
     driver.run(ask(server.address))
     assert got.wait(PATIENCE_S)
 
-    assert [(5, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)] == [(a.opaque, a.code) for a in answers]
+    assert [(a.opaque, a.code) for a in answers] == [(5, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)]
 
 
 def test_handler_that_fails_answers_an_error_and_keeps_the_connection(
@@ -461,9 +461,9 @@ def test_handler_that_fails_answers_an_error_and_keeps_the_connection(
     assert got.wait(PATIENCE_S)
     driver.run(ask(server.address))
 
-    assert ResponseCode.SYSTEM_ERROR == answers[0].code
-    assert "ValueError('no such table')" == answers[0].remark
-    assert 1 == server.connection_count
+    assert answers[0].code == ResponseCode.SYSTEM_ERROR
+    assert answers[0].remark == "ValueError('no such table')"
+    assert server.connection_count == 1
     assert "request 307" in caplog.text
 
 
@@ -490,7 +490,7 @@ def test_failed_connect_and_close_are_no_lost_connections(
     driver.run(ask(server.address))
     driver.close_driver()
 
-    assert [] == lost
+    assert lost == []
 
 
 # Tasks.
@@ -513,7 +513,7 @@ def test_join_returns_the_result_whenever_it_comes(driver: Harness) -> None:
         late = yield from join(task)
         return early, late, task.done, task.name
 
-    assert (5, 5, True, "five") == driver.run(operation())
+    assert driver.run(operation()) == (5, 5, True, "five")
 
 
 def test_join_raises_the_error(driver: Harness) -> None:
@@ -523,7 +523,7 @@ def test_join_raises_the_error(driver: Harness) -> None:
         second = yield from failure_of(join(task))
         return first is second, type(first)
 
-    assert (True, KeyError) == driver.run(operation())
+    assert driver.run(operation()) == (True, KeyError)
 
 
 def test_join_gives_up_after_its_time(driver: Harness) -> None:
@@ -536,7 +536,7 @@ def test_join_gives_up_after_its_time(driver: Harness) -> None:
         return type(error), str(error), (yield from join(task))
 
     expected = (InvokeTimeout, f"task waits did not end within {SOON_MS} ms", True)
-    assert expected == driver.run(operation())
+    assert driver.run(operation()) == expected
 
 
 def test_joining_oneself_or_a_stranger_is_a_mistake(driver: Harness) -> None:
@@ -552,7 +552,7 @@ def test_joining_oneself_or_a_stranger_is_a_mistake(driver: Harness) -> None:
         second = yield from failure_of(join("no task"))  # type: ignore[arg-type]
         return type(first), type(second)
 
-    assert (UsageError, UsageError) == driver.run(operation())
+    assert driver.run(operation()) == (UsageError, UsageError)
 
 
 def test_what_is_no_effect_is_a_mistake(driver: Harness) -> None:
@@ -572,8 +572,8 @@ def test_error_that_nobody_joins_is_logged_at_close(
     driver.run(operation())
     driver.close_driver()
 
-    assert ["task lonely failed and nobody joined it"] == [
-        record.message for record in caplog.records if record.levelno == logging.ERROR
+    assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
+        "task lonely failed and nobody joined it"
     ]
     assert "unseen" in caplog.text
 
@@ -589,7 +589,7 @@ def test_error_that_is_joined_is_not_logged(
     driver.run(operation())
     driver.close_driver()
 
-    assert [] == [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record for record in caplog.records if record.levelno == logging.ERROR] == []
 
 
 def test_sleeps_end_in_the_order_of_their_deadlines(driver: Harness) -> None:
@@ -601,7 +601,7 @@ def test_sleeps_end_in_the_order_of_their_deadlines(driver: Harness) -> None:
 
     driver.run(together([sleeper(40), sleeper(0), sleeper(20)]))
 
-    assert [0, 20, 40] == order
+    assert order == [0, 20, 40]
 
 
 def test_sleep_lasts_as_long_as_it_says(driver: Harness) -> None:
@@ -639,7 +639,7 @@ def test_wait_ends_when_the_event_is_set(driver: Harness) -> None:
         late = yield from wait(event, timeout_ms=1)
         return woken, again, late
 
-    assert (True, True, False) == driver.run(operation())
+    assert driver.run(operation()) == (True, True, False)
 
 
 def test_event_set_from_another_thread_through_the_driver_ends_a_wait(driver: Harness) -> None:
@@ -671,7 +671,7 @@ def test_call_passes_arguments_and_errors(driver: Harness) -> None:
         error = yield from failure_of(call(divmod, 7, 0))
         return value, type(error)
 
-    assert ((3, 1), ZeroDivisionError) == driver.run(operation())
+    assert driver.run(operation()) == ((3, 1), ZeroDivisionError)
 
 
 def test_calls_are_bounded_by_the_pool(make_driver: Callable[..., Harness]) -> None:
@@ -691,7 +691,7 @@ def test_calls_are_bounded_by_the_pool(make_driver: Callable[..., Harness]) -> N
 
     driver.run(together([call(listener) for _ in range(6)]))
 
-    assert 2 == peak
+    assert peak == 2
 
 
 def test_pool_exists_only_after_a_call(driver: Harness, serve: Callable[..., FrameServer]) -> None:
@@ -701,7 +701,7 @@ def test_pool_exists_only_after_a_call(driver: Harness, serve: Callable[..., Fra
     driver.run(call(int))
     after = {thread.name for thread in threading.enumerate()}
 
-    assert {"sparrowmq-call-0"} == after - before
+    assert after - before == {"sparrowmq-call-0"}
 
 
 def each(function: Callable[..., Any], *args: Any) -> CallEach:
@@ -736,7 +736,7 @@ def test_what_a_call_returned_shows_before_the_next_one_ends(driver: Harness) ->
         return is_done
 
     assert driver.run(operation()) is False
-    assert [1, 2] == [returned.call for returned in effect.returned]
+    assert [returned.call for returned in effect.returned] == [1, 2]
 
 
 def test_calls_that_take_their_time_are_left_to_others(driver: Harness) -> None:
@@ -744,7 +744,7 @@ def test_calls_that_take_their_time_are_left_to_others(driver: Harness) -> None:
 
     driver.run(run_each(effect))
 
-    assert ([0], 2) == ([returned.call for returned in effect.returned], len(effect.waiting))
+    assert ([returned.call for returned in effect.returned], len(effect.waiting)) == ([0], 2)
     assert effect.returned[0].duration_ms >= CALLS_MS
 
 
@@ -770,7 +770,7 @@ def test_no_call_begins_after_the_one_in_which_all_were_cancelled(driver: Harnes
 
     driver.run(operation())
 
-    assert ([1], 1) == (calls, len(effect.waiting))
+    assert (calls, len(effect.waiting)) == ([1], 1)
 
 
 # Cancelling.
@@ -800,8 +800,8 @@ def test_cancel_ends_a_sleep_and_a_wait(driver: Harness) -> None:
     for operation in (sleep(LONG_MS), wait(Event()), wait(Event(), timeout_ms=LONG_MS)):
         seen: list[str] = []
 
-        assert CANCELLED == driver.run(cancelled_at(operation, seen))
-        assert ["cancelled"] == seen
+        assert driver.run(cancelled_at(operation, seen)) == CANCELLED
+        assert seen == ["cancelled"]
 
 
 def test_cancel_ends_a_join_but_not_the_joined_task(driver: Harness) -> None:
@@ -814,7 +814,7 @@ def test_cancel_ends_a_join_but_not_the_joined_task(driver: Harness) -> None:
         event.set()
         return result, (yield from join(task))
 
-    assert (CANCELLED, True) == driver.run(operation())
+    assert driver.run(operation()) == (CANCELLED, True)
 
 
 def test_cancel_ends_an_invoke_and_its_answer_is_dropped(
@@ -840,9 +840,9 @@ def test_cancel_ends_an_invoke_and_its_answer_is_dropped(
         error = yield from failure_of(join(task))
         return task.done, type(error), str(error)
 
-    assert CANCELLED == driver.run(operation())
-    assert b"for you" == driver.run(ask(server.address))
-    assert 1 == server.connection_count
+    assert driver.run(operation()) == CANCELLED
+    assert driver.run(ask(server.address)) == b"for you"
+    assert server.connection_count == 1
 
 
 def test_cancel_ends_a_call_whose_result_is_dropped(driver: Harness) -> None:
@@ -855,8 +855,8 @@ def test_cancel_ends_a_call_whose_result_is_dropped(driver: Harness) -> None:
         results.append((yield from call(int)))
         return result
 
-    assert CANCELLED == driver.run(operation())
-    assert [0] == results
+    assert driver.run(operation()) == CANCELLED
+    assert results == [0]
 
 
 def test_cancel_before_the_first_step_runs_nothing(driver: Harness) -> None:
@@ -873,8 +873,8 @@ def test_cancel_before_the_first_step_runs_nothing(driver: Harness) -> None:
         yield from cancel(task)
         return task.done, type(error), str(error)
 
-    assert CANCELLED == driver.run(operation())
-    assert [] == ran
+    assert driver.run(operation()) == CANCELLED
+    assert ran == []
 
 
 def test_task_may_cancel_itself(driver: Harness) -> None:
@@ -890,7 +890,7 @@ def test_task_may_cancel_itself(driver: Harness) -> None:
         error = yield from failure_of(join(tasks[0]))
         return tasks[0].done, type(error), str(error)
 
-    assert CANCELLED == driver.run(operation())
+    assert driver.run(operation()) == CANCELLED
 
 
 def test_cancelled_operation_may_return_instead(driver: Harness) -> None:
@@ -906,7 +906,7 @@ def test_cancelled_operation_may_return_instead(driver: Harness) -> None:
         yield from cancel(task)
         return (yield from join(task))
 
-    assert "cleaned up" == driver.run(operation())
+    assert driver.run(operation()) == "cleaned up"
 
 
 # The end.
@@ -927,7 +927,7 @@ def test_close_cancels_tasks_and_refuses_new_ones(
     driver.close_driver()
     driver.close_driver()
 
-    assert ["cancelled"] * 2 == seen
+    assert seen == ["cancelled"] * 2
     with pytest.raises(UsageError, match="this client is closed"):
         driver.run(now())
 
@@ -955,7 +955,7 @@ def test_close_ends_operations_that_go_on_after_cancelled(
     driver.run(operation())
     driver.close_driver()
 
-    assert ["again", "ended"] == ended
+    assert ended == ["again", "ended"]
 
 
 def test_close_does_not_wait_for_a_listener_without_end(
@@ -996,8 +996,8 @@ def test_time_out_bounds_the_whole_operation_and_cancels_it(driver: Harness) -> 
     with pytest.raises(InvokeTimeout, match="task slow did not end within 20 ms"):
         driver.run(bounded(operation(), timeout_ms=20, name="slow"))
 
-    assert ["cancelled"] == ended
-    assert 5 == driver.run(bounded(call(int, "5"), timeout_ms=LONG_MS, name="quick"))
+    assert ended == ["cancelled"]
+    assert driver.run(bounded(call(int, "5"), timeout_ms=LONG_MS, name="quick")) == 5
 
 
 @pytest.mark.parametrize("send", [invoke, oneway])
@@ -1019,6 +1019,6 @@ def test_driver_with_credentials_signs_copies_of_requests(
         driver.run(send(server.address, sent, timeout_ms=LONG_MS))
         fields = came.get(timeout=PATIENCE_S).ext_fields
         assert fields is not None
-        assert ("T", "me") == (fields["topic"], fields["AccessKey"])
+        assert (fields["topic"], fields["AccessKey"]) == ("T", "me")
         assert is_signature_valid(fields, b"x", secret_key="s" * 8)
-    assert {"topic": "T"} == sent.ext_fields
+    assert sent.ext_fields == {"topic": "T"}

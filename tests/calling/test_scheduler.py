@@ -60,15 +60,15 @@ def test_io_effects_are_handed_out_and_resumed() -> None:
 
     assert waiting is task
     assert isinstance(effect, Invoke)
-    assert "answer" == task.outcome()
+    assert task.outcome() == "answer"
 
 
 def test_task_that_waits_too_long_is_handed_back() -> None:
     world = World()
     task = world.start(ask(timeout_ms=50))
 
-    assert [] == world.advance(49)
-    assert [task] == world.advance(1)
+    assert world.advance(49) == []
+    assert world.advance(1) == [task]
     world.scheduler.throw(task, KeyError("late"))
     world.run()
 
@@ -99,7 +99,7 @@ def test_timers_of_tasks_that_ended_do_not_pile_up() -> None:
         world.run()
 
     assert len(world.scheduler._heap) <= HEAP_SLACK
-    assert () == world.scheduler.tasks
+    assert world.scheduler.tasks == ()
 
 
 def test_earlier_deadline_comes_first_and_the_later_one_still_comes() -> None:
@@ -115,13 +115,13 @@ def test_earlier_deadline_comes_first_and_the_later_one_still_comes() -> None:
     task = world.start(sleeper())
     world.scheduler.resume(task, None)
     world.run()
-    assert 1_010 == world.scheduler.next_deadline_ms()
+    assert world.scheduler.next_deadline_ms() == 1_010
     world.advance(10)
     world.advance(20)
     world.advance(5_000)
 
-    assert [1_010, 1_030] == ends
-    assert NEVER_MS == world.scheduler.next_deadline_ms()
+    assert ends == [1_010, 1_030]
+    assert world.scheduler.next_deadline_ms() == NEVER_MS
 
 
 def test_cancelled_io_is_dropped_before_the_task_goes_on() -> None:
@@ -138,7 +138,7 @@ def test_cancelled_io_is_dropped_before_the_task_goes_on() -> None:
     world.scheduler.cancel(task)
     world.run()
 
-    assert [[task]] == seen
+    assert seen == [[task]]
     assert task.done
 
 
@@ -155,10 +155,10 @@ def test_error_nobody_joins_is_handed_back_after_a_while() -> None:
         spawned.append((yield from spawn(fails(), name="fails")))
 
     world.start(parent())
-    assert [] == world.advance(1)
+    assert world.advance(1) == []
     assert spawned == world.scheduler.unjoined()
 
-    assert [] == world.advance(UNJOINED_ERROR_MS - 1)
+    assert world.advance(UNJOINED_ERROR_MS - 1) == []
     assert spawned == world.advance(1)
 
 
@@ -169,8 +169,8 @@ def test_joined_error_is_not_handed_back() -> None:
 
     with pytest.raises(ValueError, match="lonely"):
         task.outcome()
-    assert [] == world.scheduler.unjoined()
-    assert [] == world.advance(UNJOINED_ERROR_MS)
+    assert world.scheduler.unjoined() == []
+    assert world.advance(UNJOINED_ERROR_MS) == []
 
 
 def test_interrupt_ends_its_task_and_goes_on_to_the_caller() -> None:
@@ -185,7 +185,7 @@ def test_interrupt_ends_its_task_and_goes_on_to_the_caller() -> None:
         world.advance(0)
 
     assert task.done
-    assert () == world.scheduler.tasks
+    assert world.scheduler.tasks == ()
 
 
 def test_finished_error_holds_no_frame_of_the_scheduler() -> None:
@@ -195,4 +195,4 @@ def test_finished_error_holds_no_frame_of_the_scheduler() -> None:
 
     assert task.error is not None
     assert task.error.__traceback__ is not None
-    assert "fails" == task.error.__traceback__.tb_frame.f_code.co_name
+    assert task.error.__traceback__.tb_frame.f_code.co_name == "fails"

@@ -33,7 +33,7 @@ PATIENCE_S = 20
     ],
 )
 def test_address_is_split_at_its_last_colon(address: str, expected: tuple[str, int]) -> None:
-    assert expected == split_address(address)
+    assert split_address(address) == expected
 
 
 @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:0", "host:65536", "h:１"])
@@ -45,11 +45,11 @@ def test_address_without_host_or_port_is_refused(address: str) -> None:
 def test_names_that_ask_no_server_are_known() -> None:
     hosts = ["localhost", "10.0.0.1", "::1", "name.test", "127.1"]
 
-    assert [True, True, True, False, False] == [is_quick(host) for host in hosts]
+    assert [is_quick(host) for host in hosts] == [True, True, True, False, False]
 
 
 def test_looking_an_address_up_names_each_once() -> None:
-    assert [Candidate(socket.AF_INET, ("127.0.0.1", 5))] == look_up("127.0.0.1", 5)
+    assert look_up("127.0.0.1", 5) == [Candidate(socket.AF_INET, ("127.0.0.1", 5))]
 
 
 def test_connection_of_a_socket_to_itself_counts_as_refused() -> None:
@@ -60,7 +60,7 @@ def test_connection_of_a_socket_to_itself_counts_as_refused() -> None:
         with pytest.raises(ConnectionRefusedError) as caught:
             end_connect(sock)
 
-    assert errno.ECONNREFUSED == caught.value.errno
+    assert caught.value.errno == errno.ECONNREFUSED
 
 
 def test_connection_is_made_without_waiting() -> None:
@@ -71,7 +71,7 @@ def test_connection_is_made_without_waiting() -> None:
             end_connect(sock)
 
             assert listening.getsockname() == sock.getpeername()
-            assert 0.0 == sock.gettimeout()
+            assert sock.gettimeout() == 0.0
 
 
 def test_more_is_received_at_once_while_much_comes() -> None:
@@ -89,5 +89,5 @@ def test_more_is_received_at_once_while_much_comes() -> None:
         far.sendall(bytes(2 * RECEIVE_BYTES))
         sizes.append(len(wire.receive() or b""))
 
-    assert [RECEIVE_BYTES, 2 * RECEIVE_BYTES, 6, RECEIVE_BYTES] == sizes
+    assert sizes == [RECEIVE_BYTES, 2 * RECEIVE_BYTES, 6, RECEIVE_BYTES]
     assert RECEIVE_BYTES_MAX > 2 * RECEIVE_BYTES

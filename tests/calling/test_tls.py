@@ -107,7 +107,7 @@ def test_bodies_of_all_sizes_pass(
     bodies = [bytes([number]) * size for number in range(20)]
 
     assert bodies == make_driver(tls=trusting).run(ask_all(tls_server.address, bodies))
-    assert 1 == tls_server.connection_count
+    assert tls_server.connection_count == 1
 
 
 def test_host_name_is_checked_as_it_was_given(
@@ -115,7 +115,7 @@ def test_host_name_is_checked_as_it_was_given(
 ) -> None:
     address = f"localhost:{tls_server.port}"
 
-    assert b"x" == make_driver(tls=trusting).run(ask(address))
+    assert make_driver(tls=trusting).run(ask(address)) == b"x"
 
 
 def test_peer_that_reads_late_gets_everything(
@@ -162,7 +162,7 @@ def test_client_shows_its_certificate_where_one_is_asked_for(
         key_file=certificates.client.key,
     )
 
-    assert b"x" == make_driver(tls=mine).run(ask(server.address))
+    assert make_driver(tls=mine).run(ask(server.address)) == b"x"
 
 
 def test_client_without_a_certificate_is_told_to_give_one(
@@ -234,7 +234,7 @@ def test_certificate_of_another_host_passes_where_hosts_are_not_checked(
     server = serve(tls=context_of(certificates, certificates.issue("other", san="IP:127.0.0.2")))
     context = client_context(ca_file=certificates.ca.path, check_hostname=False)
 
-    assert b"x" == make_driver(tls=context).run(ask(server.address))
+    assert make_driver(tls=context).run(ask(server.address)) == b"x"
 
 
 def test_own_server_is_trusted_by_its_certificate_alone(
@@ -247,7 +247,7 @@ def test_own_server_is_trusted_by_its_certificate_alone(
     other = serve(tls=context_of(certificates))
     context = own_server_context(elsewhere.path, elsewhere.key)
 
-    assert b"x" == make_driver(tls=context).run(ask(server.address))
+    assert make_driver(tls=context).run(ask(server.address)) == b"x"
     assert "not trusted" in failure_of(make_driver, other.address, context)
 
 
@@ -383,8 +383,8 @@ async def test_our_server_hears_nothing_without_a_handshake(
 ) -> None:
     machine, port = our_server
 
-    assert b"" == await talk(port, data)
-    assert 0 == machine.handled
+    assert await talk(port, data) == b""
+    assert machine.handled == 0
 
 
 async def test_our_server_answers_a_broken_handshake_by_an_alert(
@@ -392,8 +392,8 @@ async def test_our_server_answers_a_broken_handshake_by_an_alert(
 ) -> None:
     machine, port = our_server
 
-    assert b"\x15\x03" == (await talk(port, NO_HELLO))[:2]
-    assert 0 == machine.handled
+    assert (await talk(port, NO_HELLO))[:2] == b"\x15\x03"
+    assert machine.handled == 0
 
 
 async def test_our_server_takes_a_handshake_byte_by_byte(
@@ -417,7 +417,7 @@ async def test_our_server_takes_a_handshake_byte_by_byte(
                 asked = True
     writer.close()
 
-    assert b"x" == answers[0].body
+    assert answers[0].body == b"x"
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, certificates: Certificates) -> None:

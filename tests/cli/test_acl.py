@@ -40,7 +40,7 @@ def test_accounts_are_made_changed_and_deleted_with_the_keys_of_a_context(
 
         def run(*arguments: str) -> str:
             result = CliRunner().invoke(build_app(), [*arguments, "--timeout", "10"])
-            assert 0 == result.exit_code, result.stderr
+            assert result.exit_code == 0, result.stderr
             assert "service-secret" not in result.stdout
             return result.stdout
 
@@ -53,16 +53,16 @@ def test_accounts_are_made_changed_and_deleted_with_the_keys_of_a_context(
         run("topic", "create", "orders")
 
         stranger = Commands(cluster.name_server)("ls")
-        assert 3 == stranger.exit_code
+        assert stranger.exit_code == 3
         monkeypatch.setenv("SPARROWMQ_ACCESS_KEY", "orders-service")
         monkeypatch.setenv("SPARROWMQ_SECRET_KEY", "service-secret")
         service_commands = Commands(cluster.name_server)
-        assert 0 == service_commands("send", "orders", "x").exit_code
-        assert 3 == service_commands("topic", "create", "others").exit_code
+        assert service_commands("send", "orders", "x").exit_code == 0
+        assert service_commands("topic", "create", "others").exit_code == 3
         monkeypatch.delenv("SPARROWMQ_ACCESS_KEY")
 
         wrong = CliRunner().invoke(build_app(), ["acl", "delete", "order-service"])
-        assert (2, True) == (wrong.exit_code, "did you mean orders-service?" in wrong.stderr)
+        assert (wrong.exit_code, "did you mean orders-service?" in wrong.stderr) == (2, True)
         run("acl", "delete", "orders-service", "--yes")
         assert "orders-service" not in run("acl", "ls")
 
@@ -70,4 +70,4 @@ def test_accounts_are_made_changed_and_deleted_with_the_keys_of_a_context(
 def test_brokers_without_access_control_say_so(smq: Commands) -> None:
     result = smq("acl", "ls")
 
-    assert (3, True) == (result.exit_code, "access control is off" in result.stderr)
+    assert (result.exit_code, "access control is off" in result.stderr) == (3, True)

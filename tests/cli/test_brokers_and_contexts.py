@@ -30,7 +30,7 @@ def test_brokers_are_listed_and_shown(smq: Commands, shared_cluster: EmbeddedClu
         row["failure"],
     )
     assert {"putTps", "bootTimestamp"} <= runtime.keys()
-    assert ("broker-a", "ASYNC_FLUSH") == (config["brokerName"], config["flushDiskType"])
+    assert (config["brokerName"], config["flushDiskType"]) == ("broker-a", "ASYNC_FLUSH")
 
 
 @pytest.mark.slow
@@ -63,27 +63,27 @@ def test_a_drained_broker_takes_no_messages_until_it_is_undone() -> None:
 
         assert not smq.json("broker", "drain", "broker-a")["applied"]
         assert writable()
-        assert 0 == smq("broker", "drain", "broker-a", "--yes").exit_code
+        assert smq("broker", "drain", "broker-a", "--yes").exit_code == 0
         wait_until("no queue to write", lambda: not writable())
-        assert 0 == smq("broker", "drain", "broker-a", "--undo", "--yes").exit_code
+        assert smq("broker", "drain", "broker-a", "--undo", "--yes").exit_code == 0
         wait_until("queues to write", writable)
 
 
 def test_contexts_are_named_chosen_and_forgotten() -> None:
-    assert 0 == run("context", "set", "prod", "-n", "ns-1:9876", "--namespace", "eu").exit_code
-    assert 0 == run("context", "set", "dev", "-n", "127.0.0.1:1").exit_code
+    assert run("context", "set", "prod", "-n", "ns-1:9876", "--namespace", "eu").exit_code == 0
+    assert run("context", "set", "dev", "-n", "127.0.0.1:1").exit_code == 0
     assert "context prod" in run("context", "show").stdout
     assert "ns-1:9876" in run("context", "ls").stdout
 
-    assert 0 == run("context", "use", "dev").exit_code
+    assert run("context", "use", "dev").exit_code == 0
     down = run("ls")
-    assert (3, True) == (down.exit_code, "the address comes from context dev" in down.stderr)
+    assert (down.exit_code, "the address comes from context dev" in down.stderr) == (3, True)
 
-    assert 0 == run("context", "set", "prod", "-n", "ns-2:9876").exit_code
+    assert run("context", "set", "prod", "-n", "ns-2:9876").exit_code == 0
     listed = run("context", "ls", "--json").stdout
     assert "ns-2:9876" in listed
     assert '"namespace": "eu"' in listed
-    assert 0 == run("context", "delete", "dev").exit_code
+    assert run("context", "delete", "dev").exit_code == 0
     assert "the default" in run("context", "show").stdout
 
 
@@ -100,5 +100,5 @@ def test_contexts_are_named_chosen_and_forgotten() -> None:
 def test_wrong_contexts_are_refused(arguments: tuple[str, ...], words: str) -> None:
     result = run(*arguments)
 
-    assert 2 == result.exit_code
+    assert result.exit_code == 2
     assert words in result.stderr

@@ -79,25 +79,25 @@ def test_exit_code_says_how_the_cluster_is(
 def test_check_refuses_groups_that_nobody_knows(smq: Commands) -> None:
     result = smq("check", "-g", "gid_work")
 
-    assert (2, True) == (result.exit_code, "did you mean GID_works?" in result.stderr)
+    assert (result.exit_code, "did you mean GID_works?" in result.stderr) == (2, True)
 
 
 def test_check_says_unknown_where_no_cluster_answers() -> None:
     result = Commands("127.0.0.1:1")("check")
 
-    assert (3, "") == (result.exit_code, result.stdout)
+    assert (result.exit_code, result.stdout) == (3, "")
 
 
 def test_doctor_looks_at_all_groups_worst_first(smq: Commands) -> None:
     groups = smq.json("rebalance", "doctor", "--interval", "0")["groups"]
 
     worst = [max((f["severity"] for f in group["findings"]), default="") for group in groups]
-    assert {"GID_twins", "GID_abandoned"} == {group["group"] for group in groups[:2]}
-    assert ["GID_works"] == [group["group"] for group in groups[2:]]
-    assert ["error", "error", ""] == [w if w == "error" else "" for w in worst]
+    assert {group["group"] for group in groups[:2]} == {"GID_twins", "GID_abandoned"}
+    assert [group["group"] for group in groups[2:]] == ["GID_works"]
+    assert [w if w == "error" else "" for w in worst] == ["error", "error", ""]
 
     limited = smq("rebalance", "doctor", "--interval", "0", "--limit", "1", "--fail-on", "error")
-    assert 1 == limited.exit_code
+    assert limited.exit_code == 1
     assert "the 1 of 3 groups" in limited.stderr
     assert "nothing is wrong with GID_works" in smq("rebalance", "doctor", "--interval", "0").stdout
 
@@ -105,4 +105,4 @@ def test_doctor_looks_at_all_groups_worst_first(smq: Commands) -> None:
 def test_strategy_needs_a_group(smq: Commands) -> None:
     result = smq("rebalance", "doctor", "--strategy", "AVG")
 
-    assert (2, True) == (result.exit_code, "name the group" in result.stderr)
+    assert (result.exit_code, "name the group" in result.stderr) == (2, True)

@@ -40,11 +40,11 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     write_contexts(path, contexts)
 
     assert contexts == read_contexts(path)
-    assert 0o600 == path.stat().st_mode & 0o777
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_no_file_is_no_contexts(tmp_path: Path) -> None:
-    assert Contexts() == read_contexts(tmp_path / "none.toml")
+    assert read_contexts(tmp_path / "none.toml") == Contexts()
 
 
 @pytest.mark.parametrize("text", ["current = ", "[contexts.a]\nnameservr = 'x'", "current = 1"])
@@ -58,19 +58,19 @@ def test_damaged_file_is_named(tmp_path: Path, text: str) -> None:
 
 def test_the_order_of_what_says_where(tmp_path: Path) -> None:
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    assert "127.0.0.1:9876" == choose(environ).name_server
+    assert choose(environ).name_server == "127.0.0.1:9876"
 
     contexts = Contexts(current="prod", contexts={"prod": PROD, "dev": Context()})
     write_contexts(contexts_path(environ), contexts)
-    assert PROD == choose(environ)
+    assert choose(environ) == PROD
 
     environ["NAMESRV_ADDR"] = "from-variable:9876"
-    assert "from-variable:9876" == choose(environ).name_server
+    assert choose(environ).name_server == "from-variable:9876"
 
     environ["SPARROWMQ_CONTEXT"] = "dev"
-    assert Context() == choose(environ)
-    assert PROD == choose(environ, name="prod")
-    assert Context(name_server="a:1", tls_ca="c") == choose(environ, name_server="a:1", tls_ca="c")
+    assert choose(environ) == Context()
+    assert choose(environ, name="prod") == PROD
+    assert choose(environ, name_server="a:1", tls_ca="c") == Context(name_server="a:1", tls_ca="c")
 
 
 def test_unknown_and_contradicting_choices_are_refused(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_no_cluster_says_which_address_and_who_named_it(home: Path) -> None:
 
     result = CliRunner().invoke(build_app(), ["ls"])
 
-    assert (3, "") == (result.exit_code, result.stdout)
+    assert (result.exit_code, result.stdout) == (3, "")
     assert "the address comes from context far" in result.stderr
-    assert 1 == len(result.stderr.splitlines())
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_secret_comes_from_a_variable_or_a_file_and_never_from_the_file_of_contexts(
@@ -105,8 +105,8 @@ def test_secret_comes_from_a_variable_or_a_file_and_never_from_the_file_of_conte
     by_variable = Context(access_key="ak", secret_key_env="MQ_SECRET")
 
     assert None is Context().read_secret({})
-    assert "from-file" == by_file.read_secret({})
-    assert "from-variable" == by_variable.read_secret({"MQ_SECRET": "from-variable"})
+    assert by_file.read_secret({}) == "from-file"
+    assert by_variable.read_secret({"MQ_SECRET": "from-variable"}) == "from-variable"
     for context, words in [
         (Context(access_key="ak"), "has no secret"),
         (by_variable, r"not in \$MQ_SECRET"),
@@ -125,5 +125,5 @@ def test_key_of_the_environment_goes_with_any_address(tmp_path: Path) -> None:
 
     chosen = choose(environ, name_server="a:1")
 
-    assert ("ak", "sk") == (chosen.access_key, chosen.read_secret(environ))
+    assert (chosen.access_key, chosen.read_secret(environ)) == ("ak", "sk")
     assert "sk" not in repr(chosen)

@@ -41,7 +41,7 @@ def test_missing_package_is_one_line_that_says_what_to_install(
 ) -> None:
     found = run([missing], command)
 
-    assert (1, "", f"sparrowmq: {words}\n") == (found.returncode, found.stdout, found.stderr)
+    assert (found.returncode, found.stdout, found.stderr) == (1, "", f"sparrowmq: {words}\n")
 
 
 def test_help_lists_every_command_and_imports_none_of_them() -> None:
@@ -49,9 +49,9 @@ def test_help_lists_every_command_and_imports_none_of_them() -> None:
     slow = ["pyspark", "rich.console", "msgspec", "asyncio", "importlib.metadata"]
     found = run(slow, "--help")
 
-    assert (0, "") == (found.returncode, found.stderr)
+    assert (found.returncode, found.stderr) == (0, "")
     names = ["up", "nameserver", "broker", "demo", "pipeline", "rebalance", "snapshot"]
-    assert [] == [name for name in names if f"  {name} " not in found.stdout]
+    assert [name for name in names if f"  {name} " not in found.stdout] == []
 
 
 def test_lists_of_commands_cut_no_sentence() -> None:
@@ -64,12 +64,12 @@ def test_lists_of_commands_cut_no_sentence() -> None:
 def test_a_mistyped_command_is_answered_by_the_nearest() -> None:
     found = run([], "rebalence")
 
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert "No such command 'rebalence'. Did you mean 'rebalance'?" in found.stderr
 
 
 def test_version_is_that_of_the_package() -> None:
     found = run([], "--version")
 
-    assert f"sparrowmq {sparrowmq.__version__}\n" == found.stdout
+    assert found.stdout == f"sparrowmq {sparrowmq.__version__}\n"
     assert sparrowmq.__version__ == version("sparrowmq")

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 def bodies(smq: Commands, *arguments: str) -> list[Any]:
     """Run tail with --json and return the bodies."""
     result = smq("tail", *arguments, "--json")
-    assert 0 == result.exit_code, result.stderr
+    assert result.exit_code == 0, result.stderr
     return [json.loads(line)["body"] for line in result.stdout.splitlines()]
 
 
@@ -43,19 +43,22 @@ def test_a_message_is_sent_found_and_shown(smq: Commands, shared_cluster: Embedd
     options = ["--tag", "UA", "-k", "k1", "-k", "k2", "-p", "price=12", "-q", "broker-a:1"]
     sent = smq.json("send", "T_one", "hello", *options)
 
-    assert ("SEND_OK", "broker-a", 1, 0) == tuple(
-        sent[key] for key in ("status", "broker", "queue", "offset")
+    assert tuple(sent[key] for key in ("status", "broker", "queue", "offset")) == (
+        "SEND_OK",
+        "broker-a",
+        1,
+        0,
     )
     (by_id,) = smq.json("msg", "get", sent["msg_id"], "--topic", "T_one")
-    assert [by_id] == smq.json("msg", "get", sent["offset_msg_id"], "--topic", "T_one")
-    assert [by_id] == smq.json("msg", "find", "k2", "--topic", "T_one", "--from", "1h")
-    assert [by_id] == smq.json("msg", "at", "T_one", "broker-a:1", "0")
-    assert ("hello", "UA", ["k1", "k2"], "12") == (
+    assert smq.json("msg", "get", sent["offset_msg_id"], "--topic", "T_one") == [by_id]
+    assert smq.json("msg", "find", "k2", "--topic", "T_one", "--from", "1h") == [by_id]
+    assert smq.json("msg", "at", "T_one", "broker-a:1", "0") == [by_id]
+    assert (
         by_id["body"],
         by_id["tags"],
         by_id["keys"],
         by_id["properties"]["price"],
-    )
+    ) == ("hello", "UA", ["k1", "k2"], "12")
     shown = smq("msg", "at", "T_one", "broker-a:1", "0").stdout
     assert "price" in shown
     assert "body, 5 bytes" in shown
@@ -70,9 +73,9 @@ def test_a_traced_message_shows_its_way(smq: Commands, shared_cluster: EmbeddedC
     shown = smq("msg", "trace", sent.msg_id)
     untraced = smq("msg", "trace", "0" * 32)
 
-    assert ("sent", "GID_p", "SUCCESS") == (step["what"], step["group"], step["outcome"])
+    assert (step["what"], step["group"], step["outcome"]) == ("sent", "GID_p", "SUCCESS")
     assert "GID_p" in shown.stdout
-    assert (1, True) == (untraced.exit_code, "`trace` may be off" in untraced.stderr)
+    assert (untraced.exit_code, "`trace` may be off" in untraced.stderr) == (1, True)
 
 
 def test_what_is_not_there_is_said(smq: Commands, shared_cluster: EmbeddedCluster) -> None:
@@ -84,7 +87,7 @@ def test_what_is_not_there_is_said(smq: Commands, shared_cluster: EmbeddedCluste
     empty = smq("tail", "T_none")
     dead = smq("dlq", "ls")
 
-    assert [1, 1, 2, 0] == [r.exit_code for r in (unknown_id, unknown_key, unknown_place, empty)]
+    assert [r.exit_code for r in (unknown_id, unknown_key, unknown_place, empty)] == [1, 1, 2, 0]
     assert "topic T_none has no message in this range" in empty.stderr
     assert f"no group has dead letters at {shared_cluster.name_server}" in dead.stderr
 
@@ -102,8 +105,8 @@ def test_lines_of_standard_input_and_of_files_are_messages(
     whole = smq("send", "T_lines", "--file", str(file), "--whole")
 
     assert "sent 1,000 messages to T_lines" in from_stdin.stderr
-    assert {"topic": "T_lines", "sent": 3} == from_file
-    assert 0 == whole.exit_code
+    assert from_file == {"topic": "T_lines", "sent": 3}
+    assert whole.exit_code == 0
     read = bodies(smq, "T_lines", "--from", "earliest")
     assert [str(number) for number in range(1_000)] == read[:1_000]
     assert ["a", "b", "c" * 100_000, file.read_bytes().decode()] == read[1_000:]
@@ -126,9 +129,9 @@ def test_what_cannot_be_sent_is_refused(
 
     result = smq("send", "T_wrong", *arguments)
 
-    assert 2 == result.exit_code, result.stderr
+    assert result.exit_code == 2, result.stderr
     assert words in result.stderr
-    assert 1 == len(result.stderr.splitlines())
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_tail_shows_the_last_ones_and_filters(
@@ -137,21 +140,21 @@ def test_tail_shows_the_last_ones_and_filters(
     shared_cluster.create_topic("T_tail", queues=4)
     for number in range(12):
         options = ["--tag", "odd" if number % 2 else "even", "--key", f"k{number}"]
-        assert 0 == smq("send", "T_tail", str(number), "-p", f"n={number}", *options).exit_code
+        assert smq("send", "T_tail", str(number), "-p", f"n={number}", *options).exit_code == 0
 
-    assert ["9", "10", "11"] == bodies(smq, "T_tail", "--last", "3")
-    assert ["1", "3"] == bodies(smq, "T_tail", "--tag", "odd", "--last", "6")[:2]
-    assert ["8", "10"] == bodies(smq, "T_tail", "--tag", "even", "--last", "2")
-    assert ["5"] == bodies(smq, "T_tail", "--key", "k5", "--last", "1")
-    assert ["10", "11"] == sorted(bodies(smq, "T_tail", "--sql", "n > 9"))
-    assert 2 == len(bodies(smq, "T_tail", "--from", "earliest", "--limit", "2"))
-    assert [] == bodies(smq, "T_tail", "--from", "latest")
+    assert bodies(smq, "T_tail", "--last", "3") == ["9", "10", "11"]
+    assert bodies(smq, "T_tail", "--tag", "odd", "--last", "6")[:2] == ["1", "3"]
+    assert bodies(smq, "T_tail", "--tag", "even", "--last", "2") == ["8", "10"]
+    assert bodies(smq, "T_tail", "--key", "k5", "--last", "1") == ["5"]
+    assert sorted(bodies(smq, "T_tail", "--sql", "n > 9")) == ["10", "11"]
+    assert len(bodies(smq, "T_tail", "--from", "earliest", "--limit", "2")) == 2
+    assert bodies(smq, "T_tail", "--from", "latest") == []
     both = smq("tail", "T_tail", "--tag", "a", "--sql", "b > 1")
     odd = smq("tail", "T_tail", "--sql", "n >")
-    assert [(2, True), (3, True)] == [
+    assert [
         (both.exit_code, "not both" in both.stderr),
         (odd.exit_code, "n >" in odd.stderr),
-    ]
+    ] == [(2, True), (3, True)]
 
 
 def test_tail_leaves_no_trace(smq: Commands, shared_cluster: EmbeddedCluster) -> None:
@@ -161,7 +164,7 @@ def test_tail_leaves_no_trace(smq: Commands, shared_cluster: EmbeddedCluster) ->
     bodies(smq, "T_trace", "--from", "earliest")
 
     # Whoever has committed something is named here, RocketMQ's own groups included.
-    assert [] == smq.json("topic", "show", "T_trace")["groups"]
+    assert smq.json("topic", "show", "T_trace")["groups"] == []
 
 
 def test_message_that_cannot_be_read_is_named_and_passed_over(
@@ -174,7 +177,7 @@ def test_message_that_cannot_be_read_is_named_and_passed_over(
 
     result = smq("tail", "T_poison", "--body")
 
-    assert ["before", "after"] == result.stdout.splitlines()
+    assert result.stdout.splitlines() == ["before", "after"]
     assert "cannot be read" in result.stderr
 
 
@@ -210,10 +213,10 @@ def test_follow_prints_what_comes_until_ctrl_c(
 
     following.send_signal(2)
 
-    assert 130 == following.wait(30)
+    assert following.wait(30) == 130
     reader.join(30)
     assert following.stderr is not None
-    assert "" == following.stderr.read()
+    assert following.stderr.read() == ""
 
 
 def test_reader_that_has_enough_ends_tail(shared_cluster: EmbeddedCluster, smq: Commands) -> None:
@@ -229,7 +232,7 @@ def test_reader_that_has_enough_ends_tail(shared_cluster: EmbeddedCluster, smq: 
         check=False,
     )
 
-    assert ("0\n", "") == (result.stdout, result.stderr)
+    assert (result.stdout, result.stderr) == ("0\n", "")
 
 
 def test_dead_letters_are_listed_shown_and_sent_again(
@@ -255,10 +258,10 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         smq("send", "T_dead", "hard to digest", "--key", "d1")
         wait_until("a dead letter", lambda: smq.json("dlq", "ls"), timeout_s=30)
 
-        assert [("GID_dead", 1)] == [(r["group"], r["messages"]) for r in smq.json("dlq", "ls")]
+        assert [(r["group"], r["messages"]) for r in smq.json("dlq", "ls")] == [("GID_dead", 1)]
         (letter,) = smq.json("dlq", "show", "GID_dead")
-        assert ("hard to digest", ["d1"]) == (letter["body"], letter["keys"])
-        assert [] == smq.json("dlq", "show", "GID_dead", "--key", "d2")
+        assert (letter["body"], letter["keys"]) == ("hard to digest", ["d1"])
+        assert smq.json("dlq", "show", "GID_dead", "--key", "d2") == []
         assert not smq.json("dlq", "resend", "GID_dead")["applied"]
         unknown = smq("dlq", "resend", "GID_dead", "--key", "d2", "--yes")
         assert (
@@ -268,7 +271,7 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         wait_until("a second attempt", lambda: len(attempts) == 2, timeout_s=60)
 
     none = smq("dlq", "show", "GID_nobody")
-    assert (0, True) == (none.exit_code, "has no dead letters" in none.stderr)
+    assert (none.exit_code, "has no dead letters" in none.stderr) == (0, True)
 
 
 def test_bodies_are_shown_as_what_they_are() -> None:
@@ -283,11 +286,11 @@ def test_bodies_are_shown_as_what_they_are() -> None:
         ]
     }
 
-    assert ['{"a":1}', "grün", "ff 00", "61 62", '{"a": 1}'] == list(shown.values())
+    assert list(shown.values()) == ['{"a":1}', "grün", "ff 00", "61 62", '{"a": 1}']
 
 
 def test_no_body_speaks_to_the_terminal() -> None:
-    assert r"\x1b[31mred\x07 \u202e" == escape("\x1b[31mred\x07 \u202e")
+    assert escape("\x1b[31mred\x07 \u202e") == r"\x1b[31mred\x07 \u202e"
     for kind in BodyFormat:
         assert "\x1b" not in format_body(b'{"a": "\x1b[2J\xff"}', kind)
 
@@ -318,6 +321,6 @@ def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -
         seen += part
     os.close(main)
 
-    assert (0, b"") == (result.returncode, result.stdout)
+    assert (result.returncode, result.stdout) == (0, b"")
     assert b"messages" in seen
     assert b"sent 2,000 messages" in seen

@@ -90,6 +90,6 @@ def test_the_command_runs_and_says_what_it_is_called_here(
         check=False,
     )
 
-    assert 0 == result.returncode, result.stderr
+    assert result.returncode == 0, result.stderr
     assert "T_theirs" in result.stdout
     assert "topicRoute is: sparrowmq topic show T_theirs" in result.stderr

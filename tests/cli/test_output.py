@@ -44,5 +44,5 @@ def test_optional_column_of_which_nothing_is_known_is_left_out() -> None:
 def test_values_are_written_for_people() -> None:
     values = [None, "", [], True, 12_345, 1.25, {"a": 1}, ["x", "y"]]
 
-    assert ["–", "–", "–", "yes", "12,345", "1.2", "a=1", "x, y"] == list(map(format_value, values))
+    assert list(map(format_value, values)) == ["–", "–", "–", "yes", "12,345", "1.2", "a=1", "x, y"]
     assert format_value(1_700_000_000_123, "at_timestamp_ms").endswith(".123")

@@ -135,17 +135,17 @@ def test_doctor_finds_two_members_with_one_client_id(stage: Stage) -> None:
     result = run("doctor", "GID_twins", *stage.at, "--json", "--interval", "0.5")
     in_words = run("doctor", "GID_twins", *stage.at, "--interval", "0", "--fail-on", "warn")
 
-    assert 0 == result.exit_code
+    assert result.exit_code == 0
     found = json.loads(result.stdout)
     finding = next(f for f in found["findings"] if f["rule"] == "R01")
-    assert "error" == finding["severity"]
-    assert ["172.17.0.1@9"] == finding["members"]
-    assert [0, 1, 2, 3] == ids(finding["double"])
-    assert [4, 5, 6, 7] == ids(finding["unowned"])
+    assert finding["severity"] == "error"
+    assert finding["members"] == ["172.17.0.1@9"]
+    assert ids(finding["double"]) == [0, 1, 2, 3]
+    assert ids(finding["unowned"]) == [4, 5, 6, 7]
     addresses = re.findall(r"127\.0\.0\.1:\d+", finding["evidence"][0])
-    assert 2 == len(set(addresses))
+    assert len(set(addresses)) == 2
     assert 500 <= found["interval_ms"] < 10_000
-    assert 1 == in_words.exit_code
+    assert in_words.exit_code == 1
     assert (
         " ERROR  R01 several processes on several hosts or containers use client id"
         in in_words.stdout
@@ -192,8 +192,8 @@ def test_show_hatches_what_nobody_owns_and_marks_what_two_own(stage: Stage) -> N
     assert re.search(r"▨ +▨ +A \+ B  twice$", rows["broker-a:0"])
     assert re.search(r"╱╱╱ +╱╱╱ +nobody$", rows["broker-a:7"])
     members = [line.split() for line in lines if "172.17.0.1@7" in line]
-    assert ["A", "B"] == [words[0] for words in members]
-    assert {"id in use twice"} == {" ".join(words[4:]) for words in members}
+    assert [words[0] for words in members] == ["A", "B"]
+    assert {" ".join(words[4:]) for words in members} == {"id in use twice"}
     assert "4 queues nobody owns" in lines[-1]
     assert not any(line != line.rstrip() for line in lines)
 
@@ -209,19 +209,19 @@ def test_explain_gives_the_arithmetic_of_a_queue(stage: Stage) -> None:
     assert "flights broker-a:1 is owned by 172.17.0.1@1, by the list of broker-a" in owned.stdout
     assert "8 queues over 3 members are 2 each, remainder 2" in owned.stdout
     told = json.loads(orphan.stdout)["explanations"][0]
-    assert [] == told["owners"]
-    assert ["172.17.0.1@1", "172.17.0.1@2", "172.17.0.1@2"] == told["client_ids"]
-    assert 2 == wrong.exit_code
+    assert told["owners"] == []
+    assert told["client_ids"] == ["172.17.0.1@1", "172.17.0.1@2", "172.17.0.1@2"]
+    assert wrong.exit_code == 2
     assert "they divide flights at broker-a: 0-7" in wrong.stderr
 
 
 def test_healthy_group_passes(stage: Stage) -> None:
     stage.join("GID_healthy", ["1", "2"])
-    wait_until("a half for each", lambda: [4, 4] == stage.share_sizes())
+    wait_until("a half for each", lambda: stage.share_sizes() == [4, 4])
 
     result = run("doctor", "GID_healthy", *stage.at, "--interval", "0.5", "--fail-on", "info")
 
-    assert 0 == result.exit_code, result.stdout
+    assert result.exit_code == 0, result.stdout
     assert "nothing is wrong" in result.stdout
     assert "twice, 0.5 s apart" in result.stderr
 
@@ -252,7 +252,7 @@ def test_failures_are_one_line_and_an_exit_code(
 
     assert code == result.exit_code
     assert words in result.stderr
-    assert "" == result.stdout
+    assert result.stdout == ""
     assert "Traceback" not in result.stderr
 
 
@@ -269,10 +269,10 @@ def test_group_that_went_away_and_one_that_never_came(stage: Stage) -> None:
     gone = json.loads(run("doctor", "GID_gone", *stage.at, "--json", "--interval", "0").stdout)
     never = run("doctor", "GID_never", *stage.at, "--interval", "0", "--fail-on", "warn")
 
-    assert ["Q04"] == [finding["rule"] for finding in gone["findings"]]
-    assert "error" == gone["findings"][0]["severity"]
-    assert 2 <= gone["lag"]
-    assert 1 == never.exit_code
+    assert [finding["rule"] for finding in gone["findings"]] == ["Q04"]
+    assert gone["findings"][0]["severity"] == "error"
+    assert gone["lag"] >= 2
+    assert never.exit_code == 1
     assert " WARN  Q04 no member of this group is connected" in never.stdout
 
 
@@ -281,7 +281,7 @@ def create_group(cluster: EmbeddedCluster, group: str) -> None:
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
     request = RemotingCommand(code=code, body=json.dumps({"groupName": group}).encode())
     try:
-        assert 0 == driver.run(invoke(cluster.broker, request, timeout_ms=10_000)).code
+        assert driver.run(invoke(cluster.broker, request, timeout_ms=10_000)).code == 0
     finally:
         driver.close()
 
@@ -319,7 +319,7 @@ def test_doctor_finds_a_queue_that_a_listener_blocks(stage: Stage) -> None:
         producing.join()
 
     finding = next(finding for finding in found["findings"] if finding["rule"] == "R30")
-    assert "queue flights at broker-a: 0 stands still" == finding["title"]
+    assert finding["title"] == "queue flights at broker-a: 0 stands still"
     assert "behind, growing by" in finding["consequence"]
 
 
@@ -330,8 +330,8 @@ def test_watch_prints_one_object_a_line_and_counts(stage: Stage) -> None:
     lines = run("watch", "GID_watched", *at, "--json").stdout.splitlines()
     in_words = run("watch", "GID_watched", *at).stdout
 
-    assert [QUEUE_COUNT] * 2 == [len(ids(json.loads(line)["queues"])) for line in lines]
-    assert 2 == in_words.count("GID_watched  strategy AVG")
+    assert [len(ids(json.loads(line)["queues"])) for line in lines] == [QUEUE_COUNT] * 2
+    assert in_words.count("GID_watched  strategy AVG") == 2
 
 
 def test_watch_ends_with_ctrl_c_and_outlives_a_broker(stage: Stage) -> None:
@@ -348,7 +348,7 @@ def test_watch_ends_with_ctrl_c_and_outlives_a_broker(stage: Stage) -> None:
         try:
             assert process.stdout is not None
             assert process.stderr is not None
-            assert "GID_survivor" == json.loads(process.stdout.readline())["group"]
+            assert json.loads(process.stdout.readline())["group"] == "GID_survivor"
             cluster.kill()
             assert process.stderr.readline().startswith("sparrowmq: ")
             cluster.start()
@@ -360,7 +360,7 @@ def test_watch_ends_with_ctrl_c_and_outlives_a_broker(stage: Stage) -> None:
             process.kill()
             process.communicate()
 
-    assert 130 == process.returncode
+    assert process.returncode == 130
     assert "Traceback" not in err
 
 
@@ -381,7 +381,7 @@ def test_terminal_gets_colours_and_no_line_longer_than_it_is_wide(
     text = read_all(main)
 
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "")
-    assert 0 == process.wait(30)
+    assert process.wait(30) == 0
     assert "\x1b[" in text
     assert max(len(line) for line in plain.split("\n")) <= columns
     assert has_matrix == ("■" in plain)
@@ -399,8 +399,8 @@ def test_watched_terminal_that_is_low_gets_one_row_for_queues_of_one_owner(stage
     os.close(far)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", read_all(main))
 
-    assert 0 == process.wait(30)
-    assert ["broker-a:0-3", "broker-a:4-7"] == re.findall(r"broker-a:\d-\d", plain)[-2:]
+    assert process.wait(30) == 0
+    assert re.findall(r"broker-a:\d-\d", plain)[-2:] == ["broker-a:0-3", "broker-a:4-7"]
 
 
 def read_all(descriptor: int) -> str:
@@ -427,8 +427,8 @@ def test_simulate_compares_all_strategies(stage: Stage) -> None:
     assert all(re.search(rf"^ {re.escape(name)} ", words, re.M) for name in names)
     average = told["strategies"][names.index("AVG")]
     first = [len(member["queues"]) for member in average["steps"][0]["assignment"]]
-    assert [3, 3, 2, 2, 2] == first
-    assert ["join", "leave:0", "kill"] == [s["event"] for s in average["steps"][1:]]
+    assert first == [3, 3, 2, 2, 2]
+    assert [s["event"] for s in average["steps"][1:]] == ["join", "leave:0", "kill"]
 
 
 def test_simulate_shows_what_a_duplicate_id_costs() -> None:
@@ -438,5 +438,5 @@ def test_simulate_shows_what_a_duplicate_id_costs() -> None:
 
     average = next(each for each in told["strategies"] if each["strategy"] == "AVG")
     step = average["steps"][0]
-    assert [2, 3] == [queue["queue_id"] for queue in step["unowned"]]
-    assert [0, 1] == [queue["queue_id"] for queue in step["double"]]
+    assert [queue["queue_id"] for queue in step["unowned"]] == [2, 3]
+    assert [queue["queue_id"] for queue in step["double"]] == [0, 1]

@@ -45,16 +45,16 @@ def test_check_of_a_store_in_use_stopped_killed_and_damaged(tmp_path: Path) -> N
         log.write(b"xxx")
     damaged = check(root)
 
-    assert 3 == in_use.returncode
+    assert in_use.returncode == 3
     assert "is in use by another process" in in_use.stderr
     rows = {row["path"]: row for row in json.loads(stopped.stdout)}
-    assert (0, {"sound"}) == (stopped.returncode, {row["state"] for row in rows.values()})
+    assert (stopped.returncode, {row["state"] for row in rows.values()}) == (0, {"sound"})
     assert {"commitlog/" + "0" * 20, "consumequeue/T/0", "checkpoint", "config"} <= rows.keys()
-    assert "20 records" == rows["commitlog/" + "0" * 20]["found"]
+    assert rows["commitlog/" + "0" * 20]["found"] == "20 records"
     assert before == after
-    assert 0 == killed.returncode
+    assert killed.returncode == 0
     assert ["checkpoint", "unfinished"] in [line.split()[:2] for line in killed.stdout.splitlines()]
-    assert 1 == damaged.returncode
+    assert damaged.returncode == 1
     assert "the record at byte 0 is damaged; valid ones follow" in damaged.stdout
     assert " damaged" in damaged.stderr
 
@@ -66,9 +66,9 @@ def test_what_is_no_store_is_exit_code_2(tmp_path: Path, name: str, words: str) 
     (tmp_path / "up" / "store").mkdir(parents=True)
     ended = check(tmp_path / name)
 
-    assert (2, "") == (ended.returncode, ended.stdout)
+    assert (ended.returncode, ended.stdout) == (2, "")
     assert words in ended.stderr
-    assert 1 == ended.stderr.count("\n")
+    assert ended.stderr.count("\n") == 1
 
 
 def test_a_plain_copy_of_a_stopped_store_is_a_backup(tmp_path: Path) -> None:
@@ -76,4 +76,4 @@ def test_a_plain_copy_of_a_stopped_store_is_a_backup(tmp_path: Path) -> None:
         fill(cluster)
     shutil.copytree(tmp_path / "first" / "store", tmp_path / "second" / "store")
 
-    assert 0 == check(tmp_path / "second" / "store").returncode
+    assert check(tmp_path / "second" / "store").returncode == 0

@@ -82,7 +82,7 @@ def test_a_mode_says_which_peers_are_served(
                 else:
                     served.append(True)
 
-    assert [serves_tls, serves_plain] == served
+    assert served == [serves_tls, serves_plain]
 
 
 def test_messages_pass_by_every_client(cluster: EmbeddedCluster, trusting: ssl.SSLContext) -> None:
@@ -111,7 +111,7 @@ def test_messages_pass_by_every_client(cluster: EmbeddedCluster, trusting: ssl.S
 
     assert sorted(bodies) == sorted(consumed)
     assert sorted(bodies) == sorted(polled)
-    assert [0, 0, 0, 0] == lag
+    assert lag == [0, 0, 0, 0]
 
 
 def take_messages(lite: LitePullConsumer, count: int) -> list[MessageExt]:
@@ -135,8 +135,8 @@ async def test_asyncio_face_speaks_it_too(
     async with AsyncAdmin(name_server=cluster.name_server, tls=trusting) as admin:
         route = await admin.route("T_tls")
 
-    assert 100 == len({(result.queue, result.queue_offset) for result in sent})
-    assert 1 == len(route.brokers)
+    assert len({(result.queue, result.queue_offset) for result in sent}) == 100
+    assert len(route.brokers) == 1
 
 
 def test_client_without_tls_is_refused_and_told(cluster: EmbeddedCluster) -> None:
@@ -195,7 +195,7 @@ def test_command_line_connects_by_tls(
         ]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
-    assert 0 == result.returncode, result.stderr
+    assert result.returncode == 0, result.stderr
     assert consumer.client_id in json.dumps(json.loads(result.stdout))
 
 
@@ -215,7 +215,7 @@ def test_only_clients_with_a_certificate_pass_where_one_is_asked_for(
     with EmbeddedCluster(options=options, tls=mine) as cluster:
         cluster.create_topic("T_mutual", queues=1)
         with Producer("GID_p", name_server=cluster.name_server, tls=mine) as producer:
-            assert 0 == producer.send(Message("T_mutual", b"x")).queue_offset
+            assert producer.send(Message("T_mutual", b"x")).queue_offset == 0
         with (
             Admin(name_server=cluster.name_server, tls=trusting) as admin,
             pytest.raises(SparrowError, match="client certificate"),
@@ -266,5 +266,5 @@ def test_key_without_a_certificate_is_refused(certificates: Certificates) -> Non
     ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
-    assert 2 == result.returncode
+    assert result.returncode == 2
     assert "need --tls-cert" in result.stderr

@@ -72,15 +72,15 @@ async def test_groups_are_shown_sorted_and_opened_by_keys(cluster: EmbeddedClust
     async with screen_of(cluster) as (app, pilot):
         await until("groups", pilot, lambda: len(names_of(app)) == 2)
         # Who has messages and nobody to consume them comes first.
-        assert ["GID_gone", "GID_works"] == names_of(app)
+        assert names_of(app) == ["GID_gone", "GID_works"]
         table = app.query_one(DataTable)
-        assert ["GID_gone", "20"] == list(map(str, table.get_row_at(0)))[:2]
-        assert "nobody consumes" == str(table.get_row_at(0)[-1])
+        assert list(map(str, table.get_row_at(0)))[:2] == ["GID_gone", "20"]
+        assert str(table.get_row_at(0)[-1]) == "nobody consumes"
 
         await pilot.press("n", "down", "enter")
         await until("a group's screen", pilot, lambda: isinstance(app.screen, GroupScreen))
         assert isinstance(app.screen, GroupScreen)
-        assert "GID_works" == app.screen.group
+        assert app.screen.group == "GID_works"
         matrix = app.screen.query_one("#matrix", Static)
         await until("its matrix", pilot, lambda: "looking" not in str(matrix.content))
 
@@ -103,13 +103,13 @@ async def test_a_cluster_that_goes_is_said_and_the_screen_stays(tmp_path: object
 def test_top_is_for_a_terminal(cluster: EmbeddedCluster) -> None:
     result = Commands(cluster.name_server)("top")
 
-    assert (2, True) == (result.exit_code, "ls --json" in result.stderr)
+    assert (result.exit_code, "ls --json" in result.stderr) == (2, True)
 
 
 def test_sparkline_shows_the_least_and_the_largest() -> None:
     assert "" == sparkline([]) == sparkline([0, 0])
-    assert " ▁█" == sparkline([0, 1, 1_000])
-    assert "▄█" == sparkline([50, 100])
+    assert sparkline([0, 1, 1_000]) == " ▁█"
+    assert sparkline([50, 100]) == "▄█"
 
 
 def test_history_is_of_the_groups_that_are_there_and_bounded() -> None:
@@ -122,6 +122,6 @@ def test_history_is_of_the_groups_that_are_there_and_bounded() -> None:
     for at_ms in range(99):
         history.add(look(at_ms, "a", "b"))
     rows = history.add(look(99, "a", "b"))
-    assert [30, 30] == [len(row.lags) for row in rows]
-    assert ["a"] == [row.group.group for row in history.add(look(100, "a"))]
-    assert [(101,)] == [row.lags for row in history.add(look(101, "b"))]
+    assert [len(row.lags) for row in rows] == [30, 30]
+    assert [row.group.group for row in history.add(look(100, "a"))] == ["a"]
+    assert [row.lags for row in history.add(look(101, "b"))] == [(101,)]

@@ -51,7 +51,7 @@ def complete(line: str, home: Path, **environment: str) -> list[str]:
         text=True,
         timeout=60,
     )
-    assert "" == done.stderr
+    assert done.stderr == ""
     return done.stdout.split()
 
 
@@ -66,12 +66,12 @@ def test_a_shell_completes_topics_and_groups_of_the_cluster(
     found = complete("sparrowmq tail complete-", home, NAMESRV_ADDR=here)
     group = complete(f"sparrowmq rebalance doctor -n {here} GID_com", home)
 
-    assert ["complete-flights", "complete-orders"] == found
-    assert ["GID_complete"] == group
+    assert found == ["complete-flights", "complete-orders"]
+    assert group == ["GID_complete"]
 
 
 def test_a_shell_completes_nothing_where_no_cluster_answers(home: Path) -> None:
-    assert [] == complete("sparrowmq tail ", home, NAMESRV_ADDR="127.0.0.1:1")
+    assert complete("sparrowmq tail ", home, NAMESRV_ADDR="127.0.0.1:1") == []
 
 
 def test_ls_shows_what_is_there_and_who_is_behind(
@@ -84,38 +84,41 @@ def test_ls_shows_what_is_there_and_who_is_behind(
     found = smq.json("ls")
     table = smq("ls")
 
-    assert ["broker-a"] == [broker["broker"] for broker in found["brokers"]]
+    assert [broker["broker"] for broker in found["brokers"]] == ["broker-a"]
     topics = {row["topic"]: row for row in found["topics"]}
-    assert (2, 8, ["GID_ls_behind", "GID_ls_done"]) == tuple(
-        topics["T_ls"][key] for key in ("queues", "end_offsets", "groups")
+    assert tuple(topics["T_ls"][key] for key in ("queues", "end_offsets", "groups")) == (
+        2,
+        8,
+        ["GID_ls_behind", "GID_ls_done"],
     )
     assert set() == {"TBW102", "broker-a", "DefaultCluster"} & topics.keys()
     groups = [row for row in found["groups"] if row["topics"] == ["T_ls"]]
-    assert [("GID_ls_behind", 6, 0, "nobody consumes"), ("GID_ls_done", 0, 0, "")] == [
-        (row["group"], row["lag"], row["member_count"], row["trouble"]) for row in groups
+    assert [(row["group"], row["lag"], row["member_count"], row["trouble"]) for row in groups] == [
+        ("GID_ls_behind", 6, 0, "nobody consumes"),
+        ("GID_ls_done", 0, 0, ""),
     ]
-    assert 0 == table.exit_code
+    assert table.exit_code == 0
     assert "GID_ls_behind" in table.stdout
     assert "TBW102" in smq("ls", "--all").stdout
 
 
 def test_topic_is_created_shown_changed_and_deleted(smq: Commands) -> None:
-    assert {"topic": "T_life", "queues": 4} == smq.json("topic", "create", "T_life", "-q", "4")
+    assert smq.json("topic", "create", "T_life", "-q", "4") == {"topic": "T_life", "queues": 4}
 
     again = smq("topic", "create", "T_life")
     planned = smq.json("topic", "update", "T_life", "--queues", "6", "--perm", "r")
     shown = smq.json("topic", "show", "T_life")
-    assert (2, True) == (again.exit_code, "exists already" in again.stderr)
+    assert (again.exit_code, "exists already" in again.stderr) == (2, True)
     assert not planned["applied"]
-    assert [("rw → r", "4 → 6")] == [(c["perm"], c["read_queues"]) for c in planned["changes"]]
-    assert [4] == [broker["read_queues"] for broker in shown["brokers"]]
+    assert [(c["perm"], c["read_queues"]) for c in planned["changes"]] == [("rw → r", "4 → 6")]
+    assert [broker["read_queues"] for broker in shown["brokers"]] == [4]
 
     assert smq.json("topic", "update", "T_life", "--queues", "6", "--yes")["applied"]
     wait_until("six queues", lambda: len(smq.json("topic", "show", "T_life")["queues"]) == 6)
     dry = smq("topic", "delete", "T_life")
-    assert (0, True) == (dry.exit_code, "give --yes to make this change" in dry.stderr)
+    assert (dry.exit_code, "give --yes to make this change" in dry.stderr) == (0, True)
     assert "T_life" in smq("topic", "ls").stdout
-    assert 0 == smq("topic", "delete", "T_life", "--yes").exit_code
+    assert smq("topic", "delete", "T_life", "--yes").exit_code == 0
     assert "T_life" not in smq("topic", "ls").stdout
 
 
@@ -127,7 +130,7 @@ def test_mistyped_topic_is_answered_by_the_nearest(
     for command in (("topic", "show"), ("topic", "delete"), ("topic", "update", "-q", "2")):
         result = smq(*command, "t_deprtures")
 
-        assert 2 == result.exit_code
+        assert result.exit_code == 2
         assert "did you mean T_departures?" in result.stderr
 
 
@@ -140,8 +143,8 @@ def test_lag_names_the_queue_furthest_behind_first(
     rows = smq.json("group", "lag", "GID_lag")
     wrong = smq("group", "lag", "GID_lag", "--topic", "T_nothing")
 
-    assert [(1, 5), (2, 3), (0, 0)] == [(row["queue"], row["lag"]) for row in rows]
-    assert 2 == wrong.exit_code
+    assert [(row["queue"], row["lag"]) for row in rows] == [(1, 5), (2, 3), (0, 0)]
+    assert wrong.exit_code == 2
     assert "it has in: T_lag" in wrong.stderr
 
 
@@ -154,24 +157,25 @@ def test_reset_shows_the_difference_and_changes_nothing_until_told(
     def committed() -> list[int | None]:
         return [lag.committed_offset for lag in admin.group_lag("GID_reset", "T_reset")]
 
-    assert [0] == [row["queue"] for row in smq.json("group", "skip", "GID_reset")["changes"]]
+    assert [row["queue"] for row in smq.json("group", "skip", "GID_reset")["changes"]] == [0]
     planned = smq.json("group", "reset", "GID_reset", "--to", "earliest")
-    assert [(2, 0, -2), (6, 0, -6)] == [
-        (row["before"], row["after"], row["skipped"]) for row in planned["changes"]
+    assert [(row["before"], row["after"], row["skipped"]) for row in planned["changes"]] == [
+        (2, 0, -2),
+        (6, 0, -6),
     ]
-    assert ([2, 6], False) == (committed(), planned["applied"])
+    assert (committed(), planned["applied"]) == ([2, 6], False)
 
     told = smq("group", "reset", "GID_reset", "--to", "3", "--queue", "broker-a:1", "--yes")
     assert "0 messages will be skipped, 3 will be delivered again" in told.stderr
-    assert [2, 3] == committed()
+    assert committed() == [2, 3]
 
     assert smq.json("group", "skip", "GID_reset", "--yes")["applied"]
-    assert [4, 6] == committed()
+    assert committed() == [4, 6]
     same = smq("group", "skip", "GID_reset")
-    assert ("", True) == (
+    assert (
         same.stdout,
         "nothing to change: group GID_reset is at these offsets in 2 queues" in same.stderr,
-    )
+    ) == ("", True)
     assert not smq.json("group", "skip", "GID_reset")["applied"]
 
     early = smq.json("group", "reset", "GID_reset", "--to", "1d", "--yes")
@@ -187,7 +191,7 @@ def test_reset_to_the_first_message_commits_for_a_group_without_a_commit(
     reset = ("group", "reset", "GID_reset_first", "--topic", "T_reset_first", "--to", "earliest")
     assert smq.json(*reset, "--yes")["applied"]
 
-    assert [4, 6] == sorted(row["lag"] for row in smq.json("group", "lag", "GID_reset_first"))
+    assert sorted(row["lag"] for row in smq.json("group", "lag", "GID_reset_first")) == [4, 6]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +216,7 @@ def test_reset_refuses_what_cannot_be(
 
     result = smq("group", "reset", "GID_refused", *options, "--yes")
 
-    assert 2 == result.exit_code
+    assert result.exit_code == 2
     assert words in result.stderr
 
 
@@ -236,8 +240,8 @@ def test_group_with_members_is_shown_and_neither_deleted_nor_moved_by_offsets(
 
     assert [member.client_id] == [row["client_id"] for row in shown["members"]]
     assert "a || b" in [row["expression"] for row in shown["topics"]]
-    assert (2, True) == (deleted.exit_code, "1 member connected" in deleted.stderr)
-    assert (2, True) == (moved.exit_code, "reset all queues to a time" in moved.stderr)
+    assert (deleted.exit_code, "1 member connected" in deleted.stderr) == (2, True)
+    assert (moved.exit_code, "reset all queues to a time" in moved.stderr) == (2, True)
 
 
 def test_members_that_are_connected_go_on_where_they_are_told(
@@ -256,7 +260,7 @@ def test_members_that_are_connected_go_on_where_they_are_told(
         wait_until("all consumed", lambda: len(bodies) == 3)
 
         told = smq("group", "reset", "GID_told", "--to", "earliest", "--yes")
-        assert (0, True) == (told.exit_code, "will notify 1 connected member" in told.stderr), (
+        assert (told.exit_code, "will notify 1 connected member" in told.stderr) == (0, True), (
             told.stderr
         )
         wait_until("all consumed again", lambda: len(bodies) == 6)
@@ -264,15 +268,15 @@ def test_members_that_are_connected_go_on_where_they_are_told(
 
 def test_group_settings_are_changed_and_the_group_deleted(smq: Commands) -> None:
     dry = smq.json("group", "update", "GID_set", "--retries", "3")
-    assert ["– → 3"] == [row["max_reconsume_times"] for row in dry["changes"]]
-    assert 2 == smq("group", "show", "GID_set").exit_code
+    assert [row["max_reconsume_times"] for row in dry["changes"]] == ["– → 3"]
+    assert smq("group", "show", "GID_set").exit_code == 2
 
     assert smq.json("group", "update", "GID_set", "--retries", "3", "--disable", "--yes")["applied"]
-    assert [(3, False)] == [
+    assert [
         (row["max_reconsume_times"], row["enabled"])
         for row in smq.json("group", "show", "GID_set")["settings"]
-    ]
+    ] == [(3, False)]
 
-    assert 0 == smq("group", "delete", "GID_set", "--yes").exit_code
+    assert smq("group", "delete", "GID_set", "--yes").exit_code == 0
     gone = smq("group", "show", "GID_set")
-    assert (2, True) == (gone.exit_code, "no broker knows consumer group" in gone.stderr)
+    assert (gone.exit_code, "no broker knows consumer group" in gone.stderr) == (2, True)

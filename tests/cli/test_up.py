@@ -89,9 +89,9 @@ def test_up_prints_one_line_serves_and_stops_cleanly(
     info = call(found[2], RequestCode.GET_BROKER_RUNTIME_INFO)
     code, rest, _ = finish(process, number)
 
-    assert (0, 0) == (route.code, info.code)
+    assert (route.code, info.code) == (0, 0)
     assert found[2].encode() in (route.body or b"")
-    assert (0, "") == (code, rest)
+    assert (code, rest) == (0, "")
     assert (tmp_path / "store" / "checkpoint").is_file()
     assert not (tmp_path / "store" / "abort").exists()
     assert (tmp_path / "nameserver").is_dir()
@@ -103,7 +103,7 @@ def test_second_start_on_a_directory_in_use_is_refused(start: Start, tmp_path: P
     second = start("up", *FREE_PORTS, "--data", str(tmp_path))
     out, err = second.communicate(timeout=30)
 
-    assert (1, "") == (second.returncode, out)
+    assert (second.returncode, out) == (1, "")
     (line,) = [line for line in err.splitlines() if line.startswith("sparrowmq: ")]
     assert f"'{tmp_path / 'nameserver'}' is in use" in line
     assert "choose another directory" in line
@@ -117,7 +117,7 @@ def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> No
         process = start("up", *FREE_PORTS, option, str(port), "--data", str(tmp_path))
         out, err = process.communicate(timeout=30)
 
-    assert (1, "") == (process.returncode, out)
+    assert (process.returncode, out) == (1, "")
     assert f"sparrowmq: cannot listen on 127.0.0.1:{port}: " in err
     assert "choose another port" in err
     assert "Traceback" not in err
@@ -142,7 +142,7 @@ def test_wrong_option_is_exit_code_2_and_says_why(
     process = start("up", *FREE_PORTS, "--data", str(tmp_path), *options)
     out, err = process.communicate(timeout=30)
 
-    assert (2, "") == (process.returncode, out)
+    assert (process.returncode, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
 
@@ -162,7 +162,7 @@ def test_wrong_option_of_a_single_server_is_exit_code_2(
     process = start(*command, "--data", str(tmp_path))
     out, err = process.communicate(timeout=30)
 
-    assert (2, "") == (process.returncode, out)
+    assert (process.returncode, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
 
@@ -173,7 +173,7 @@ def test_data_that_is_no_directory_is_named(start: Start, tmp_path: Path) -> Non
     process = start("up", *FREE_PORTS, "--data", str(file))
     out, err = process.communicate(timeout=30)
 
-    assert (1, "") == (process.returncode, out)
+    assert (process.returncode, out) == (1, "")
     assert f"{file}" in err
     assert "choose a --data" in err
     assert "Traceback" not in err
@@ -186,8 +186,8 @@ def test_insecure_lets_all_interfaces_be_listened_on(start: Start, tmp_path: Pat
     addresses = ready(process)
 
     assert addresses["broker"].startswith("127.0.0.1:")
-    assert 0 == call(addresses["broker"], RequestCode.GET_BROKER_RUNTIME_INFO).code
-    assert 0 == finish(process, signal.SIGTERM)[0]
+    assert call(addresses["broker"], RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+    assert finish(process, signal.SIGTERM)[0] == 0
 
 
 def test_name_server_and_broker_run_in_processes_of_their_own(start: Start, tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ def test_name_server_and_broker_run_in_processes_of_their_own(start: Start, tmp_
     gone = call(name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "broker-z"})
 
     assert broker.encode() in (route.body or b"")
-    assert (0, 0, 17) == (route.code, stopped[0], gone.code)
-    assert 0 == finish(names, signal.SIGTERM)[0]
+    assert (route.code, stopped[0], gone.code) == (0, 0, 17)
+    assert finish(names, signal.SIGTERM)[0] == 0
 
 
 def test_up_stops_when_the_holder_of_its_standard_input_goes(start: Start, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_up_stops_when_the_holder_of_its_standard_input_goes(start: Start, tmp_p
     process.stdin = None
     process.communicate(timeout=30)
 
-    assert 0 == process.returncode
+    assert process.returncode == 0
 
 
 def test_data_directory_is_for_its_owner_alone(start: Start, tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_data_directory_is_for_its_owner_alone(start: Start, tmp_path: Path) -> 
     finish(process, signal.SIGTERM)
 
     for directory in ("store", "nameserver"):
-        assert 0o700 == (tmp_path / directory).stat().st_mode & 0o777
+        assert (tmp_path / directory).stat().st_mode & 0o777 == 0o700
     for name in ("store/config/topics.json", "store/lock"):
-        assert 0o600 == (tmp_path / name).stat().st_mode & 0o777
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
 def test_help_names_every_command() -> None:
@@ -283,8 +283,8 @@ def test_more_connections_than_descriptors_stop_no_message(
 
     codes = [send(driver, addresses["broker"], f"topic{number}").code for number in range(30)]
 
-    assert 0 == before
-    assert [0] * 30 == codes
+    assert before == 0
+    assert codes == [0] * 30
 
 
 def test_server_takes_more_connections_than_the_soft_limit_on_descriptors(
@@ -297,7 +297,7 @@ def test_server_takes_more_connections_than_the_soft_limit_on_descriptors(
     addresses = ready(start_command(command))
     crowd(addresses["broker"], 300)
 
-    assert 0 == send(driver, addresses["broker"], "T").code
+    assert send(driver, addresses["broker"], "T").code == 0
 
 
 def test_option_goes_before_variable_before_file_before_default(
@@ -336,4 +336,4 @@ def test_wrong_file_or_variable_is_exit_code_2_but_for_subcommands(
 
     assert ("", f"sparrowmq: {err.removeprefix('sparrowmq: ')}") == (out, err)
     assert words in err
-    assert (3, False) == (looked.returncode, words in other)
+    assert (looked.returncode, words in other) == (3, False)

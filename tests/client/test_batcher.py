@@ -30,9 +30,9 @@ def test_batch_goes_when_its_first_message_has_lingered() -> None:
     batcher.place([pending(b"1")], QUEUES, 0)
     batcher.place([pending(b"2")], QUEUES, 9)
 
-    assert [] == bodies(batcher, 9)
-    assert 10 == batcher.next_due_ms()
-    assert [[b"1", b"2"]] == bodies(batcher, 10)
+    assert bodies(batcher, 9) == []
+    assert batcher.next_due_ms() == 10
+    assert bodies(batcher, 10) == [[b"1", b"2"]]
 
 
 @pytest.mark.parametrize("bound", [{"batch_count_max": 3}, {"batch_bytes_max": 3}], ids=str)
@@ -40,16 +40,16 @@ def test_full_batch_goes_at_once_and_the_next_fills_another_lane(bound: dict[str
     batcher = batcher_of(linger_ms=1_000, **bound)
     batcher.place([pending(b"%d" % number) for number in range(7)], QUEUES, 0)
 
-    assert [[b"0", b"1", b"2"], [b"3", b"4", b"5"]] == bodies(batcher, 0)
-    assert [[b"6"]] == bodies(batcher, 1_000)
+    assert bodies(batcher, 0) == [[b"0", b"1", b"2"], [b"3", b"4", b"5"]]
+    assert bodies(batcher, 1_000) == [[b"6"]]
 
 
 def test_free_lanes_are_bounded() -> None:
     batcher = batcher_of(linger_ms=0, batch_count_max=1)
     batcher.place([pending(b"%d" % number) for number in range(10)], QUEUES, 0)
 
-    assert FREE_LANES == len(bodies(batcher, 0))
-    assert [] == bodies(batcher, 0)
+    assert len(bodies(batcher, 0)) == FREE_LANES
+    assert bodies(batcher, 0) == []
 
 
 def test_queue_has_one_batch_under_way_and_keeps_its_order() -> None:
@@ -63,7 +63,7 @@ def test_queue_has_one_batch_under_way_and_keeps_its_order() -> None:
         sent.append([p.message.body for p in batch])
         batcher.end(key)
 
-    assert [[b"0", b"1"], [b"2", b"3"], [b"4"]] == sent
+    assert sent == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
     assert batcher.is_empty
 
 
@@ -76,10 +76,10 @@ def test_messages_of_one_sharding_key_go_to_its_queue() -> None:
     by_queue = {queue: [p.message for p in batch] for _, queue, batch in batcher.begin(0)}
 
     assert set(by_queue) <= set(QUEUES)
-    assert 1 < len(by_queue)
+    assert len(by_queue) > 1
     for key in (f"k{number}" for number in range(8)):
         homes = [q for q, found in by_queue.items() if any(m.sharding_key == key for m in found)]
-        assert 1 == len(homes)
+        assert len(homes) == 1
 
 
 def test_delayed_message_and_one_beyond_the_bound_go_alone() -> None:
@@ -94,7 +94,7 @@ def test_delayed_message_and_one_beyond_the_bound_go_alone() -> None:
         sent.append([p.message.body for p in found[0][2]])
         batcher.end(found[0][0])
 
-    assert [[b"1"], [b"2"], [b"large"], [b"3"]] == sent
+    assert sent == [[b"1"], [b"2"], [b"large"], [b"3"]]
 
 
 def test_nothing_lingers_while_somebody_flushes_or_closes() -> None:
@@ -103,7 +103,7 @@ def test_nothing_lingers_while_somebody_flushes_or_closes() -> None:
         batcher.place([pending(b"1")], QUEUES, 0)
         setattr(batcher, name, 1)
 
-        assert [[b"1"]] == bodies(batcher, 0)
+        assert bodies(batcher, 0) == [[b"1"]]
 
 
 def test_what_is_abandoned_keeps_nobody_waiting() -> None:
@@ -113,7 +113,7 @@ def test_what_is_abandoned_keeps_nobody_waiting() -> None:
     batcher.place([pending(b"3", QUEUES[0]), pending(b"4", QUEUES[2])], QUEUES, 0)
     batcher.incoming.append(pending(b"5"))
 
-    assert [b"5", b"3", b"4"] == [p.message.body for p in batcher.abandon()]
+    assert [p.message.body for p in batcher.abandon()] == [b"5", b"3", b"4"]
     assert not batcher.is_empty
     batcher.end(under_way)
     batcher.end(("T", QUEUES[1]))

@@ -49,13 +49,13 @@ def check(results: list[SendResult], cluster: EmbeddedCluster, topic: str) -> No
         for body in bodies:
             by_key[int(body) % 10].append(int(body))
 
-    assert COUNT == sum(map(len, held.values()))
+    assert sum(map(len, held.values())) == COUNT
     assert [b"%d" % number for number in range(COUNT)] == [
         held[result.queue][result.queue_offset] for result in results
     ]
-    assert {SendStatus.SEND_OK} == {result.status for result in results}
-    assert COUNT == len({result.msg_id for result in results})
-    assert COUNT == len({result.offset_msg_id for result in results})
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
+    assert len({result.msg_id for result in results}) == COUNT
+    assert len({result.offset_msg_id for result in results}) == COUNT
     assert all(sorted(numbers) == numbers for numbers in by_key.values())
 
 
@@ -96,8 +96,8 @@ def test_threads_share_batches(cluster: EmbeddedCluster, topic: str) -> None:
             thread.join()
         results = [f.result(PATIENCE_S) for own in futures for f in own]
 
-    assert 2_000 == len({(result.queue, result.queue_offset) for result in results})
-    assert 2_000 == sum(map(len, stored(cluster, topic).values()))
+    assert len({(result.queue, result.queue_offset) for result in results}) == 2_000
+    assert sum(map(len, stored(cluster, topic).values())) == 2_000
 
 
 def test_wrong_message_alone_gets_the_error(cluster: EmbeddedCluster, topic: str) -> None:
@@ -128,7 +128,7 @@ def test_delayed_messages_and_large_ones_are_sent_by_themselves(
         ]
         producer.flush()
 
-    assert {SendStatus.SEND_OK} == {future.result().status for future in futures}
+    assert {future.result().status for future in futures} == {SendStatus.SEND_OK}
 
 
 def test_close_sends_what_lingers(cluster: EmbeddedCluster, topic: str) -> None:
@@ -136,7 +136,7 @@ def test_close_sends_what_lingers(cluster: EmbeddedCluster, topic: str) -> None:
     futures = [producer.send_nowait(Message(topic, b"%d" % number)) for number in range(10)]
     producer.close()
 
-    assert 10 == len({future.result(0).offset_msg_id for future in futures})
+    assert len({future.result(0).offset_msg_id for future in futures}) == 10
     with pytest.raises(UsageError, match="is closed"):
         producer.send_nowait(Message(topic, b"x"))
 
@@ -163,7 +163,7 @@ async def test_every_message_gets_the_error_where_nobody_answers() -> None:
         waiting = [asyncio_producer.send_nowait(Message("T", b"x")) for _ in range(5)]
         errors += await asyncio.gather(*waiting, return_exceptions=True)  # type: ignore[arg-type]
 
-    assert [ConnectFailed] * 10 == [type(error) for error in errors]
+    assert [type(error) for error in errors] == [ConnectFailed] * 10
 
 
 async def test_cancelled_future_holds_up_nothing(cluster: EmbeddedCluster, topic: str) -> None:

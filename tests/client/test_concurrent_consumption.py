@@ -99,12 +99,12 @@ def test_message_that_may_not_come_again_is_a_dead_letter(
     wait_until("the message sent back", lambda: consumer.counters.sent_back == 1)
     (letter,) = dead_letters()
 
-    assert (b"poison", "A", ("k",), 1) == (
+    assert (
         letter.body,
         letter.tags,
         letter.keys,
         letter.reconsume_times,
-    )
+    ) == (b"poison", "A", ("k",), 1)
     assert topic == letter.properties["RETRY_TOPIC"]
     assert sent.offset_msg_id == letter.properties["ORIGIN_MESSAGE_ID"]
     wait_until("the commit", lambda: sum(g.lag for g in admin.group_lag(group, topic)) == 0)
@@ -138,10 +138,10 @@ def test_messages_are_delivered_until_the_times_allowed_are_used_up(
     queue = producer.fetch_publish_queues(topic)[0]
     sent = [producer.send(Message(topic, body), queue=queue) for body in (b"poison", b"1", b"2")]
     wait_until("the last time sent back", lambda: consumer.counters.sent_back == 3)
-    wait_until("those behind it", lambda: [b"1", b"2"] == sorted(others))
+    wait_until("those behind it", lambda: sorted(others) == [b"1", b"2"])
 
-    assert [0, 1, 2] == times
-    assert [b"poison"] == [letter.body for letter in dead_letters()]
+    assert times == [0, 1, 2]
+    assert [letter.body for letter in dead_letters()] == [b"poison"]
     (line,) = [line for line in caplog.messages if "are now dead letters in" in line]
     assert f"after 3 deliveries: {sent[0].msg_id} of {topic};" in line
     failures = [line for line in caplog.messages if "the listener failed" in line]
@@ -199,7 +199,7 @@ def test_consumption_goes_on_where_the_committed_offset_does_not_exist(
     producer.send(Message(topic, b"new"), queue=queue)
     wait_until("the new message", lambda: bodies)
 
-    assert [b"new"] == bodies
+    assert bodies == [b"new"]
 
 
 @pytest.mark.slow
@@ -257,14 +257,14 @@ def test_decisions_on_single_messages_go_before_the_return(
 
     assert [(body, 0) for body in bodies] == calls[:4]
     assert {(body, 1) for body in again} == set(calls[4:])
-    assert {0} == {queue.lag for queue in admin.group_lag(group, topic)}
+    assert {queue.lag for queue in admin.group_lag(group, topic)} == {0}
     counters = consumer.counters
     assert (1 + len(again), 1 + len(again)) == (counters.failed, counters.sent_back)
     assert "a dead letter: no such flight" in caplog.text
     (letter,) = admin.dead_letters(group)
-    assert b"dead" == letter.body
+    assert letter.body == b"dead"
 
-    assert 1 == admin.resend_dead_letters(group, [letter])
+    assert admin.resend_dead_letters(group, [letter]) == 1
     wait_until("the dead letter again", lambda: (b"dead", 1) in calls)
 
 
@@ -304,7 +304,7 @@ async def test_waits_end_with_their_time(cluster: EmbeddedCluster, topic: str, g
             await member.wait_idle()
         await member.subscribe(topic)
         await member.start()
-        assert [] == await member.wait_assigned(timeout_ms=0)
+        assert await member.wait_assigned(timeout_ms=0) == []
         assert await member.wait_assigned()
         assert await member.wait_idle()
         await producer.send(Message(topic, b"x"))
@@ -327,7 +327,7 @@ def test_only_dead_letters_of_the_group_are_sent_again(
         commit_log_position=0,
     )
 
-    assert [] == admin.dead_letters(group)
+    assert admin.dead_letters(group) == []
     with pytest.raises(UsageError, match="not in %DLQ%"):
         admin.resend_dead_letters(group, [other])
     with pytest.raises(UsageError, match="count_max is 0; it must be from 1 to 100000"):

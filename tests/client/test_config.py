@@ -95,7 +95,7 @@ def test_range_of_a_setting_holds_at_the_face(kind: str, row: Setting) -> None:
 
 def test_setting_arrives_where_it_is_used() -> None:
     with Producer("GID_s", name_server="127.0.0.1:1", heartbeat_ms=7_000) as producer:
-        assert 7_000 == producer._publisher.config.times.heartbeat_ms
+        assert producer._publisher.config.times.heartbeat_ms == 7_000
     with LitePullConsumer(
         "GID_s",
         name_server="127.0.0.1:1",
@@ -105,7 +105,7 @@ def test_setting_arrives_where_it_is_used() -> None:
         unreadable_policy=UnreadablePolicy.SKIP,
     ) as consumer:
         member = consumer._state.subscriber.member._config
-        assert (3, 9, 500) == (member.flow.size_mib_max, member.flow.span_max, member.rebalance_ms)
+        assert (member.flow.size_mib_max, member.flow.span_max, member.rebalance_ms) == (3, 9, 500)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;10.0.0.2:9876")
 
     with Admin() as admin, Producer("GID_s", name_server="127.0.0.1:1") as producer:
-        assert ("10.0.0.1:9876", "10.0.0.2:9876") == admin._directory.name_servers.addresses
-        assert ("127.0.0.1:1",) == producer._publisher.name_servers.addresses
+        assert admin._directory.name_servers.addresses == ("10.0.0.1:9876", "10.0.0.2:9876")
+        assert producer._publisher.name_servers.addresses == ("127.0.0.1:1",)
     monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
     with pytest.raises(ConfigError, match="'nonsense' is not an address"):
         Admin()

@@ -54,8 +54,8 @@ def test_joined_assigned_first_message_and_left_are_each_a_line(
         wait_until("consumed", lambda: consumer.counters.succeeded == 3)
 
     found = events(caplog)
-    assert {1} == {found.count(event) for event in ("joined_group", "first_message", "left_group")}
-    assert ("joined_group", "left_group") == (found[0], found[-1])
+    assert {found.count(event) for event in ("joined_group", "first_message", "left_group")} == {1}
+    assert (found[0], found[-1]) == ("joined_group", "left_group")
     assert found.index("assignment_changed") < found.index("first_message")
     left = next(r for r in caplog.records if vars(r)["event"] == "left_group")
     assert (group, consumer.client_id, 3) == tuple(
@@ -84,10 +84,10 @@ def test_beginning_at_the_end_of_a_full_topic_is_one_line(
         with PushConsumer(group, **settings) as consumer:
             consumer.subscribe(topic)
             consumer.start()
-            assert 8 == len(consumer.wait_assigned())
+            assert len(consumer.wait_assigned()) == 8
 
     (record,) = caplog.records
-    assert "begun_at_end" == vars(record)["event"]
+    assert vars(record)["event"] == "begun_at_end"
     assert "CONSUME_FROM_FIRST_OFFSET begins with those" in record.getMessage()
 
 
@@ -104,7 +104,7 @@ def test_consumer_that_is_dropped_without_close_says_so(
     gc.collect()
 
     (record,) = caplog.records
-    assert "not_closed" == vars(record)["event"]
+    assert vars(record)["event"] == "not_closed"
     assert "was dropped without close" in record.getMessage()
     member.close()
 
@@ -120,17 +120,17 @@ def test_reprs_tell_group_id_and_state(cluster: EmbeddedCluster, topic: str, gro
         shown.append(repr(consumer))
     shown.append(repr(consumer))
     start = f"<PushConsumer of {group}: {consumer.client_id}, "
-    assert [f"{start}not started>", f"{start}running, 8 queues>", f"{start}closed>"] == shown
+    assert shown == [f"{start}not started>", f"{start}running, 8 queues>", f"{start}closed>"]
 
     with Producer("GID_p", **at) as producer:
-        assert f"<Producer of GID_p: {producer.client_id}, open>" == repr(producer)
+        assert repr(producer) == f"<Producer of GID_p: {producer.client_id}, open>"
     assert repr(producer).endswith("closed>")
     with LitePullConsumer(group, **at) as polled:
-        assert f"<LitePullConsumer of {group}: {polled.client_id}, not started>" == repr(polled)
+        assert repr(polled) == f"<LitePullConsumer of {group}: {polled.client_id}, not started>"
     with TransactionProducer("GID_t", check=lambda m: TransactionState.UNKNOWN, **at) as half:
-        assert f"<TransactionProducer of GID_t: {half.client_id}, not started>" == repr(half)
+        assert repr(half) == f"<TransactionProducer of GID_t: {half.client_id}, not started>"
     with Admin(**at) as admin:
-        assert f"<Admin of {cluster.name_server}>" == repr(admin)
+        assert repr(admin) == f"<Admin of {cluster.name_server}>"
 
 
 async def test_repr_of_the_asyncio_face_names_its_class(cluster: EmbeddedCluster) -> None:
@@ -161,4 +161,4 @@ def test_seek_to_time_goes_on_at_the_message_of_that_time(
         while not found:
             found += [message.queue_offset for message in consumer.poll(timeout_ms=1_000)]
 
-    assert [2] == found
+    assert found == [2]

@@ -445,7 +445,7 @@ def cannot_write(stage: Stage) -> None:
         finally:
             process.communicate(timeout=20)
             # The error sends its reader there.
-            assert 1 == (stage.tmp_path / "log").read_text().count("messages cannot be written")
+            assert (stage.tmp_path / "log").read_text().count("messages cannot be written") == 1
 
 
 # --- the program ------------------------------------------------------------------------------
@@ -564,7 +564,7 @@ def test_command_prints_the_error_alone(shared: EmbeddedCluster, title: str, cod
     result = Commands(f"http://{address}" if "http" in title else address)("ls")
 
     assert code == result.exit_code
-    assert 1 == result.output.count("\n")
+    assert result.output.count("\n") == 1
     assert ROWS[title].text.partition("; ")[2] in result.output
 
 
@@ -584,4 +584,4 @@ def test_ctrl_c_ends_the_consumer_of_the_readme_without_a_traceback(
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=20)
 
-    assert (0, b"", True) == (process.returncode, said, out.endswith(b"goodbye\n"))
+    assert (process.returncode, said, out.endswith(b"goodbye\n")) == (0, b"", True)

@@ -31,13 +31,13 @@ def make(face: Any, **settings: Any) -> Any:
 def test_rule_of_4_7_gives_what_repeats_in_containers(face: Any) -> None:
     for _ in range(2):
         with make(face, client_id_rule=ClientIdRule.V4_7) as client:
-            assert f"172.17.0.1@{os.getpid()}" == client.client_id
+            assert client.client_id == f"172.17.0.1@{os.getpid()}"
 
 
 @pytest.mark.parametrize("face", ASYNC_FACES)
 async def test_so_it_does_with_asyncio(face: Any) -> None:
     async with make(face, client_id_rule=ClientIdRule.V4_7) as client:
-        assert f"172.17.0.1@{os.getpid()}" == client.client_id
+        assert client.client_id == f"172.17.0.1@{os.getpid()}"
 
 
 @pytest.mark.parametrize("face", FACES)

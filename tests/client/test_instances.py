@@ -177,20 +177,20 @@ def test_consumers_and_producers_of_one_client_id_share_a_connection(
         consumer.start()
     wait_until(
         "both have all queues",
-        lambda: [8, 8] == [len(first.assignment()), len(second.assignment())],
+        lambda: [len(first.assignment()), len(second.assignment())] == [8, 8],
     )
     groups = (first.group, second.group)
 
     at_first, at_second = addresses_of(admin, *groups)
-    assert 1 == len(at_first)
+    assert len(at_first) == 1
     assert at_first == at_second
     with Producer("GID_p", name_server=cluster.name_server, **same) as producer:
         producer.send(Message(topic, b"1"))
         wait_until("the message", lambda: b"1" in got)
         first.close()
 
-        assert [False, True] == [is_listed(admin, name) for name in groups]
-        assert [at_second] == addresses_of(admin, second.group)
+        assert [is_listed(admin, name) for name in groups] == [False, True]
+        assert addresses_of(admin, second.group) == [at_second]
         producer.send(Message(topic, b"2"))
         wait_until("the next message", lambda: b"2" in got)
     second.close()
@@ -253,17 +253,17 @@ async def test_asyncio_consumers_of_one_client_id_share_a_connection(
             await consumer.start()
         async with AsyncProducer("GID_p", **settings) as producer:
             await producer.send(Message(topic, b"1"))
-            await until(lambda: [[b"1"]] * 2 == list(got.values()))
+            await until(lambda: list(got.values()) == [[b"1"]] * 2)
 
             one, other = await asyncio.to_thread(addresses_of, admin, *got)
             await consumers[0].close()
             left = await asyncio.to_thread(lambda: [is_listed(admin, name) for name in got])
             await producer.send(Message(topic, b"2"))
-            await until(lambda: [b"1", b"2"] == got[f"{group}_second"])
+            await until(lambda: got[f"{group}_second"] == [b"1", b"2"])
 
-    assert 1 == len(one)
+    assert len(one) == 1
     assert one == other
-    assert [False, True] == left
+    assert left == [False, True]
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -291,7 +291,7 @@ def test_one_whose_listener_hangs_does_not_hold_up_the_other(
             producer.send(Message(topic, b"%d" % n))
 
     try:
-        wait_until("all messages", lambda: 16 == len(got))
+        wait_until("all messages", lambda: len(got) == 16)
         hangs.close()
     finally:
         free.set()
@@ -313,4 +313,4 @@ def test_forked_process_has_no_consumers(stage: Stage) -> None:
             os._exit(code)
     _, status = os.waitpid(child, 0)
 
-    assert 0 == status
+    assert status == 0

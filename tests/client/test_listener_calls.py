@@ -89,11 +89,11 @@ def test_pace_is_of_this_minute_and_the_one_before(calls: ListenerCalls) -> None
     calls.ended("T", 2_000, calls=1, duration_ms=2_000, done=1)
     calls.ended("T", 1_500, calls=1, duration_ms=1_000, done=0, failed=1)
 
-    assert Pace(1_500.0, 0.1, 0.1) == calls.pace("T", 10_000)
+    assert calls.pace("T", 10_000) == Pace(1_500.0, 0.1, 0.1)
     calls.ended("T", 70_000, calls=1, duration_ms=6_000, done=1)
-    assert Pace(3_000.0, 2 / 80, 1 / 80) == calls.pace("T", 80_000)
+    assert calls.pace("T", 80_000) == Pace(3_000.0, 2 / 80, 1 / 80)
     # The first minute is too long ago.
-    assert Pace(6_000.0, 1 / 70, 0.0) == calls.pace("T", 130_000)
+    assert calls.pace("T", 130_000) == Pace(6_000.0, 1 / 70, 0.0)
     assert Pace() == calls.pace("T", 190_000) == calls.pace("other", 80_000)
 
 
@@ -107,7 +107,7 @@ def test_it_is_told_once_until_one_returns(calls: ListenerCalls) -> None:
     again = find(calls, 8_001, (2, 500), (3, 7_000))
 
     assert again is not None
-    assert ("T/b/3/2", "T/b/3/3") == again.messages
+    assert again.messages == ("T/b/3/2", "T/b/3/3")
 
 
 def test_nothing_is_stuck_where_nothing_may_run(calls: ListenerCalls) -> None:
@@ -140,7 +140,7 @@ def end_task(calls: ListenerCalls, *durations_ms: int) -> None:
 def quick(calls: ListenerCalls) -> ListenerCalls:
     """Calls of a listener that has shown to be quick."""
     hand_over(calls, 8)
-    assert 8 == begin(calls, 0, under_way=8)
+    assert begin(calls, 0, under_way=8) == 8
     end_task(calls, *[0] * 8)
     for _ in range(7):
         end_task(calls)
@@ -152,23 +152,23 @@ def test_calls_run_side_by_side_as_long_as_nobody_knows_how_long_they_take(
 ) -> None:
     hand_over(calls, 3)
 
-    assert (3, 0) == (begin(calls, 0, under_way=3), calls.ahead_max)
+    assert (begin(calls, 0, under_way=3), calls.ahead_max) == (3, 0)
     # They have begun nothing yet.
-    assert 0 == begin(calls, 0, under_way=3)
+    assert begin(calls, 0, under_way=3) == 0
     hand_over(calls, 30)
-    assert 17 == begin(calls, 0, under_way=33)
+    assert begin(calls, 0, under_way=33) == 17
     end_task(calls, 0, 0)
-    assert 1 == begin(calls, 0, under_way=31)
+    assert begin(calls, 0, under_way=31) == 1
 
 
 def test_quick_listener_keeps_one_task_and_has_calls_ahead(quick: ListenerCalls) -> None:
     hand_over(quick, 100)
 
-    assert (1, AHEAD_MAX) == (begin(quick, 7, under_way=100), quick.ahead_max)
-    assert 0 == begin(quick, 8, under_way=100)
+    assert (begin(quick, 7, under_way=100), quick.ahead_max) == (1, AHEAD_MAX)
+    assert begin(quick, 8, under_way=100) == 0
     end_task(quick, *[0] * 60, 1, 1)
-    assert (1, AHEAD_MAX) == (begin(quick, 9, under_way=38), quick.ahead_max)
-    assert 9 + PATIENCE_MS == quick.next_due_ms(9)
+    assert (begin(quick, 9, under_way=38), quick.ahead_max) == (1, AHEAD_MAX)
+    assert quick.next_due_ms(9) == 9 + PATIENCE_MS
 
 
 @pytest.mark.parametrize("durations_ms", [(0, 2), (1, 1), (0,) * 9 + (2,)])
@@ -176,26 +176,26 @@ def test_listener_that_takes_its_time_is_not_quick_any_more(
     quick: ListenerCalls, durations_ms: tuple[int, ...]
 ) -> None:
     hand_over(quick, 20)
-    assert 1 == begin(quick, 0, under_way=20)
+    assert begin(quick, 0, under_way=20) == 1
 
     end_task(quick, *durations_ms)
 
     left = 20 - len(durations_ms)
-    assert (left, 0) == (begin(quick, 1, under_way=left), quick.ahead_max)
+    assert (begin(quick, 1, under_way=left), quick.ahead_max) == (left, 0)
 
 
 def test_calls_behind_one_that_takes_long_go_back_after_a_moment(quick: ListenerCalls) -> None:
     hand_over(quick, 30)
-    assert 1 == begin(quick, 0, under_way=30)
+    assert begin(quick, 0, under_way=30) == 1
     quick.waiting.popleft()
 
-    assert [] == list(quick.take_back(PATIENCE_MS - 1, is_suspended=False))
+    assert list(quick.take_back(PATIENCE_MS - 1, is_suspended=False)) == []
     back = list(quick.take_back(PATIENCE_MS, is_suspended=False))
 
     assert set(range(1, 30)) == {each.delivery_id for each in back}
     hand_over(quick, 19)
-    assert 19 == begin(quick, PATIENCE_MS, under_way=20)
-    assert [] == list(quick.take_back(PATIENCE_MS, is_suspended=False))
+    assert begin(quick, PATIENCE_MS, under_way=20) == 19
+    assert list(quick.take_back(PATIENCE_MS, is_suspended=False)) == []
     assert quick.next_due_ms(2 * PATIENCE_MS) is None
 
 
@@ -290,8 +290,8 @@ def test_consumer_warns_goes_on_when_one_returns_and_loses_nothing(
         free.set()
         wait_until("all messages", lambda: sent == done)
 
-    assert [f"all {call_count} calls of the listener"] == [
-        text[text.index("all ") : text.index(" that may")] for text in told
+    assert [text[text.index("all ") : text.index(" that may")] for text in told] == [
+        f"all {call_count} calls of the listener"
     ]
     assert f"{topic}/broker-a/0/0" in told[0]
     assert f"consumer group {group}" in told[0]

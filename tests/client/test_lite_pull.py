@@ -149,9 +149,9 @@ def test_getmany_gives_every_message_once_and_what_is_done_is_committed(
     found = poll_all(consumer, 2_000)
 
     assert list(range(2_000)) == sorted(numbers_of(found))
-    assert [] == consumer.getmany(timeout_ms=1)
+    assert consumer.getmany(timeout_ms=1) == []
     wait_until("commit of all", lambda: lag_of(admin, group, topic) == 0)
-    assert 8 == len(consumer.assignment())
+    assert len(consumer.assignment()) == 8
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_closing_wakes_a_poll_that_waits(make_pull: Callable[..., Any]) -> None:
     consumer.close()
     polls.join(PATIENCE_S)
 
-    assert [None] == results
+    assert results == [None]
 
 
 def test_polls_need_a_start(make_pull: Callable[..., Any]) -> None:
@@ -211,11 +211,11 @@ def test_a_message_counts_as_done_when_the_next_is_asked_for(
     with pytest.raises(ZeroDivisionError):
         work()
 
-    assert 2 == sum(lag.committed_offset or 0 for lag in admin.group_lag(group, topic))
+    assert sum(lag.committed_offset or 0 for lag in admin.group_lag(group, topic)) == 2
 
     with make_pull() as second:
-        assert [2, 3] == numbers_of([second.getone(PATIENCE_MS), second.getone(PATIENCE_MS)])
-    assert 0 == lag_of(admin, group, topic)
+        assert numbers_of([second.getone(PATIENCE_MS), second.getone(PATIENCE_MS)]) == [2, 3]
+    assert lag_of(admin, group, topic) == 0
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_without_auto_commit_only_commit_commits(
 
     assert len(found) == consumer.committed_offset(queue)
     consumer.commit({queue: 7})
-    assert 7 == admin.committed_offset(group, queue)
+    assert admin.committed_offset(group, queue) == 7
     with pytest.raises(UsageError, match="is not assigned"):
         consumer.commit({MessageQueue(topic, "nowhere", 0): 1})
 
@@ -252,8 +252,8 @@ def test_members_share_queues_and_a_leave_repeats_nothing(
     found += poll_all(first, 400 - len(found))
 
     assert list(range(400)) == sorted(numbers_of(found))
-    assert [] == first.getmany(timeout_ms=300)
-    assert 8 == len(first.assignment())
+    assert first.getmany(timeout_ms=300) == []
+    assert len(first.assignment()) == 8
 
 
 @pytest.mark.slow
@@ -269,12 +269,12 @@ def test_assigned_queues_are_consumed_whatever_others_do(
     for consumer in both:
         consumer.start()
 
-    assert [1, 2, 3, 50, 51] == sorted(numbers_of(poll_all(both[0], 5)))
-    assert [50, 51] == numbers_of(poll_all(both[1], 2))
+    assert sorted(numbers_of(poll_all(both[0], 5))) == [1, 2, 3, 50, 51]
+    assert numbers_of(poll_all(both[1], 2)) == [50, 51]
     assert [queues[1], queues[5]] == both[0].assignment()
     with pytest.raises(UsageError, match="given by assign"):
         both[0].subscribe(topic)
-    assert [] == both[0].getmany(timeout_ms=1)
+    assert both[0].getmany(timeout_ms=1) == []
     both[0].assign([queues[2]])
     wait_until("another queue", lambda: [queues[2]] == both[0].assignment())
     wait_until("the commit of a queue left", lambda: admin.committed_offset(group, queues[1]) == 3)
@@ -292,8 +292,8 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(
     consumer.pause(queues[0])
     send(producer, topic, ["1000"], queue_id=1)
 
-    assert [1000] == numbers_of(poll_all(consumer, 1))
-    assert [] == consumer.getmany(timeout_ms=50)
+    assert numbers_of(poll_all(consumer, 1)) == [1000]
+    assert consumer.getmany(timeout_ms=50) == []
     consumer.resume(queues[0])
     assert list(range(40)) == numbers_of([first, *poll_all(consumer, 39)])
     with pytest.raises(UsageError, match="is not assigned"):
@@ -313,16 +313,16 @@ def test_seek_goes_on_where_it_says_and_drops_what_had_arrived(
     consumer.start()
     queue = queues[0]
 
-    assert [0, 1, 2] == numbers_of([consumer.getone(PATIENCE_MS) for _ in range(3)])
+    assert numbers_of([consumer.getone(PATIENCE_MS) for _ in range(3)]) == [0, 1, 2]
     consumer.seek(queue, 97)
-    assert [97, 98, 99] == numbers_of([consumer.getone(PATIENCE_MS) for _ in range(3)])
+    assert numbers_of([consumer.getone(PATIENCE_MS) for _ in range(3)]) == [97, 98, 99]
     consumer.seek_to_begin(queue)
     assert list(range(100)) == numbers_of(poll_all(consumer, 100))
     consumer.seek(queue, 50)
     consumer.seek_to_end(queue)
-    assert [] == consumer.getmany(timeout_ms=200)
+    assert consumer.getmany(timeout_ms=200) == []
     send(producer, topic, ["100"], queue_id=0)
-    assert [100] == numbers_of(poll_all(consumer, 1))
+    assert numbers_of(poll_all(consumer, 1)) == [100]
     wait_until(
         "the commit of what was given before", lambda: consumer.committed_offset(queue) == 100
     )
@@ -344,8 +344,8 @@ def test_seek_to_the_offset_of_a_time(
     offset = consumer.search_offset(queue, first.store_timestamp_ms)
     consumer.seek(queue, offset)
 
-    assert 0 == offset
-    assert [0, 1] == numbers_of(poll_all(consumer, 2))
+    assert offset == 0
+    assert numbers_of(poll_all(consumer, 2)) == [0, 1]
     assert second.queue == queue
 
 
@@ -358,8 +358,8 @@ def test_only_subscribed_tags_are_given(
     for n, tag in enumerate("ABCABC"):
         producer.send(Message(topic, str(n).encode(), tags=tag))
 
-    assert [0, 1, 3, 4] == sorted(numbers_of(poll_all(consumer, 4)))
-    assert [] == consumer.getmany(timeout_ms=50)
+    assert sorted(numbers_of(poll_all(consumer, 4))) == [0, 1, 3, 4]
+    assert consumer.getmany(timeout_ms=50) == []
 
 
 def test_only_messages_that_fulfil_a_condition_are_given(
@@ -375,9 +375,9 @@ def test_only_messages_that_fulfil_a_condition_are_given(
 
     by_hand = consumer.pull(queue, 0, expression=wanted)
 
-    assert [2, 3, 4] == sorted(numbers_of(poll_all(consumer, 3)))
-    assert [] == consumer.getmany(timeout_ms=50)
-    assert [2, 3, 4] == numbers_of(by_hand.messages)
+    assert sorted(numbers_of(poll_all(consumer, 3))) == [2, 3, 4]
+    assert consumer.getmany(timeout_ms=50) == []
+    assert numbers_of(by_hand.messages) == [2, 3, 4]
     with pytest.raises(LocalProtocolError, match="wrong at character 4"):
         consumer.subscribe(topic, MessageSelector.by_sql("n >"))
 
@@ -404,23 +404,23 @@ def test_in_broadcasting_a_member_that_comes_again_goes_on_where_it_was(
         "instance_name": "stays",
     }
     first = make_pull(**settings)
-    wait_until("all queues", lambda: 8 == len(first.assignment()))
+    wait_until("all queues", lambda: len(first.assignment()) == 8)
     # What a queue has when it is begun is not consumed; until then it may be told as not ours.
-    wait_until("the start of all", lambda: 8 == len(kept(tmp_path)))
+    wait_until("the start of all", lambda: len(kept(tmp_path)) == 8)
     send(producer, topic, ["0", "1", "2"], queue_id=3)
-    assert [0, 1] == numbers_of([first.getone(), first.getone()])
+    assert numbers_of([first.getone(), first.getone()]) == [0, 1]
     # Asking for the next tells that the ones before are done.
-    assert [2] == numbers_of([first.getone()])
+    assert numbers_of([first.getone()]) == [2]
     first.commit({first.fetch_subscribe_queues(topic)[3]: 2})
-    assert 2 == kept(tmp_path)[3]
+    assert kept(tmp_path)[3] == 2
     first.close()
     send(producer, topic, ["3"], queue_id=3)
     send(producer, topic, ["4"], queue_id=5)
 
     again = make_pull(**settings)
 
-    assert [3, 4] == sorted(numbers_of(poll_all(again, 2)))
-    assert 3 == again.committed_offset(again.fetch_subscribe_queues(topic)[3])
+    assert sorted(numbers_of(poll_all(again, 2))) == [3, 4]
+    assert again.committed_offset(again.fetch_subscribe_queues(topic)[3]) == 3
 
 
 def kept(directory: Path) -> dict[int, int]:
@@ -458,8 +458,8 @@ def test_a_topic_that_is_subscribed_again_goes_on_where_it_was(
     given = numbers_of([consumer.getone() for _ in range(5)])
 
     consumer.unsubscribe(topic)
-    wait_until("nothing to be left", lambda: [] == consumer.assignment())
-    assert [] == consumer.getmany(timeout_ms=50)
+    wait_until("nothing to be left", lambda: consumer.assignment() == [])
+    assert consumer.getmany(timeout_ms=50) == []
     send(producer, topic, [str(n) for n in range(20, 30)], queue_id=2)
     consumer.subscribe(topic)
 
@@ -468,7 +468,7 @@ def test_a_topic_that_is_subscribed_again_goes_on_where_it_was(
     while 29 not in more:
         assert time.monotonic() < deadline, more
         more += numbers_of(consumer.getmany(10, timeout_ms=1_000))
-    assert [0, 1, 2, 3, 4] == given
+    assert given == [0, 1, 2, 3, 4]
     assert sorted(more) == more
     # With auto_commit what was given is done; without, nothing was committed, and it comes again.
     assert [5 if auto_commit else 0, 29] == [more[0], more[-1]]
@@ -491,12 +491,12 @@ def test_a_pull_by_hand_tells_each_status(
     unmatched = consumer.pull(queue, 0, expression="C")
     illegal = consumer.pull(queue, 9)
 
-    assert (PullStatus.FOUND, 3, 0, 3) == (found.status, *found[2:])
-    assert [0, 1, 2] == numbers_of(found.messages)
-    assert ([1], 2) == (numbers_of(some.messages), some.next_offset)
-    assert (PullStatus.NO_NEW_MSG, [], 3) == nothing[:3]
-    assert (PullStatus.NO_MATCHED_MSG, [], 3) == unmatched[:3]
-    assert (PullStatus.OFFSET_ILLEGAL, []) == illegal[:2]
+    assert (found.status, *found[2:]) == (PullStatus.FOUND, 3, 0, 3)
+    assert numbers_of(found.messages) == [0, 1, 2]
+    assert (numbers_of(some.messages), some.next_offset) == ([1], 2)
+    assert nothing[:3] == (PullStatus.NO_NEW_MSG, [], 3)
+    assert unmatched[:3] == (PullStatus.NO_MATCHED_MSG, [], 3)
+    assert illegal[:2] == (PullStatus.OFFSET_ILLEGAL, [])
     with pytest.raises(TopicRouteNotFound):
         consumer.pull(MessageQueue("NoSuchTopic", queue.broker_name, 0), 0)
 

@@ -26,7 +26,7 @@ def test_offsets_are_there_again_and_in_rocketmqs_form(tmp_path: Path) -> None:
     first.put(OTHER, 7)
     first.put(QUEUE, 6)
 
-    assert {QUEUE: 6, OTHER: 7} == offsets_in(tmp_path).load()
+    assert offsets_in(tmp_path).load() == {QUEUE: 6, OTHER: 7}
     text = (tmp_path / "10.0.0.1@DEFAULT" / "GID_b" / "offsets.json").read_text()
     assert '"offsetTable"' in text
     assert '{"brokerName":"b","queueId":0,"topic":"T"}:6' in "".join(text.split())
@@ -39,15 +39,15 @@ def test_version_before_serves_where_the_last_is_damaged(tmp_path: Path) -> None
     path = tmp_path / "10.0.0.1@DEFAULT" / "GID_b" / "offsets.json"
     path.write_bytes(b"{")
 
-    assert {QUEUE: 5} == offsets_in(tmp_path).load()
+    assert offsets_in(tmp_path).load() == {QUEUE: 5}
     path.with_suffix(".json.bak").write_bytes(b"{")
     with pytest.raises(ConfigError, match=r"offsets\.json"):
         offsets_in(tmp_path).load()
 
 
 def test_nothing_is_known_at_first(tmp_path: Path) -> None:
-    assert {} == offsets_in(tmp_path).load()
-    assert ".rocketmq_offsets" == default_directory().name
+    assert offsets_in(tmp_path).load() == {}
+    assert default_directory().name == ".rocketmq_offsets"
 
 
 @pytest.mark.slow
@@ -77,4 +77,4 @@ def test_broadcasting_goes_on_where_it_was_in_the_process_before(
     first = consume_one()
     producer.send(Message(topic, b"second"), queue=queue)
 
-    assert [[b"first"], [b"second"]] == [first, consume_one()]
+    assert [first, consume_one()] == [[b"first"], [b"second"]]

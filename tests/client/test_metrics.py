@@ -52,20 +52,20 @@ def test_sends_and_deliveries_are_counted_and_timed(
         consumer.start()
         counters = consumer.counters
         wait_until("consumed", lambda: (counters.succeeded, counters.failed) == (4, 1))
-        assert 8 == value("queues", group=group, topic=topic, client_id=consumer.client_id)
+        assert value("queues", group=group, topic=topic, client_id=consumer.client_id) == 8
 
-    assert 4 == value("sent_messages_total", group="GID_p", topic=topic, outcome="ok")
-    assert 1 == value("sent_messages_total", group="GID_p", topic=topic, outcome="failed")
-    assert 1 == value("sent_messages_total", group="GID_q", topic=topic, outcome="ok")
-    assert 4 == value("send_seconds_count", group="GID_p", topic=topic)
-    assert 4 == value("process_seconds_count", group=group, topic=topic, outcome="ok")
-    assert 1 == value("process_seconds_count", group=group, topic=topic, outcome="failed")
-    assert 1 == value("events_total", group=group, event="ListenerFailed")
-    assert 4 == value("consumed_messages_total", group=group, outcome="succeeded")
+    assert value("sent_messages_total", group="GID_p", topic=topic, outcome="ok") == 4
+    assert value("sent_messages_total", group="GID_p", topic=topic, outcome="failed") == 1
+    assert value("sent_messages_total", group="GID_q", topic=topic, outcome="ok") == 1
+    assert value("send_seconds_count", group="GID_p", topic=topic) == 4
+    assert value("process_seconds_count", group=group, topic=topic, outcome="ok") == 4
+    assert value("process_seconds_count", group=group, topic=topic, outcome="failed") == 1
+    assert value("events_total", group=group, event="ListenerFailed") == 1
+    assert value("consumed_messages_total", group=group, outcome="succeeded") == 4
     assert {series.name for series in CLIENT_SERIES} == {each.name for each in registry.collect()}
     del consumer
     gc.collect()
-    assert 4 == value("consumed_messages_total", group=group, outcome="succeeded")
+    assert value("consumed_messages_total", group=group, outcome="succeeded") == 4
 
 
 async def test_asyncio_producer_and_lite_pull_consumer_are_counted(
@@ -82,9 +82,9 @@ async def test_asyncio_producer_and_lite_pull_consumer_are_counted(
 
         labels = {"group": group, "outcome": "pulled"}
         name = "sparrowmq_client_consumed_messages_total"
-        assert 1 == registry.get_sample_value(name, labels)
+        assert registry.get_sample_value(name, labels) == 1
     labels = {"group": "GID_p", "topic": topic, "outcome": "ok"}
-    assert 1 == registry.get_sample_value("sparrowmq_client_sent_messages_total", labels)
+    assert registry.get_sample_value("sparrowmq_client_sent_messages_total", labels) == 1
 
 
 def test_what_is_no_registry_is_refused() -> None:

@@ -294,7 +294,7 @@ def test_consumer_that_was_made_and_not_used_is_not_worth_a_word(
 ) -> None:
     PushConsumer("GID_c", name_server=NOWHERE, listener=listener).close()
 
-    assert [] == caplog.messages
+    assert caplog.messages == []
 
 
 def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> None:

@@ -20,7 +20,7 @@ from sparrowmq.errors import ConfigError
     ],
 )
 def test_addresses_are_parsed(value: str | Sequence[str], expected: tuple[str, ...]) -> None:
-    assert expected == parse_name_servers(value)
+    assert parse_name_servers(value) == expected
 
 
 @pytest.mark.parametrize("value", ["", ";", "host", "host:", ":9876", "h:0", "h:70000", "h:9 876"])
@@ -31,8 +31,8 @@ def test_what_is_no_address_is_refused(value: str) -> None:
 
 def test_the_server_that_answered_is_asked_first() -> None:
     servers = NameServers(("a:1", "b:2", "c:3"), start=4)
-    assert ("b:2", "c:3", "a:1") == servers.in_order()
+    assert servers.in_order() == ("b:2", "c:3", "a:1")
 
     servers.mark_answered("c:3")
 
-    assert ("c:3", "a:1", "b:2") == servers.in_order()
+    assert servers.in_order() == ("c:3", "a:1", "b:2")

@@ -39,7 +39,7 @@ def inside(cluster: EmbeddedCluster) -> dict[str, Any]:
     settings: dict[str, Any] = {"name_server": cluster.name_server, "namespace": "ns"}
     with Admin(**settings) as admin:
         route = admin.create_topic("orders", 2)
-    assert ("orders", {"orders"}) == (route.topic, {queue.topic for queue in route.publish_queues})
+    assert (route.topic, {queue.topic for queue in route.publish_queues}) == ("orders", {"orders"})
     return settings
 
 
@@ -58,8 +58,8 @@ def test_producer_names_plain_and_sends_prefixed(
 
     assert [MessageQueue("orders", "broker-a", number) for number in (0, 1)] == queues
     assert queues[1] == sent.queue
-    assert {"orders"} == {batch.queue.topic, chosen.topic}
-    assert 3 == sum(stored)
+    assert {batch.queue.topic, chosen.topic} == {"orders"}
+    assert sum(stored) == 3
 
 
 def test_push_consumer_gets_plain_names_also_of_what_comes_again(
@@ -101,11 +101,11 @@ def test_push_consumer_gets_plain_names_also_of_what_comes_again(
     with Admin(name_server=cluster.name_server) as outside:
         retry = outside.route("%RETRY%ns%GID_again")
 
-    assert [("again", "again", 0), ("again", "%RETRY%GID_again", 1)] == got
+    assert got == [("again", "again", 0), ("again", "%RETRY%GID_again", 1)]
     assert ("GID_again", [queue], [queue]) == (group, assignment, assigned)
-    assert [client_id] == ids
-    assert [(queue, 1, 1, 0)] == [tuple(each) for each in lag]
-    assert 1 == len(retry.publish_queues)
+    assert ids == [client_id]
+    assert [tuple(each) for each in lag] == [(queue, 1, 1, 0)]
+    assert len(retry.publish_queues) == 1
 
 
 def test_lite_pull_consumer_names_queues_plainly(inside: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ def test_lite_pull_consumer_names_queues_plainly(inside: dict[str, Any]) -> None
             producer.send(Message("lite", b"%d" % number))
     queue = MessageQueue("lite", "broker-a", 0)
     with LitePullConsumer("GID_lite", consume_from_where=FIRST, **inside) as consumer:
-        assert [queue] == consumer.fetch_subscribe_queues("lite")
+        assert consumer.fetch_subscribe_queues("lite") == [queue]
         consumer.assign([queue])
         consumer.start()
         first = consumer.getmany(5, timeout_ms=20_000)
@@ -125,17 +125,17 @@ def test_lite_pull_consumer_names_queues_plainly(inside: dict[str, Any]) -> None
         committed, assignment = consumer.committed_offset(queue), consumer.assignment()
         pulled = consumer.pull(queue, 2)
 
-    assert ("lite", b"0") == (first[0].topic, first[0].body)
-    assert [b"3"] == [message.body for message in second]
+    assert (first[0].topic, first[0].body) == ("lite", b"0")
+    assert [message.body for message in second] == [b"3"]
     assert (4, [queue]) == (committed, assignment)
-    assert ("lite", b"2") == (pulled.messages[0].topic, pulled.messages[0].body)
+    assert (pulled.messages[0].topic, pulled.messages[0].body) == ("lite", b"2")
 
 
 async def test_asyncio_face_has_it_too(inside: dict[str, Any]) -> None:
     async with AsyncProducer("GID_p", **inside) as producer:
         sent = await producer.send(Message("orders", b"x"))
 
-    assert "orders" == sent.queue.topic
+    assert sent.queue.topic == "orders"
 
 
 def test_namespace_with_a_percent_sign_is_refused() -> None:

@@ -146,4 +146,4 @@ def test_page_of_log_lines_has_every_event_with_its_level_and_fields(
     alone = {"no_subscription", "not_started", "not_closed"}
     assert written == {event: row for event, row in rows.items() if event not in alone}
     assert alone <= rows.keys()
-    assert {"GID_x"} == {vars(record)["group"] for record in caplog.records}
+    assert {vars(record)["group"] for record in caplog.records} == {"GID_x"}

@@ -123,12 +123,12 @@ def test_order_is_kept_and_nothing_repeated_over_joins_and_leaves(
     first.close()
     wait_until("all messages", lambda: log.count == total)
 
-    assert 1 == log.most_at_work
+    assert log.most_at_work == 1
     assert log.is_in_order()
     assert {queue: list(range(300)) for queue in log.offsets} == dict(log.offsets)
     for consumer in (second, third):
         consumer.close()
-    assert [0] * 8 == [lag.lag for lag in admin.group_lag(group, topic)]
+    assert [lag.lag for lag in admin.group_lag(group, topic)] == [0] * 8
 
 
 KILLED = """
@@ -234,11 +234,11 @@ def test_message_that_may_not_come_again_is_a_dead_letter_and_the_queue_goes_on(
     wait_until("all messages", lambda: len(calls) >= 5)
     wait_until("the commit", lambda: admin.committed_offset(group, queue) == 3)
 
-    assert [b"0", b"1", b"1", b"1", b"2"] == calls
-    assert 1 == consumer.counters.sent_back
+    assert calls == [b"0", b"1", b"1", b"1", b"2"]
+    assert consumer.counters.sent_back == 1
     dead = MessageQueue(dlq_topic(group), queue.broker_name, 0)
     wait_until("the topic of the dead letters", lambda: admin.route(dead.topic).subscribe_queues)
-    assert 1 == admin.max_offset(dead)
+    assert admin.max_offset(dead) == 1
 
 
 @pytest.mark.slow
@@ -265,9 +265,9 @@ def test_without_auto_commit_a_rollback_repeats_what_was_held(
     wait_until("all messages", lambda: len(calls) >= 7)
     consumer.close()
 
-    assert [b"0", b"1", b"2", b"0", b"1", b"2", b"3"] == calls
+    assert calls == [b"0", b"1", b"2", b"0", b"1", b"2", b"3"]
     # What was held when the consumer was closed comes again elsewhere.
-    assert 3 == admin.committed_offset(group, queue)
+    assert admin.committed_offset(group, queue) == 3
 
 
 @pytest.mark.slow
@@ -333,7 +333,7 @@ def test_consumer_goes_on_after_it_was_suspended(
     consumer.resume()
 
     wait_until("the messages sent meanwhile", lambda: log.count == 16)
-    assert 8 == len(consumer.assignment())
+    assert len(consumer.assignment()) == 8
 
 
 @pytest.mark.slow

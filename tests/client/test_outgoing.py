@@ -31,15 +31,15 @@ def test_attributes_become_properties() -> None:
 
     outgoing = encode_message(message, "ID", config=CONFIG)
 
-    assert (b"body", 0, 7) == (outgoing.body, outgoing.sys_flag, outgoing.flag)
-    assert {
+    assert (outgoing.body, outgoing.sys_flag, outgoing.flag) == (b"body", 0, 7)
+    assert parse_properties(outgoing.properties) == {
         "mine": "1",
         "TAGS": "A",
         "KEYS": "k1 k2",
         "__SHARDINGKEY": "s",
         "DELAY": "3",
         "UNIQ_KEY": "ID",
-    } == parse_properties(outgoing.properties)
+    }
 
 
 def test_large_body_is_compressed() -> None:
@@ -48,7 +48,7 @@ def test_large_body_is_compressed() -> None:
     single = encode_message(message, "ID", config=CONFIG)
 
     assert (message.body, COMPRESSED) == (zlib.decompress(single.body), single.sys_flag)
-    assert 0 == encode_message(Message("T", b"x" * 4095), "ID", config=CONFIG).sys_flag
+    assert encode_message(Message("T", b"x" * 4095), "ID", config=CONFIG).sys_flag == 0
 
 
 @pytest.mark.parametrize("kind", CompressionType)
@@ -62,7 +62,7 @@ def test_large_body_is_compressed_as_the_producer_is_configured(kind: Compressio
 
     assert len(outgoing.body) < 100
     assert body == inflate(outgoing.body, sys_flag=outgoing.sys_flag, bytes_max=100)
-    assert 0 == encode_message(Message("T", body[:99]), "ID", config=config).sys_flag
+    assert encode_message(Message("T", body[:99]), "ID", config=config).sys_flag == 0
 
 
 @pytest.mark.parametrize(

@@ -105,11 +105,11 @@ def test_three_members_share_eight_queues_and_all_is_consumed(
     assert list(range(8)) == owned(consumers)
     assert sorted(c.client_id for c in consumers) == sorted(admin.consumer_ids(group))
     by_order = sorted(consumers, key=lambda c: c.client_id.encode("utf-16-be"))
-    assert [0, 1, 2] == [queue.queue_id for queue in by_order[0].assignment()]
+    assert [queue.queue_id for queue in by_order[0].assignment()] == [0, 1, 2]
     for consumer in consumers:
         consumer.close()
-    assert [0] * 8 == [lag.lag for lag in admin.group_lag(group, topic)]
-    assert [] == admin.consumer_ids(group)
+    assert [lag.lag for lag in admin.group_lag(group, topic)] == [0] * 8
+    assert admin.consumer_ids(group) == []
 
 
 @pytest.mark.slow
@@ -199,14 +199,14 @@ def test_failed_message_comes_again_with_its_topic_and_count(
     wait_until("two retries", lambda: len(calls) >= 4)
 
     assert [(b"bad", n, topic) for n in range(3)] == [call for call in calls if call[0] == b"bad"]
-    assert [(b"good", 0, topic)] == [call for call in calls if call[0] == b"good"]
+    assert [call for call in calls if call[0] == b"good"] == [(b"good", 0, topic)]
     wait_until("counters", lambda: consumer.counters.succeeded == 2)
-    assert (4, 2, 2, 2) == (
+    assert (
         consumer.counters.delivered,
         consumer.counters.failed,
         consumer.counters.succeeded,
         consumer.counters.sent_back,
-    )
+    ) == (4, 2, 2, 2)
 
 
 @pytest.mark.slow
@@ -227,8 +227,8 @@ def test_ack_index_parts_a_batch(
 
     wait_until("the two that were not acknowledged", lambda: sum(map(len, calls)) >= 5)
 
-    assert [(b"0", 0), (b"1", 0), (b"2", 0)] == calls[0]
-    assert [(b"1", 1), (b"2", 1)] == sorted(part for call in calls[1:] for part in call)
+    assert calls[0] == [(b"0", 0), (b"1", 0), (b"2", 0)]
+    assert sorted(part for call in calls[1:] for part in call) == [(b"1", 1), (b"2", 1)]
 
 
 @pytest.mark.slow
@@ -247,23 +247,23 @@ def test_equal_client_ids_take_one_share_twice_and_leave_the_other(
     consumer = make_consumer(seen, client_ip="172.17.0.1", instance_name="9")
     with MemberProcess(cluster, group, topic=topic, instance="9") as other:
         consumer.start()
-        wait_until("both take the first half", lambda: [4, 4] == sizes(consumer, other))
+        wait_until("both take the first half", lambda: sizes(consumer, other) == [4, 4])
         sent = send_numbers(producer, topic, 8 * 50)
         wait_until("the half here", lambda: len(seen.messages) >= 4 * 50)
         wait_until("and there", lambda: len(other.consumed) >= 4 * 50)
 
-        assert ["172.17.0.1@9"] * 2 == admin.consumer_ids(group)
+        assert admin.consumer_ids(group) == ["172.17.0.1@9"] * 2
         assert [0, 1, 2, 3] == owned([consumer]) == other.queue_ids
         taken = {message.queue_id for message in seen.messages}
         assert {0, 1, 2, 3} == taken == {queue_id for queue_id, _ in other.consumed}
         assert sent > set(seen.bodies)
-        assert 200 == sum(lag.lag for lag in admin.group_lag(group, topic)[4:])
+        assert sum(lag.lag for lag in admin.group_lag(group, topic)[4:]) == 200
         told = [r.getMessage() for r in caplog.records if "listed 2 times" in r.getMessage()]
-        assert 1 == len(told)
+        assert len(told) == 1
         assert group in told[0]
         assert "172.17.0.1@9" in told[0]
         addresses = {c.client_addr for c in admin.consumer_connections(group).connection_set}
-        assert 2 == len(addresses)
+        assert len(addresses) == 2
         assert all(address in told[0] for address in addresses)
 
 
@@ -278,7 +278,7 @@ def test_broker_can_refuse_a_client_id_in_use(caplog: pytest.LogCaptureFixture) 
         cluster.create_topic("T", queues=4)
 
         first = up.enter_context(MemberProcess(cluster, "GID_r", topic="T", instance="1"))
-        wait_until("the first", lambda: 4 == len(first.queue_ids))
+        wait_until("the first", lambda: len(first.queue_ids) == 4)
         second = PushConsumer(
             "GID_r",
             name_server=cluster.name_server,
@@ -291,7 +291,7 @@ def test_broker_can_refuse_a_client_id_in_use(caplog: pytest.LogCaptureFixture) 
         second.start()
         wait_until("the refusal to be told", lambda: "is in use at" in caplog.text)
 
-        assert [0, 4] == sizes(second, first)
+        assert sizes(second, first) == [0, 4]
         first.close()
         wait_until("the second to take over", lambda: counts([second]) == [4])
 
@@ -305,7 +305,7 @@ def test_callbacks_hear_of_queues_before_the_first_and_after_the_last_delivery(
 
     def hear(what: str) -> Callable[[list[MessageQueue]], None]:
         def note(queues: list[MessageQueue]) -> None:
-            assert {topic} == {queue.topic for queue in queues}
+            assert {queue.topic for queue in queues} == {topic}
             with lock:
                 heard.append((what, [queue.queue_id for queue in queues]))
 
@@ -321,18 +321,18 @@ def test_callbacks_hear_of_queues_before_the_first_and_after_the_last_delivery(
     second = make_consumer(Seen(), instance_name="2")
     send_numbers(producer, topic, 400)
     first.start()
-    wait_until("all messages", lambda: 400 == sum(what == "message" for what, _ in heard))
+    wait_until("all messages", lambda: sum(what == "message" for what, _ in heard) == 400)
     second.start()
     wait_until("balance of 4/4", lambda: counts([first, second]) == [4, 4])
     first.close()
 
     for queue_id in range(8):
         told = [what for what, queue_ids in heard if queue_id in queue_ids]
-        assert ["assign", "revoke"] == [told[0], told[-1]]
-        assert {"message"} == set(told[1:-1])
+        assert [told[0], told[-1]] == ["assign", "revoke"]
+        assert set(told[1:-1]) == {"message"}
     revoked = [queue_ids for what, queue_ids in heard if what == "revoke"]
-    assert [4, 5, 6, 7] == sorted(q for queue_ids in revoked[:-1] for q in queue_ids)
-    assert [0, 1, 2, 3] == sorted(revoked[-1])
+    assert sorted(q for queue_ids in revoked[:-1] for q in queue_ids) == [4, 5, 6, 7]
+    assert sorted(revoked[-1]) == [0, 1, 2, 3]
 
 
 @pytest.mark.slow
@@ -360,10 +360,10 @@ def test_next_owner_begins_when_on_revoke_has_returned(
         for n in range(4, 8)
     }
 
-    assert 4 == len(sent)
-    assert 0 == len(seen.messages)
+    assert len(sent) == 4
+    assert len(seen.messages) == 0
     proceed.set()
-    wait_until("the queues handed over", lambda: 4 == len(seen.messages))
+    wait_until("the queues handed over", lambda: len(seen.messages) == 4)
 
 
 @pytest.mark.slow
@@ -392,8 +392,8 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
     proceed.set()
     closing.join(20)
 
-    assert 1 == admin.committed_offset(group, queue)
-    assert [] == admin.consumer_ids(group)
+    assert admin.committed_offset(group, queue) == 1
+    assert admin.consumer_ids(group) == []
 
 
 @pytest.mark.slow
@@ -437,7 +437,7 @@ def test_tags_are_filtered(
         producer.send(Message(topic, b"last", tags="C"))
         wait_until("the last message", lambda: len(seen.messages) >= 3)
 
-    assert {b"Aa": 1, b"C": 1, b"last": 1} == seen.bodies
+    assert seen.bodies == {b"Aa": 1, b"C": 1, b"last": 1}
 
 
 @pytest.mark.slow
@@ -455,7 +455,7 @@ def test_broadcasting_gives_every_member_everything(
 
     wait_until("all messages twice", lambda: all(sent == set(seen.bodies) for seen in groups))
 
-    assert [8, 8] == counts(consumers)
+    assert counts(consumers) == [8, 8]
 
 
 @pytest.mark.slow
@@ -473,7 +473,7 @@ def test_topic_subscribed_and_dropped_at_run_time(
     consumer.unsubscribe(topic)
     wait_until("the second topic alone", lambda: counts([consumer]) == [2])
 
-    assert {other} == {queue.topic for queue in consumer.assignment()}
+    assert {queue.topic for queue in consumer.assignment()} == {other}
 
 
 @pytest.mark.slow
@@ -510,7 +510,7 @@ def test_everything_goes_on_after_the_broker_was_killed(group: str) -> None:
             cluster.start()
             producer.send(Message("T", b"after"))
             wait_until("the message after the restart", lambda: b"after" in seen.bodies)
-            assert [0, 1, 2, 3] == owned([consumer])
+            assert owned([consumer]) == [0, 1, 2, 3]
 
 
 @pytest.mark.slow
@@ -546,7 +546,7 @@ async def test_coroutine_listeners_run_on_the_loop(
         async with asyncio.timeout(20):
             await done.wait()
         assert list(range(8)) == [queue.queue_id for queue in consumer.assignment()]
-    assert {1} == set(seen.values())
+    assert set(seen.values()) == {1}
 
 
 async def test_asyncio_face_takes_plain_listeners_too(
@@ -565,7 +565,7 @@ async def test_asyncio_face_takes_plain_listeners_too(
         async with asyncio.timeout(20):
             while not seen.messages:
                 await asyncio.sleep(0.005)
-    assert {b"x": 1} == seen.bodies
+    assert seen.bodies == {b"x": 1}
 
 
 def test_wrong_use_is_refused(cluster: EmbeddedCluster) -> None:

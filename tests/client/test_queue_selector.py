@@ -17,7 +17,7 @@ QUEUES = (A0, A1, B0)
 def test_queues_come_in_turn() -> None:
     selector = QueueSelector(lambda: 5)
 
-    assert [B0, A0, A1, B0] == [selector.next_queue(QUEUES) for _ in range(4)]
+    assert [selector.next_queue(QUEUES) for _ in range(4)] == [B0, A0, A1, B0]
 
 
 @given(st.integers(min_value=1, max_value=8), st.integers(min_value=1, max_value=8))
@@ -63,7 +63,7 @@ def test_counters_of_two_topics_begin_apart() -> None:
 def test_broker_that_failed_is_avoided_while_there_is_another() -> None:
     selector = QueueSelector(lambda: 1)
 
-    assert [B0, B0] == [selector.next_queue(QUEUES, avoid_broker="a") for _ in range(2)]
+    assert [selector.next_queue(QUEUES, avoid_broker="a") for _ in range(2)] == [B0, B0]
     assert A0 in [selector.next_queue((A0, A1), avoid_broker="a") for _ in range(2)]
 
 

@@ -69,7 +69,7 @@ def test_each_request_gets_its_own_reply(
         replies = list(pool.map(lambda each: producer.request(each, timeout_ms=20_000), messages))
 
     assert [*bodies[:-1], b"large" * 5_000] == [reply.body for reply in replies]
-    assert {"DefaultCluster_REPLY_TOPIC"} == {reply.topic for reply in replies}
+    assert {reply.topic for reply in replies} == {"DefaultCluster_REPLY_TOPIC"}
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_request_without_a_reply_ends_in_time(cluster: EmbeddedCluster, topic: s
             producer.request(Message(topic, b"x"), timeout_ms=300)
         with pytest.raises(ConfigError, match="timeout_ms is 0"):
             producer.request(Message(topic, b"x"), timeout_ms=0)
-        assert {} == producer._instance.replies
+        assert producer._instance.replies == {}
 
     with (
         LitePullConsumer("GID_late", name_server=cluster.name_server) as reader,
@@ -172,12 +172,12 @@ def test_first_reply_counts_and_others_are_dropped() -> None:
     replies = {"c-1": AwaitedReply(), "c-2": AwaitedReply()}
 
     for push in (push_of(), push_of(b"again"), push_of(properties="CORRELATION_ID\x01gone")):
-        assert 0 == note_reply(replies, push).code
+        assert note_reply(replies, push).code == 0
 
     first = replies["c-1"].message
     assert first is not None
-    assert (b"y", "10.0.0.1:50123", 7) == (first.body, first.born_host, first.store_timestamp_ms)
-    assert (True, False) == (replies["c-1"].arrived.is_set, replies["c-2"].arrived.is_set)
+    assert (first.body, first.born_host, first.store_timestamp_ms) == (b"y", "10.0.0.1:50123", 7)
+    assert (replies["c-1"].arrived.is_set, replies["c-2"].arrived.is_set) == (True, False)
 
 
 @pytest.mark.parametrize("fields", [{"queueId": "x"}, {"sysFlag": "1"}], ids=str)

@@ -37,13 +37,13 @@ def test_queues_come_by_broker_name_permission_and_count() -> None:
 
     assert queues_of("b0", "b1", "c0") == route.publish_queues
     assert queues_of("a0", "a1", "a2", "b0") == route.subscribe_queues
-    assert 5 == route.fetched_ms
+    assert route.fetched_ms == 5
 
 
 def test_broker_without_master_takes_no_messages_but_gives_them() -> None:
     route = route_from("T", route_data(("a", 1, 1, 6), brokers={"a": {1: "slave:1"}}), now_ms=0)
 
-    assert () == route.publish_queues
+    assert route.publish_queues == ()
     assert queues_of("a0") == route.subscribe_queues
 
 
@@ -59,7 +59,7 @@ def test_route_of_a_topic_to_be_created_takes_some_of_the_templates_queues() -> 
     route = route_from_template("T", template, queue_count_max=4, now_ms=9)
 
     assert queues_of("a0", "a1", "a2", "a3", "b0", "b1") == route.publish_queues
-    assert () == route.subscribe_queues
+    assert route.subscribe_queues == ()
     assert route.is_template
 
 
@@ -81,14 +81,14 @@ def test_addresses_come_from_the_newest_route_and_go_with_the_last() -> None:
     moved = route_data(("a", 1, 1, 6), brokers={"a": {0: "new:1", 1: "slave:1"}})
     cache.update(route_from("U", moved, now_ms=0))
 
-    assert "new:1" == cache.master_address("a")
-    assert ("new:1", "slave:1", "b:1") == cache.addresses()
-    assert ("new:1", "b:1") == cache.addresses(masters_only=True)
+    assert cache.master_address("a") == "new:1"
+    assert cache.addresses() == ("new:1", "slave:1", "b:1")
+    assert cache.addresses(masters_only=True) == ("new:1", "b:1")
     assert frozenset({"a"}) == cache.broker_names_at("slave:1")
     cache.remove("U")
-    assert "a:1" == cache.master_address("a")
+    assert cache.master_address("a") == "a:1"
     cache.remove("T")
-    assert () == cache.addresses()
+    assert cache.addresses() == ()
     assert cache.find("T") is None
 
 
@@ -97,10 +97,10 @@ def test_address_falls_back_to_the_next_id_and_then_to_any() -> None:
     data = route_data(("a", 1, 1, 6), brokers={"a": {1: "one:1", 3: "three:1"}})
     cache.update(route_from("T", data, now_ms=0))
 
-    assert "one:1" == cache.address("a")
-    assert "one:1" == cache.address("a", broker_id=1)
-    assert "three:1" == cache.address("a", broker_id=2)
-    assert "one:1" == cache.address("a", broker_id=7)
+    assert cache.address("a") == "one:1"
+    assert cache.address("a", broker_id=1) == "one:1"
+    assert cache.address("a", broker_id=2) == "three:1"
+    assert cache.address("a", broker_id=7) == "one:1"
     assert cache.address("b") is None
 
 

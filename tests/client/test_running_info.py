@@ -78,17 +78,17 @@ def test_running_info_shows_subscriptions_and_queues(subscriber: Subscriber) -> 
 
     assert isinstance(reply, RemotingCommand)
     info = decode_body(ConsumerRunningInfo, reply.body)
-    assert ["T"] == [subscription.topic for subscription in info.subscription_set]
+    assert [subscription.topic for subscription in info.subscription_set] == ["T"]
     shown = info.mq_table[QUEUE]
-    assert (10, 10, 11, 2) == (
+    assert (
         shown.commit_offset,
         shown.cached_msg_min_offset,
         shown.cached_msg_max_offset,
         shown.cached_msg_count,
-    )
-    assert (True, TIMESTAMP_MS - 1_000) == (shown.locked, shown.last_lock_timestamp_ms)
-    assert TIMESTAMP_MS - 500 == shown.last_pull_timestamp_ms
-    assert "CONSUME_PASSIVELY" == info.properties["PROP_CONSUME_TYPE"]
+    ) == (10, 10, 11, 2)
+    assert (shown.locked, shown.last_lock_timestamp_ms) == (True, TIMESTAMP_MS - 1_000)
+    assert shown.last_pull_timestamp_ms == TIMESTAMP_MS - 500
+    assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
     assert str(TIMESTAMP_MS - 1_000) == info.properties["PROP_CONSUMER_START_TIMESTAMP"]
 
 
@@ -98,7 +98,7 @@ def test_status_gives_the_offsets_of_one_topic(subscriber: Subscriber) -> None:
     reply = ask(subscriber, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
 
     assert isinstance(reply, RemotingCommand)
-    assert {QUEUE: 10} == decode_body(GetConsumerStatusBody, reply.body).message_queue_table
+    assert decode_body(GetConsumerStatusBody, reply.body).message_queue_table == {QUEUE: 10}
 
 
 def test_reset_goes_on_at_the_offset_and_has_no_answer(subscriber: Subscriber) -> None:
@@ -115,7 +115,7 @@ def test_reset_goes_on_at_the_offset_and_has_no_answer(subscriber: Subscriber) -
 
     assert reply is None
     pulls = [action for action in subscriber.member.due(NOW_MS) if isinstance(action, Pull)]
-    assert [2] == [pull.offset for pull in pulls]
+    assert [pull.offset for pull in pulls] == [2]
 
 
 def test_other_group_and_other_request_are_refused(subscriber: Subscriber) -> None:
@@ -128,6 +128,6 @@ def test_other_group_and_other_request_are_refused(subscriber: Subscriber) -> No
     assert isinstance(unknown, RemotingCommand)
     for refused in (other, directly):
         assert isinstance(refused, RemotingCommand)
-        assert ResponseCode.SYSTEM_ERROR == refused.code
+        assert refused.code == ResponseCode.SYSTEM_ERROR
         assert "GID_other" in (refused.remark or "")
-    assert ResponseCode.REQUEST_CODE_NOT_SUPPORTED == unknown.code
+    assert unknown.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

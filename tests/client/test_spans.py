@@ -93,7 +93,7 @@ def test_one_trace_goes_from_the_sender_through_the_message_into_the_listener(
         wait_until("consumed", lambda: bool(spans.of("process")))
 
     (sent,), (processed,) = spans.of("send"), spans.of("process")
-    assert (SpanKind.PRODUCER, SpanKind.CONSUMER) == (sent.kind, processed.kind)
+    assert (sent.kind, processed.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     assert sent.parent is not None
     assert order.get_span_context().span_id == sent.parent.span_id
     assert processed.parent is not None
@@ -142,7 +142,7 @@ def test_batch_is_one_span_and_a_call_with_several_messages_links_to_all(
         producer.send_batch([Message(topic, b"a"), Message(topic, b"b")], queue=queue)
         producer.send(Message(topic, b"c"), queue=queue)
     batch, single = spans.of("send")
-    assert 2 == attributes_of(batch)["batch.message_count"]
+    assert attributes_of(batch)["batch.message_count"] == 2
     with PushConsumer(
         group,
         listener=lambda messages, context: None,
@@ -157,7 +157,7 @@ def test_batch_is_one_span_and_a_call_with_several_messages_links_to_all(
     (processed,) = spans.of("process")
     assert processed.parent is None
     assert [context_of(batch), context_of(batch), context_of(single)] == links_of(processed)
-    assert 3 == attributes_of(processed)["batch.message_count"]
+    assert attributes_of(processed)["batch.message_count"] == 3
 
 
 def test_send_nowait_has_a_span_of_its_own_for_each_message(
@@ -200,17 +200,17 @@ def test_failed_send_and_failed_delivery_are_errors(
         producer.send_batch([Message(topic, b"a"), Message(topic, b"b")])
     (failed, _) = spans.of("send")
     assert StatusCode.ERROR is failed.status.status_code
-    assert "sparrowmq.errors.UsageError" == (failed.attributes or {})["error.type"]
-    assert "delay" == attributes_of(failed)["rocketmq.message.type"]
-    assert ["exception"] == [event.name for event in failed.events]
+    assert (failed.attributes or {})["error.type"] == "sparrowmq.errors.UsageError"
+    assert attributes_of(failed)["rocketmq.message.type"] == "delay"
+    assert [event.name for event in failed.events] == ["exception"]
     with PushConsumer(group, listener=take, consume_from_where=FIRST, **settings) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         wait_until("delivered", lambda: len(spans.of("process")) == 2)
 
     found = sorted(str(attributes_of(span)["error.type"]) for span in spans.of("process"))
-    assert ["RECONSUME_LATER", "builtins.RuntimeError"] == found
-    assert {StatusCode.ERROR} == {span.status.status_code for span in spans.of("process")}
+    assert found == ["RECONSUME_LATER", "builtins.RuntimeError"]
+    assert {span.status.status_code for span in spans.of("process")} == {StatusCode.ERROR}
 
 
 async def test_coroutine_listener_runs_in_its_span(
@@ -257,7 +257,7 @@ def test_poll_is_a_span_with_links_once_it_returns_messages(
         consumer.subscribe(topic)
         consumer.start()
         wait_until("polled", lambda: bool(consumer.poll(timeout_ms=1_000)))
-        assert [] == consumer.poll(timeout_ms=1)
+        assert consumer.poll(timeout_ms=1) == []
 
     (received,) = spans.of("receive")
     assert SpanKind.CLIENT is received.kind
@@ -279,7 +279,7 @@ def test_half_message_is_of_type_transaction(
         producer.rollback(half)
 
     (sent,) = spans.of("send")
-    assert "transaction" == attributes_of(sent)["rocketmq.message.type"]
+    assert attributes_of(sent)["rocketmq.message.type"] == "transaction"
 
 
 def test_what_is_no_provider_is_refused() -> None:
@@ -297,7 +297,7 @@ def test_without_a_provider_the_library_is_not_imported() -> None:
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
 
-    assert "[]" == printed_by(code)
+    assert printed_by(code) == "[]"
 
 
 def test_missing_library_is_named() -> None:
@@ -309,10 +309,10 @@ def test_missing_library_is_named() -> None:
         "except ConfigError as error: print(error)"
     )
 
-    assert (
+    assert printed_by(code) == (
         "tracer_provider is given, but opentelemetry is not installed; "
         "pip install 'sparrowmq[opentelemetry]'"
-    ) == printed_by(code)
+    )
 
 
 def printed_by(code: str) -> str:

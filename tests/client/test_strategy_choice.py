@@ -63,7 +63,7 @@ def test_small_topics_are_shared_by_all_members(
         "one queue for each member",
         lambda: (
             owned() == small_topics
-            and [0, 1, 1, 1] == sorted(len(member.assignment()) for member in members)
+            and sorted(len(member.assignment()) for member in members) == [0, 1, 1, 1]
         ),
     )
 
@@ -96,7 +96,7 @@ def test_a_plain_function_is_a_strategy(
     first, last = sorted(members, key=lambda member: str(member.client_id))
     wait_until(
         "all queues at the last member",
-        lambda: (0, 8) == (len(first.assignment()), len(last.assignment())),
+        lambda: (len(first.assignment()), len(last.assignment())) == (0, 8),
     )
 
 
@@ -154,4 +154,4 @@ def test_when_a_strategy_of_all_topics_raises_members_keep_what_they_have(
 
     wait_until("failures at both members", lambda: strategy.failures >= 4)
 
-    assert [8, 0] == [len(member.assignment()) for member in (first, second)]
+    assert [len(member.assignment()) for member in (first, second)] == [8, 0]

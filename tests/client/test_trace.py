@@ -42,12 +42,12 @@ def test_entries_become_one_message_that_is_found_by_their_keys() -> None:
 
     assert taken is not None
     message, count = taken
-    assert (TRACE_TOPIC, b"ab", ("m1", "k", "m2"), 2) == (
+    assert (
         message.topic,
         message.body,
         message.keys,
         count,
-    )
+    ) == (TRACE_TOPIC, b"ab", ("m1", "k", "m2"), 2)
     assert tracer.take() is None
 
 
@@ -56,11 +56,11 @@ def test_entries_beyond_the_room_are_dropped_and_counted() -> None:
 
     tracer.add(TraceEntry("x", (f"{number}",)) for number in range(ENTRIES_MAX + 3))
 
-    assert 3 == tracer.dropped
+    assert tracer.dropped == 3
     taken = []
     while (found := tracer.take()) is not None:
         taken.append(found[1])
-    assert ENTRIES_MAX == sum(taken)
+    assert sum(taken) == ENTRIES_MAX
 
 
 def test_message_of_trace_has_a_bound() -> None:
@@ -68,7 +68,7 @@ def test_message_of_trace_has_a_bound() -> None:
     size = BODY_CHARACTERS_MAX // 2 + 1
     tracer.add(TraceEntry("x" * size, ("m",)) for _ in range(3))
 
-    assert [1, 1, 1] == [found[1] for found in iter(tracer.take, None) if found]
+    assert [found[1] for found in iter(tracer.take, None) if found] == [1, 1, 1]
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +131,14 @@ def test_every_message_is_traced_from_its_sending_to_its_consumption(
     entries = read_trace(cluster, "GID_reader", 12 + 2 * 13)
     with Admin(name_server=cluster.name_server) as admin:
         way = admin.message_trace(sent[0].msg_id)
-        assert () == admin.message_trace("0" * 32)
+        assert admin.message_trace("0" * 32) == ()
 
-    assert [("sent", "SUCCESS", 0), ("consumed", "FAILED", 0), ("consumed", "SUCCESS", 1)] == [
-        (step.what, step.outcome, step.reconsume_times) for step in way
+    assert [(step.what, step.outcome, step.reconsume_times) for step in way] == [
+        ("sent", "SUCCESS", 0),
+        ("consumed", "FAILED", 0),
+        ("consumed", "SUCCESS", 1),
     ]
-    assert ["GID_p", "GID_c", "GID_c"] == [step.group for step in way]
+    assert [step.group for step in way] == ["GID_p", "GID_c", "GID_c"]
     assert all(step.client.startswith("127.0.0.1:") and step.cost_ms is not None for step in way)
 
     published = [fields for fields in entries if fields[0] == "Pub"]
@@ -144,17 +146,17 @@ def test_every_message_is_traced_from_its_sending_to_its_consumption(
     after = [fields for fields in entries if fields[0] == "SubAfter"]
     assert sorted(ids) == sorted(fields[5] for fields in published)
     first = next(fields for fields in published if fields[5] == sent[0].msg_id)
-    assert ["DefaultRegion", "GID_p", "traced"] == first[2:5]
+    assert first[2:5] == ["DefaultRegion", "GID_p", "traced"]
     assert ["t", "k0", cluster.broker, "5"] == first[6:10]
     assert ["0", sent[0].offset_msg_id, "true"] == first[11:]
     sizes = {fields[5]: fields[9] for fields in published}
-    assert ["1", "2"] == [sizes[msg_id] for msg_id in batch.msg_id.split(",")]
+    assert [sizes[msg_id] for msg_id in batch.msg_id.split(",")] == ["1", "2"]
     assert sorted(delivered) == sorted(fields[5] for fields in before)
     assert sorted(delivered) == sorted(fields[2] for fields in after)
     again = sorted((f[6], f[4]) for f in before if f[5] == sent[0].msg_id)
     outcomes = {fields[1]: (fields[4], fields[6]) for fields in after}
-    assert ["0", "1"] == [times for times, _ in again]
-    assert [("false", "4"), ("true", "0")] == [outcomes[request] for _, request in again]
+    assert [times for times, _ in again] == ["0", "1"]
+    assert [outcomes[request] for _, request in again] == [("false", "4"), ("true", "0")]
     assert {"GID_c"} == {fields[3] for fields in before} == {fields[8] for fields in after}
 
 
@@ -165,7 +167,7 @@ async def test_asyncio_face_traces_too(cluster: EmbeddedCluster) -> None:
         tracer = producer._publisher.tracer
     assert tracer is not None
 
-    assert (0, None) == (tracer.dropped, tracer.take())
+    assert (tracer.dropped, tracer.take()) == (0, None)
     assert sent.msg_id
 
 
@@ -179,5 +181,5 @@ def test_trace_that_cannot_be_sent_fails_nothing(cluster: EmbeddedCluster) -> No
         trace_publisher.name_servers = NameServers(("127.0.0.1:9",))
         results = [producer.send(Message("traced", b"%d" % number)) for number in range(50)]
 
-    assert 50 == len({result.msg_id for result in results})
+    assert len({result.msg_id for result in results}) == 50
     assert tracer.dropped > 0

@@ -118,7 +118,7 @@ def test_consumers_get_what_is_committed_and_nothing_else(
     assert COMMIT is producer.commit(halves["also committed"])
 
     wait_until("two messages", lambda: len(received.messages) >= 2)
-    assert Counter(("committed", "also committed")) == received.bodies
+    assert received.bodies == Counter(("committed", "also committed"))
     for message in received.messages:
         half = halves[message.body.decode()]
         assert (half.msg_id, half.queue, "A", ("k",)) == (
@@ -141,9 +141,9 @@ def test_the_check_function_gives_the_outcome_of_what_was_not_ended(
     ledger.outcomes = {kept.msg_id: COMMIT, dropped.msg_id: ROLLBACK}
 
     wait_until("the message", lambda: len(received.messages) >= 1)
-    assert {} == unknown
-    assert {b"kept", b"dropped"} == {message.body for message in received.messages + ledger.asked}
-    assert {"kept"} == set(received.bodies)
+    assert unknown == {}
+    assert {message.body for message in received.messages + ledger.asked} == {b"kept", b"dropped"}
+    assert set(received.bodies) == {"kept"}
     first = next(message for message in ledger.asked if message.body == b"kept")
     assert (kept.msg_id, topic, kept.queue.queue_id, "A") == (
         first.msg_id, first.topic, first.queue_id, first.tags
@@ -164,7 +164,7 @@ def test_another_producer_of_the_group_answers_for_one_that_is_gone(
     make_producer()
 
     wait_until("the message", lambda: len(received.messages) >= 1)
-    assert {"left behind"} == set(received.bodies)
+    assert set(received.bodies) == {"left behind"}
 
 
 def test_a_check_that_fails_is_told_and_asked_again(
@@ -275,7 +275,7 @@ def test_a_plain_producer_of_the_same_instance_goes_on(
         producer.commit(producer.send_half(Message(topic, b"committed")))
 
     wait_until("two messages", lambda: len(received.messages) >= 2)
-    assert {"plain", "committed"} == set(received.bodies)
+    assert set(received.bodies) == {"plain", "committed"}
 
 
 @pytest.mark.parametrize("is_coroutine", [False, True])
@@ -332,4 +332,4 @@ def test_a_broker_that_is_killed_and_started_anew_asks_again(ledger: Ledger) -> 
             consumer.start()
             wait_until("the message", lambda: received.messages)
 
-    assert {"kept"} == set(received.bodies)
+    assert set(received.bodies) == {"kept"}

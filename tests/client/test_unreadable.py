@@ -133,16 +133,16 @@ def test_a_queue_stops_at_the_message_and_one_line_says_how_to_go_on(
         return len(pulls) >= 3
 
     wait_until("three attempts", has_tried_three_times)
-    wait_until("the commit", lambda: 2 == admin.committed_offset(group, poisoned))
+    wait_until("the commit", lambda: admin.committed_offset(group, poisoned) == 2)
 
-    assert [b"0", b"1"] == seen.bodies
+    assert seen.bodies == [b"0", b"1"]
     (line,) = caplog.records
-    assert logging.ERROR == line.levelno
+    assert line.levelno == logging.ERROR
     text = line.getMessage()
     assert f"consumer group {group}: a queue stands still: message POISON at offset 2" in text
     assert f"{poisoned.topic}/broker-a/0 cannot be read: its body is no zlib stream" in text
     assert "UnreadablePolicy.SKIP or DEAD_LETTER, or set the group's offset to 3" in text
-    assert 0 == consumer.counters.unreadable
+    assert consumer.counters.unreadable == 0
 
 
 @pytest.mark.slow
@@ -160,10 +160,10 @@ def test_the_message_is_skipped_and_counted(
     caplog.set_level(logging.WARNING, "sparrowmq.client")
     consumer = start(poisoned, orderly=orderly, unreadable_policy=UnreadablePolicy.SKIP)
     wait_until("the last message", lambda: b"3" in seen.bodies)
-    wait_until("the commit", lambda: 4 == admin.committed_offset(group, poisoned))
+    wait_until("the commit", lambda: admin.committed_offset(group, poisoned) == 4)
 
-    assert [b"0", b"1", b"3"] == sorted(seen.bodies)
-    assert 1 == consumer.counters.unreadable
+    assert sorted(seen.bodies) == [b"0", b"1", b"3"]
+    assert consumer.counters.unreadable == 1
     (line,) = lines(caplog, "POISON")
     assert "at offset 2" in line.getMessage()
     assert "was skipped: its body is no zlib stream" in line.getMessage()
@@ -182,13 +182,13 @@ def test_the_message_goes_to_the_dead_letters_as_it_is(
     caplog.set_level(logging.WARNING, "sparrowmq.client")
     consumer = start(poisoned, unreadable_policy=UnreadablePolicy.DEAD_LETTER)
     wait_until("the last message", lambda: b"3" in seen.bodies)
-    wait_until("the commit", lambda: 4 == admin.committed_offset(group, poisoned))
+    wait_until("the commit", lambda: admin.committed_offset(group, poisoned) == 4)
 
-    assert 1 == consumer.counters.unreadable
+    assert consumer.counters.unreadable == 1
     (line,) = lines(caplog, "POISON")
     assert "went to the dead letters" in line.getMessage()
     dead_letters = MessageQueue(f"%DLQ%{group}", "broker-a", 0)
-    assert 1 == admin.max_offset(dead_letters)
+    assert admin.max_offset(dead_letters) == 1
     with (
         LitePullConsumer("GID_look", name_server=cluster.name_server) as looking,
         pytest.raises(UnreadableMessage, match="message POISON at offset 0 of %DLQ%"),
@@ -210,15 +210,15 @@ def test_polling_skips_too_and_a_pull_by_hand_names_the_message(
         skipping.start()
         bodies = [message.body for _, message in zip(range(3), skipping, strict=False)]
         by_hand = skipping.pull(poisoned, 2)
-        assert 2 == skipping.counters.unreadable
+        assert skipping.counters.unreadable == 2
 
-    assert [b"0", b"1", b"3"] == bodies
-    assert ([b"3"], 4) == ([m.body for m in by_hand.messages], by_hand.next_offset)
+    assert bodies == [b"0", b"1", b"3"]
+    assert ([m.body for m in by_hand.messages], by_hand.next_offset) == ([b"3"], 4)
     with LitePullConsumer("GID_stopping", name_server=cluster.name_server) as stopping:
         before = stopping.pull(poisoned, 0)
         with pytest.raises(UnreadableMessage, match="message POISON at offset 2"):
             stopping.pull(poisoned, 2)
-    assert ([b"0", b"1"], 2) == ([m.body for m in before.messages], before.next_offset)
+    assert ([m.body for m in before.messages], before.next_offset) == ([b"0", b"1"], 2)
 
 
 def test_a_broadcasting_group_has_no_dead_letters(cluster: EmbeddedCluster) -> None:
@@ -273,13 +273,13 @@ def test_a_bomb_fills_the_queue_to_its_limit_and_the_lock_is_kept(
         )
         return sizes[-1] if sizes else 0
 
-    wait_until("as much as has room", lambda: 96 * MIB == cached_bytes())
+    wait_until("as much as has room", lambda: cached_bytes() == 96 * MIB)
     seen.goes_on.set()
     wait_until("all messages", lambda: (cached_bytes(), len(seen.messages))[1] == 57)
 
     assert max(sizes) <= 100 * MIB
     assert list(range(57)) == [message.queue_offset for message in seen.messages]
-    assert [] == caplog.records
+    assert caplog.records == []
 
 
 # --- the operation alone -------------------------------------------------------------------------
@@ -336,8 +336,8 @@ def test_plain_messages_cost_no_turn() -> None:
 
     answer = reader.read(room_bytes=lambda: 0)
 
-    assert (32, 1_000, False) == (len(answer.messages), answer.next_offset, answer.is_cut)
-    assert [] == reader.effects
+    assert (len(answer.messages), answer.next_offset, answer.is_cut) == (32, 1_000, False)
+    assert reader.effects == []
 
 
 def test_the_driver_gets_a_turn_after_each_few_mebibytes() -> None:
@@ -345,8 +345,8 @@ def test_the_driver_gets_a_turn_after_each_few_mebibytes() -> None:
 
     answer = reader.read()
 
-    assert 10 == len(answer.messages)
-    assert [Sleep(0)] * 4 == reader.effects
+    assert len(answer.messages) == 10
+    assert reader.effects == [Sleep(0)] * 4
 
 
 def test_the_rest_is_left_for_the_next_pull_where_the_room_ends() -> None:
@@ -354,13 +354,13 @@ def test_the_rest_is_left_for_the_next_pull_where_the_room_ends() -> None:
 
     answer = reader.read(room_bytes=lambda: 10 * MIB)
 
-    assert (3, 3, True) == (len(answer.messages), answer.next_offset, answer.is_cut)
+    assert (len(answer.messages), answer.next_offset, answer.is_cut) == (3, 3, True)
 
 
 def test_nothing_is_inflated_for_a_queue_without_room() -> None:
     answer = Reader(packed_at(7, 10), offset=5).read(room_bytes=lambda: 0)
 
-    assert Answer([], 5, is_cut=True) == answer
+    assert answer == Answer([], 5, is_cut=True)
 
 
 def test_an_answer_ends_before_the_message_at_which_it_stops() -> None:
@@ -368,8 +368,8 @@ def test_an_answer_ends_before_the_message_at_which_it_stops() -> None:
 
     answer = reader.read()
 
-    assert ([b"0"], 1, False) == ([m.body for m in answer.messages], *answer[1:])
-    assert [] == reader.notices
+    assert ([m.body for m in answer.messages], *answer[1:]) == ([b"0"], 1, False)
+    assert reader.notices == []
 
 
 def test_messages_before_and_behind_those_that_are_skipped_are_read() -> None:
@@ -382,9 +382,9 @@ def test_messages_before_and_behind_those_that_are_skipped_are_read() -> None:
 
     answer = reader.read(policy=UnreadablePolicy.SKIP)
 
-    assert ([b"1"], 1_000, False) == ([m.body for m in answer.messages], *answer[1:])
-    assert [0, 2, 3] == [notice.message.queue_offset for notice in reader.notices]
-    assert 3 == reader.counters.unreadable
+    assert ([m.body for m in answer.messages], *answer[1:]) == ([b"1"], 1_000, False)
+    assert [notice.message.queue_offset for notice in reader.notices] == [0, 2, 3]
+    assert reader.counters.unreadable == 3
 
 
 def test_bytes_that_are_no_record_stop_the_queue_whatever_the_policy() -> None:
@@ -393,7 +393,7 @@ def test_bytes_that_are_no_record_stop_the_queue_whatever_the_policy() -> None:
     answer = reader.read(policy=UnreadablePolicy.SKIP)
     rest = Reader(b"garbage", offset=5)
 
-    assert (1, 5, False) == (len(answer.messages), *answer[1:])
+    assert (len(answer.messages), *answer[1:]) == (1, 5, False)
     with pytest.raises(UnreadableMessage, match="record from offset 5 of T/b/0 on is damaged"):
         rest.read(policy=UnreadablePolicy.SKIP)
 

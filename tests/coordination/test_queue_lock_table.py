@@ -19,26 +19,26 @@ A, B, C = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(3))
 def test_a_free_queue_is_locked_and_a_held_one_refused() -> None:
     table = QueueLockTable()
 
-    assert [A, B] == table.try_lock_batch("G", [A, B], "one", now_ms=0)
-    assert [C] == table.try_lock_batch("G", [B, C], "two", now_ms=1)
-    assert [A, B] == table.try_lock_batch("G", [A, B, A], "one", now_ms=2)
+    assert table.try_lock_batch("G", [A, B], "one", now_ms=0) == [A, B]
+    assert table.try_lock_batch("G", [B, C], "two", now_ms=1) == [C]
+    assert table.try_lock_batch("G", [A, B, A], "one", now_ms=2) == [A, B]
 
 
 def test_groups_do_not_see_each_other() -> None:
     table = QueueLockTable()
     table.try_lock_batch("G", [A], "one", now_ms=0)
 
-    assert [A] == table.try_lock_batch("H", [A], "two", now_ms=0)
+    assert table.try_lock_batch("H", [A], "two", now_ms=0) == [A]
 
 
 def test_a_lease_runs_out_after_sixty_seconds_of_silence() -> None:
     table = QueueLockTable()
     table.try_lock_batch("G", [A], "one", now_ms=0)
 
-    assert [] == table.try_lock_batch("G", [A], "two", now_ms=60_000)
-    assert "one" == table.find_owner("G", A, now_ms=60_000)
+    assert table.try_lock_batch("G", [A], "two", now_ms=60_000) == []
+    assert table.find_owner("G", A, now_ms=60_000) == "one"
     assert table.find_owner("G", A, now_ms=60_001) is None
-    assert [A] == table.try_lock_batch("G", [A], "two", now_ms=60_001)
+    assert table.try_lock_batch("G", [A], "two", now_ms=60_001) == [A]
 
 
 def test_renewal_lengthens_the_lease() -> None:
@@ -46,7 +46,7 @@ def test_renewal_lengthens_the_lease() -> None:
     table.try_lock_batch("G", [A], "one", now_ms=0)
     table.try_lock_batch("G", [A], "one", now_ms=20_000)
 
-    assert [] == table.try_lock_batch("G", [A], "two", now_ms=80_000)
+    assert table.try_lock_batch("G", [A], "two", now_ms=80_000) == []
 
 
 def test_unlock_releases_only_ones_own() -> None:
@@ -57,14 +57,14 @@ def test_unlock_releases_only_ones_own() -> None:
     table.unlock_batch("G", [A, B, C], "one")
 
     assert table.find_owner("G", A, now_ms=0) is None
-    assert "two" == table.find_owner("G", B, now_ms=0)
+    assert table.find_owner("G", B, now_ms=0) == "two"
 
 
 def test_owner_is_found_until_its_lock_ends() -> None:
     table = QueueLockTable()
 
     table.try_lock_batch("G", [A], "one", now_ms=0)
-    assert "one" == table.find_owner("G", A, now_ms=60_000)
+    assert table.find_owner("G", A, now_ms=60_000) == "one"
     assert table.find_owner("G", A, now_ms=60_001) is None
 
 
@@ -75,8 +75,8 @@ def test_a_closed_connection_leaves_what_the_client_may_still_believe() -> None:
 
     table.shorten("G", "one", lease_ms=30_000, now_ms=10_000)
 
-    assert [] == table.try_lock_batch("G", [A], "three", now_ms=30_000)
-    assert [A] == table.try_lock_batch("G", [A, B], "three", now_ms=30_001)
+    assert table.try_lock_batch("G", [A], "three", now_ms=30_000) == []
+    assert table.try_lock_batch("G", [A, B], "three", now_ms=30_001) == [A]
 
 
 def test_a_connection_closed_late_does_not_lengthen_the_lease() -> None:
@@ -85,7 +85,7 @@ def test_a_connection_closed_late_does_not_lengthen_the_lease() -> None:
 
     table.shorten("G", "one", lease_ms=30_000, now_ms=59_000)
 
-    assert "one" == table.find_owner("G", A, now_ms=59_000)
+    assert table.find_owner("G", A, now_ms=59_000) == "one"
     assert table.find_owner("G", A, now_ms=59_001) is None
 
 
@@ -94,9 +94,9 @@ def test_who_waits_for_a_lease_that_ran_out_is_its_owner_until_it_asks_again() -
     table.try_lock_batch("G", [A, B], "dead", now_ms=0)
     table.try_lock_batch("G", [A], "heir", now_ms=1)
 
-    assert {"heir": [A], "dead": [B]} == table.find_owners("G", {"heir"}, now_ms=60_000)
-    assert {"heir": [A]} == table.find_owners("G", {"heir"}, now_ms=60_001)
-    assert {"dead": [A, B]} == table.find_owners("G", {"heir", "dead"}, now_ms=60_000)
+    assert table.find_owners("G", {"heir"}, now_ms=60_000) == {"heir": [A], "dead": [B]}
+    assert table.find_owners("G", {"heir"}, now_ms=60_001) == {"heir": [A]}
+    assert table.find_owners("G", {"heir", "dead"}, now_ms=60_000) == {"dead": [A, B]}
 
 
 def test_expired_leases_are_forgotten() -> None:
@@ -105,17 +105,17 @@ def test_expired_leases_are_forgotten() -> None:
     table.try_lock_batch("G", [B], "one", now_ms=50_000)
 
     table.drop_expired(now_ms=60_001)
-    assert [A, B] == [lock.queue for lock in table.save(now_ms=0)]
+    assert [lock.queue for lock in table.save(now_ms=0)] == [A, B]
     table.drop_expired(now_ms=60_001 + ASKED_AGAIN_MS)
 
-    assert [B] == [lock.queue for lock in table.save(now_ms=0)]
+    assert [lock.queue for lock in table.save(now_ms=0)] == [B]
 
 
 def test_a_refused_request_leaves_no_trace() -> None:
     table = QueueLockTable()
     table.try_lock_batch("G", [], "one", now_ms=0)
 
-    assert QueueLockTable() == table
+    assert table == QueueLockTable()
 
 
 def test_saved_locks_come_back_with_what_they_had_left() -> None:
@@ -126,8 +126,8 @@ def test_saved_locks_come_back_with_what_they_had_left() -> None:
     restored = QueueLockTable()
     restored.restore(saved, now_ms=1_000_000)
 
-    assert {A, B} == {lock.queue for lock in saved}
-    assert "one" == restored.find_owner("G", A, now_ms=1_015_000)
+    assert {lock.queue for lock in saved} == {A, B}
+    assert restored.find_owner("G", A, now_ms=1_015_000) == "one"
     assert restored.find_owner("G", A, now_ms=1_015_001) is None
 
 
@@ -145,10 +145,11 @@ def test_changes_since_a_save_bring_a_table_up_to_date() -> None:
     restored.restore([*saved, *changes], now_ms=0)
 
     # A renewal is no change.
-    assert {(A, None, 0), (C, "two", 20_000)} == {change[1:] for change in changes}
-    assert [] == table.take_changes(now_ms=20_000)
-    assert [(B, "one", 60_000), (C, "two", 20_000)] == [
-        lock[1:] for lock in restored.save(now_ms=0)
+    assert {change[1:] for change in changes} == {(A, None, 0), (C, "two", 20_000)}
+    assert table.take_changes(now_ms=20_000) == []
+    assert [lock[1:] for lock in restored.save(now_ms=0)] == [
+        (B, "one", 60_000),
+        (C, "two", 20_000),
     ]
     assert len(table) == len(restored) == 2
 
@@ -162,9 +163,9 @@ def test_change_that_was_not_written_and_a_lease_that_ran_out_are_taken_again() 
     again = table.take_changes(now_ms=0)
     table.drop_expired(now_ms=70_000)
 
-    assert [("G", A, "one", 60_000)] == again
-    assert [("G", A, None, 0), ("G", B, None, 0)] == table.take_changes(now_ms=70_000)
-    assert 0 == len(table)
+    assert again == [("G", A, "one", 60_000)]
+    assert table.take_changes(now_ms=70_000) == [("G", A, None, 0), ("G", B, None, 0)]
+    assert len(table) == 0
 
 
 def test_only_who_may_takes_a_queue_and_who_holds_it_may_always_renew() -> None:
@@ -174,11 +175,11 @@ def test_only_who_may_takes_a_queue_and_who_holds_it_may_always_renew() -> None:
     def none(queue: MessageQueue) -> bool:
         return False
 
-    assert [A, B] == table.try_lock_batch("G", [A, B, C], "one", now_ms=1, may_take=none)
+    assert table.try_lock_batch("G", [A, B, C], "one", now_ms=1, may_take=none) == [A, B]
     # Also one that has run out, while nobody else has it.
-    assert [A] == table.try_lock_batch("G", [A], "one", now_ms=60_002, may_take=none)
-    assert [] == table.try_lock_batch("G", [B], "two", now_ms=60_002, may_take=none)
-    assert [B] == table.try_lock_batch("G", [B], "two", now_ms=60_002)
+    assert table.try_lock_batch("G", [A], "one", now_ms=60_002, may_take=none) == [A]
+    assert table.try_lock_batch("G", [B], "two", now_ms=60_002, may_take=none) == []
+    assert table.try_lock_batch("G", [B], "two", now_ms=60_002) == [B]
 
 
 def test_number_of_locks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,10 +187,10 @@ def test_number_of_locks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     table = QueueLockTable()
     table.try_lock_batch("G", [A, B], "one", now_ms=0)
 
-    assert [B] == table.try_lock_batch("G", [C, B], "one", now_ms=1)
-    assert [] == table.try_lock_batch("H", [A], "two", now_ms=1)
+    assert table.try_lock_batch("G", [C, B], "one", now_ms=1) == [B]
+    assert table.try_lock_batch("H", [A], "two", now_ms=1) == []
     table.unlock_batch("G", [A, A], "one")
-    assert [A] == table.try_lock_batch("H", [A, B], "two", now_ms=1)
+    assert table.try_lock_batch("H", [A, B], "two", now_ms=1) == [A]
 
 
 class TwoMembers(RuleBasedStateMachine):
@@ -241,5 +242,5 @@ TestTwoMembers = TwoMembers.TestCase
 
 
 def test_the_brokers_lease_outlives_the_clients() -> None:
-    assert 60_000 == QUEUE_LEASE_BROKER_MS
-    assert 30_000 == QUEUE_LEASE_CLIENT_MS
+    assert QUEUE_LEASE_BROKER_MS == 60_000
+    assert QUEUE_LEASE_CLIENT_MS == 30_000

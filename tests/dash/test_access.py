@@ -22,12 +22,12 @@ async def test_nothing_is_shown_without_a_login(reader: Reader) -> None:
     async with other_browser(reader) as http:
         for path in ("/", "/groups/GID_x", "/?format=json&table=groups", "/events"):
             answer = await http.get(path)
-            assert 303 == answer.status_code, path
+            assert answer.status_code == 303, path
             assert answer.headers["location"].startswith("/login?next=%2F"), path
         live = await http.get("/", headers={"x-live": "1"})
 
-    assert 401 == live.status_code
-    assert "" == live.text
+    assert live.status_code == 401
+    assert live.text == ""
 
 
 async def test_a_wrong_password_is_said_in_one_line_and_opens_nothing(reader: Reader) -> None:
@@ -35,9 +35,9 @@ async def test_a_wrong_password_is_said_in_one_line_and_opens_nothing(reader: Re
         answer = await http.post("/login", data={"password": PASSWORD[:-1] + "x"})
         after = await http.get("/")
 
-    assert 403 == answer.status_code
+    assert answer.status_code == 403
     assert "This is not the password." in answer.text
-    assert 303 == after.status_code
+    assert after.status_code == 303
 
 
 async def test_a_login_leads_where_one_was_going_and_never_elsewhere(reader: Reader) -> None:
@@ -51,7 +51,7 @@ async def test_a_login_leads_where_one_was_going_and_never_elsewhere(reader: Rea
         ]:
             form = {"password": PASSWORD, "next": target}
             answer = await http.post("/login", data=form)
-            assert (303, expected) == (answer.status_code, answer.headers["location"])
+            assert (answer.status_code, answer.headers["location"]) == (303, expected)
 
 
 async def test_the_cookie_is_for_this_server_alone(reader: Reader) -> None:
@@ -99,14 +99,14 @@ async def test_a_name_that_was_bound_to_this_machine_is_not_served(
 async def test_a_form_of_another_site_is_refused(reader: Reader, headers: dict[str, str]) -> None:
     answer = await reader.http.post("/logout", data={"token": reader.token()}, headers=headers)
 
-    assert 403 == answer.status_code
+    assert answer.status_code == 403
     await reader.read("/")
 
 
 async def test_a_form_without_the_sessions_token_is_refused(reader: Reader) -> None:
     for token in ("", "x" * 43, "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
         answer = await reader.http.post("/logout", data={"token": token})
-        assert 400 == answer.status_code
+        assert answer.status_code == 400
         assert "load the page again" in answer.text
     await reader.read("/")
 
@@ -114,7 +114,7 @@ async def test_a_form_without_the_sessions_token_is_refused(reader: Reader) -> N
 async def test_a_form_that_is_too_large_is_refused(reader: Reader) -> None:
     answer = await reader.http.post("/logout", content=b"a" * 65_537)
 
-    assert 400 == answer.status_code
+    assert answer.status_code == 400
     assert "larger than 65536 bytes" in answer.text
 
 
@@ -123,10 +123,10 @@ async def test_after_the_logout_the_cookie_opens_nothing(reader: Reader) -> None
 
     answer = await reader.http.post("/logout", data={"token": reader.token()})
 
-    assert 303 == answer.status_code
+    assert answer.status_code == 303
     async with other_browser(reader) as http:
         http.cookies.update(cookies)
-        assert 303 == (await http.get("/")).status_code
+        assert (await http.get("/")).status_code == 303
 
 
 async def test_every_answer_carries_the_policy(reader: Reader) -> None:
@@ -136,12 +136,12 @@ async def test_every_answer_carries_the_policy(reader: Reader) -> None:
         assert "default-src 'none'" in policy, path
         assert "unsafe" not in policy, path
         assert "frame-ancestors 'none'" in policy, path
-        assert "nosniff" == headers["x-content-type-options"], path
+        assert headers["x-content-type-options"] == "nosniff", path
 
 
 async def test_other_methods_are_refused(reader: Reader) -> None:
     for method in ("PUT", "DELETE", "OPTIONS", "TRACE"):
-        assert 405 == (await reader.http.request(method, "/")).status_code
+        assert (await reader.http.request(method, "/")).status_code == 405
 
 
 async def test_pages_load_nothing_from_elsewhere_and_have_no_script_in_their_text(
@@ -172,17 +172,18 @@ def test_the_oldest_session_ends_where_there_would_be_too_many() -> None:
     access = Access(PASSWORD, port=1)
     tokens = [access.log_in(PASSWORD) or "" for _ in range(SESSIONS_MAX + 1)]
 
-    assert [False, *[True] * SESSIONS_MAX] == [
-        access.find({access.cookie: token}) is not None for token in tokens
+    assert [access.find({access.cookie: token}) is not None for token in tokens] == [
+        False,
+        *[True] * SESSIONS_MAX,
     ]
 
 
 def test_passwords_differ_and_have_no_sign_that_looks_like_another() -> None:
     passwords = {make_password() for _ in range(100)}
 
-    assert 100 == len(passwords)
+    assert len(passwords) == 100
     assert not set("".join(passwords)) & set("01ilo")
-    assert {19} == {len(password) for password in passwords}
+    assert {len(password) for password in passwords} == {19}
 
 
 @pytest.mark.parametrize("name", ["", "http://dash", "a:80", "a b", "me@dash"])

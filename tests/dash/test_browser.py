@@ -59,7 +59,7 @@ def page(browser: Browser, dash: Dash) -> Iterator[Page]:
     dash.log_in(opened)
     yield opened
     context.close()
-    assert [] == complaints
+    assert complaints == []
 
 
 def faults_of(page: Page) -> list[str]:
@@ -100,7 +100,7 @@ def test_every_page_fits_its_screen_and_can_be_read_by_everybody(
             found.append(f"{path} is wider than its screen")
         found += [f"{path}: {fault}" for fault in faults_of(page)]
 
-    assert [] == found
+    assert found == []
 
 
 def test_a_rebalance_is_seen_as_it_happens(page: Page, stage: GroupStage) -> None:
@@ -153,7 +153,7 @@ def test_a_drill_is_staged_by_a_click_and_the_doctor_finds_the_fault(page: Page)
     expect(page.locator("#finding-R02, #finding-R01").first).to_be_visible(timeout=150 * SECONDS_MS)
     expect(page.locator("#phases")).to_be_visible()
     expect(page.locator(".timeline .strip")).to_have_count(8)
-    assert [] == faults_of(page)
+    assert faults_of(page) == []
     page.goto("/lab?lang=zh")
     expect(page.locator("details.finding").first).to_contain_text("连接来自 127.0.0.1:")
 

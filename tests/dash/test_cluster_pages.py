@@ -44,8 +44,8 @@ async def test_a_topic_shows_its_queues_readers_and_places(
     queues = await read_table(reader, path, "queues")
     (place,) = await read_table(reader, path, "places")
 
-    assert [2, 2, 1, 1] == [row["messages"] for row in queues]
-    assert ("broker-a", 4, 4, "rw") == tuple(place.values())[:4]
+    assert [row["messages"] for row in queues] == [2, 2, 1, 1]
+    assert tuple(place.values())[:4] == ("broker-a", 4, 4, "rw")
     assert "6 messages" in words_of(await reader.read(path))
 
 
@@ -61,7 +61,7 @@ async def test_brokers_say_how_they_are(reader: Reader) -> None:
 
     shown = await eventually("the broker", row)
 
-    assert ("broker-a", None) == (shown["broker"], shown["failure"])
+    assert (shown["broker"], shown["failure"]) == ("broker-a", None)
     runtime = {
         row["name"]: row["value"]
         for row in await read_table(reader, "/brokers/broker-a", "runtime")
@@ -88,9 +88,9 @@ async def test_messages_are_browsed_from_an_offset_and_from_a_time(
     from_time = await read_table(reader, f"{at}&from=10m", "messages")
     of_the_future = await read_table(reader, f"{at}&from=2099-01-01", "messages")
 
-    assert ["body 5", "body 9"] == [row["body"] for row in from_offset]
-    assert 12 == len(from_time)
-    assert [] == of_the_future
+    assert [row["body"] for row in from_offset] == ["body 5", "body 9"]
+    assert len(from_time) == 12
+    assert of_the_future == []
 
 
 async def test_messages_are_found_by_key_id_and_tag(reader: Reader, stage: GroupStage) -> None:
@@ -103,7 +103,7 @@ async def test_messages_are_found_by_key_id_and_tag(reader: Reader, stage: Group
     by_tag = await read_table(reader, f"{at}&tag=paid", "messages")
     nothing = words_of(await reader.read(f"{at}&key=order-9"))
 
-    assert ["two", "one"] == [row["body"] for row in by_key]
+    assert [row["body"] for row in by_key] == ["two", "one"]
     assert ["two"] == [row["body"] for row in by_id] == [row["body"] for row in by_tag]
     assert "There is no message." in nothing
 
@@ -181,7 +181,7 @@ async def test_a_binary_body_is_shown_in_hex_and_given_whole_as_a_file(
     assert "00000000  00 01 02 03" in text
     assert "102,400 bytes · hex · the beginning" in words_of(text)
     assert body == file.content
-    assert "application/octet-stream" == file.headers["content-type"]
+    assert file.headers["content-type"] == "application/octet-stream"
     assert "attachment" in file.headers["content-disposition"]
 
 
@@ -198,7 +198,7 @@ async def test_a_message_shows_its_way_where_it_was_traced(
     (other,) = [row for row in rows if row["body"] == "y"]
     untraced = words_of(await reader.read(f"{place}/{other['queue'][-1]}/{other['offset']}"))
 
-    assert ("sent", "GID_traced", "SUCCESS") == (step["what"], step["group"], step["outcome"])
+    assert (step["what"], step["group"], step["outcome"]) == ("sent", "GID_traced", "SUCCESS")
     assert "There is no trace" in untraced
 
 
@@ -228,10 +228,10 @@ def test_bodies_are_shown_as_what_they_are(body: bytes, kind: str, text: str) ->
 
 
 def test_previews_are_one_short_line() -> None:
-    assert '{ "a": 1 }' == preview(b'{\n  "a": 1\n}')
-    assert "ff 00" == preview(b"\xff\x00")
-    assert "é" * 120 + "…" == preview("é".encode() * 1_000)
-    assert "a·b" == shorten("a\u202eb")
+    assert preview(b'{\n  "a": 1\n}') == '{ "a": 1 }'
+    assert preview(b"\xff\x00") == "ff 00"
+    assert preview("é".encode() * 1_000) == "é" * 120 + "…"
+    assert shorten("a\u202eb") == "a·b"
 
 
 async def die(stage: GroupStage) -> None:
@@ -277,16 +277,16 @@ async def test_dead_letters_are_shown_and_sent_again_only_if_writes_are_allowed(
     stage.join("b", listener=take)
     sent = await writer.http.post("/dead-letters/resend", data={"token": writer.token(), **form})
 
-    assert 1 == rows[stage.group]
+    assert rows[stage.group] == 1
     assert "only reads" in words_of(await reader.read(path))
-    assert 400 == refused.status_code
+    assert refused.status_code == 400
     assert "start it with --allow-writes" in refused.text
-    assert 303 == sent.status_code
+    assert sent.status_code == 303
 
     async def came() -> list[bytes]:
         return got
 
-    assert [b"poison"] == await eventually("the dead letter", came, timeout_s=60)
+    assert await eventually("the dead letter", came, timeout_s=60) == [b"poison"]
 
 
 async def test_offsets_are_moved_only_after_they_were_shown_and_if_writes_are_allowed(
@@ -308,15 +308,15 @@ async def test_offsets_are_moved_only_after_they_were_shown_and_if_writes_are_al
     done = await writer.http.post(path, data={"token": writer.token(), **form})
     changed = await read_table(writer, f"/groups/{stage.group}?topic={stage.topic}", "queues")
 
-    assert [(2, 3, 1, 0)] * 4 == [
-        (row["before"], row["after"], row["skipped"], row["again"]) for row in forth
-    ]
-    assert [(0, 2)] * 4 == [(row["skipped"], row["again"]) for row in back]
-    assert 400 == refused.status_code
-    assert [1] * 4 == [row["lag"] for row in unchanged]
+    assert [(row["before"], row["after"], row["skipped"], row["again"]) for row in forth] == [
+        (2, 3, 1, 0)
+    ] * 4
+    assert [(row["skipped"], row["again"]) for row in back] == [(0, 2)] * 4
+    assert refused.status_code == 400
+    assert [row["lag"] for row in unchanged] == [1] * 4
     assert "write earliest, latest, or a time" in words_of(wrong)
-    assert (303, f"/groups/{stage.group}") == (done.status_code, done.headers["location"])
-    assert [0] * 4 == [row["lag"] for row in changed]
+    assert (done.status_code, done.headers["location"]) == (303, f"/groups/{stage.group}")
+    assert [row["lag"] for row in changed] == [0] * 4
 
 
 async def test_the_doctors_list_leads_to_the_group(reader: Reader, stage: GroupStage) -> None:
@@ -331,7 +331,7 @@ async def test_the_doctors_list_leads_to_the_group(reader: Reader, stage: GroupS
 
     shown = await eventually("a finding", row)
 
-    assert "Q04" == shown["rule"]
+    assert shown["rule"] == "Q04"
     page = await reader.read("/doctor")
     assert f'href="/groups/{stage.group}#finding-Q04"' in page
 
@@ -342,11 +342,11 @@ async def test_the_simulator_compares_strategies_move_by_move(reader: Reader) ->
     rows = {row["strategy"]: row for row in await read_table(reader, path, "strategies")}
 
     # AVG: 3-3-2 becomes 2-2-2-2, then 3-3-2.
-    assert 6 == rows["AVG"]["moved"]
-    assert 2 == rows["MINIMAL_MOVE"]["moved"]
-    assert 0 == rows["MINIMAL_MOVE"]["needless"]
-    assert 2 == text.count('<table class="matrix moves">')
-    assert 12 == text.count('<td class="moved">')
+    assert rows["AVG"]["moved"] == 6
+    assert rows["MINIMAL_MOVE"]["moved"] == 2
+    assert rows["MINIMAL_MOVE"]["needless"] == 0
+    assert text.count('<table class="matrix moves">') == 2
+    assert text.count('<td class="moved">') == 12
 
 
 @pytest.mark.parametrize(
@@ -370,5 +370,5 @@ async def test_every_table_is_a_file_too(reader: Reader) -> None:
     for path in ("/", "/topics", "/brokers", "/doctor", "/simulator", "/dead-letters"):
         for kind, media in (("csv", "text/csv; charset=utf-8"), ("json", "application/json")):
             answer = await reader.http.get(path, params={"format": kind})
-            assert (200, media) == (answer.status_code, answer.headers["content-type"]), path
+            assert (answer.status_code, answer.headers["content-type"]) == (200, media), path
         json.loads(answer.text)

@@ -79,8 +79,8 @@ def test_dash_prints_where_it_is_and_its_password_once_and_ends_cleanly(
 
     assert 'type="password"' in page
     assert password not in page
-    assert (0, "") == (process.returncode, out)
-    assert "" == err
+    assert (process.returncode, out) == (0, "")
+    assert err == ""
     assert (tmp_path / "dash.sqlite").is_file()
 
 
@@ -90,12 +90,12 @@ def test_up_serves_the_page_too_and_takes_it_along(start: Start, tmp_path: Path)
     place = find_line(process, r"^ready dash=(\S+)")[1]
 
     with urllib.request.urlopen(f"{place}login", timeout=20) as answer:
-        assert 200 == answer.status
+        assert answer.status == 200
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=30)
 
-    assert 0 == process.returncode
-    assert 1 == out.count("ready ")
+    assert process.returncode == 0
+    assert out.count("ready ") == 1
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"{place}login", timeout=20)
 
@@ -118,7 +118,7 @@ def test_a_wrong_option_is_one_line(
     process = start("dash", "--port", "0", "--data", str(tmp_path), *arguments)
     out, err = process.communicate(timeout=30)
 
-    assert (code, "") == (process.returncode, out)
+    assert (process.returncode, out) == (code, "")
     (line,) = err.splitlines()
     assert line.startswith("sparrowmq: ")
     assert words in line
@@ -132,6 +132,6 @@ def test_a_port_in_use_is_one_line(start: Start, tmp_path: Path) -> None:
     second = start("dash", "--port", port, "--data", str(tmp_path))
     _, err = second.communicate(timeout=30)
 
-    assert 1 == second.returncode
+    assert second.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}: " in err
     assert "choose another --port" in err

@@ -31,13 +31,13 @@ def test_owners_are_kept_with_the_time_since_when(history: History) -> None:
     history.note("G", JOINED, BEFORE)
 
     standings = history.standings("G")
-    assert Standing(("a",), 1_000, is_exact=False) == standings[Q0]
-    assert Standing(("b",), 2_000, is_exact=True) == standings[Q2]
-    assert [
+    assert standings[Q0] == Standing(("a",), 1_000, is_exact=False)
+    assert standings[Q2] == Standing(("b",), 2_000, is_exact=True)
+    assert history.seen("G", since_ms=0) == [
         At(2_000, SeenEvent(SeenEventKind.JOINED, "b")),
         At(2_000, OwnerChange(Q2, ("a",), ("b",), 7, 120, 1_000)),
         At(2_000, OwnerChange(QUEUES[3], ("a",), (), 5, 120, 1_000)),
-    ] == history.seen("G", since_ms=0)
+    ]
 
 
 def test_what_changed_while_nobody_looked_is_no_rebalance(history: History) -> None:
@@ -45,13 +45,13 @@ def test_what_changed_while_nobody_looked_is_no_rebalance(history: History) -> N
     history.note("G", BEFORE, None)
     history.note("G", late, BEFORE)
 
-    assert [] == history.seen("G", since_ms=0)
+    assert history.seen("G", since_ms=0) == []
     assert [(1_000, 1_000), (late.timestamp_ms, late.timestamp_ms)] == history.watched(
         "G", since_ms=0
     )
     standings = history.standings("G")
-    assert Standing(("a",), 1_000, is_exact=False) == standings[Q0], "it kept its owner"
-    assert Standing(("b",), late.timestamp_ms, is_exact=False) == standings[Q2]
+    assert standings[Q0] == Standing(("a",), 1_000, is_exact=False), "it kept its owner"
+    assert standings[Q2] == Standing(("b",), late.timestamp_ms, is_exact=False)
 
 
 def test_the_file_outlives_the_process_and_tells_clusters_and_groups_apart(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_the_file_outlives_the_process_and_tells_clusters_and_groups_apart(tmp_p
 
     again, other = History(path, "one:9876"), History(path, "two:9876")
 
-    assert 4 == len(again.standings("G"))
-    assert {} == again.standings("H")
-    assert {} == other.standings("G")
+    assert len(again.standings("G")) == 4
+    assert again.standings("H") == {}
+    assert other.standings("G") == {}
     again.close()
     other.close()
 
@@ -84,7 +84,7 @@ def test_lag_is_sampled_and_the_worst_of_a_bucket_is_shown(history: History) -> 
 
     found = history.samples("G", since_ms=0, bucket_ms=2 * SAMPLE_MS)
 
-    assert [LagSample(0, 7, 1, 0, 1), LagSample(2 * SAMPLE_MS, 1, 0, 0, 1)] == found
+    assert found == [LagSample(0, 7, 1, 0, 1), LagSample(2 * SAMPLE_MS, 1, 0, 0, 1)]
 
 
 def test_members_keep_their_number_and_a_number_is_free_again_after_an_hour(
@@ -95,9 +95,9 @@ def test_members_keep_their_number_and_a_number_is_free_again_after_an_hour(
         history.note("G", look, None)
         return history.numbers("G")
 
-    assert {"a": 0, "b": 1} == note(1_000, "a", "b")
-    assert {"a": 0, "b": 1, "c": 2} == note(2_000, "b", "c")
-    assert {"b": 1, "c": 2, "d": 0} == note(3_602_000, "b", "c", "d")
+    assert note(1_000, "a", "b") == {"a": 0, "b": 1}
+    assert note(2_000, "b", "c") == {"a": 0, "b": 1, "c": 2}
+    assert note(3_602_000, "b", "c", "d") == {"b": 1, "c": 2, "d": 0}
 
 
 def test_rows_are_bounded_the_oldest_go(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_rows_are_bounded_the_oldest_go(history: History, monkeypatch: pytest.Mo
 
     seen = history.seen("G", since_ms=0)
     assert len(seen) <= 10 + 2
-    assert 59_000 == seen[-1].timestamp_ms
-    assert ("b",) == history.standings("G")[Q0].owners
+    assert seen[-1].timestamp_ms == 59_000
+    assert history.standings("G")[Q0].owners == ("b",)
 
 
 def test_of_a_group_that_never_rests_the_last_changes_are_read(
@@ -126,7 +126,7 @@ def test_of_a_group_that_never_rests_the_last_changes_are_read(
         history.note("G", look, before)
         before = look
 
-    assert [6_000, 7_000, 8_000] == [at.timestamp_ms for at in history.seen("G", since_ms=0)]
+    assert [at.timestamp_ms for at in history.seen("G", since_ms=0)] == [6_000, 7_000, 8_000]
 
 
 def test_a_group_that_was_not_seen_for_a_week_is_forgotten(
@@ -138,9 +138,9 @@ def test_a_group_that_was_not_seen_for_a_week_is_forgotten(
     for number in range(2):
         history.note("new", replace(BEFORE, timestamp_ms=week_ms + 2_000 + number), None)
 
-    assert {} == history.standings("old")
-    assert {} == history.numbers("old")
-    assert 4 == len(history.standings("new"))
+    assert history.standings("old") == {}
+    assert history.numbers("old") == {}
+    assert len(history.standings("new")) == 4
 
 
 def test_a_file_that_is_none_of_sqlite_is_one_clear_error(tmp_path: Path) -> None:
@@ -162,4 +162,4 @@ def test_a_look_that_cannot_be_kept_raises_and_leaves_the_file_as_it_was(
     with pytest.raises(sqlite3.Error, match="disk full"):
         history.note("G", replace(JOINED, timestamp_ms=1_000 + SAMPLE_MS), BEFORE)
 
-    assert [] == history.seen("G", since_ms=0)
+    assert history.seen("G", since_ms=0) == []

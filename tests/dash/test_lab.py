@@ -16,8 +16,8 @@ def result(*, last_ms: int, settled_ms: int | None) -> dict[str, Any]:
 
 
 def test_picture_ends_shortly_after_the_last_change() -> None:
-    assert 1_400 == picture_length_ms(result(last_ms=1_000, settled_ms=1_000))
+    assert picture_length_ms(result(last_ms=1_000, settled_ms=1_000)) == 1_400
 
 
 def test_picture_of_what_never_settles_is_as_long_as_the_drill() -> None:
-    assert 41_000 == picture_length_ms(result(last_ms=1_000, settled_ms=None))
+    assert picture_length_ms(result(last_ms=1_000, settled_ms=None)) == 41_000

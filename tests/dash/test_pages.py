@@ -41,8 +41,8 @@ async def test_the_overview_lists_groups_with_their_lag_and_members(
 
     shown = await eventually("the group", row)
 
-    assert 12 == shown["lag"]
-    assert 4 == shown["unowned"]
+    assert shown["lag"] == 12
+    assert shown["unowned"] == 4
     assert stage.topic == shown["topics"]
     assert shown["trouble"].startswith("Q04 ")
     text = words_of(await reader.read(f"/?q={stage.group}"))
@@ -61,7 +61,7 @@ async def test_the_matrix_shows_who_has_which_queue(reader: Reader, stage: Group
     await eventually("two queues each", shared)
     page = await reader.read(f"/groups/{stage.group}")
 
-    assert 4 == len(re.findall(r'<td class="square owned has', page))
+    assert len(re.findall(r'<td class="square owned has', page)) == 4
     assert f"A {a}" in words_of(page)
     assert "Nothing is wrong." in page
 
@@ -79,9 +79,9 @@ async def test_the_timeline_says_who_joined_what_moved_and_that_nothing_came_twi
             return [each for each in found if each["moved"] == 2]
 
         (found,) = await eventually("a rebalance", rebalances)
-        assert "B (172.17.0.1@b) joined" == found["reason"]
-        assert "A → B: broker-a:2, 3" == found["moves"]
-        assert 0 == found["at_risk"], "it was handed over under its lock"
+        assert found["reason"] == "B (172.17.0.1@b) joined"
+        assert found["moves"] == "A → B: broker-a:2, 3"
+        assert found["at_risk"] == 0, "it was handed over under its lock"
         joined.close()
 
         async def back() -> list[dict[str, Any]]:
@@ -90,10 +90,10 @@ async def test_the_timeline_says_who_joined_what_moved_and_that_nothing_came_twi
 
         (found,) = await eventually("its leave", back)
 
-    assert "B (172.17.0.1@b) left" == found["reason"]
-    assert "B → A: broker-a:2, 3" == found["moves"]
+    assert found["reason"] == "B (172.17.0.1@b) left"
+    assert found["moves"] == "B → A: broker-a:2, 3"
     page = await reader.read(f"/groups/{stage.group}?window=300")
-    assert 4 == page.count('<svg class="strip"')
+    assert page.count('<svg class="strip"') == 4
 
 
 async def test_twins_are_shown_where_they_hurt_with_the_doctors_finding_beside_them(

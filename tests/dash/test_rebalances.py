@@ -29,12 +29,12 @@ def test_a_queue_that_two_looks_saw_change_hands_moved_once_and_was_nobodys_mean
         At(10_400, OwnerChange(Q0, (), ("b",), 0, 100)),
     )
 
-    assert (JOIN,) == found.events
-    assert (QueueMove(Q0, ("a",), ("b",)),) == found.moves
-    assert 1_900 == found.settled_ms, "it may have begun right after the look before"
-    assert 400 == found.unowned_ms
-    assert 0 == found.double_ms
-    assert 4 == found.at_risk
+    assert found.events == (JOIN,)
+    assert found.moves == (QueueMove(Q0, ("a",), ("b",)),)
+    assert found.settled_ms == 1_900, "it may have begun right after the look before"
+    assert found.unowned_ms == 400
+    assert found.double_ms == 0
+    assert found.at_risk == 4
 
 
 def test_changes_far_apart_are_rebalances_of_their_own_the_newest_first() -> None:
@@ -43,16 +43,16 @@ def test_changes_far_apart_are_rebalances_of_their_own_the_newest_first() -> Non
         At(15_001, OwnerChange(Q1, ("a",), ("b",))),
     )
 
-    assert [Q1] == [move.queue for move in newest.moves]
-    assert [Q0] == [move.queue for move in oldest.moves]
+    assert [move.queue for move in newest.moves] == [Q1]
+    assert [move.queue for move in oldest.moves] == [Q0]
 
 
 def test_a_cause_belongs_to_moves_that_come_within_ten_seconds() -> None:
     (one,) = rebalances(At(10_000, JOIN), At(20_000, OwnerChange(Q0, ("a",), ("b",))))
     two = rebalances(At(10_000, JOIN), At(20_001, OwnerChange(Q0, ("a",), ("b",))))
 
-    assert (JOIN,) == one.events
-    assert [((), 1), ((JOIN,), 0)] == [(each.events, len(each.moves)) for each in two]
+    assert one.events == (JOIN,)
+    assert [(each.events, len(each.moves)) for each in two] == [((), 1), ((JOIN,), 0)]
 
 
 def test_who_goes_once_all_is_settled_begins_another_rebalance() -> None:
@@ -64,7 +64,7 @@ def test_who_goes_once_all_is_settled_begins_another_rebalance() -> None:
         At(12_000, OwnerChange(Q0, ("b",), ("a",))),
     )
 
-    assert [(JOIN,), (leave,)] == [oldest.events, newest.events]
+    assert [oldest.events, newest.events] == [(JOIN,), (leave,)]
 
 
 def test_who_goes_while_a_queue_is_nobodys_is_of_the_same_rebalance() -> None:
@@ -76,7 +76,7 @@ def test_who_goes_while_a_queue_is_nobodys_is_of_the_same_rebalance() -> None:
         At(12_000, OwnerChange(Q0, (), ("a",))),
     )
 
-    assert (JOIN, leave) == found.events
+    assert found.events == (JOIN, leave)
 
 
 def test_trouble_that_lasts_counts_until_the_queue_changes_hands_next() -> None:
@@ -85,15 +85,15 @@ def test_trouble_that_lasts_counts_until_the_queue_changes_hands_next() -> None:
         At(50_000, OwnerChange(Q0, (), ("b",))),
     )
 
-    assert 40_000 == began.unowned_ms
+    assert began.unowned_ms == 40_000
     assert began.settled_ms is None
-    assert 0 == healed.unowned_ms
+    assert healed.unowned_ms == 0
 
 
 def test_trouble_that_goes_on_counts_until_now() -> None:
     (found,) = rebalances(At(10_000, OwnerChange(Q0, ("a",), ("a", "a"), 0, 100)), until_ms=70_000)
 
-    assert 60_000 == found.double_ms
+    assert found.double_ms == 60_000
     assert found.settled_ms is None
 
 
@@ -103,7 +103,7 @@ def test_everything_that_came_through_a_queue_of_two_was_consumed_twice_at_most(
         At(30_000, OwnerChange(Q0, ("a", "b"), ("b",), 0, 160)),
     )
 
-    assert 63 == found.at_risk
+    assert found.at_risk == 63
 
 
 def test_a_queue_that_came_back_did_not_move() -> None:
@@ -111,12 +111,12 @@ def test_a_queue_that_came_back_did_not_move() -> None:
         At(10_000, OwnerChange(Q0, ("a",), ())), At(10_400, OwnerChange(Q0, (), ("a",)))
     )
 
-    assert () == found.moves
-    assert 400 == found.unowned_ms
+    assert found.moves == ()
+    assert found.unowned_ms == 400
 
 
 def test_without_anything_seen_there_is_no_rebalance() -> None:
-    assert [] == rebalances()
+    assert rebalances() == []
 
 
 def test_only_rebalances_of_the_last_ten_minutes_that_moved_something_are_recent() -> None:
@@ -127,7 +127,7 @@ def test_only_rebalances_of_the_last_ten_minutes_that_moved_something_are_recent
         until_ms=700_000,
     )
 
-    assert 1 == count_recent(found, until_ms=700_000)
+    assert count_recent(found, until_ms=700_000) == 1
 
 
 def test_bands_follow_the_owners_and_leave_out_when_nobody_looked() -> None:
@@ -137,16 +137,16 @@ def test_bands_follow_the_owners_and_leave_out_when_nobody_looked() -> None:
         Q0, ("b",), seen, [(5_000, 20_000), (30_000, 60_000)], since_ms=10_000, until_ms=70_000
     )
 
-    assert [
+    assert bands == [
         OwnerBand(10_000, 20_000, ("a",)),
         OwnerBand(20_000, 30_000, None),
         OwnerBand(30_000, 40_000, ("a",)),
         OwnerBand(40_000, 60_000, ("b",)),
         OwnerBand(60_000, 70_000, None),
-    ] == bands
+    ]
 
 
 def test_a_queue_without_changes_has_one_band_of_its_owners() -> None:
     (band,) = list_bands(Q0, ("b",), [], [(0, 100)], since_ms=0, until_ms=100)
 
-    assert OwnerBand(0, 100, ("b",)) == band
+    assert band == OwnerBand(0, 100, ("b",))

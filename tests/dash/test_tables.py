@@ -46,7 +46,7 @@ TABLE = PageTable(
     ],
 )
 def test_rows_are_those_that_the_url_wants(query: Mapping[str, str], expected: list[str]) -> None:
-    assert expected == [row[0].value for row in arrange(TABLE, query).rows]
+    assert [row[0].value for row in arrange(TABLE, query).rows] == expected
 
 
 def test_a_long_table_has_pages_and_files_have_all_of_it() -> None:
@@ -55,9 +55,9 @@ def test_a_long_table_has_pages_and_files_have_all_of_it() -> None:
 
     last = arrange(table, {"page": "3"})
 
-    assert [["G0200", 200]] == [[cell.value for cell in row] for row in last.rows]
-    assert (3, 3, 201) == (last.page, last.page_count, last.row_count)
-    assert 201 == len(arrange(table, {"page": "3"}, turns=False).rows)
+    assert [[cell.value for cell in row] for row in last.rows] == [["G0200", 200]]
+    assert (last.page, last.page_count, last.row_count) == (3, 3, 201)
+    assert len(arrange(table, {"page": "3"}, turns=False).rows) == 201
 
 
 def test_csv_runs_no_formula_and_keeps_its_rows_apart() -> None:
@@ -68,7 +68,7 @@ def test_csv_runs_no_formula_and_keeps_its_rows_apart() -> None:
 
     lines = write_csv(table).splitlines()
 
-    assert ["group", "'=1+1", "'+1", "'-1", "'@SUM(A1)"] == lines[:5]
+    assert lines[:5] == ["group", "'=1+1", "'+1", "'-1", "'@SUM(A1)"]
     assert '"a ""quoted"", b"' in lines
 
 
@@ -77,4 +77,4 @@ def test_numbers_below_zero_stay_numbers_in_csv() -> None:
 
 
 def test_json_has_the_values_by_their_columns_keys() -> None:
-    assert {"group": "GID_a", "lag": None} == json.loads(write_json(TABLE))[1]
+    assert json.loads(write_json(TABLE))[1] == {"group": "GID_a", "lag": None}

@@ -59,13 +59,13 @@ async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_
 
         assert time.process_time() + cpu_s(cluster.pid) - begun < 1.0
         assert 2 < driver.counts[cluster.broker] <= 20
-        assert MEMBERS == len(overview.groups[0].members or ())
-        assert 100 == page.count('<tr>\n  <td class="text "><a href="/groups/')
+        assert len(overview.groups[0].members or ()) == MEMBERS
+        assert page.count('<tr>\n  <td class="text "><a href="/groups/') == 100
         assert "1 of 23 · 2,300 rows" in words_of(page)
         assert "1 of 9 · 900 rows" in words_of(await reader.read("/topics"))
         assert len(page) < 200_000
         rows = await read_table(reader, "/?sort=-group", "groups")
-        assert (GROUPS, "GID_2299") == (len(rows), rows[0]["group"])
+        assert (len(rows), rows[0]["group"]) == (GROUPS, "GID_2299")
         assert len(reader.watcher.groups) <= TURNS_MAX
 
 
@@ -75,12 +75,12 @@ async def test_a_group_on_a_screen_is_looked_at_more_often_than_others(
     stage.join("a")
     group = await reader.watcher.find(stage.group)
 
-    assert watcher_module.OTHERS_MS == watcher_module._pause_ms(group)
+    assert watcher_module._pause_ms(group) == watcher_module.OTHERS_MS
     with reader.watcher.showing(stage.group):
-        assert watcher_module.MOVING_MS == watcher_module._pause_ms(group)
+        assert watcher_module._pause_ms(group) == watcher_module.MOVING_MS
         group.moved_ms = None
-        assert watcher_module.SHOWN_MS == watcher_module._pause_ms(group)
-    assert 0 == group.shown
+        assert watcher_module._pause_ms(group) == watcher_module.SHOWN_MS
+    assert group.shown == 0
 
 
 async def test_a_group_that_cannot_be_understood_is_said_and_harms_no_other(
@@ -106,7 +106,7 @@ async def test_a_group_that_cannot_be_understood_is_said_and_harms_no_other(
 
     assert "an error of this page; its log has more" in text
     assert "172.17.0.1@a" in text
-    assert 1 == sum(f"group {stage.group} cannot be looked at" in r.message for r in caplog.records)
+    assert sum(f"group {stage.group} cannot be looked at" in r.message for r in caplog.records) == 1
 
 
 async def test_waiting_for_news_ends_with_its_time(reader: Reader) -> None:

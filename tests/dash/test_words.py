@@ -95,16 +95,16 @@ def test_what_was_seen_is_said_in_the_language_of_the_page() -> None:
     seen = Phrase("{queue}: {state}", queue=queues, state=count_of(1_200, "message"))
 
     assert "orders at broker-a: 0-2, 5: 1,200 messages" == seen == Words("en").phrase(seen)
-    assert "broker-a 上的 orders：0-2, 5，1,200 条消息" == Words("zh").phrase(seen)
-    assert "10.0.0.1@{n}" == Words("zh").phrase("10.0.0.1@{n}")
+    assert Words("zh").phrase(seen) == "broker-a 上的 orders：0-2, 5，1,200 条消息"
+    assert Words("zh").phrase("10.0.0.1@{n}") == "10.0.0.1@{n}"
 
 
 def test_what_a_drill_saw_is_said_in_chinese_from_its_json() -> None:
     queues = describe_queues([MessageQueue("orders", broker, 0) for broker in ("a", "b")])
     told = json.loads(json.dumps(encode_phrase((queues, "10.0.0.1@1"))))
 
-    assert ("orders at a: 0; orders at b: 0", "10.0.0.1@1") == decode_phrase(told)
-    assert "a 上的 orders：0；b 上的 orders：0" == Words("zh").phrase(decode_phrase(told)[0])
+    assert decode_phrase(told) == ("orders at a: 0; orders at b: 0", "10.0.0.1@1")
+    assert Words("zh").phrase(decode_phrase(told)[0]) == "a 上的 orders：0；b 上的 orders：0"
 
 
 def test_both_languages_name_the_same_values() -> None:
@@ -112,7 +112,7 @@ def test_both_languages_name_the_same_values() -> None:
         return sorted(re.findall(r"{(\w+)}", text))
 
     both = {**CHINESE, **CHINESE_PHRASES}
-    assert [] == [text for text, chinese in both.items() if names(text) != names(chinese)]
+    assert [text for text, chinese in both.items() if names(text) != names(chinese)] == []
 
 
 def test_every_rule_has_its_remedy_in_chinese() -> None:
@@ -131,7 +131,7 @@ def test_titles_and_consequences_of_findings_are_phrases_which_have_their_chines
         and not re.search(r"Phrase\(|_consequence\(", ast.unparse(each.value))
     ]
 
-    assert [] == plain
+    assert plain == []
 
 
 def test_findings_are_in_the_doctors_own_words_in_english() -> None:
@@ -139,7 +139,7 @@ def test_findings_are_in_the_doctors_own_words_in_english() -> None:
         rule="Q04", severity=Severity.ERROR, title="nobody", remedy="start its consumers"
     )
 
-    assert "start its consumers" == Words("en").remedy(found)
+    assert Words("en").remedy(found) == "start its consumers"
     assert "NameServer" in Words("zh").remedy(found)
 
 
@@ -171,10 +171,10 @@ def test_durations(milliseconds: float | None, english: str, chinese: str) -> No
 
 
 def test_counts_and_rates() -> None:
-    assert ["1 queue", "2,000 queues"] == [Words("en").count(n, "queue") for n in (1, 2_000)]
-    assert "2,000 个队列" == Words("zh").count(2_000, "queue")
-    assert ["–", "0", "4.7", "1,234"] == [rate(value) for value in (None, 0, 4.68, 1234.4)]
-    assert ["–", "1,234"] == [number(None), number(1234)]
+    assert [Words("en").count(n, "queue") for n in (1, 2_000)] == ["1 queue", "2,000 queues"]
+    assert Words("zh").count(2_000, "queue") == "2,000 个队列"
+    assert [rate(value) for value in (None, 0, 4.68, 1234.4)] == ["–", "0", "4.7", "1,234"]
+    assert [number(None), number(1234)] == ["–", "1,234"]
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_counts_and_rates() -> None:
 def test_the_language_is_asked_for_kept_or_the_browsers(
     asked: str | None, kept: str | None, accepted: str, expected: str
 ) -> None:
-    assert expected == choose_language(asked, kept, accepted)
+    assert choose_language(asked, kept, accepted) == expected

@@ -46,10 +46,10 @@ def add_member(board: Board, directory: Path, name: str, *owned: int) -> MemberL
 def test_owners_tell_nobody_one_and_two(tmp_path: Path) -> None:
     board = make_board(tmp_path)
     add_member(board, tmp_path, "a", 0)
-    assert [["a"], []] == board.owners("GID_first")
+    assert board.owners("GID_first") == [["a"], []]
 
     add_member(board, tmp_path, "b", 0, 1)
-    assert [["a", "b"], ["b"]] == board.owners("GID_first")
+    assert board.owners("GID_first") == [["a", "b"], ["b"]]
     assert not board.is_balanced("GID_first")
 
 
@@ -72,16 +72,16 @@ def test_production_count_at_an_instant(tmp_path: Path) -> None:
         Produced(at_ms=at_ms, count=count, total=9, sending_ms=0, rate_max=1)
         for at_ms, count in ((10, 0), (20, 4), (30, 9))
     ]
-    assert (0, None, False) == (
+    assert (
         board.production.count,
         board.production.total,
         board.production.is_done,
-    )
+    ) == (0, None, False)
     write(tmp_path, "producer", *reports)
     board.production.read()
 
-    assert [0, 0, 4, 9] == [board.production.count_at(at_ms) for at_ms in (5, 10, 29, 99)]
-    assert 9 == board.production.total
+    assert [board.production.count_at(at_ms) for at_ms in (5, 10, 29, 99)] == [0, 0, 4, 9]
+    assert board.production.total == 9
 
 
 def test_screen_names_queues_that_nobody_or_two_own(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ def test_deliveries_leave_out_a_torn_last_line() -> None:
 
     deliveries = parse_deliveries(lines.encode())
 
-    assert [5] == deliveries.at_ms.tolist()
-    assert [1] == deliveries.queue_ids.tolist()
-    assert [9] == deliveries.queue_offsets.tolist()
-    assert ["x"] == deliveries.flight_ids.to_pylist()
-    assert 0 == len(parse_deliveries(b"6,1,1"))
+    assert deliveries.at_ms.tolist() == [5]
+    assert deliveries.queue_ids.tolist() == [1]
+    assert deliveries.queue_offsets.tolist() == [9]
+    assert deliveries.flight_ids.to_pylist() == ["x"]
+    assert len(parse_deliveries(b"6,1,1")) == 0
 
 
 def test_deliveries_of_several_members_follow_each_other(tmp_path: Path) -> None:
@@ -25,5 +25,5 @@ def test_deliveries_of_several_members_follow_each_other(tmp_path: Path) -> None
 
     deliveries = read_deliveries(paths)
 
-    assert [5, 4] == deliveries.at_ms.tolist()
-    assert ["x", "y"] == deliveries.flight_ids.to_pylist()
+    assert deliveries.at_ms.tolist() == [5, 4]
+    assert deliveries.flight_ids.to_pylist() == ["x", "y"]

@@ -17,7 +17,7 @@ def test_second_demo_replaces_what_the_first_left(tmp_path: Path) -> None:
     with claim_directory(tmp_path / "out") as directory:
         assert not directory.report.exists()
         assert not directory.table.exists()
-        assert [] == list(directory.logbooks.iterdir())
+        assert list(directory.logbooks.iterdir()) == []
 
 
 def test_files_that_are_not_the_demos_stay(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_files_that_are_not_the_demos_stay(tmp_path: Path) -> None:
         (directory.root / "mine.txt").write_text("mine")
 
     with claim_directory(tmp_path):
-        assert "mine" == (tmp_path / "mine.txt").read_text()
+        assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
 def test_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not empty"), claim_directory(tmp_path):
         pass
 
-    assert ["ingest"] == [path.name for path in tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["ingest"]
 
 
 def test_file_is_refused(tmp_path: Path) -> None:

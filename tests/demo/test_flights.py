@@ -26,17 +26,17 @@ def test_flights_stand_in_the_order_of_departure() -> None:
         leg(month=2, flight=3, sched_dep_time=515),
     )
 
-    assert [
+    assert flights.ids.to_pylist() == [
         "2013-02-01-UA-3-EWR",
         "2013-02-01-UA-2-EWR",
         "2013-10-01-UA-1-EWR",
-    ] == flights.ids.to_pylist()
+    ]
 
 
 def test_flight_without_tail_number_takes_carrier_and_flight_number() -> None:
     flights = flights_of(leg(flight=1, tailnum=None), leg(flight=2, tailnum="N14228"))
 
-    assert ["UA1", "N14228"] == flights.sharding_keys.to_pylist()
+    assert flights.sharding_keys.to_pylist() == ["UA1", "N14228"]
 
 
 def test_body_is_json_with_null_for_unknown() -> None:
@@ -45,13 +45,13 @@ def test_body_is_json_with_null_for_unknown() -> None:
     body = json.loads(next(flights.bodies()))
 
     assert list(COLUMN_TYPES) == list(body)
-    assert (None, None, "UA") == (body["dep_delay"], body["tailnum"], body["carrier"])
+    assert (body["dep_delay"], body["tailnum"], body["carrier"]) == (None, None, "UA")
 
 
 def test_first_flights_of_the_package() -> None:
     flights = load_flights(limit=3)
 
-    assert 3 == len(flights)
-    assert "2013-01-01-UA-1545-EWR" == flights.ids[0].as_py()
-    assert "N14228" == flights.sharding_keys[0].as_py()
-    assert 3 == len(list(flights.bodies()))
+    assert len(flights) == 3
+    assert flights.ids[0].as_py() == "2013-01-01-UA-1545-EWR"
+    assert flights.sharding_keys[0].as_py() == "N14228"
+    assert len(list(flights.bodies())) == 3

@@ -39,7 +39,7 @@ class Balance(html.parser.HTMLParser):
 def read(page: str) -> str:
     parser = Balance()
     parser.feed(page)
-    assert [] == parser.open
+    assert parser.open == []
     return parser.words
 
 
@@ -69,7 +69,7 @@ def test_report_tells_the_figures(outcome: DemoOutcome) -> None:
 def test_report_needs_nothing_from_elsewhere(outcome: DemoOutcome) -> None:
     page = render_report(outcome)
 
-    assert [] == re.findall(r"https?://|<script|<link|<img|@import|\bsrc=", page)
+    assert re.findall(r"https?://|<script|<link|<img|@import|\bsrc=", page) == []
     assert "United <Air>" not in page
 
 

@@ -52,25 +52,25 @@ def test_demo_runs_to_its_end_and_all_conditions_hold(tmp_path: Path) -> None:
 
     output, _ = (demo := start_demo(out, "--limit", "5000")).communicate()
 
-    assert 0 == demo.returncode, output
+    assert demo.returncode == 0, output
     assert "5 of 5 conditions hold" in output
     found = msgspec.json.decode((out / "figures.json").read_bytes(), type=DemoOutcome)
     assert found.holds
-    assert (5000, 5000, True) == (
+    assert (
         found.table.rows,
         found.table.distinct,
         found.production.is_limited,
-    )
-    assert ["172.17.0.1@9"] * 2 == found.twins.cid_all
-    assert ([0, 1, 2, 3], [4, 5, 6, 7]) == (found.twins.taken["twin-1"], found.twins.unowned)
+    ) == (5000, 5000, True)
+    assert found.twins.cid_all == ["172.17.0.1@9"] * 2
+    assert (found.twins.taken["twin-1"], found.twins.unowned) == ([0, 1, 2, 3], [4, 5, 6, 7])
     assert found.ingest.kill is not None
     assert [event.duplicates for event in found.events] == [
         event.duplicates_by_spark for event in found.events
     ]
     assert "a run limited to the first 5,000 flights" in (out / "report.html").read_text()
     names = {path.name for path in out.iterdir()}
-    assert {"report.html", "figures.json", "ingest", "broker", "run", ".sparrowmq-demo"} == names
-    assert [] == processes_of(out)
+    assert names == {"report.html", "figures.json", "ingest", "broker", "run", ".sparrowmq-demo"}
+    assert processes_of(out) == []
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_interrupted_demo_leaves_no_process_behind(
     demo.communicate()
 
     assert exit_code == demo.returncode
-    assert [] == processes_of(out)
+    assert processes_of(out) == []
 
 
 def test_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_foreign_directory_is_refused_with_one_line(tmp_path: Path) -> None:
 
     output, _ = (demo := start_demo(tmp_path)).communicate()
 
-    assert 2 == demo.returncode
-    assert 1 == len(output.strip().splitlines())
+    assert demo.returncode == 2
+    assert len(output.strip().splitlines()) == 1
     assert "is not empty" in output
-    assert ["thesis.txt"] == [path.name for path in tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

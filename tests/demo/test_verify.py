@@ -37,9 +37,9 @@ def test_table_is_counted_without_what_is_being_written(tmp_path: Path) -> None:
 
     facts = examine_table(tmp_path, flights, queue_count=2)
 
-    assert (3, 3, 2) == (facts.rows, facts.distinct, facts.files)
-    assert [3, 0] == facts.per_queue
-    assert OrderCheck(1, 3, 0, 0, 0) == facts.order
+    assert (facts.rows, facts.distinct, facts.files) == (3, 3, 2)
+    assert facts.per_queue == [3, 0]
+    assert facts.order == OrderCheck(1, 3, 0, 0, 0)
 
 
 def test_doubled_rows_and_swapped_legs_are_seen(tmp_path: Path) -> None:
@@ -49,14 +49,14 @@ def test_doubled_rows_and_swapped_legs_are_seen(tmp_path: Path) -> None:
 
     facts = examine_table(tmp_path, flights, queue_count=1)
 
-    assert (4, 3) == (facts.rows, facts.distinct)
+    assert (facts.rows, facts.distinct) == (4, 3)
     assert not facts.order.holds
-    assert 1 == facts.order.legs_unknown
+    assert facts.order.legs_unknown == 1
 
 
 def test_flights_never_consumed_are_missing() -> None:
     flights = three_flights_of_one_aircraft()
 
-    assert 2 == find_missing(flights, pa.array([flights.ids[1].as_py()] * 2))
-    assert 0 == find_missing(flights, flights.ids)
-    assert 3 == find_missing(flights, pa.array([], pa.string()))
+    assert find_missing(flights, pa.array([flights.ids[1].as_py()] * 2)) == 2
+    assert find_missing(flights, flights.ids) == 0
+    assert find_missing(flights, pa.array([], pa.string())) == 3

@@ -41,13 +41,13 @@ def test_r01_names_the_containers_that_share_an_id_and_the_queues_it_costs(
 
     found = group.findings()["R01"]
 
-    assert Severity.ERROR == found.severity
+    assert found.severity == Severity.ERROR
     assert queues(6, 7) == found.unowned
     assert queues(3, 4, 5) == found.double
-    assert ("172.17.0.1@9",) == found.members
-    assert (
+    assert found.members == ("172.17.0.1@9",)
+    assert found.evidence == (
         "172.17.0.1@9 is listed 2 times: connections from 10.1.0.1:50001, 10.1.0.2:50002",
-    ) == found.evidence
+    )
     assert "nobody consumes T at broker-a: 6, 7" in found.consequence
     assert "320 messages behind, growing by 20.0 a second" in found.consequence
     assert "consume T at broker-a: 3-5: every message twice" in found.consequence
@@ -79,7 +79,7 @@ def test_r01_is_a_warning_while_it_may_be_a_member_that_reconnects(seen_group: G
 
     found = group.findings()["R01"]
 
-    assert Severity.WARN == found.severity
+    assert found.severity == Severity.WARN
     assert "reconnecting" in found.evidence[-1]
 
 
@@ -104,7 +104,7 @@ def test_r05_finds_topics_that_only_some_members_subscribe(seen_group: Group) ->
 
     findings = group.findings()
 
-    assert Severity.ERROR == findings["R05"].severity
+    assert findings["R05"].severity == Severity.ERROR
     assert {*queues(2, 3), *queues(0, 1, topic="U")} == set(findings["R05"].unowned)
     assert "member 10.0.0.1@1: T" in findings["R05"].evidence
     assert "member 10.0.0.2@1: U" in findings["R05"].evidence
@@ -123,9 +123,10 @@ def test_r05_finds_a_broker_whose_subscription_changes_between_the_looks(
         expressions_before={"U": "*"},
     )
 
-    assert {"broker broker-a: T", "broker broker-a a moment ago: U"} == set(
-        group.findings()["R05"].evidence
-    )
+    assert set(group.findings()["R05"].evidence) == {
+        "broker broker-a: T",
+        "broker broker-a a moment ago: U",
+    }
 
 
 def test_r06_finds_different_tags_and_not_tags_in_another_order(seen_group: Group) -> None:
@@ -133,7 +134,7 @@ def test_r06_finds_different_tags_and_not_tags_in_another_order(seen_group: Grou
     group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], expressions={"T": "A||B"})
     group.report("10.0.0.1@1", expressions={"T": "B || A"}, held=queues(0, 1))
     group.report("10.0.0.2@1", expressions={"T": "A||B"}, held=queues(2, 3))
-    assert {} == group.findings()
+    assert group.findings() == {}
 
     group.reports.pop()
     group.report("10.0.0.2@1", expressions={"T": "C"}, held=queues(2, 3))
@@ -158,7 +159,7 @@ def test_r08_finds_a_broker_that_lists_nobody_and_r09_one_that_misses_a_member(
 ) -> None:
     brokers = ["broker-a", "broker-b"]
     everybody = ["10.0.0.1@1", "10.0.0.2@1"]
-    assert {} == seen_group(everybody, brokers=brokers).findings()
+    assert seen_group(everybody, brokers=brokers).findings() == {}
 
     restarted = seen_group(everybody, brokers=brokers)
     restarted.listing("broker-b", [])
@@ -169,8 +170,8 @@ def test_r08_finds_a_broker_that_lists_nobody_and_r09_one_that_misses_a_member(
     assert "broker-b at 10.9.9.9:10911 lists no member" in found.evidence
     assert "R09" not in restarted.findings()
     found = split.findings()["R09"]
-    assert Severity.ERROR == found.severity
-    assert ("10.0.0.2@1",) == found.members
+    assert found.severity == Severity.ERROR
+    assert found.members == ("10.0.0.2@1",)
     assert "missing there: 10.0.0.2@1" in found.evidence
     assert "R08" not in split.findings()
 
@@ -182,7 +183,7 @@ def test_r09_names_no_queue_if_the_missing_member_has_none(seen_group: Group) ->
 
     found = group.findings()["R09"]
 
-    assert Severity.WARN == found.severity
+    assert found.severity == Severity.WARN
     assert "leaves queues with no owner or two" in found.consequence
     assert "none may have" not in found.consequence
 
@@ -193,8 +194,8 @@ def test_broker_that_does_not_answer_is_q03_and_not_r08(seen_group: Group) -> No
 
     findings = group.findings()
 
-    assert {"Q03"} == findings.keys()
-    assert ("10.9.9.9:10911: cannot connect",) == findings["Q03"].evidence
+    assert findings.keys() == {"Q03"}
+    assert findings["Q03"].evidence == ("10.9.9.9:10911: cannot connect",)
 
 
 def test_r12_finds_a_member_that_unsubscribed_everything(seen_group: Group) -> None:
@@ -229,8 +230,8 @@ def test_r19_tells_who_came_and_went(seen_group: Group) -> None:
 
     found = group.findings()["R19"]
 
-    assert ("joined: 10.0.0.3@1", "left: 10.0.0.2@1") == found.evidence
-    assert Severity.INFO == found.severity
+    assert found.evidence == ("joined: 10.0.0.3@1", "left: 10.0.0.2@1")
+    assert found.severity == Severity.INFO
     assert "R19" not in seen_group().findings()
 
 
@@ -239,13 +240,13 @@ def test_r28_finds_a_member_that_is_listed_and_frozen(seen_group: Group) -> None
     group.flow(0, 1, then=(100, 50), now=(160, 50))
     group.flow(2, 3, then=(100, 100), now=(160, 160))
     found = group.findings()["R28"]
-    assert Severity.WARN == found.severity
+    assert found.severity == Severity.WARN
 
     group.report("10.0.0.1@1", is_silent=True, failure="no answer")
     found = group.findings()["R28"]
 
-    assert Severity.ERROR == found.severity
-    assert ("10.0.0.1@1",) == found.members
+    assert found.severity == Severity.ERROR
+    assert found.members == ("10.0.0.1@1",)
     assert queues(0, 1) == found.unowned
     assert "220 messages behind, growing by 20.0 a second" in found.consequence
     assert any("does not answer" in line for line in found.evidence)
@@ -256,7 +257,7 @@ def test_r28_waits_as_long_as_members_wait_to_commit(seen_group: Group) -> None:
     group.flow(0, 1, then=(100, 50), now=(160, 50))
     group.flow(2, 3, then=(100, 100), now=(160, 160))
 
-    assert {} == group.findings()
+    assert group.findings() == {}
 
 
 def test_r33_finds_two_clusters_and_name_servers_that_disagree(seen_group: Group) -> None:
@@ -271,8 +272,8 @@ def test_r33_finds_two_clusters_and_name_servers_that_disagree(seen_group: Group
     group.topics["T"] = replace(view, broker_names_by_server=disagreeing)
 
     found = group.findings()["R33"]
-    assert Severity.ERROR == found.severity
-    assert ("ns1:9876 knows broker-a, broker-b", "ns2:9876 knows broker-a") == found.evidence
+    assert found.severity == Severity.ERROR
+    assert found.evidence == ("ns1:9876 knows broker-a, broker-b", "ns2:9876 knows broker-a")
 
 
 def test_q04_tells_that_nobody_is_connected(seen_group: Group) -> None:
@@ -281,7 +282,7 @@ def test_q04_tells_that_nobody_is_connected(seen_group: Group) -> None:
 
     found = group.findings()["Q04"]
 
-    assert Severity.ERROR == found.severity
+    assert found.severity == Severity.ERROR
     assert "60 messages behind, growing by 10.0 a second" in found.consequence
     assert queues(0, 1, 2, 3) == found.unowned
 
@@ -295,9 +296,9 @@ def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) 
 
     found = group.findings()["Q09"]
 
-    assert Severity.ERROR == found.severity
-    assert (theirs,) == found.members
-    assert (f"{theirs} from 10.1.0.1:50001 runs another client (JAVA)",) == found.evidence
+    assert found.severity == Severity.ERROR
+    assert found.members == (theirs,)
+    assert found.evidence == (f"{theirs} from 10.1.0.1:50001 runs another client (JAVA)",)
     both = (marked, view.seats[1]._replace(version=mark_version(395)))
     group.now["broker-a"] = replace(view, seats=both)
     assert "Q09" not in group.findings()
@@ -326,6 +327,6 @@ def test_minimal_move_leaves_queues_with_those_who_tell_that_they_hold_them(
     snapshot = group.snapshot()
     owners = compute_ownership(snapshot).owners
 
-    assert ["b", "b", "a", "a"] == [owners[queue][0].client_id for queue in mine]
+    assert [owners[queue][0].client_id for queue in mine] == ["b", "b", "a", "a"]
     (explanation,) = explain(snapshot, mine[0])
     assert any(step.endswith("b reports that it holds this queue") for step in explanation.steps)

@@ -26,7 +26,7 @@ def test_r18_names_the_share_that_a_newcomer_moves(
     assert fires == ("R18" in found)
     if fires:
         # Of 16 queues over 5 members 3 must move.
-        assert "one more member would move 88% of the queues" == found["R18"].title
+        assert found["R18"].title == "one more member would move 88% of the queues"
         assert found["R18"].evidence[1].endswith("queues; 3 would be enough")
         assert "MINIMAL_MOVE" in found["R18"].remedy
 
@@ -46,8 +46,8 @@ def test_r26_names_members_whose_connections_are_new(seen_group: Group) -> None:
     )
 
     found = group.findings()["R26"]
-    assert ("10.0.0.1@1", "10.0.0.3@1") == found.members
-    assert "WARN" == found.severity.name
+    assert found.members == ("10.0.0.1@1", "10.0.0.3@1")
+    assert found.severity.name == "WARN"
     assert found.evidence[0] == (
         "10.0.0.1@1 at broker-a: connected from 10.0.0.1:50001, then from 10.0.0.1:50009"
     )
@@ -75,8 +75,8 @@ def test_r27_adds_up_what_brokers_take_to_answer(seen_group: Group) -> None:
         group.listing(broker, IDS[:2], answer_ms=100 + 10 * number)
 
     found = group.findings()["R27"]
-    assert "a member takes about 3.9 s to send heartbeats to 20 brokers" == found.title
-    assert "broker-19 at 10.9.9.9:10911: 290 ms" == found.evidence[1]
+    assert found.title == "a member takes about 3.9 s to send heartbeats to 20 brokers"
+    assert found.evidence[1] == "broker-19 at 10.9.9.9:10911: 290 ms"
 
     for broker in brokers:
         group.listing(broker, IDS[:2], answer_ms=100)
@@ -108,8 +108,8 @@ def test_r03_finds_members_at_the_wrong_cluster(seen_group: Group) -> None:
     found = group.findings()
 
     assert tuple(IDS[:2]) == found["R03"].members
-    assert "10.0.9.1:9876 knows no broker of the topic" == found["R03"].evidence[0]
-    assert 4 == len(found["R03"].unowned)
+    assert found["R03"].evidence[0] == "10.0.9.1:9876 knows no broker of the topic"
+    assert len(found["R03"].unowned) == 4
     assert "R33" not in found
 
 

@@ -34,7 +34,7 @@ def test_r10_finds_queues_that_their_owner_does_not_hold(seen_group: Group) -> N
     found = group.findings()["R10"]
 
     assert queues(3) == found.unowned
-    assert (f"T at broker-a: 3 falls to {SECOND}",) == found.evidence
+    assert found.evidence == (f"T at broker-a: 3 falls to {SECOND}",)
     assert "30 messages behind, growing by 5.0 a second" in found.consequence
     # Who does not tell may well hold it.
     group.reports.pop()
@@ -84,8 +84,8 @@ def test_r13_finds_different_strategies(seen_group: Group) -> None:
 
     found = group.findings()["R13"]
 
-    assert "members run different strategies" == found.title
-    assert (f"{FIRST}: AVG", f"{SECOND}: AVG_BY_CIRCLE") == found.evidence
+    assert found.title == "members run different strategies"
+    assert found.evidence == (f"{FIRST}: AVG", f"{SECOND}: AVG_BY_CIRCLE")
     group.reports[1] = replace(group.reports[1], strategy="AVG", held=group.reports[1].held[1:])
     assert "R13" not in group.findings()
 
@@ -100,7 +100,7 @@ def test_r15_finds_that_the_first_ids_get_the_extra_queue_of_every_topic(
 
     assert fires == (found is not None)
     if found is not None:
-        assert (f"{FIRST}: 6 queues", f"{SECOND}: 3 queues") == found.evidence
+        assert found.evidence == (f"{FIRST}: 6 queues", f"{SECOND}: 3 queues")
 
 
 @pytest.mark.parametrize(
@@ -125,17 +125,17 @@ def test_r17_finds_a_queue_far_behind_the_others(seen_group: Group, lag: int, fi
 
     assert fires == (found is not None)
     if found is not None:
-        assert (SECOND,) == found.members
+        assert found.members == (SECOND,)
         assert "T at broker-a: 2: 5,060 messages behind, growing by 10.0 a second" in found.evidence
 
 
 def test_r21_and_r25_tell_of_broadcasting(seen_group: Group) -> None:
     group = seen_group(model=BROADCASTING)
-    assert {"R21"} == group.findings().keys()
+    assert group.findings().keys() == {"R21"}
 
     group.report(FIRST, is_orderly=True)
 
-    assert {"R21", "R25"} == group.findings().keys()
+    assert group.findings().keys() == {"R21", "R25"}
     assert "R21" not in seen_group().findings()
 
 
@@ -151,7 +151,7 @@ def test_r22_finds_an_ordered_consumer_without_its_lock(
 
     assert fires == (found is not None)
     if found is not None:
-        assert (f"T at broker-a: 1 at {FIRST}",) == found.evidence
+        assert found.evidence == (f"T at broker-a: 1 at {FIRST}",)
 
 
 def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
@@ -163,10 +163,10 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
 
     assert "offset 40 of 160 did not move within 6.0 s" in found.evidence
     assert "120 messages behind, growing by 10.0 a second" in found.consequence
-    assert (FIRST,) == found.members
+    assert found.members == (FIRST,)
     # A member of which nothing moves is R28.
     group.flow(1, then=(100, 100), now=(100, 100))
-    assert {"R28"} == group.findings().keys()
+    assert group.findings().keys() == {"R28"}
 
 
 def test_r32_says_that_brokers_assign_queues_of_pop(seen_group: Group) -> None:
@@ -183,7 +183,7 @@ def test_q01_finds_queues_that_take_messages_and_are_not_read(seen_group: Group)
     found = group.findings()["Q01"]
 
     assert queues(4, 5) == found.unowned
-    assert ("broker-a: readQueueNums 4, writeQueueNums 6",) == found.evidence
+    assert found.evidence == ("broker-a: readQueueNums 4, writeQueueNums 6",)
     assert "stored there: 7 messages" in found.consequence
 
 
@@ -191,7 +191,7 @@ def test_q02_finds_topics_that_cannot_be_read(seen_group: Group) -> None:
     group = seen_group()
     view: TopicSnapshot = group.topics["T"]
     group.topics["T"] = replace(view, queues=(view.queues[0]._replace(is_readable=False),))
-    assert ("broker-a gives no read permission",) == group.findings()["Q02"].evidence
+    assert group.findings()["Q02"].evidence == ("broker-a gives no read permission",)
 
     group.topics["T"] = replace(view, queues=())
 
@@ -207,8 +207,8 @@ def test_q05_says_when_owners_cannot_be_computed_and_shows_those_who_tell(
     owners = compute_ownership(group.snapshot()).owners
 
     assert "Q05" in group.findings()
-    assert [FIRST] == [seat.client_id for seat in owners[queues(0)[0]]]
-    assert () == owners[queues(1)[0]]
+    assert [seat.client_id for seat in owners[queues(0)[0]]] == [FIRST]
+    assert owners[queues(1)[0]] == ()
 
 
 def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
@@ -220,8 +220,8 @@ def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
 
     found = group.findings()["Q06"]
 
-    assert Severity.ERROR == found.severity
-    assert {"Q06"} == group.findings().keys()
+    assert found.severity == Severity.ERROR
+    assert group.findings().keys() == {"Q06"}
     assert "480 messages behind, growing by 40.0 a second" in found.consequence
     assert f"{FIRST} has 1,000 messages in hand" in found.evidence
     assert f"{SECOND} does not report its messages in hand" in found.evidence
@@ -234,7 +234,7 @@ def test_q06_leaves_members_that_do_not_answer_to_r28(seen_group: Group) -> None
     group.flow(0, 1, 2, 3, then=(100, 40), now=(160, 40))
     group.report(FIRST, is_silent=True, failure="no answer")
 
-    assert {"R28"} == group.findings().keys()
+    assert group.findings().keys() == {"R28"}
 
 
 @pytest.mark.parametrize(
@@ -267,10 +267,10 @@ def test_q07_names_the_one_member_that_is_slower_than_the_others(seen_group: Gro
 
     found = group.findings()["Q07"]
 
-    assert "1 of 2 members: messages arrive faster than they are consumed" == found.title
-    assert (FIRST,) == found.members
+    assert found.title == "1 of 2 members: messages arrive faster than they are consumed"
+    assert found.members == (FIRST,)
     assert (
-        "498 messages behind: the backlog grows by 178,800 messages every hour" == found.consequence
+        found.consequence == "498 messages behind: the backlog grows by 178,800 messages every hour"
     )
     assert "no rebalance relieves slow members" in found.remedy
 
@@ -279,7 +279,7 @@ def test_q07_leaves_messages_alone_that_are_on_their_way(seen_group: Group) -> N
     group = seen_group()
     group.flow(0, 1, 2, 3, then=(1_000, 900), now=(9_000, 8_200))
 
-    assert {} == group.findings()
+    assert group.findings() == {}
 
 
 def test_q07_warns_where_a_backlog_that_shrinks_takes_hours(seen_group: Group) -> None:
@@ -288,7 +288,7 @@ def test_q07_warns_where_a_backlog_that_shrinks_takes_hours(seen_group: Group) -
 
     found = group.findings()["Q07"]
 
-    assert Severity.WARN == found.severity
+    assert found.severity == Severity.WARN
     assert "at this pace the members catch up in 13.9 h" in found.consequence
 
 
@@ -300,9 +300,9 @@ def test_q07_advises_no_members_where_one_queue_gets_everything(seen_group: Grou
 
     assert "more members do not help" in found["Q07"].remedy
     assert "start more members" not in found["Q07"].remedy
-    assert "100% of the messages of topic T go into 1 queue" == found["Q11"].title
-    assert (FIRST,) == found["Q11"].members
-    assert Severity.WARN == found["Q11"].severity
+    assert found["Q11"].title == "100% of the messages of topic T go into 1 queue"
+    assert found["Q11"].members == (FIRST,)
+    assert found["Q11"].severity == Severity.WARN
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_q11_is_no_warning_while_the_crowded_queue_keeps_up(seen_group: Group) -
     group = seen_group()
     group.flow(2, then=(100, 95), now=(700, 690))
 
-    assert {"Q11": Severity.INFO} == {r: f.severity for r, f in group.findings().items()}
+    assert {r: f.severity for r, f in group.findings().items()} == {"Q11": Severity.INFO}
 
 
 def test_q10_finds_a_group_that_falls_behind_however_slowly(seen_group: Group) -> None:
@@ -338,10 +338,10 @@ def test_q10_finds_a_group_that_falls_behind_however_slowly(seen_group: Group) -
 
     found = group.findings()
 
-    assert {"Q10"} == found.keys()
+    assert found.keys() == {"Q10"}
     assert (
-        "the backlog grows by 7,200 messages every hour if this pace lasts"
-        == found["Q10"].consequence
+        found["Q10"].consequence
+        == "the backlog grows by 7,200 messages every hour if this pace lasts"
     )
 
 
@@ -351,9 +351,10 @@ def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> N
     group.flow(0, 1, 2, 3, then=(1_000, 950), now=(1_060, 988))
     case = examine(group.snapshot())
 
-    assert {} == group.findings()
-    assert "288 messages behind, perhaps consumed but not yet committed" == case.describe_backlog(
-        case.snapshot.progress()
+    assert group.findings() == {}
+    assert (
+        case.describe_backlog(case.snapshot.progress())
+        == "288 messages behind, perhaps consumed but not yet committed"
     )
 
 
@@ -376,8 +377,8 @@ def test_q12_finds_a_listener_that_takes_long_and_is_behind(seen_group: Group) -
     found = group.findings()["Q12"]
 
     # The second has as slow a listener, and nothing behind.
-    assert (FIRST,) == found.members
-    assert ("T: 2.4 s per call, 0.4 messages a second",) == found.evidence
+    assert found.members == (FIRST,)
+    assert found.evidence == ("T: 2.4 s per call, 0.4 messages a second",)
     group.reports.clear()
     group.report(FIRST, paces=(quick,))
     assert "Q12" not in group.findings()
@@ -389,8 +390,8 @@ def test_q08_finds_an_offset_that_went_back(seen_group: Group) -> None:
 
     found = group.findings()["Q08"]
 
-    assert ("T at broker-a: 2: from 90 to 60",) == found.evidence
-    assert "30 messages may be consumed again" == found.consequence
+    assert found.evidence == ("T at broker-a: 2: from 90 to 60",)
+    assert found.consequence == "30 messages may be consumed again"
 
 
 def test_findings_come_with_the_worst_first(seen_group: Group) -> None:
@@ -420,7 +421,7 @@ def test_member_takes_nothing_of_a_topic_that_it_does_not_subscribe(seen_group: 
     found = compute_ownership(group.snapshot())
 
     assert set(queues(2, 3)) == set(found.unowned)
-    assert (SECOND,) == found.shares[queues(2)[0]]
+    assert found.shares[queues(2)[0]] == (SECOND,)
 
 
 def test_explanation_follows_the_arithmetic(seen_group: Group) -> None:
@@ -428,14 +429,14 @@ def test_explanation_follows_the_arithmetic(seen_group: Group) -> None:
 
     shared, orphan = (explain(group.snapshot(), queue)[0] for queue in queues(4, 7))
 
-    assert ("c1", "c1") == shared.owners
-    assert "so all 2 processes with the id c1 take the queue" == shared.steps[-1]
+    assert shared.owners == ("c1", "c1")
+    assert shared.steps[-1] == "so all 2 processes with the id c1 take the queue"
     assert "place 4" in shared.steps[0]
     assert "0. c0, 1. c1, 2. c1" in shared.steps[1]
     assert "8 queues over 3 members are 2 each, remainder 2" in shared.steps[2]
-    assert () == orphan.owners
+    assert orphan.owners == ()
     assert "nobody takes the share of place 2" in orphan.steps[-2]
-    assert "so nobody takes the queue" == orphan.steps[-1]
+    assert orphan.steps[-1] == "so nobody takes the queue"
 
 
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
@@ -458,8 +459,8 @@ def test_explanation_is_given_for_every_list_of_members(seen_group: Group) -> No
 
     told = explain(group.snapshot(), queues(0, broker="broker-b")[0])
 
-    assert [("broker-a",), ("broker-b",)] == [each.broker_names for each in told]
-    assert [(SECOND,), (FIRST,)] == [each.owners for each in told]
+    assert [each.broker_names for each in told] == [("broker-a",), ("broker-b",)]
+    assert [each.owners for each in told] == [(SECOND,), (FIRST,)]
 
 
 @pytest.mark.parametrize(
@@ -499,7 +500,10 @@ def test_broadcast_and_unknown_strategies_have_no_explanation(seen_group: Group)
 def test_numbers_and_ages_are_written_briefly() -> None:
     runs = [describe_runs(numbers) for numbers in ([], [3], [0, 1, 2, 5, 7, 8])]
 
-    assert ["", "3", "0-2, 5, 7, 8"] == runs
-    assert ["12 s", "5 min", "3.0 h", "2.5 days"] == [
-        describe_age(seconds) for seconds in (12, 300, 10_800, 216_000)
+    assert runs == ["", "3", "0-2, 5, 7, 8"]
+    assert [describe_age(seconds) for seconds in (12, 300, 10_800, 216_000)] == [
+        "12 s",
+        "5 min",
+        "3.0 h",
+        "2.5 days",
     ]

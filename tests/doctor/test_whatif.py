@@ -62,12 +62,12 @@ def test_two_equal_ids_share_the_first_part_and_leave_the_second() -> None:
     by_circle = course_of("AVG_BY_CIRCLE", 8, 3, has_duplicate_id=True).steps[0]
     by_kafka = course_of("range", 4, 2, has_duplicate_id=True).steps[0]
 
-    assert [[0, 1], [0, 1]] == shares(by_average)
-    assert [2, 3] == [queue.queue_id for queue in by_average.unowned]
+    assert shares(by_average) == [[0, 1], [0, 1]]
+    assert [queue.queue_id for queue in by_average.unowned] == [2, 3]
     # Members in id order: the first twice, then the other.
-    assert [[0, 3, 6], [0, 3, 6], [2, 5]] == shares(by_circle)
-    assert [1, 4, 7] == [queue.queue_id for queue in by_circle.unowned]
-    assert ([], []) == (by_kafka.unowned, by_kafka.double)
+    assert shares(by_circle) == [[0, 3, 6], [0, 3, 6], [2, 5]]
+    assert [queue.queue_id for queue in by_circle.unowned] == [1, 4, 7]
+    assert (by_kafka.unowned, by_kafka.double) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_second_of_three_members_leaves_seven_queues(
 ) -> None:
     steps = course_of(strategy, 7, 3, "leave:1").steps
 
-    assert [first, after] == [shares(step) for step in steps]
+    assert [shares(step) for step in steps] == [first, after]
     assert needless == steps[1].needless
 
 
@@ -92,9 +92,9 @@ def test_second_of_three_members_leaves_seven_queues(
 def test_sticky_moves_nothing_that_stays(strategy: str) -> None:
     steps = course_of(strategy, 7, 3, "leave:1,join").steps
 
-    assert 0 == steps[1].moved
-    assert 0 == steps[2].needless
-    assert 1 == steps[2].skew
+    assert steps[1].moved == 0
+    assert steps[2].needless == 0
+    assert steps[2].skew == 1
 
 
 def test_cost_of_rocketmq_follows_the_model() -> None:
@@ -111,8 +111,8 @@ def test_cost_of_rocketmq_follows_the_model() -> None:
     assert agreed(4, 4, changed(steps[0], join)) == join.cost.messages
     assert agreed(4, 3, changed(join, leave)) == leave.cost.messages
     assert agreed(0, 2, changed(leave, kill)) == kill.cost.messages
-    assert [4, 4, 3] == [step.cost.trips for step in steps[1:]]
-    assert {20_000} == {step.cost.wait_ms_max for step in steps[1:]}
+    assert [step.cost.trips for step in steps[1:]] == [4, 4, 3]
+    assert {step.cost.wait_ms_max for step in steps[1:]} == {20_000}
     assert [step.moved for step in steps[1:]] == [step.cost.overlapping for step in steps[1:]]
 
 
@@ -121,12 +121,12 @@ def test_cost_of_kafka_stops_the_group_or_its_moving_queues() -> None:
     gentle = course_of("cooperative-sticky", 8, 3, "join").steps[1]
 
     # Find, join twice; three heartbeats; all join and sync; three commits, four fetches.
-    assert Cost(4 + 6 + 16 + 14, 5, 3_000, 8, 0) == eager.cost
+    assert eager.cost == Cost(4 + 6 + 16 + 14, 5, 3_000, 8, 0)
     # A second round, and four frames for each of the two queues that move.
-    assert 2 == gentle.moved
-    assert Cost(4 + 6 + 32 + 8, 9, 3_000, 2, 0) == gentle.cost
+    assert gentle.moved == 2
+    assert gentle.cost == Cost(4 + 6 + 32 + 8, 9, 3_000, 2, 0)
     killed = course_of("range", 8, 3, "kill").steps[1]
-    assert 48_000 == killed.cost.wait_ms_max
+    assert killed.cost.wait_ms_max == 48_000
 
 
 def test_split_view_harms_whom_nobody_coordinates() -> None:
@@ -134,33 +134,33 @@ def test_split_view_harms_whom_nobody_coordinates() -> None:
 
     splits = {name: course.steps[0].split for name, course in courses.items()}
     # The coordinator has not heard of one member, which waits.
-    assert {(0, 0, 1)} == {splits[name] for name in KAFKA_NAMES}
+    assert {splits[name] for name in KAFKA_NAMES} == {(0, 0, 1)}
     # AVG of three is 0-2, 3-5, 6-7; the first, of two, takes 0-3.
-    assert (0, 1, 0) == splits["AVG"]
-    assert {0} == {splits[name].double for name in SPARROW_NAMES}
+    assert splits["AVG"] == (0, 1, 0)
+    assert {splits[name].double for name in SPARROW_NAMES} == {0}
 
 
 def test_owners_known_minimal_move_moves_what_it_must() -> None:
     steps = course_of("MINIMAL_MOVE", 8, 3, "join,leave:1,kill:0,join").steps
 
-    assert [0] * 5 == [step.needless for step in steps]
+    assert [step.needless for step in steps] == [0] * 5
     # Two of a newcomer's; then nothing that stays moves.
-    assert [0, 2, 0, 0, 2] == [step.moved for step in steps]
+    assert [step.moved for step in steps] == [0, 2, 0, 0, 2]
 
 
 def test_cost_of_ours_adds_owners_and_locks_and_lets_nothing_overlap() -> None:
     join = course_of("MINIMAL_MOVE", 8, 3, "join", broker_count=2).steps[1]
 
     # BrokerCondition to 2 brokers; each notifies every member; every member asks each of both.
-    assert Cost(4 + 8 + 16 + 8 * 2, 4, 20_000, 2, 0) == join.cost
+    assert join.cost == Cost(4 + 8 + 16 + 8 * 2, 4, 20_000, 2, 0)
 
 
 def test_config_leaves_the_queues_of_a_member_that_left() -> None:
     steps = course_of("CONFIG", 6, 3, "leave:0,join").steps
 
-    assert [0, 3] == [queue.queue_id for queue in steps[1].unowned]
+    assert [queue.queue_id for queue in steps[1].unowned] == [0, 3]
     # Nobody told the new member what it should have.
-    assert (2, 1) == (len(steps[2].unowned), steps[2].idle)
+    assert (len(steps[2].unowned), steps[2].idle) == (2, 1)
 
 
 @given(
@@ -184,8 +184,8 @@ def test_every_queue_has_one_owner_after_every_event(
 
     for course in simulate_all(chosen):
         for step in course.steps:
-            assert "" == step.failure
-            assert course.strategy == "CONFIG" or ([], []) == (step.unowned, step.double)
+            assert step.failure == ""
+            assert course.strategy == "CONFIG" or (step.unowned, step.double) == ([], [])
             assert step.needless <= step.moved <= queues
 
 
@@ -193,17 +193,17 @@ def test_schools_are_told_apart() -> None:
     schools = {course.strategy: course.school for course in simulate_all(plan(4, 2))}
 
     assert list(ALL_NAMES) == list(schools)
-    assert {"sparrowmq"} == {schools[name] for name in SPARROW_NAMES}
-    assert {"kafka"} == {schools[name] for name in KAFKA_NAMES}
-    assert "rocketmq" == schools["AVG"]
+    assert {schools[name] for name in SPARROW_NAMES} == {"sparrowmq"}
+    assert {schools[name] for name in KAFKA_NAMES} == {"kafka"}
+    assert schools["AVG"] == "rocketmq"
 
 
 def test_events_are_read_and_wrong_ones_refused() -> None:
-    assert (
+    assert parse_events(" join, leave:2 ,kill,") == (
         GroupEvent(GroupEventKind.JOIN),
         GroupEvent(GroupEventKind.LEAVE, 2),
         GroupEvent(GroupEventKind.KILL),
-    ) == parse_events(" join, leave:2 ,kill,")
+    )
     for text in ("leaf", "join:1", "leave:x", "kill:-1", "leave:1234567"):
         with pytest.raises(ConfigError, match="event"):
             parse_events(text)
@@ -225,10 +225,10 @@ def test_plans_that_cannot_be_are_refused(what: dict[str, object], message: str)
 
 
 def test_strategy_is_found_by_its_name_in_any_case() -> None:
-    assert "AVG" == check_strategy("avg")
-    assert "MACHINE_ROOM_NEARBY-AVG" == check_strategy("MACHINE_ROOM_NEARBY")
-    assert "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE" == check_strategy(
-        "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE"
+    assert check_strategy("avg") == "AVG"
+    assert check_strategy("MACHINE_ROOM_NEARBY") == "MACHINE_ROOM_NEARBY-AVG"
+    assert (
+        check_strategy("MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE") == "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE"
     )
     with pytest.raises(ConfigError, match="the nearest is cooperative-sticky"):
         check_strategy("coop-sticky")
@@ -243,7 +243,7 @@ def test_page_on_the_two_schools_shows_what_the_simulation_gives() -> None:
     ]
     shown = plan(12, 3, "join,leave:1,kill", broker_count=2)
 
-    assert 8 == len(rows)
+    assert len(rows) == 8
     for name, *figures in rows:
         steps = simulate(shown, name.strip("`")).steps
         events = steps[1:]

@@ -31,7 +31,7 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drill(kind: str) -> Any:
     result = CliRunner().invoke(build_app(), ["rebalance", "drill", kind, "--json"])
-    assert 0 == result.exit_code, result.stderr
+    assert result.exit_code == 0, result.stderr
     assert set() == member_processes()
     return json.loads(result.stdout)
 
@@ -61,7 +61,7 @@ def test_group_agrees_again_soon(kind: str) -> None:
     assert phase["settled_ms"] < 5_000
     assert phase["moved"] > 0
     assert report["messages"]["sent"] == report["messages"]["consumed"] > 100
-    assert {"owned"} == {queue["state"] for queue in report["after"]["queues"]}
+    assert {queue["state"] for queue in report["after"]["queues"]} == {"owned"}
     counts = (len(report["before"]["members"]), len(report["after"]["members"]))
     assert ((3, 2) if kind == "kill" else (2, 3)) == counts
     assert not rules(report) & {"R01", "R02", "R28", "Q06"}
@@ -90,8 +90,8 @@ def test_event_begins_before_what_it_does_however_late_its_call_returns(
         stage.settle()
         episode, changes = stage.measure(since_ms), stage.list_changes(since_ms)
 
-    assert [("member-2", (0, 1, 2, 3))] == [(c.member, c.queue_ids) for c in changes]
-    assert (2, 0) == (episode.moved, episode.double_ms)
+    assert [(c.member, c.queue_ids) for c in changes] == [("member-2", (0, 1, 2, 3))]
+    assert (episode.moved, episode.double_ms) == (2, 0)
     assert episode.settled_ms is not None
     assert episode.settled_ms >= changes[0].after_ms
 
@@ -100,7 +100,7 @@ def test_last_of_several_changes_in_one_millisecond_counts(tmp_path: Path) -> No
     steps = [Assigned(at_ms=7, queue_ids=queue_ids) for queue_ids in [(), (3,), (0, 3)]]
     member = MemberLog("member-2", "GID", tmp_path, assignments=steps)
 
-    assert (Change(2, "member-2", (0, 3), is_lost=False),) == list_changes([member], since_ms=5)
+    assert list_changes([member], since_ms=5) == (Change(2, "member-2", (0, 3), is_lost=False),)
 
 
 def test_duplicate_id_is_diagnosed_and_cured() -> None:
@@ -131,6 +131,6 @@ def test_drill_that_is_interrupted_leaves_no_process(number: signal.Signals) -> 
         process.kill()
         process.communicate()
 
-    assert 128 + number == process.returncode
+    assert process.returncode == 128 + number
     assert "Traceback" not in err
     assert set() == member_processes()

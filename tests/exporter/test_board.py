@@ -41,7 +41,7 @@ def test_board_asks_for_series_that_exist_by_labels_that_they_have() -> None:
             for label in labels
             if label not in known.get(name, ())
         ]
-    assert [] == wrong
+    assert wrong == []
     assert len(asked) > 15
 
 

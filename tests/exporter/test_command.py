@@ -63,8 +63,8 @@ def test_exporter_says_where_it_is_and_ends_cleanly(
     wait_until("a look", lambda: "sparrowmq_up 1.0" in scrape(ready[1]), timeout_s=30)
     process.send_signal(number)
 
-    assert ("", "") == process.communicate(timeout=30)
-    assert 0 == process.returncode
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 0
 
 
 def test_up_serves_metrics_too_and_takes_the_exporter_with_it(start: Start, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_up_serves_metrics_too_and_takes_the_exporter_with_it(start: Start, tmp_
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
 
-    assert 0 == process.returncode
+    assert process.returncode == 0
     with pytest.raises(OSError, match="refused"):
         scrape(url)
 
@@ -93,8 +93,8 @@ def test_wrong_settings_are_one_line(start: Start, cluster: EmbeddedCluster) -> 
         _, said = process.communicate(timeout=30)
         outcomes[text] = (process.returncode, said)
 
-    assert {1} == {said.count("\n") for _, said in outcomes.values()}
-    assert [2, 2, 1] == [code for code, _ in outcomes.values()]
+    assert {said.count("\n") for _, said in outcomes.values()} == {1}
+    assert [code for code, _ in outcomes.values()] == [2, 2, 1]
     assert "add --insecure if they may" in outcomes["0.0.0.0"][1]
     assert "--host is 'here'" in outcomes["here"][1]
     assert "choose another --port" in outcomes[port][1]

@@ -51,24 +51,24 @@ def test_member_that_joins_is_one_rebalance_until_every_queue_has_one_owner() ->
     course.note(CASE, (), look(17_000, ("a",), ("b",)))
 
     assert not course.is_moving
-    assert {"joined": 1} == dict(course.rebalances)
-    assert 17.0 == course.rebalance_s_sum
-    assert {20.0: 1} == dict(course.rebalance_s)
+    assert dict(course.rebalances) == {"joined": 1}
+    assert course.rebalance_s_sum == 17.0
+    assert dict(course.rebalance_s) == {20.0: 1}
 
 
 def test_first_look_and_looks_without_a_change_count_nothing() -> None:
     course = course_of(look(0, ("a",), ("b",)), look(1_000, ("a",), ("b",)))
 
     counts = (course.rebalances.total(), course.rebalance_s.total())
-    assert (0, 0) == counts
+    assert counts == (0, 0)
     assert not course.is_moving
 
 
 def test_group_whose_last_member_left_has_no_handover_time() -> None:
     course = course_of(look(0, ("a",), ("a",)), look(1_000, (), ()))
 
-    assert {"left": 1} == dict(course.rebalances)
-    assert 0 == course.rebalance_s.total()
+    assert dict(course.rebalances) == {"left": 1}
+    assert course.rebalance_s.total() == 0
     assert not course.is_moving
 
 
@@ -80,7 +80,7 @@ def test_queues_that_move_long_after_an_event_do_so_for_an_unknown_reason() -> N
         look(60_000, ("b",), ("a",), members=three),
     )
 
-    assert {"unknown": 1} == dict(course.rebalances)
+    assert dict(course.rebalances) == {"unknown": 1}
 
 
 def test_what_came_through_a_queue_with_two_owners_may_be_consumed_twice() -> None:
@@ -90,4 +90,4 @@ def test_what_came_through_a_queue_with_two_owners_may_be_consumed_twice() -> No
         look(1_000, ("a", "b"), ("b",), members=both, offsets={QUEUES[0]: 17, QUEUES[1]: 99}),
     )
 
-    assert 7 == course.possible_duplicates
+    assert course.possible_duplicates == 7

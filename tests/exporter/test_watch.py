@@ -62,15 +62,15 @@ async def test_every_series_has_a_sample_and_owners_are_named(
         await scraped.watch.look()
 
     owners = scraped.owners(group)
-    assert {"0", "1", "2", "3"} == owners.keys()
-    assert {"172.17.0.1@one", "172.17.0.1@two"} == {each for ids in owners.values() for each in ids}
+    assert owners.keys() == {"0", "1", "2", "3"}
+    assert {each for ids in owners.values() for each in ids} == {"172.17.0.1@one", "172.17.0.1@two"}
     labels = {"group": group, "topic": topic, "broker": "broker-a", "queue": "3"}
-    assert 1 == scraped.value("sparrowmq_queue_owners", **labels)
-    assert 2 == scraped.value("sparrowmq_group_members", group=group)
-    assert 0 == scraped.value("sparrowmq_unowned_queues", group=group)
-    assert 0 == scraped.value("sparrowmq_duplicate_client_ids", group=group)
-    assert 5 == scraped.value("sparrowmq_topic_end_offset", topic=topic)
-    assert 1 == scraped.value("sparrowmq_broker_up", broker="broker-a", cluster="DefaultCluster")
+    assert scraped.value("sparrowmq_queue_owners", **labels) == 1
+    assert scraped.value("sparrowmq_group_members", group=group) == 2
+    assert scraped.value("sparrowmq_unowned_queues", group=group) == 0
+    assert scraped.value("sparrowmq_duplicate_client_ids", group=group) == 0
+    assert scraped.value("sparrowmq_topic_end_offset", topic=topic) == 5
+    assert scraped.value("sparrowmq_broker_up", broker="broker-a", cluster="DefaultCluster") == 1
     families = {family.name for family in scraped.registry.collect()}
     assert {series.name for series in CLUSTER_SERIES} == families
 
@@ -87,8 +87,8 @@ async def test_twins_and_the_queues_that_they_leave_unowned_are_shown(
     while not scraped.value("sparrowmq_unowned_queues", group=group):
         await scraped.watch.look()
 
-    assert 2 == scraped.value("sparrowmq_group_members", group=group)
-    assert 0 < (scraped.value("sparrowmq_findings", group=group, severity="error") or 0)
+    assert scraped.value("sparrowmq_group_members", group=group) == 2
+    assert (scraped.value("sparrowmq_findings", group=group, severity="error") or 0) > 0
 
 
 async def test_cluster_that_is_not_there_is_down_and_said_once(
@@ -97,9 +97,9 @@ async def test_cluster_that_is_not_there_is_down_and_said_once(
     directory = make_directory("127.0.0.1:1", timeout_ms=200)
     async with AsyncDriver() as driver:
         silent = Scraped(ClusterWatch(directory, driver, interval_s=1.0))
-        assert 0 == silent.value("sparrowmq_up")
+        assert silent.value("sparrowmq_up") == 0
         await silent.watch.look()
         await silent.watch.look()
 
-    assert 0 == silent.value("sparrowmq_up")
-    assert 1 == len([line for line in caplog.messages if "cannot be looked at" in line])
+    assert silent.value("sparrowmq_up") == 0
+    assert len([line for line in caplog.messages if "cannot be looked at" in line]) == 1

@@ -38,7 +38,7 @@ def test_directory_without_golden_files_is_one_clear_error(tmp_path: Path) -> No
     (tmp_path / "notes.txt").touch()
     found = run(tmp_path, "--collect-only")
 
-    assert 4 == found.returncode
+    assert found.returncode == 4
     assert f"ERROR: --golden: {tmp_path} holds no golden file; it should hold" in found.stderr
     assert "allocate.jsonl" in found.stderr
 
@@ -46,7 +46,7 @@ def test_directory_without_golden_files_is_one_clear_error(tmp_path: Path) -> No
 def test_missing_directory_is_one_clear_error(tmp_path: Path) -> None:
     found = run(tmp_path / "missing", "--collect-only")
 
-    assert 4 == found.returncode
+    assert found.returncode == 4
     assert f"ERROR: --golden: {tmp_path / 'missing'} is not a directory" in found.stderr
 
 
@@ -54,7 +54,7 @@ def test_golden_tests_alone_are_run() -> None:
     paths = ["tests/protocol/test_message_id.py", "tests/protocol/test_session.py"]
     found = run(GOLDEN, "--collect-only", *paths)
 
-    assert 0 == found.returncode
+    assert found.returncode == 0
     assert "test_message_id.py" in found.stdout
     assert "test_session.py" not in found.stdout
 
@@ -67,7 +67,7 @@ def test_cases_that_differ_are_listed_with_their_differences(tmp_path: Path) -> 
     (tmp_path / "msgid.jsonl").write_text(text)
     found = run(tmp_path, "tests/protocol/test_message_id.py", "tests/protocol/test_codes.py")
 
-    assert 1 == found.returncode
+    assert found.returncode == 1
     assert f"2 of 400 cases differ: {first} {second}\n--- {first}\n" in found.stdout
     assert "assert 'wrong' == '" in found.stdout
     assert "1 failed, 1 passed, 1 skipped" in found.stdout

@@ -93,7 +93,7 @@ def test_copy_of_a_running_store_has_what_was_acknowledged(tmp_path: Path) -> No
 
     assert later > len(sent)
     assert copied > 6_000 * 500
-    assert (0, " 0 damaged") == (checked.returncode, checked.stderr.rstrip()[-10:]), checked.stdout
+    assert (checked.returncode, checked.stderr.rstrip()[-10:]) == (0, " 0 damaged"), checked.stdout
     assert set() == set(sent) - set(found)
     assert len(found) == len(set(found))
     assert set() == set(topics) - known
@@ -112,8 +112,8 @@ def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> N
         back_up(store, store / "copy")
     with pytest.raises(UsageError, match="is there already"):
         back_up(store, full)
-    assert 0 == back_up(store, tmp_path / "copy")
-    assert ["abort", "commitlog"] == sorted(path.name for path in (tmp_path / "copy").iterdir())
+    assert back_up(store, tmp_path / "copy") == 0
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["abort", "commitlog"]
 
 
 def test_configuration_that_is_replaced_all_the_time_is_refused(
@@ -136,7 +136,7 @@ def test_configuration_that_is_replaced_all_the_time_is_refused(
 
     with pytest.raises(StoreError, match="replaced during each of 20 tries"):
         back_up(tmp_path / "store", tmp_path / "refused")
-    assert 20 == tries
+    assert tries == 20
     back_up(tmp_path / "store", tmp_path / "copied")
     copied = sorted(path.name for path in (tmp_path / "copied" / "config").iterdir())
     assert [f"journal.{n:08d}" for n in range(1, 31)] == copied

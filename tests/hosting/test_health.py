@@ -91,7 +91,7 @@ async def test_silent_connections_are_bounded_in_number_and_time(
         for _, writer in silent:
             writer.close()
 
-    assert [b"", b"", b""] == [refused, *ended]
+    assert [refused, *ended] == [b"", b"", b""]
     assert served.startswith(b"HTTP/1.1 200 ")
 
 
@@ -106,9 +106,9 @@ async def test_a_broker_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     await server.stop()
     listening.close()
 
-    assert ["no name server is reached"] == unfound
-    assert ["the store takes no messages: the disk is full", "no name server is reached"] == full
-    assert [] == failures
+    assert unfound == ["no name server is reached"]
+    assert full == ["the store takes no messages: the disk is full", "no name server is reached"]
+    assert failures == []
     assert "the broker stops" in server.obstacles()
 
 
@@ -153,9 +153,9 @@ def ask(address: str, path: str) -> tuple[int, dict[str, Any]]:
 def test_servers_that_run_are_healthy_and_ready(start: Callable[..., dict[str, str]]) -> None:
     address = start()["health"]
 
-    assert (200, {"status": "ok"}) == ask(address, "/health")
-    assert (200, {"status": "ok"}) == ask(address, "/ready")
-    assert 404 == ask(address, "/")[0]
+    assert ask(address, "/health") == (200, {"status": "ok"})
+    assert ask(address, "/ready") == (200, {"status": "ok"})
+    assert ask(address, "/")[0] == 404
 
 
 def shown_certificate(address: str, certificates: Certificates) -> bytes:
@@ -196,4 +196,4 @@ def test_a_renewed_certificate_is_shown_by_servers_that_run(
         )
     # The broker's connection to the name server was made with the first one; the next with the
     # second.
-    assert (200, {"status": "ok"}) == ask(servers["health"], "/ready")
+    assert ask(servers["health"], "/ready") == (200, {"status": "ok"})

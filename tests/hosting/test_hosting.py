@@ -24,9 +24,9 @@ def test_defaults_are_those_of_the_table() -> None:
     defaults = {field.name: field.default for field in fields(HostSettings)}
     rows = {setting.name.replace("-", "_"): setting for setting in SETTINGS}
 
-    assert {"stop_with_stdin"} == defaults.keys() - rows.keys()
+    assert defaults.keys() - rows.keys() == {"stop_with_stdin"}
     assert set() == rows.keys() - defaults.keys()
-    assert [] == [name for name, row in rows.items() if str(row.default) != str(defaults[name])]
+    assert [name for name, row in rows.items() if str(row.default) != str(defaults[name])] == []
 
 
 def test_options_are_those_of_the_command() -> None:
@@ -46,7 +46,7 @@ def test_options_are_those_of_the_command() -> None:
         duplicate_client_id=DuplicateClientIdPolicy.REJECT,
         stop_with_stdin=True,
     )
-    assert HostSettings() == parse_settings([])
+    assert parse_settings([]) == HostSettings()
 
 
 @pytest.mark.parametrize("options", [["--flush", "later"], ["--broker-port", "x"], ["--nothing"]])
@@ -56,7 +56,7 @@ def test_wrong_option_ends_with_code_2(
     with pytest.raises(SystemExit) as caught:
         parse_settings(options)
 
-    assert 2 == caught.value.code
+    assert caught.value.code == 2
     assert options[0] in capsys.readouterr().err
 
 
@@ -75,8 +75,8 @@ def test_embedded_cluster_needs_none_of_the_extras(
         [sys.executable, "-c", "import sparrowmq.testing"], check=True, capture_output=True
     )
 
-    assert 2 == len(queues)
-    assert b"" == imported.stderr
+    assert len(queues) == 2
+    assert imported.stderr == b""
 
 
 @pytest.mark.slow
@@ -86,6 +86,6 @@ def test_wrong_setting_is_one_line_and_code_2(tmp_path: Path) -> None:
         [*command, "--host", "0.0.0.0"], capture_output=True, text=True, check=False, timeout=60
     )
 
-    assert 2 == ended.returncode
+    assert ended.returncode == 2
     assert ended.stderr.startswith("sparrowmq: --host 0.0.0.0 can be reached from other machines")
-    assert 1 == ended.stderr.count("\n")
+    assert ended.stderr.count("\n") == 1

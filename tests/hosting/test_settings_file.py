@@ -41,7 +41,7 @@ def written(tmp_path: Path) -> Path:
 def test_apaches_broker_conf_is_taken(written: Path) -> None:
     written.write_text(BROKER_CONF)
 
-    assert {
+    assert read_settings(written, ALL) == {
         "cluster-name": "DefaultCluster",
         "broker-name": "broker-b",
         "delete-when": "04",
@@ -52,7 +52,7 @@ def test_apaches_broker_conf_is_taken(written: Path) -> None:
         "auto-create-topics": "false",
         "log-file-mib": "64",
         "nameserver": "10.0.0.1:9876;10.0.0.2:9876",
-    } == read_settings(written, ALL)
+    }
 
 
 def test_our_names_are_taken_and_values_are_kept_whole(written: Path) -> None:
@@ -60,14 +60,14 @@ def test_our_names_are_taken_and_values_are_kept_whole(written: Path) -> None:
 
     given = read_settings(written, ALL)
 
-    assert {"delete-when": "04;16", "data": "/var/lib/a = b", "host": ""} == given
+    assert given == {"delete-when": "04;16", "data": "/var/lib/a = b", "host": ""}
 
 
 def test_listen_port_is_that_of_the_server_that_asks(written: Path) -> None:
     written.write_text("listenPort=1234")
 
-    assert {"nameserver-port": "1234"} == read_settings(written, ["nameserver-port"])
-    assert {"broker-port": "1234"} == read_settings(written, ["nameserver-port", "broker-port"])
+    assert read_settings(written, ["nameserver-port"]) == {"nameserver-port": "1234"}
+    assert read_settings(written, ["nameserver-port", "broker-port"]) == {"broker-port": "1234"}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_variables_are_taken_and_checked() -> None:
 
     given = read_environment(environ, ["retention-hours", "tls-mode", "flush", "salvage"])
 
-    assert {"retention-hours": "5", "tls-mode": "permissive", "salvage": "true"} == given
+    assert given == {"retention-hours": "5", "tls-mode": "permissive", "salvage": "true"}
 
 
 @pytest.mark.parametrize(

@@ -124,10 +124,10 @@ def test_both_take_messages_and_keep_them_over_a_clean_stop(
     second = start()
     kept = stored(second)
 
-    assert 2 == len(set(first.brokers))
-    assert {"broker-a", "broker-a-2"} == taken_by
-    assert ((True, []), 0, [False, False]) == (was_ready, code, has_abort)
-    assert 40 == kept
+    assert len(set(first.brokers)) == 2
+    assert taken_by == {"broker-a", "broker-a-2"}
+    assert (was_ready, code, has_abort) == ((True, []), 0, [False, False])
+    assert kept == 40
     assert " broker-a-2 INFO sparrowmq.broker: store " in first.log
 
 
@@ -138,7 +138,7 @@ def test_one_that_is_killed_comes_back_at_its_port_and_the_other_serves(
     with Admin(name_server=servers.name_server) as admin:
         admin.create_topic("T", 2)
     send(servers, 20)
-    wait_until("both hold their stores", lambda: 2 == len(servers.children()))
+    wait_until("both hold their stores", lambda: len(servers.children()) == 2)
     killed = servers.children()["store-2"]
     os.kill(killed, signal.SIGKILL)
     wait_until("said", lambda: servers.is_ready() == (False, ["broker-a-2 does not run"]))
@@ -152,12 +152,12 @@ def test_one_that_is_killed_comes_back_at_its_port_and_the_other_serves(
     host, _, port = servers.brokers[1].rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10):
         pass
-    assert 0 == servers.end()
+    assert servers.end() == 0
 
 
 def test_brokers_end_with_their_parent_however_it_ends(start: Callable[..., Servers]) -> None:
     servers = start()
-    wait_until("both hold their stores", lambda: 2 == len(servers.children()))
+    wait_until("both hold their stores", lambda: len(servers.children()) == 2)
     pids = servers.children().values()
     servers.end(signal.SIGKILL)
 
@@ -169,7 +169,7 @@ def test_brokers_end_with_their_parent_however_it_ends(start: Callable[..., Serv
 def test_ctrl_c_stops_all_cleanly(start: Callable[..., Servers]) -> None:
     servers = start()
 
-    assert 0 == servers.end(signal.SIGINT)
+    assert servers.end(signal.SIGINT) == 0
     assert not (servers.data / "store-2" / "abort").exists()
     assert "has ended with code" not in servers.log
 
@@ -188,7 +188,7 @@ def test_with_certificates_and_accounts_brokers_register(
     with Admin(name_server=servers.name_server, tls=trusting, **keys) as admin:  # type: ignore[arg-type]
         brokers = {each.name for each in admin.overview().brokers}
 
-    assert {"broker-a", "broker-a-2"} == brokers
+    assert brokers == {"broker-a", "broker-a-2"}
     command = b"".join(
         Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
         for pid in servers.children().values()
@@ -204,7 +204,7 @@ def test_one_that_cannot_start_ends_all(start: Callable[..., Servers], tmp_path:
     (store / "commitlog" / "notes.txt").touch()
     servers = start()
 
-    assert 1 == servers.process.wait(60)
+    assert servers.process.wait(60) == 1
     assert "notes.txt is no file of the store" in servers.log
     assert "sparrowmq: broker-a-2 did not start: exit code 1" in servers.log
     assert not (tmp_path / "data" / "store" / "abort").exists()
@@ -222,5 +222,5 @@ def test_fewer_brokers_say_whose_messages_nobody_serves(
 def test_ports_must_be_there(start: Callable[..., Servers]) -> None:
     servers = start("--broker-port", "65530")
 
-    assert 2 == servers.process.wait(60)
+    assert servers.process.wait(60) == 2
     assert "leaves no port for broker-a-2, which would have 65540" in servers.log

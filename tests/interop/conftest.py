@@ -371,13 +371,13 @@ class OurCluster(Cluster):
             self.kill()
             raise
         ready, name_server, broker = lines.lines[0].split()
-        assert "ready" == ready
+        assert ready == "ready"
         self.name_server = name_server.removeprefix("nameserver=")
         self.broker = broker.removeprefix("broker=")
 
     def stop(self) -> None:
         if self._lines is not None:
-            assert 0 == self._lines.stop(by_signal=True)
+            assert self._lines.stop(by_signal=True) == 0
             self._lines = None
 
     def kill(self) -> None:

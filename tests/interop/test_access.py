@@ -74,7 +74,7 @@ def test_java_sends_and_consumes_what_it_may(java: Any, guarded: Any) -> None:
     )
     try:
         consumer.wait_for("message", lambda: consumer.named("message"))
-        assert 0 == consumer.stop()
+        assert consumer.stop() == 0
     finally:
         consumer.kill()
 

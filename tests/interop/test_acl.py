@@ -92,13 +92,13 @@ async def test_every_client_signs(name_server: str) -> None:
         polled.start()
         texts = [str(polled.getone(20_000)) for _ in range(5)]
 
-    assert ["one", "two", "three", "four", "fünf"] == got
-    assert 5 == len(texts)
+    assert got == ["one", "two", "three", "four", "fünf"]
+    assert len(texts) == 5
     with Admin(**settings) as admin:
         (lag,) = admin.group_lag("GID_acl", "acl-all")
-        assert (5, 5) == (lag.committed_offset, lag.max_offset)
+        assert (lag.committed_offset, lag.max_offset) == (5, 5)
         (found,) = admin.query_message("acl-all", "k")
-        assert b"one" == found.body
+        assert found.body == b"one"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_administrator_makes_changes_and_deletes_an_account(name_server: str) ->
         )
         # The broker reads its file again every half second.
         wait_until("the new account", lambda: "writer-of-one" in found())
-        assert (False, "DENY", ("acl-all=PUB",)) == found()["writer-of-one"]
+        assert found()["writer-of-one"] == (False, "DENY", ("acl-all=PUB",))
         keys: dict[str, Any] = {"access_key": "writer-of-one", "secret_key": "writer-secret-1"}
         with Producer("GID_acl_w", name_server=name_server, **keys) as producer:
             producer.send(Message("acl-all", b"by the new account"))
@@ -158,7 +158,7 @@ def test_administrator_makes_changes_and_deletes_an_account(name_server: str) ->
         admin.put_account(
             "writer-of-one", secret_key="writer-secret-1", topic_perms=["acl-all=SUB"]
         )
-        wait_until("the change", lambda: ("acl-all=SUB",) == found()["writer-of-one"][2])
+        wait_until("the change", lambda: found()["writer-of-one"][2] == ("acl-all=SUB",))
         admin.delete_account("writer-of-one")
         wait_until("its end", lambda: "writer-of-one" not in found())
         assert "writer-secret-1" not in repr(admin.list_accounts())

@@ -25,7 +25,7 @@ def test_brokers_topics_messages_and_offsets_at_apaches_broker(apache_cluster: A
             messages = [Message(TOPIC, b"%d" % n + bytes(9_000)) for n in range(600)]
             result = producer.send_batch(messages, queue=queue)
 
-        assert 600 == len(set(result.msg_id.split(",")))
+        assert len(set(result.msg_id.split(","))) == 600
         # Apache's brokers list a message a moment after it is stored.
         wait_until("the last message", lambda: admin.messages_at(queue, 599))
         (found,) = admin.messages_at(queue, 599)
@@ -43,13 +43,13 @@ def test_brokers_topics_messages_and_offsets_at_apaches_broker(apache_cluster: A
         wait_until("figures of the broker", tells_stats, timeout_s=60)
         assert broker.name == admin.broker_config(broker.name)["brokerName"]
         (change,) = admin.update_topic(TOPIC, read_queues=3)
-        assert (2, 3) == (change.before.read_queue_nums, change.after.read_queue_nums)
+        assert (change.before.read_queue_nums, change.after.read_queue_nums) == (2, 3)
         # From 5.x on, a group must be known before offsets of it are.
         for group in ("GID_first", "GID_second"):
             admin.update_group(group, max_reconsume_times=3)
         admin.update_committed_offset("GID_first", queue, 7)
-        assert 7 == admin.clone_offsets("GID_first", "GID_second", TOPIC)[queue]
-        assert 7 == admin.committed_offset("GID_second", queue)
+        assert admin.clone_offsets("GID_first", "GID_second", TOPIC)[queue] == 7
+        assert admin.committed_offset("GID_second", queue) == 7
 
 
 def test_what_a_live_group_does_is_seen(java: Any, cluster: Any) -> None:
@@ -61,24 +61,24 @@ def test_what_a_live_group_does_is_seen(java: Any, cluster: Any) -> None:
     ):
         consumer.subscribe(topic, "A || B")
         consumer.start()
-        assert 2 == len(consumer.wait_assigned(60_000))
+        assert len(consumer.wait_assigned(60_000)) == 2
         sent = producer.send(Message(topic, b"x", tags="A", keys=("key-7",)))
         assert consumer.wait_idle(60_000)
 
         assert topic in admin.list_topics()
         assert group in admin.list_groups()
-        assert {"broker-a"} == {queue.broker_name for queue in admin.route(topic).subscribe_queues}
+        assert {queue.broker_name for queue in admin.route(topic).subscribe_queues} == {"broker-a"}
         assert [consumer.client_id] == admin.consumer_ids(group)
         connected = admin.consumer_connections(group)
         assert [consumer.client_id] == [each.client_id for each in connected.connection_set]
         snapshot = admin.group_snapshot(group)
         assert [consumer.client_id] == [report.client_id for report in snapshot.reports]
         status = admin.topic_status(topic)
-        assert 1 == sum(each.max_offset - each.min_offset for each in status.queues)
-        assert (0, 1) == (admin.min_offset(sent.queue), admin.max_offset(sent.queue))
+        assert sum(each.max_offset - each.min_offset for each in status.queues) == 1
+        assert (admin.min_offset(sent.queue), admin.max_offset(sent.queue)) == (0, 1)
         wait_until("the commit", lambda: admin.committed_offset(group, sent.queue) == 1)
         (lag,) = (each for each in admin.group_lag(group, topic) if each.queue == sent.queue)
-        assert (1, 1, 0) == (lag.max_offset, lag.committed_offset, lag.lag)
+        assert (lag.max_offset, lag.committed_offset, lag.lag) == (1, 1, 0)
         wait_until("the index", lambda: admin.query_message(topic, "key-7"), timeout_s=60)
         found = admin.view_message(topic, sent.msg_id)
         assert found is not None

@@ -19,8 +19,8 @@ def test_a_java_consumer_gets_every_message_of_a_java_producer(
     sent = java_producer(apache_cluster, topic=topic, count=20)
     consumer.wait_for("20 messages", lambda: len(consumer.named("message")) >= 20)
 
-    assert 20 == len(sent)
+    assert len(sent) == 20
     assert sorted(line["body"] for line in sent) == sorted(
         line["body"] for line in consumer.named("message")
     )
-    assert 0 == consumer.stop()
+    assert consumer.stop() == 0

@@ -23,9 +23,9 @@ async def test_each_message_of_a_batch_gets_its_own_result(java: Any, cluster: A
             )
         )
 
-    assert 500 == len({(result.queue, result.queue_offset) for result in results})
-    assert 500 == len({result.offset_msg_id for result in results})
-    assert 500 == len({result.msg_id for result in results})
+    assert len({(result.queue, result.queue_offset) for result in results}) == 500
+    assert len({result.offset_msg_id for result in results}) == 500
+    assert len({result.msg_id for result in results}) == 500
     for queue in {result.queue for result in results}:
         offsets = [result.queue_offset for result in results if result.queue == queue]
         assert sorted(offsets) == offsets == list(range(len(offsets)))

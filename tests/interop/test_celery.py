@@ -51,7 +51,7 @@ def test_worker_runs_a_task_and_one_with_a_countdown(apache_cluster: Any, tmp_pa
             pools.reset()
 
     told = {" ".join(words): float(time) for time, _, *words in attempts()}
-    assert {"add 2", "add 4", "attempt 0", "attempt 1", "attempt 2"} == told.keys()
+    assert told.keys() == {"add 2", "add 4", "attempt 0", "attempt 1", "attempt 2"}
     assert told["add 4"] - told["add 2"] > 2
     assert told["attempt 0"] + 1 <= told["attempt 1"] <= told["attempt 2"] - 1
     assert "Traceback" not in log.read_text()

@@ -52,7 +52,7 @@ def test_two_groups_share_a_connection_and_one_leaves_alone(java: Any, cluster: 
         producer.send(Message(topic, b"2"))
         wait_until("the next message", lambda: b"2" in got[GROUPS[1]])
 
-        assert 1 == len(one)
+        assert len(one) == 1
         assert one == other == addresses(GROUPS[1])
         assert first.client_id == second.client_id
         assert b"2" not in got[GROUPS[0]]

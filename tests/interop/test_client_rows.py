@@ -71,10 +71,10 @@ def test_selectors_choose_the_queue(java: Any, cluster: Any) -> None:
         free = producer.send(Message(topic, b"x"), queue=select_at_random)
         last = producer.send(Message(topic, b"x"), queue=lambda queues, _: queues[-1])
 
-    assert 1 == len({result.queue for result in keyed})
+    assert len({result.queue for result in keyed}) == 1
     assert sorted([0, 1, 2, 3] * 2) == sorted(result.queue.queue_id for result in turns)
     assert free.queue.queue_id in range(4)
-    assert 3 == last.queue.queue_id
+    assert last.queue.queue_id == 3
 
 
 async def test_bodies_of_a_type_come_as_they_were_sent(java: Any, cluster: Any) -> None:
@@ -96,9 +96,9 @@ async def test_bodies_of_a_type_come_as_they_were_sent(java: Any, cluster: Any) 
     assert flight is not None
     assert guest is not None
     assert other is not None
-    assert Flight("LH1234", 180) == flights.read(flight)
-    assert Guest(name="Ada") == guests.read(guest)
-    assert b"bytes as they are" == other.body
+    assert flights.read(flight) == Flight("LH1234", 180)
+    assert guests.read(guest) == Guest(name="Ada")
+    assert other.body == b"bytes as they are"
     with pytest.raises(UnreadableMessage, match=other.msg_id):
         flights.read(other)
 
@@ -137,11 +137,11 @@ def test_listener_decides_on_each_message_and_a_dead_letter_is_resent(
         wait_until("the retry", lambda: delivered.count(b"again") > 1, timeout_s=90)
         wait_until("the dead letter", lambda: admin.dead_letters(group), timeout_s=60)
         (dead,) = admin.dead_letters(group)
-        assert (b"dead", topic) == (dead.body, dead.properties["RETRY_TOPIC"])
-        assert 1 == admin.resend_dead_letters(group, [dead])
+        assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"dead", topic)
+        assert admin.resend_dead_letters(group, [dead]) == 1
         wait_until("it once more", lambda: delivered.count(b"dead") > 1, timeout_s=90)
 
-    assert [b"again", b"again", b"dead", b"dead", b"fine"] == sorted(delivered)
+    assert sorted(delivered) == [b"again", b"again", b"dead", b"dead", b"fine"]
 
 
 async def test_members_wait_and_keep_to_their_rate(java: Any, cluster: Any) -> None:
@@ -159,14 +159,14 @@ async def test_members_wait_and_keep_to_their_rate(java: Any, cluster: Any) -> N
     ) as consumer:
         await consumer.subscribe(topic)
         await consumer.start()
-        assert 4 == len(await consumer.wait_assigned(60_000))
+        assert len(await consumer.wait_assigned(60_000)) == 4
         assert await consumer.wait_idle(60_000)
         with Admin(name_server=cluster.name_server) as admin:
             lags = admin.group_lag("GID_rows_waits", topic)
 
-    assert 100 == len(keeper.bodies)
-    assert [0] * 4 == [lag.lag for lag in lags]
-    assert 100 == sum(lag.committed_offset or 0 for lag in lags)
+    assert len(keeper.bodies) == 100
+    assert [lag.lag for lag in lags] == [0] * 4
+    assert sum(lag.committed_offset or 0 for lag in lags) == 100
     # 100 messages at 40 a second, but for the first pull of each queue.
     assert keeper.times_s[-1] - keeper.times_s[0] >= 1.5
 
@@ -199,10 +199,10 @@ def test_live_group_goes_back_to_a_time(java: Any, cluster: Any) -> None:
         polled.seek_to_time(stored.store_timestamp_ms, queue)
         sought = polled.getone(60_000)
 
-    assert [b"old", b"new", b"new"] == keeper.bodies
-    assert [1] == [each.after for each in plan.queues]
+    assert keeper.bodies == [b"old", b"new", b"new"]
+    assert [each.after for each in plan.queues] == [1]
     assert sought is not None
-    assert b"new" == sought.body
+    assert sought.body == b"new"
 
 
 def test_one_deadline_over_all_attempts_at_a_broker_that_stands_still(
@@ -231,4 +231,4 @@ def test_one_deadline_over_all_attempts_at_a_broker_that_stands_still(
 
     assert caught.value.outcome_unknown
     assert 0.9 <= took_s < 2.0
-    assert "broker-a" == after.queue.broker_name
+    assert after.queue.broker_name == "broker-a"

@@ -22,9 +22,9 @@ TOPIC, GROUP = "cli-topic", "GID_cli"
 def smq(apache_cluster: Any) -> Iterator[Commands]:
     """A cluster with a topic of 100 messages, of which a member has consumed all."""
     smq = Commands(apache_cluster.name_server)
-    assert 0 == smq("topic", "create", TOPIC, "--queues", "4").exit_code
+    assert smq("topic", "create", TOPIC, "--queues", "4").exit_code == 0
     lines = "".join(f'{{"n": {number}}}\n' for number in range(99))
-    assert 0 == smq("send", TOPIC, "--tag", "many", stdin=lines).exit_code
+    assert smq("send", TOPIC, "--tag", "many", stdin=lines).exit_code == 0
     consumed: list[MessageExt] = []
     with PushConsumer(
         GROUP,
@@ -49,23 +49,25 @@ def test_ls_shows_topic_group_and_member(smq: Commands) -> None:
 
     topics = {row["topic"]: row for row in found["topics"]}
     groups = {row["group"]: row for row in found["groups"]}
-    assert (4, 99, [GROUP]) == tuple(
-        topics[TOPIC][key] for key in ("queues", "end_offsets", "groups")
+    assert tuple(topics[TOPIC][key] for key in ("queues", "end_offsets", "groups")) == (
+        4,
+        99,
+        [GROUP],
     )
-    assert (0, 1) == tuple(groups[GROUP][key] for key in ("lag", "member_count"))
-    assert [] == [name for name in topics if name.startswith(("%", "TBW", "broker", "Default"))]
+    assert tuple(groups[GROUP][key] for key in ("lag", "member_count")) == (0, 1)
+    assert [name for name in topics if name.startswith(("%", "TBW", "broker", "Default"))] == []
     assert found["brokers"][0]["version"]
-    assert 0 == smq("check", "--group", GROUP).exit_code
+    assert smq("check", "--group", GROUP).exit_code == 0
 
 
 def test_topic_and_group_are_shown(smq: Commands) -> None:
     topic, group = smq.json("topic", "show", TOPIC), smq.json("group", "show", GROUP)
 
-    assert ([99], [GROUP]) == ([sum(q["messages"] for q in topic["queues"])], topic["groups"])
-    assert ["PYTHON"] == [row["language"] for row in group["members"]]
-    assert [0] * 4 == [
-        row["lag"] for row in smq.json("group", "lag", GROUP) if row["topic"] == TOPIC
-    ]
+    assert ([sum(q["messages"] for q in topic["queues"])], topic["groups"]) == ([99], [GROUP])
+    assert [row["language"] for row in group["members"]] == ["PYTHON"]
+    assert [row["lag"] for row in smq.json("group", "lag", GROUP) if row["topic"] == TOPIC] == [
+        0
+    ] * 4
     assert {"queues", "groups"} <= smq.json("topic", "show", TOPIC).keys()
 
 
@@ -77,10 +79,10 @@ def test_messages_are_sent_found_and_followed(smq: Commands) -> None:
     (by_key,) = smq.json("msg", "find", "k-needle", "--topic", TOPIC)
     place = f"{sent['broker']}:{sent['queue']}"
     (by_place,) = smq.json("msg", "at", TOPIC, place, str(sent["offset"]))
-    assert "needle" == by_id["body"]
+    assert by_id["body"] == "needle"
     assert by_id == by_broker_id == by_key == by_place
-    assert ["needle"] == smq("tail", TOPIC, "--tag", "one", "--body").stdout.splitlines()
-    assert 10 == len(smq("tail", TOPIC).stdout.splitlines())
+    assert smq("tail", TOPIC, "--tag", "one", "--body").stdout.splitlines() == ["needle"]
+    assert len(smq("tail", TOPIC).stdout.splitlines()) == 10
     lines = smq("tail", TOPIC, "--from", "earliest", "--json").stdout.splitlines()
     assert {*range(99)} == {json.loads(json.loads(x)["body"])["n"] for x in lines if '"many"' in x}
 
@@ -94,7 +96,7 @@ def test_a_group_is_moved_by_the_broker_and_goes_on_there(smq: Commands) -> None
 
     told = smq("group", "reset", GROUP, "--to", "earliest", "--yes")
 
-    assert (0, True) == (told.exit_code, "the brokers will notify 1 member" in told.stderr)
+    assert (told.exit_code, "the brokers will notify 1 member" in told.stderr) == (0, True)
     # It consumes everything anew, so the offsets come back to where they were.
     wait_until("all consumed again", lambda: committed() >= before, timeout_s=60)
 
@@ -103,7 +105,7 @@ def test_doctor_looks_at_all_groups(smq: Commands) -> None:
     groups = smq.json("rebalance", "doctor", "--interval", "0")["groups"]
 
     (mine,) = [group for group in groups if group["group"] == GROUP]
-    assert [] == [f["title"] for f in mine["findings"] if f["severity"] == "error"]
+    assert [f["title"] for f in mine["findings"] if f["severity"] == "error"] == []
 
 
 def test_mqadmins_words_do_here_too(smq: Commands) -> None:
@@ -114,22 +116,22 @@ def test_mqadmins_words_do_here_too(smq: Commands) -> None:
 def test_settings_of_topic_group_and_broker_are_changed(smq: Commands) -> None:
     assert smq.json("topic", "update", TOPIC, "--queues", "6", "--yes")["applied"]
     assert smq.json("group", "update", "GID_cli_new", "--retries", "3", "--yes")["applied"]
-    assert [3] == [
+    assert [
         row["max_reconsume_times"] for row in smq.json("group", "show", "GID_cli_new")["settings"]
-    ]
-    assert 0 == smq("group", "delete", "GID_cli_new", "--yes").exit_code
+    ] == [3]
+    assert smq("group", "delete", "GID_cli_new", "--yes").exit_code == 0
     # A broker of 5.x makes a group anew as soon as somebody asks for it.
     gone = smq("group", "show", "GID_cli_new", "--json")
-    assert gone.exit_code == 2 or [16] == [
+    assert gone.exit_code == 2 or [
         row["max_reconsume_times"] for row in json.loads(gone.stdout)["settings"]
-    ]
+    ] == [16]
     broker = smq.json("broker", "ls")[0]["broker"]
     change = ("broker", "config", broker, "--yes")
     assert smq.json(*change, "enablePropertyFilter=true")["applied"]
     try:
-        assert "true" == smq.json("broker", "config", broker)["enablePropertyFilter"]
-        assert 0 == smq("send", TOPIC, "cheap", "-p", "price=3").exit_code
-        assert ["cheap"] == smq("tail", TOPIC, "--sql", "price < 5", "--body").stdout.splitlines()
+        assert smq.json("broker", "config", broker)["enablePropertyFilter"] == "true"
+        assert smq("send", TOPIC, "cheap", "-p", "price=3").exit_code == 0
+        assert smq("tail", TOPIC, "--sql", "price < 5", "--body").stdout.splitlines() == ["cheap"]
     finally:
         # Other tests know the broker as it was.
         assert smq.json(*change, "enablePropertyFilter=false")["applied"]

@@ -67,7 +67,7 @@ def test_java_reads_what_we_compress(
     consumer.wait_for("3 messages", lambda: len(consumer.named("message")) >= 3)
 
     assert bodies == {event["body"] for event in consumer.named("message")}
-    assert 0 == consumer.stop()
+    assert consumer.stop() == 0
 
 
 def test_apaches_broker_takes_a_message_that_cannot_be_read_as_a_dead_letter(
@@ -92,7 +92,7 @@ def test_apaches_broker_takes_a_message_that_cannot_be_read_as_a_dead_letter(
         message = consumer.getone(30_000)
 
     assert message is not None
-    assert b"1" == message.body
+    assert message.body == b"1"
     with Admin(name_server=apache_cluster.name_server) as admin:
         dead_letters = MessageQueue("%DLQ%GID_unreadable", "broker-a", 0)
-        wait_until("the dead letter", lambda: 1 == admin.max_offset(dead_letters))
+        wait_until("the dead letter", lambda: admin.max_offset(dead_letters) == 1)

@@ -44,7 +44,7 @@ def test_mqadmin_shows_what_our_member_holds(apache_cluster: Any, java: Any) -> 
     assert "#Consumer MQ Detail#" in shown, shown + lines._tail()
     # Not where offsets are listed, but where queues are.
     queues = [line for line in lines.lines if "ProcessQueueInfo [" in line]
-    assert 4 == sum(line.startswith(f"{topic} ") for line in queues), shown
+    assert sum(line.startswith(f"{topic} ") for line in queues) == 4, shown
 
 
 def test_mqadmin_has_our_listener_consume_a_message(java: Any, cluster: Any) -> None:
@@ -63,7 +63,7 @@ def test_mqadmin_has_our_listener_consume_a_message(java: Any, cluster: Any) -> 
         consumer.subscribe(topic)
         consumer.start()
         sent = producer.send(Message(topic, b"again"))
-        wait_until("the message", lambda: 1 == len(got))
+        wait_until("the message", lambda: len(got) == 1)
         lines = java.start(
             "org.apache.rocketmq.tools.command.MQAdminStartup",
             *("queryMsgById", "-i", sent.offset_msg_id, "-g", group, "-d", consumer.client_id),

@@ -63,14 +63,14 @@ def test_message_comes_after_its_delay(
 
     messages = read(cluster, topic, 3)
 
-    assert [b"at once", b"by level", b"by time"] == [message.body for message in messages]
+    assert [message.body for message in messages] == [b"at once", b"by level", b"by time"]
     by_level, by_delay = messages[1:]
     assert 5_000 <= waited_ms(by_level) < 9_000
     if has_timer(cluster, java):
         # The timer wheel goes by seconds, and rounds down.
         assert 13_000 <= waited_ms(by_delay) < 20_000
-        assert "15000" == by_delay.properties["TIMER_DELAY_MS"]
-        assert [] == caplog.records
+        assert by_delay.properties["TIMER_DELAY_MS"] == "15000"
+        assert caplog.records == []
     else:
         assert 10_000 <= waited_ms(by_delay) < 14_000
         (record,) = caplog.records

@@ -35,7 +35,7 @@ def run(cluster: Any, *arguments: str) -> Result:
 def diagnose(cluster: Any, group: str, *, interval_s: float = 0) -> dict[str, Any]:
     """What the doctor says, by rule."""
     result = run(cluster, "doctor", group, "--json", "--interval", str(interval_s))
-    assert 0 == result.exit_code, result.stderr
+    assert result.exit_code == 0, result.stderr
     return {finding["rule"]: finding for finding in json.loads(result.stdout)["findings"]}
 
 
@@ -77,11 +77,11 @@ def test_containers_with_one_client_id(
     finding = diagnose(cluster, group)["R01"]
     orphan = run(cluster, "explain", group, "-q", "broker-a:7", "--topic", topic)
 
-    assert "error" == finding["severity"]
-    assert ["172.17.0.1@9"] == finding["members"]
+    assert finding["severity"] == "error"
+    assert finding["members"] == ["172.17.0.1@9"]
     assert "172.17.0.1@9 is listed 2 times: connections from 127.0.0.1:" in finding["evidence"][0]
     assert queue_ids(twins[0]) == queue_ids(twins[1]) == ids(finding["double"], topic)
-    assert [4, 5, 6, 7] == ids(finding["unowned"], topic)
+    assert ids(finding["unowned"], topic) == [4, 5, 6, 7]
     assert "(40 messages behind" in finding["consequence"]
     # What it says is so: half of the messages came twice, the other half to nobody.
     got = Counter(event["body"] for twin in twins for event in twin.named("message"))
@@ -117,7 +117,7 @@ def test_members_that_subscribe_different_things(
 
     finding = diagnose(apache_cluster, group)[rule]
 
-    assert "error" == finding["severity"]
+    assert finding["severity"] == "error"
     assert {client_id(member) for member in members} == set(finding["members"])
     for member, (topic, expression) in zip(members, (first, second), strict=True):
         wanted = f"doctor-{rule}-{topic}" if rule == "R05" else expression
@@ -141,8 +141,8 @@ def test_more_members_than_queues_and_what_each_of_them_tells(
 
     idle = [client_id(member) for member in members if not queue_ids(member)]
     assert idle == finding["members"]
-    assert ("AVG_BY_CIRCLE", True) == (snapshot.strategy, snapshot.strategy_is_known)
-    assert {""} == {report.failure for report in snapshot.reports}
+    assert (snapshot.strategy, snapshot.strategy_is_known) == ("AVG_BY_CIRCLE", True)
+    assert {report.failure for report in snapshot.reports} == {""}
     held = {
         report.client_id: [h.queue.queue_id for h in report.held if h.queue.topic == topic]
         for report in snapshot.reports
@@ -156,7 +156,7 @@ def test_more_members_than_queues_and_what_each_of_them_tells(
     assert owners == {
         queue_id: [cid for cid, mine in held.items() if queue_id in mine] for queue_id in (0, 1)
     }
-    assert {"JAVA"} == {member["language"] for member in shown["members"]}
+    assert {member["language"] for member in shown["members"]} == {"JAVA"}
 
 
 def test_frozen_member_is_named_with_its_queues(

@@ -55,10 +55,10 @@ async def test_owners_and_lag_of_a_group_at_apaches_broker(apache_cluster: Any) 
         if sample.name == "sparrowmq_queue_owner" and sample.labels["group"] == GROUP
     ]
     assert {consumer.client_id} == {labels["client_id"] for labels in queues}
-    assert {"0", "1", "2", "3"} == {labels["queue"] for labels in queues}
-    assert 0 == value("sparrowmq_unowned_queues", group=GROUP)
-    assert 1 == value("sparrowmq_group_members", group=GROUP)
-    assert 8 == value("sparrowmq_topic_end_offset", topic=TOPIC)
+    assert {labels["queue"] for labels in queues} == {"0", "1", "2", "3"}
+    assert value("sparrowmq_unowned_queues", group=GROUP) == 0
+    assert value("sparrowmq_group_members", group=GROUP) == 1
+    assert value("sparrowmq_topic_end_offset", topic=TOPIC) == 8
     # Nothing has rebalanced since the first look, and Apache's brokers say rates only once they
     # have run for a while.
     quiet = {

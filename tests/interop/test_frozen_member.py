@@ -94,8 +94,8 @@ def test_queues_of_a_frozen_member_are_owned_again_within_20_s_and_come_once() -
                 member.kill()
             reader.join(20)
 
-    assert 8 == len(first)
+    assert len(first) == 8
     assert any(body.startswith("first") for body in told)
-    assert 24 == len(set(taken) | set(told))
+    assert len(set(taken) | set(told)) == 24
     # The frozen member had nothing in its hands, so nothing came twice either.
-    assert 24 == len([*taken, *told])
+    assert len([*taken, *told]) == 24

@@ -46,7 +46,7 @@ def go_peer(rig: ModuleType) -> Path:
     )
     if "dial tcp" in result.stderr or "proxy.golang.org" in result.stderr:
         pytest.skip(f"Go could not get its modules: {result.stderr[-300:]}")
-    assert 0 == result.returncode, result.stderr
+    assert result.returncode == 0, result.stderr
     return built
 
 
@@ -95,7 +95,7 @@ def test_dead_letters_of_a_go_consumer_are_kept(checked: Any) -> None:
 
     with Admin(name_server=checked.cluster.name_server) as admin:
         (dead,) = admin.dead_letters("GID_go-dead-letters")
-    assert b"dead" == dead.body
+    assert dead.body == b"dead"
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def ask(cluster: Any, code: int, fields: dict[str, str], body: bytes | None = No
         decoder = FrameDecoder()
         while True:
             for reply in decoder.receive_data(peer.recv(1 << 16)):
-                assert 0 == reply.code, reply.remark
+                assert reply.code == 0, reply.remark
                 return reply.ext_fields
 
 
@@ -84,7 +84,7 @@ def count(cluster: Any, topic: str) -> int:
 def test_a_commit_that_is_repeated_puts_the_message_there_twice(apache: Any) -> None:
     topic = apache.create_topic("repeated", queues=1)
     half = send_half(apache, topic)
-    assert 0 == count(apache, topic)
+    assert count(apache, topic) == 0
 
     for _ in range(2):
         end(apache, half, COMMIT)
@@ -111,7 +111,7 @@ def test_a_half_message_of_a_dead_producer_is_put_aside(apache: Any) -> None:
     send_half(apache, topic)
 
     wait_until("put aside", lambda: count_abandoned(apache) > before, timeout_s=CHECK_WITHIN_S)
-    assert 0 == count(apache, topic)
+    assert count(apache, topic) == 0
 
 
 def count_abandoned(cluster: Any) -> int:

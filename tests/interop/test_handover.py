@@ -84,4 +84,4 @@ def test_joins_and_leaves_under_load_redeliver_nothing(cluster: Any) -> None:
         load.join()
         seen.wait_for("everything", lambda: len(seen.bodies) == len(sent))
 
-    assert {1} == set(seen.bodies.values())
+    assert set(seen.bodies.values()) == {1}

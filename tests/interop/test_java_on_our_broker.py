@@ -35,7 +35,7 @@ def test_every_message_arrives_once_with_its_properties(
     consumer.wait_for("200 messages", lambda: len(consumer.named("message")) >= 200)
     got = consumer.named("message")
 
-    assert {"SEND_OK"} == {event["status"] for event in sent}
+    assert {event["status"] for event in sent} == {"SEND_OK"}
     assert bodies(sent) == bodies(got)
     assert places(sent) == places(got)
     assert {event["body"]: event["msgId"] for event in sent} == {
@@ -44,7 +44,7 @@ def test_every_message_arrives_once_with_its_properties(
     assert {(f"m-{n}", "ABC"[n % 3], f"k{n}", str(n)) for n in range(200)} == {
         (event["body"], event["tags"], event["keys"], event["number"]) for event in got
     }
-    assert 0 == consumer.stop()
+    assert consumer.stop() == 0
 
 
 def test_a_second_consumer_of_the_group_begins_where_the_first_one_ended(
@@ -54,14 +54,14 @@ def test_a_second_consumer_of_the_group_begins_where_the_first_one_ended(
     first = java_push_consumer(our_cluster, topic=topic, group="GID_java_resume")
     java_producer(our_cluster, topic=topic, count=20, prefix="early-")
     first.wait_for("20 messages", lambda: len(first.named("message")) >= 20)
-    assert 0 == first.stop()
+    assert first.stop() == 0
 
     java_producer(our_cluster, topic=topic, count=20, prefix="late-")
     second = java_push_consumer(our_cluster, topic=topic, group="GID_java_resume")
     second.wait_for("20 messages", lambda: len(second.named("message")) >= 20)
 
     assert sorted(f"late-{n}" for n in range(20)) == bodies(second.named("message"))
-    assert 0 == second.stop()
+    assert second.stop() == 0
 
 
 def test_a_failing_message_comes_again_from_the_retry_topic(
@@ -86,9 +86,9 @@ def test_a_failing_message_comes_again_from_the_retry_topic(
         for event in consumer.named("message")
         if event["body"] == "m-3"
     ]
-    assert [(0, False, topic), (1, False, topic), (2, True, topic)] == deliveries
-    assert 12 == len(consumer.named("message"))
-    assert 0 == consumer.stop()
+    assert deliveries == [(0, False, topic), (1, False, topic), (2, True, topic)]
+    assert len(consumer.named("message")) == 12
+    assert consumer.stop() == 0
 
 
 def test_a_consumer_gets_only_the_tags_it_subscribes(
@@ -102,8 +102,8 @@ def test_a_consumer_gets_only_the_tags_it_subscribes(
     java_producer(our_cluster, topic=topic, count=30, tags="A,B,C")
     consumer.wait_for("20 messages", lambda: len(consumer.named("message")) >= 20)
 
-    assert {"A": 10, "C": 10} == Counter(event["tags"] for event in consumer.named("message"))
-    assert 0 == consumer.stop()
+    assert Counter(event["tags"] for event in consumer.named("message")) == {"A": 10, "C": 10}
+    assert consumer.stop() == 0
 
 
 def test_an_orderly_consumer_sees_each_queue_in_order_and_a_failure_in_place(
@@ -120,11 +120,11 @@ def test_an_orderly_consumer_sees_each_queue_in_order_and_a_failure_in_place(
     offsets = defaultdict(list)
     for event in consumer.named("message"):
         offsets[event["queueId"]].append((event["offset"], event["ok"]))
-    assert [2, 2] == [len(offsets), len({len(offsets[0]), len(offsets[1])})]
+    assert [len(offsets), len({len(offsets[0]), len(offsets[1])})] == [2, 2]
     for of_queue in offsets.values():
         assert list(range(10)) == [offset for offset, ok in of_queue if ok]
         assert sorted(of_queue) == of_queue
-    assert 0 == consumer.stop()
+    assert consumer.stop() == 0
 
 
 def test_batches_and_compressed_bodies_pass(
@@ -141,5 +141,5 @@ def test_batches_and_compressed_bodies_pass(
     assert {f"batch-{n}" for n in range(10)} | {f"large-{n}" + "x" * 100_000 for n in range(3)} == {
         event["body"] for event in got
     }
-    assert 1 == len({event["queueId"] for event in got if event["body"].startswith("batch")})
-    assert 0 == consumer.stop()
+    assert len({event["queueId"] for event in got if event["body"].startswith("batch")}) == 1
+    assert consumer.stop() == 0

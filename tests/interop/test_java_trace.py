@@ -48,7 +48,7 @@ def test_deliveries_and_losses_are_found_in_javas_trace(
         for kind in (b"Pub\x01", b"SubBefore\x01"):
             wait_until(
                 f"{kind!r} traced",
-                lambda kind=kind: COUNT <= count_entries(consumer, kind),  # type: ignore[misc]
+                lambda kind=kind: count_entries(consumer, kind) >= COUNT,  # type: ignore[misc]
                 timeout_s=60,
             )
 
@@ -57,8 +57,8 @@ def test_deliveries_and_losses_are_found_in_javas_trace(
 
     ids = sorted(line["msgId"] for line in sent)
     assert ids == sorted(row["msgId"] for row in deliveries)
-    assert {("GID_traced", TOPIC, 1)} == {
-        (row["consumerGroup"], row["topic"], row["nth"]) for row in deliveries
+    assert {(row["consumerGroup"], row["topic"], row["nth"]) for row in deliveries} == {
+        ("GID_traced", TOPIC, 1)
     }
     assert ids == sorted(row["msgId"] for row in produced.collect())
-    assert 0 == find_missing(records, produced).count()
+    assert find_missing(records, produced).count() == 0

@@ -84,4 +84,4 @@ def test_dead_letters_of_a_javascript_consumer_are_kept(checked: Any) -> None:
 
     with Admin(name_server=checked.cluster.name_server) as admin:
         (dead,) = admin.dead_letters("GID_js-dead-letters")
-    assert b"dead" == dead.body
+    assert dead.body == b"dead"

@@ -59,7 +59,7 @@ def test_members_share_the_queues_and_commit_what_is_done(apache_cluster: Any) -
 
     assert sorted(sent) == sorted(set(found))
     with Admin(name_server=apache_cluster.name_server) as admin:
-        assert 0 == sum(lag.lag for lag in admin.group_lag("GID_lite", "lite-share"))
+        assert sum(lag.lag for lag in admin.group_lag("GID_lite", "lite-share")) == 0
 
 
 def test_assigned_queues_and_own_commits(apache_cluster: Any) -> None:
@@ -71,7 +71,7 @@ def test_assigned_queues_and_own_commits(apache_cluster: Any) -> None:
         poll_all(consumer, 20)
         consumer.commit()
 
-        assert [10, 10] == [consumer.committed_offset(queue) for queue in queues]
+        assert [consumer.committed_offset(queue) for queue in queues] == [10, 10]
 
 
 def test_pulls_by_hand_tell_each_status(apache_cluster: Any) -> None:
@@ -80,8 +80,8 @@ def test_pulls_by_hand_tell_each_status(apache_cluster: Any) -> None:
         (queue,) = consumer.fetch_subscribe_queues("lite-pull")
 
         found = consumer.pull(queue, 0, expression="A")
-        assert (PullStatus.FOUND, 8) == (found.status, found.next_offset)
-        assert [b"0", b"1", b"2", b"3", b"4"] == [message.body for message in found.messages]
+        assert (found.status, found.next_offset) == (PullStatus.FOUND, 8)
+        assert [message.body for message in found.messages] == [b"0", b"1", b"2", b"3", b"4"]
         assert PullStatus.NO_NEW_MSG is consumer.pull(queue, 8).status
         assert PullStatus.NO_MATCHED_MSG is consumer.pull(queue, 0, expression="C").status
         assert PullStatus.OFFSET_ILLEGAL is consumer.pull(queue, 9).status
@@ -130,4 +130,4 @@ def test_java_and_python_share_the_queues(cluster: Any, java_member: Any) -> Non
             assert time.monotonic() < deadline, consumer.assignment()
             consumer.getmany(timeout_ms=50)
     with Admin(name_server=cluster.name_server) as admin:
-        assert 0 == sum(lag.lag for lag in admin.group_lag("GID_lite_mixed", topic))
+        assert sum(lag.lag for lag in admin.group_lag("GID_lite_mixed", topic)) == 0

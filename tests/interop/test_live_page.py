@@ -53,9 +53,9 @@ async def test_the_page_follows_a_group_on_apaches_broker(apache_cluster: Any) -
 
             await eventually("a group of which the doctor has nothing to say", is_well)
 
-    assert "B (172.17.0.1@b) joined" == found["reason"]
-    assert "A → B: broker-a:2, 3" == found["moves"]
-    assert (2, 0, 0) == (shown["members"], shown["unowned"], shown["double"])
+    assert found["reason"] == "B (172.17.0.1@b) joined"
+    assert found["moves"] == "A → B: broker-a:2, 3"
+    assert (shown["members"], shown["unowned"], shown["double"]) == (2, 0, 0)
     assert stage.group in topic
     assert "needle" in messages
     assert "broker-a" in brokers

@@ -33,4 +33,4 @@ def test_members_that_run_sparrowmq_are_told_from_java(
                 break
 
     assert seats.pop(ours.client_id)
-    assert [False] == list(seats.values())
+    assert list(seats.values()) == [False]

@@ -57,7 +57,7 @@ class MixedGroup:
         self._everybody.append(member)
 
     def leave(self, name: str) -> None:
-        assert 0 == self.members.pop(name).stop()
+        assert self.members.pop(name).stop() == 0
 
     def kill(self, name: str) -> None:
         self.members.pop(name).kill()
@@ -123,7 +123,7 @@ def load(java: Any) -> Iterator[Callable[..., Any]]:
 
 
 def check_nothing_lost(group: MixedGroup, producer: Any) -> None:
-    assert 0 == producer.stop()
+    assert producer.stop() == 0
     sent = {event["body"] for event in producer.named("sent")}
     wait_until("every message consumed", lambda: sent - group.consumed(), set())
     assert len(sent) > 100

@@ -66,7 +66,7 @@ def mqadmin(stage: Any, java: Any, rig: ModuleType, tmp_path: Path) -> Admin:
                 r"^(org|java|Caused by)[.:].*Exception", printed + lines._tail(), re.M
             )
             assert trace is None, lines._tail()
-            assert 0 == code
+            assert code == 0
             # What logback of 5.x says of itself goes before.
             return "\n".join(line for line in lines.lines if not re.match(r"[\d:,]+ \|-", line))
         except subprocess.TimeoutExpired:
@@ -86,7 +86,7 @@ def test_cluster_list_names_the_broker_and_its_load(mqadmin: Admin) -> None:
     words = rows(mqadmin("clusterList"), "DefaultCluster")[0]
     totals = rows(mqadmin("clusterList -m"), "DefaultCluster")[0]
 
-    assert ["DefaultCluster", "broker-a", "0"] == words[:3]
+    assert words[:3] == ["DefaultCluster", "broker-a", "0"]
     assert re.fullmatch(r"\d+\.\d\d\(0,0ms.*\)", words[5])
     assert re.fullmatch(r"\d+\.\d\d\(0,0ms.*\)", words[6])
     assert int(totals[-2]) >= MESSAGE_COUNT
@@ -95,15 +95,15 @@ def test_cluster_list_names_the_broker_and_its_load(mqadmin: Admin) -> None:
 def test_topic_list_and_route(mqadmin: Admin) -> None:
     assert TOPIC in mqadmin("topicList").split()
     assert re.search(rf"DefaultCluster +{TOPIC} +{GROUP}", mqadmin("topicList -c"))
-    assert "DefaultCluster" == mqadmin(f"topicClusterList -t {TOPIC}").strip()
+    assert mqadmin(f"topicClusterList -t {TOPIC}").strip() == "DefaultCluster"
     assert '"writeQueueNums":4' in mqadmin(f"topicRoute -t {TOPIC}")
 
 
 def test_topic_status_adds_up(mqadmin: Admin) -> None:
     status = rows(mqadmin(f"topicStatus -t {TOPIC}"), "broker-a")
 
-    assert ["0", "1", "2", "3"] == [row[1] for row in status]
-    assert MESSAGE_COUNT == sum(int(row[3]) for row in status)
+    assert [row[1] for row in status] == ["0", "1", "2", "3"]
+    assert sum(int(row[3]) for row in status) == MESSAGE_COUNT
 
 
 def test_consumer_progress_and_connection(mqadmin: Admin) -> None:
@@ -111,7 +111,7 @@ def test_consumer_progress_and_connection(mqadmin: Admin) -> None:
     everybody = mqadmin("consumerProgress")
     connection = mqadmin(f"consumerConnection -g {GROUP}")
 
-    assert MESSAGE_COUNT == sum(int(row[3]) for row in rows(progress, TOPIC))
+    assert sum(int(row[3]) for row in rows(progress, TOPIC)) == MESSAGE_COUNT
     assert re.search(rf"^{GROUP} +1 .* CLUSTERING ", everybody, re.M)
     assert re.search(r"@.* 127\.0\.0\.1:\d+ +PYTHON", connection)
     assert "MessageModel: CLUSTERING" in connection
@@ -135,23 +135,23 @@ def test_stats_of_all_topics(mqadmin: Admin) -> None:
     (row,) = [row for row in rows(mqadmin("statsAll"), TOPIC) if row[1] == GROUP]
 
     # Topic, group, accumulated, in and out a second, in and out within a day.
-    assert [TOPIC, GROUP] == row[:2]
-    assert MESSAGE_COUNT == int(row[5])
+    assert row[:2] == [TOPIC, GROUP]
+    assert int(row[5]) == MESSAGE_COUNT
 
 
 def test_progress_of_all_groups_of_a_broker(mqadmin: Admin, stage: Any) -> None:
     progress = rows(mqadmin(f"brokerConsumeStats -b {stage.broker}"), TOPIC)
 
-    assert {GROUP} == {row[1] for row in progress}
-    assert MESSAGE_COUNT == sum(int(row[4]) for row in progress)
+    assert {row[1] for row in progress} == {GROUP}
+    assert sum(int(row[4]) for row in progress) == MESSAGE_COUNT
 
 
 def test_allocation_gives_each_queue_once(mqadmin: Admin) -> None:
     shares = json.loads(mqadmin(f"allocateMQ -t {TOPIC} -i a,b"))["result"]
 
     # The tool does not sort the queues, as members do: which two each gets is up to chance.
-    assert {"a": 2, "b": 2} == {client_id: len(mine) for client_id, mine in shares.items()}
-    assert [0, 1, 2, 3] == sorted(queue["queueId"] for mine in shares.values() for queue in mine)
+    assert {client_id: len(mine) for client_id, mine in shares.items()} == {"a": 2, "b": 2}
+    assert sorted(queue["queueId"] for mine in shares.values() for queue in mine) == [0, 1, 2, 3]
 
 
 def held_by(member: Any) -> int:
@@ -165,13 +165,13 @@ def test_consumer_status_comes_from_the_consumer(
     group = "GID_mqadmin_java"
     member = java_push_consumer(stage, topic=TOPIC, group=group)
     client_id = member.named("started")[0]["clientId"]
-    member.wait_for("all queues", lambda: 4 == held_by(member))
+    member.wait_for("all queues", lambda: held_by(member) == 4)
 
     printed = mqadmin(f"consumerStatus -g {group} -i {client_id}")
 
     assert "#Consumer Subscription#" in printed
     table = [row for row in rows(printed, TOPIC) if "ProcessQueueInfo" in row]
-    assert ["0", "1", "2", "3"] == sorted(row[2] for row in table)
+    assert sorted(row[2] for row in table) == ["0", "1", "2", "3"]
 
 
 def test_messages_are_found_by_key(mqadmin: Admin, sent: list[SendResult]) -> None:
@@ -180,7 +180,7 @@ def test_messages_are_found_by_key(mqadmin: Admin, sent: list[SendResult]) -> No
 
     expected = {result.msg_id for number, result in enumerate(sent) if number % 2}
     assert [sent[7].msg_id] == re.findall(r"^[0-9A-F]{32}", one, re.M)
-    assert expected == set(re.findall(r"^[0-9A-F]{32}", many, re.M))
+    assert set(re.findall(r"^[0-9A-F]{32}", many, re.M)) == expected
 
 
 def test_a_message_is_found_by_the_id_that_its_producer_gave(
@@ -242,12 +242,12 @@ def committed(cluster: Any, group: str = RESET_GROUP) -> int:
 def test_a_group_is_reset_through_its_members(
     mqadmin: Admin, stage: Any, listener: Listener
 ) -> None:
-    wait_until("its commits", lambda: 10 == committed(stage), timeout_s=60)
+    wait_until("its commits", lambda: committed(stage) == 10, timeout_s=60)
     before = len(listener.bodies)
 
     printed = mqadmin(f"resetOffsetByTime -g {RESET_GROUP} -t {RESET_TOPIC} -s 0")
 
-    assert ["0", "0"] == [row[2] for row in rows(printed, "broker-a")]
+    assert [row[2] for row in rows(printed, "broker-a")] == ["0", "0"]
     wait_until("all once more", lambda: len(listener.bodies) >= before + 10, timeout_s=60)
     assert set(listener.bodies[:before]) == set(listener.bodies[before:])
 
@@ -255,7 +255,7 @@ def test_a_group_is_reset_through_its_members(
 def test_what_has_piled_up_is_skipped(mqadmin: Admin, listener: Listener) -> None:
     printed = mqadmin(f"skipAccumulatedMessage -g {RESET_GROUP} -t {RESET_TOPIC}")
 
-    assert 10 == sum(int(row[2]) for row in rows(printed, "broker-a"))
+    assert sum(int(row[2]) for row in rows(printed, "broker-a")) == 10
 
 
 def test_a_group_without_members_is_reset_at_the_broker(
@@ -263,11 +263,11 @@ def test_a_group_without_members_is_reset_at_the_broker(
 ) -> None:
     group = "GID_mqadmin_offline"
     mqadmin(f"cloneGroupOffset -s {RESET_GROUP} -d {group} -t {RESET_TOPIC}")
-    wait_until("its offsets", lambda: 10 == committed(stage, group), timeout_s=60)
+    wait_until("its offsets", lambda: committed(stage, group) == 10, timeout_s=60)
 
     mqadmin(f"resetOffsetByTime -g {group} -t {RESET_TOPIC} -s 0")
 
-    assert 0 == committed(stage, group)
+    assert committed(stage, group) == 0
 
 
 def test_entries_of_a_consume_queue(mqadmin: Admin) -> None:
@@ -275,6 +275,6 @@ def test_entries_of_a_consume_queue(mqadmin: Admin) -> None:
     beyond = mqadmin(f"queryCq -t {TOPIC} -q 0 -i 1000")
 
     assert re.search(r"^max: \d+, min: 0$", printed, re.M)
-    assert ["1", "2"] == re.findall(r"^idx: (\d+)$", printed, re.M)
+    assert re.findall(r"^idx: (\d+)$", printed, re.M) == ["1", "2"]
     assert f'"topic":"{TOPIC}"' in printed.replace(" ", "")
-    assert [] == re.findall(r"^idx: ", beyond, re.M)
+    assert re.findall(r"^idx: ", beyond, re.M) == []

@@ -320,7 +320,7 @@ def test_a_command_prints_what_it_prints_on_apache(
     elif run.alike is RUNS:
         assert not [line for line in actual if "Exception" in line]
     else:
-        assert expected == actual
+        assert actual == expected
 
 
 @pytest.mark.parametrize("java", ["5.5.0"], indirect=True, scope="session")

@@ -55,7 +55,7 @@ def test_members_of_both_kinds_share_a_group_of_a_namespace(
             lambda: len(got) + len(theirs.named("message")) >= 2 * COUNT,
             timeout_s=60,
         )
-        assert 0 == theirs.stop()
+        assert theirs.stop() == 0
 
     told = theirs.named("message")
     bodies = [body.decode() for _, body in got] + [event["body"] for event in told]

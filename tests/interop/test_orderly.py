@@ -156,17 +156,17 @@ def test_order_survives_joins_and_leaves_of_both(
     first.close()
     count_before = len(second.deliveries)
     wait_until("more at ours", lambda: len(second.deliveries) > count_before + 50)
-    assert 0 == java.stop()
+    assert java.stop() == 0
     wait_until("all queues at ours", lambda: second.queue_count == QUEUE_COUNT)
     count = load.stop()
 
     told = (java_deliveries(java), first.deliveries, second.deliveries)
     wait_until("every message", lambda: has_all(count, *told), timeout_s=LOCK_TIMEOUT_S)
-    assert {} == {
+    assert {
         queue_id: breaks_in(offsets)
         for queue_id, offsets in offsets_by_queue(*told).items()
         if breaks_in(offsets)
-    }
+    } == {}
 
 
 def test_order_survives_the_kill_of_the_java_member(
@@ -186,7 +186,7 @@ def test_order_survives_the_kill_of_the_java_member(
 
     told = (java_deliveries(java), python.deliveries)
     wait_until("every message", lambda: has_all(count, *told), timeout_s=LOCK_TIMEOUT_S)
-    assert [[]] * QUEUE_COUNT == [breaks_in(o) for o in offsets_by_queue(*told).values()]
+    assert [breaks_in(o) for o in offsets_by_queue(*told).values()] == [[]] * QUEUE_COUNT
 
 
 def test_a_message_that_fails_holds_its_queue_at_both(
@@ -217,6 +217,6 @@ def test_a_message_that_fails_holds_its_queue_at_both(
     for _, queue_id, offset, times in sorted(java_deliveries(java) + python.deliveries):
         by_queue[queue_id].append((offset, times))
     expected = [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]
-    assert [expected] * QUEUE_COUNT == [by_queue[n] for n in range(QUEUE_COUNT)]
+    assert [by_queue[n] for n in range(QUEUE_COUNT)] == [expected] * QUEUE_COUNT
     assert java_deliveries(java)
     assert python.deliveries

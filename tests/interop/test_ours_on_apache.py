@@ -83,7 +83,7 @@ def test_every_message_arrives_once_and_is_committed(apache_cluster: Any) -> Non
             ]
         got = inbox.wait_for(200)
 
-    assert {SendStatus.SEND_OK} == {result.status for result in sent}
+    assert {result.status for result in sent} == {SendStatus.SEND_OK}
     assert sorted(f"m-{n}" for n in range(200)) == bodies(got)
     assert {(result.queue, result.queue_offset, result.msg_id) for result in sent} == {
         (message.queue, message.queue_offset, message.msg_id) for message in got
@@ -94,8 +94,8 @@ def test_every_message_arrives_once_and_is_committed(apache_cluster: Any) -> Non
     }
     with Admin(name_server=apache_cluster.name_server) as admin:
         lags = admin.group_lag("GID_python_all", topic)
-    assert [0] * 8 == [lag.lag for lag in lags]
-    assert 200 == sum(lag.committed_offset or 0 for lag in lags)
+    assert [lag.lag for lag in lags] == [0] * 8
+    assert sum(lag.committed_offset or 0 for lag in lags) == 200
 
 
 def test_a_failing_message_comes_again_from_the_retry_topic(apache_cluster: Any) -> None:
@@ -110,9 +110,9 @@ def test_a_failing_message_comes_again_from_the_retry_topic(apache_cluster: Any)
         got = inbox.wait_for(12)
 
     again = [m for m in got if m.body == b"m-3"]
-    assert [0, 1, 2] == [message.reconsume_times for message in again]
-    assert {topic} == {message.topic for message in again}
-    assert 12 == len(got)
+    assert [message.reconsume_times for message in again] == [0, 1, 2]
+    assert {message.topic for message in again} == {topic}
+    assert len(got) == 12
 
 
 def test_one_sharding_key_stays_in_one_queue_in_order(apache_cluster: Any) -> None:
@@ -130,7 +130,7 @@ def test_one_sharding_key_stays_in_one_queue_in_order(apache_cluster: Any) -> No
     for message in sorted(got, key=lambda message: message.queue_offset):
         by_key[message.properties["__SHARDINGKEY"]].append(message)
     for key, messages in by_key.items():
-        assert 1 == len({message.queue for message in messages})
+        assert len({message.queue for message in messages}) == 1
         assert [n for n in range(100) if f"N{n % 10}" == key] == [int(m.body) for m in messages]
 
 
@@ -197,6 +197,6 @@ def test_java_reads_what_our_producer_sends(
     assert {result.msg_id for result in sent} | set(sent_batch.msg_id.split(",")) == {
         event["msgId"] for event in got
     }
-    assert {("T", "a b")} == {
-        (event["tags"], event["keys"]) for event in got if event["body"].startswith("m")
+    assert {(event["tags"], event["keys"]) for event in got if event["body"].startswith("m")} == {
+        ("T", "a b")
     }

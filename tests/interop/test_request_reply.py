@@ -35,7 +35,7 @@ def test_java_s_requests_are_answered(java: Any, our_cluster: Any) -> None:
     assert [f"re: question-{n}" for n in range(3)] == [
         event["body"] for event in told if event["event"] == "answer"
     ]
-    assert 3 == len([event for event in replier.named("replied") if event["status"] == "SEND_OK"])
+    assert len([event for event in replier.named("replied") if event["status"] == "SEND_OK"]) == 3
 
 
 async def test_each_request_gets_its_own_reply(java: Any, cluster: Any) -> None:
@@ -69,7 +69,7 @@ async def test_each_request_gets_its_own_reply(java: Any, cluster: Any) -> None:
             )
 
     assert [b"m%d" % number * 1_000 for number in range(20)] == [reply.body for reply in replies]
-    assert {3} == {queue.queue_id for queue in seen}
+    assert {queue.queue_id for queue in seen} == {3}
 
 
 def test_java_answers_our_requests(java: Any, cluster: Any) -> None:

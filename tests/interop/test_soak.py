@@ -117,11 +117,11 @@ def bodies(lines: Any, event: str) -> set[str]:
 
 def is_shared(members: list[Any]) -> bool:
     shares = [queue_ids(member) for member in members]
-    return all(shares) and EVERY_QUEUE == sorted(queue for share in shares for queue in share)
+    return all(shares) and sorted(queue for share in shares for queue in share) == EVERY_QUEUE
 
 
 def check_nothing_lost(producer: Any, members: list[Any]) -> None:
-    assert 0 == producer.stop()
+    assert producer.stop() == 0
     sent = bodies(producer, "sent")
     assert sent
 

@@ -149,10 +149,10 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def check(found: dict[str, Any]) -> None:
     assert "error" not in found, found["error"]
-    assert 600 == found["rows"]
-    assert 4 == found["tasks"]
-    assert 3 == found["batches"]
-    assert 600 == found["keys"]
+    assert found["rows"] == 600
+    assert found["tasks"] == 4
+    assert found["batches"] == 3
+    assert found["keys"] == 600
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def test_tags_and_conditions_are_filtered_by_the_broker(apache: Any) -> None:
     tags = live(apache, subExpression="t0 || t2")
     numbers = live(apache, subExpression="number BETWEEN 10 AND 19", filterType="SQL92")
 
-    assert 200 == len(tags)
-    assert {"t0", "t2"} == {row["tags"] for row in tags}
+    assert len(tags) == 200
+    assert {row["tags"] for row in tags} == {"t0", "t2"}
     assert {f"k{number}" for number in range(10, 20)} == {row["keys"] for row in numbers}
 
 
@@ -90,7 +90,7 @@ def test_every_time_finds_the_first_message_since(apache: Any) -> None:
 
     for time in [times[0] - 5, *times[:: max(1, len(times) // 8)], times[-1], times[-1] + 5]:
         expected = [row for row in rows if row["storeTimestamp"].timestamp() * 1000 + 0.5 >= time]
-        assert expected == live(apache, startingTimestamp=str(time))
+        assert live(apache, startingTimestamp=str(time)) == expected
         assert expected == rows[len(rows) :] or time <= times[-1]
 
 
@@ -106,14 +106,14 @@ def test_a_group_goes_on_where_it_has_committed(apache: Any) -> None:
     assert [(1, offset) for offset in range(140, 150)] == [
         (row["queueId"], row["queueOffset"]) for row in rows
     ]
-    assert [] == unknown
+    assert unknown == []
 
 
 def test_the_store_is_read_while_the_broker_runs_and_after(apache: Any, store: Path) -> None:
     expected, chosen = live(apache), live(apache, subExpression="t1")
 
-    assert expected == offline(store)
+    assert offline(store) == expected
     assert chosen == offline(store, subExpression="t1")
     apache.stop()
-    assert expected == offline(store, minPartitions="5")
-    assert 300 == len(expected)
+    assert offline(store, minPartitions="5") == expected
+    assert len(expected) == 300

@@ -72,7 +72,7 @@ def look(cluster: EmbeddedCluster, place: Path, total: int) -> str:
         f"{2 * total} rows, {2 * len(done)} in finished micro-batches; {len(messages)} messages, "
         f"{len(messages) - len(bodies)} of them duplicates to drop, {twice} twice, {lost} lost"
     )
-    assert (0, 0) == (twice, lost), f"{words}; seed {SEED}"
+    assert (twice, lost) == (0, 0), f"{words}; seed {SEED}"
     return words
 
 
@@ -126,5 +126,5 @@ def test_every_row_is_read_once(cluster: EmbeddedCluster, tmp_path: Path) -> Non
         f"all runs, seed {SEED}: {sent} messages of {expected.total()} rows, "
         f"{found['batch'].total()} read as a batch, {found['stream'].total()} as a stream"
     )
-    assert {"batch": expected, "stream": expected} == found, f"seed {SEED}"
+    assert found == {"batch": expected, "stream": expected}, f"seed {SEED}"
     assert sent > expected.total(), f"no duplicate, seed {SEED}: nothing was proven"

@@ -70,12 +70,12 @@ def test_a_topic_is_read_whole_and_offsets_are_committed(cluster: Any) -> None:
     assert {number: b"%d" % number * (1 if number % 50 else 3_000) for number in range(400)} == {
         int(row["keys"][1:]): row["body"] for row in rows
     }
-    assert 400 == len({(row["queueId"], row["queueOffset"]) for row in rows})
-    assert {"even", "odd"} == {row["tags"] for row in rows}
+    assert len({(row["queueId"], row["queueOffset"]) for row in rows}) == 400
+    assert {row["tags"] for row in rows} == {"even", "odd"}
     assert {cluster.broker} == {row["storeHost"] for row in rows}
     assert all(row["msgId"] == dict(row["properties"])["UNIQ_KEY"] for row in rows)
-    assert [150, 250] == [len(part) for part in parts]
+    assert [len(part) for part in parts] == [150, 250]
     assert {row["msgId"] for row in rows} == {row["msgId"] for part in parts for row in part}
     assert json.dumps(end) == json.dumps(rest)
     with Admin(name_server=cluster.name_server) as admin:
-        assert [0] * 4 == [each.lag for each in admin.group_lag(group, topic)]
+        assert [each.lag for each in admin.group_lag(group, topic)] == [0] * 4

@@ -82,7 +82,7 @@ def run_job(
         timeout=600,
         check=False,
     )
-    assert 0 == done.returncode, done.stderr[-4_000:]
+    assert done.returncode == 0, done.stderr[-4_000:]
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -103,17 +103,17 @@ def test_a_version_reads_and_writes_and_says_what_it_cannot(
     found = run_job(python_with(version), kind, cluster, tmp_path)
 
     assert found["version"].startswith(f"{version}.")
-    assert ALL == found["bodies"]
-    assert 300 == found["distinct"]
+    assert found["bodies"] == ALL
+    assert found["distinct"] == 300
     assert "option 'createTopic' creates it" in found["no topic"]
     if version == "4.0":
         assert "sparrowmq: a stream needs PySpark 4.1 or newer; this is 4.0" in found["copied"]
     elif version == "4.1":
-        assert (None, 300) == (found["copied"], found["copies"])
+        assert (found["copied"], found["copies"]) == (None, 300)
         needs = "sparrowmq: option 'maxOffsetsPerTrigger' needs PySpark 4.2 or newer; this is 4.1"
         assert needs in found["limited"]
     else:
-        assert (None, None, 600) == (found["copied"], found["limited"], found["copies"])
+        assert (found["copied"], found["limited"], found["copies"]) == (None, None, 600)
     for name in ("parquet", "balance"):
         if kind == "connect":
             assert "the jobs need a classic Spark session" in found[name]
@@ -126,4 +126,4 @@ def test_delta_lake_has_each_message_once_also_after_a_replay(
 ) -> None:
     found = run_job(python_with("4.1"), "delta", cluster, tmp_path, delta_jars())
 
-    assert [300, 300] == found["counts"]
+    assert found["counts"] == [300, 300]

@@ -180,7 +180,7 @@ def test_same_conditions_choose_the_same_messages(apache: Any, our_cluster: Any)
     theirs.close()
     ours.close()
 
-    assert [] == wrong
+    assert wrong == []
     assert [(0, 23)] * len(ENDS_EARLY) == early
     assert hits > MESSAGE_COUNT
 
@@ -200,7 +200,7 @@ def test_members_of_a_group_get_what_fulfils_the_condition(either: Any) -> None:
         consumer.subscribe(topic, MessageSelector.by_sql("n > 10 AND kind IN ('a', 'b')"))
         consumer.start()
         try:
-            wait_until("assignment", lambda: 4 == len(consumer.assignment()), timeout_s=60)
+            wait_until("assignment", lambda: len(consumer.assignment()) == 4, timeout_s=60)
             for n in range(40):
                 properties = {"n": str(n), "kind": "abcd"[n % 4]}
                 producer.send(Message(topic, b"%d" % n, properties=properties))
@@ -209,7 +209,7 @@ def test_members_of_a_group_get_what_fulfils_the_condition(either: Any) -> None:
         finally:
             consumer.close()
 
-    assert expected == sorted(received)
+    assert sorted(received) == expected
 
 
 def test_java_consumer_subscribes_by_condition_on_our_broker(
@@ -221,6 +221,6 @@ def test_java_consumer_subscribes_by_condition_on_our_broker(
         for n in range(20):
             producer.send(Message(topic, b"%d" % n, properties={"n": str(n)}))
 
-    consumer.wait_for("messages", lambda: 9 <= len(consumer.named("message")))
+    consumer.wait_for("messages", lambda: len(consumer.named("message")) >= 9)
 
     assert sorted(range(11, 20)) == sorted(int(e["body"]) for e in consumer.named("message"))

@@ -62,8 +62,8 @@ def test_messages_and_offsets_survive_the_move(
     consumer = java_push_consumer(old, topic=TOPIC, group=GROUP)
     consumer.wait_for("40 messages", lambda: len(consumer.named("message")) >= 40)
     if not killed:
-        wait_until("its offsets at the broker", lambda: 0 == lag_of(old), timeout_s=60)
-    assert 0 == consumer.stop()
+        wait_until("its offsets at the broker", lambda: lag_of(old) == 0, timeout_s=60)
+    assert consumer.stop() == 0
     between = java_producer(old, topic=TOPIC, count=20, prefix="between-", tags="A,B")
     if killed:
         old.kill()
@@ -87,12 +87,12 @@ def test_messages_and_offsets_survive_the_move(
         for event in early + between + late:
             assert event["offsetMsgId"] == view(admin, event["msgId"]).offset_msg_id
         found = {message.body.decode() for message in admin.query_message(TOPIC, "k7")}
-    assert {"early-7", "between-7", "late-7"} == found
+    assert found == {"early-7", "between-7", "late-7"}
     resumed_bodies = {event["body"] for event in resumed.named("message")}
     assert {event["body"] for event in between + late} <= resumed_bodies
     if not killed:
         # A killed broker may have forgotten the last commits.
-        assert 40 == len(resumed_bodies)
+        assert len(resumed_bodies) == 40
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_what_waits_and_what_has_expired_is_the_same_after_the_move(
     with TransactionProducer("GID_tx", name_server=old.name_server, check=lambda _: UNKNOWN) as tx:
         tx.start()
         tx.send_half(Message("half", b"half"))
-        assert [0, 0] == [offsets_of(old, topic)[1] for topic in ("delayed", "half")]
+        assert [offsets_of(old, topic)[1] for topic in ("delayed", "half")] == [0, 0]
     assert delayed.msg_id
     old.stop()
     # As it is when it has expired.
@@ -151,5 +151,5 @@ def test_what_waits_and_what_has_expired_is_the_same_after_the_move(
         wait_until("delayed", lambda: offsets_of(new, "delayed")[1] == 1, timeout_s=60)
         wait_until("committed", lambda: offsets_of(new, "half")[1] == 1, timeout_s=60)
 
-    assert 40 == high
+    assert high == 40
     assert 9 <= low <= 12

@@ -158,11 +158,11 @@ def test_javas_clients_on_our_servers(
         sent = java_producer(cluster, topic="tls-java", count=COUNT)
         consumer.wait_for("messages", lambda: len(consumer.named("message")) >= COUNT)
         got = consumer.named("message")
-        assert 0 == consumer.stop()
+        assert consumer.stop() == 0
     finally:
         cluster.stop()
 
-    assert {"SEND_OK"} == {event["status"] for event in sent}
+    assert {event["status"] for event in sent} == {"SEND_OK"}
     assert sorted(f"m-{number}" for number in range(COUNT)) == sorted(
         event["body"] for event in got
     )

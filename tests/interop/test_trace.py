@@ -68,6 +68,6 @@ def test_mqadmin_finds_where_a_message_was_sent_and_consumed(
     producers = [line.split() for line in printed.splitlines() if "GID_traced_p" in line]
     consumers = [line.split() for line in printed.splitlines() if "GID_traced_c" in line]
     (produced,), (was_consumed,) = producers, consumers
-    assert "Pub" == produced[0]
+    assert produced[0] == "Pub"
     assert "success" in produced[-1].lower()
     assert "success" in was_consumed[-1].lower()

@@ -85,7 +85,7 @@ def test_outcomes_of_java_s_producer_count_and_unknown_ones_are_asked_for(
     wait_until("its rounds", lambda: len(bodies(producer.named("check"))) == 3)
 
     expected = Counter(f"{outcome}-{n}" for outcome in (COMMIT, UNKNOWN) for n in range(3))
-    assert expected == bodies(consumer.named("message"))
+    assert bodies(consumer.named("message")) == expected
     assert {f"{UNKNOWN}-{n}" for n in range(3)} == set(bodies(producer.named("check")))
     ids = {event["body"]: event["msgId"] for event in producer.named("sent")}
     for event in producer.named("check"):
@@ -94,8 +94,8 @@ def test_outcomes_of_java_s_producer_count_and_unknown_ones_are_asked_for(
         )  # fmt: skip
     for event in consumer.named("message"):
         assert ids[event["body"]] == event["msgId"] == event["transactionId"]
-    assert 0 == producer.stop()
-    assert 0 == consumer.stop()
+    assert producer.stop() == 0
+    assert consumer.stop() == 0
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
 
     def check(message: MessageExt) -> TransactionState:
         asked[message.body] += 1
-        assert (topic, "A") == (message.topic, message.tags)
+        assert (message.topic, message.tags) == (topic, "A")
         return ends.get(message.msg_id, TransactionState.UNKNOWN)
 
     def make() -> TransactionProducer:
@@ -168,7 +168,7 @@ def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
     # Brokers of 5.x forget some ends, here the rollback, and ask for what has ended.
     if kind == "ours" or java.version.startswith("4"):
         assert unknown == asked.keys()
-    assert {"committed", "kept", "left"} == bodies(consumer.named("message")).keys()
+    assert bodies(consumer.named("message")).keys() == {"committed", "kept", "left"}
     for event in consumer.named("message"):
         assert halves[event["body"]].msg_id == event["msgId"] == event["transactionId"]
-    assert 0 == consumer.stop()
+    assert consumer.stop() == 0

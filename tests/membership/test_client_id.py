@@ -20,22 +20,22 @@ def addresses(*texts: str) -> list[InterfaceAddress]:
 
 class TestClientId:
     def test_without_a_unit(self) -> None:
-        assert "10.0.0.1@77" == build_client_id("10.0.0.1", instance_name_47(77))
+        assert build_client_id("10.0.0.1", instance_name_47(77)) == "10.0.0.1@77"
 
     def test_of_49_holds_the_time(self) -> None:
-        assert "10.0.0.1@77#123456789" == build_client_id(
-            "10.0.0.1", instance_name_49(77, 123456789)
+        assert (
+            build_client_id("10.0.0.1", instance_name_49(77, 123456789)) == "10.0.0.1@77#123456789"
         )
 
     def test_with_a_unit(self) -> None:
-        assert "10.0.0.1@a@u" == build_client_id("10.0.0.1", "a", "u")
+        assert build_client_id("10.0.0.1", "a", "u") == "10.0.0.1@a@u"
 
     @pytest.mark.parametrize("unit", [None, "", "  "])
     def test_a_blank_unit_does_not_count(self, unit: str | None) -> None:
-        assert "10.0.0.1@a" == build_client_id("10.0.0.1", "a", unit)
+        assert build_client_id("10.0.0.1", "a", unit) == "10.0.0.1@a"
 
     def test_of_a_pull_consumer_ends_in_stream(self) -> None:
-        assert "10.0.0.1@a@u@STREAM" == build_client_id("10.0.0.1", "a", "u", is_stream=True)
+        assert build_client_id("10.0.0.1", "a", "u", is_stream=True) == "10.0.0.1@a@u@STREAM"
 
     def test_two_containers_of_one_host_address_had_one_id_in_47(self) -> None:
         def client_id(rule: ClientIdRule, nano_time: int) -> str:
@@ -56,21 +56,25 @@ class TestInstanceName:
     def test_default_is_replaced(
         self, rule: ClientIdRule, expected: str, model: MessageModel | None, given: str | None
     ) -> None:
-        assert expected == choose_instance_name(
-            given, rule=rule, pid=5, nano_time=6, message_model=model
+        assert (
+            choose_instance_name(given, rule=rule, pid=5, nano_time=6, message_model=model)
+            == expected
         )
 
     def test_a_broadcasting_consumer_keeps_default(self) -> None:
-        assert "DEFAULT" == choose_instance_name(
-            None,
-            rule=ClientIdRule.V4_9,
-            pid=5,
-            nano_time=6,
-            message_model=MessageModel.BROADCASTING,
+        assert (
+            choose_instance_name(
+                None,
+                rule=ClientIdRule.V4_9,
+                pid=5,
+                nano_time=6,
+                message_model=MessageModel.BROADCASTING,
+            )
+            == "DEFAULT"
         )
 
     def test_what_the_user_set_stays(self) -> None:
-        assert "mine" == choose_instance_name("mine", rule=ClientIdRule.V4_7, pid=5, nano_time=6)
+        assert choose_instance_name("mine", rule=ClientIdRule.V4_7, pid=5, nano_time=6) == "mine"
 
 
 class TestLocalAddress:
@@ -88,14 +92,14 @@ class TestLocalAddress:
         ],
     )
     def test_of_4x(self, rule: ClientIdRule, given: list[str], expected: str) -> None:
-        assert expected == choose_local_address(addresses(*given), rule=rule)
+        assert choose_local_address(addresses(*given), rule=rule) == expected
 
     def test_of_47_takes_a_bridge_and_49_does_not(self) -> None:
         docker = InterfaceAddress("172.17.0.1", "docker0", is_bridge=True)
         lan = InterfaceAddress("192.168.1.5", "eth0")
 
-        assert "172.17.0.1" == choose_local_address([docker, lan], rule=ClientIdRule.V4_7)
-        assert "192.168.1.5" == choose_local_address([docker, lan], rule=ClientIdRule.V4_9)
+        assert choose_local_address([docker, lan], rule=ClientIdRule.V4_7) == "172.17.0.1"
+        assert choose_local_address([docker, lan], rule=ClientIdRule.V4_9) == "192.168.1.5"
 
     @pytest.mark.parametrize(
         ("given", "expected"),
@@ -109,13 +113,16 @@ class TestLocalAddress:
         ],
     )
     def test_of_5x(self, given: list[str], expected: str) -> None:
-        assert expected == choose_local_address(addresses(*given), rule=ClientIdRule.V5)
+        assert choose_local_address(addresses(*given), rule=ClientIdRule.V5) == expected
 
     @pytest.mark.parametrize("flag", ["is_bridge", "is_virtual", "is_point_to_point"])
     def test_of_5x_skips_interfaces_that_lead_nowhere(self, flag: str) -> None:
         skipped = InterfaceAddress("8.8.8.8", **{flag: True})  # type: ignore[arg-type]
         down = InterfaceAddress("8.8.4.4", is_up=False)
 
-        assert "10.0.0.1" == choose_local_address(
-            [skipped, down, InterfaceAddress("10.0.0.1")], rule=ClientIdRule.V5
+        assert (
+            choose_local_address(
+                [skipped, down, InterfaceAddress("10.0.0.1")], rule=ClientIdRule.V5
+            )
+            == "10.0.0.1"
         )

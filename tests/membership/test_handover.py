@@ -90,7 +90,7 @@ def test_refused_lock_is_asked_for_soon_and_then_less_often_while_the_owner_is_l
     asked_ms = []
     for now_ms in range(0, 210, 5):
         for action in of(member, Acquire, now_ms):
-            assert Acquire(Q0, 1, wants_lock=True) == action
+            assert action == Acquire(Q0, 1, wants_lock=True)
             asked_ms.append(now_ms)
             member.lock_refused(Q0, 1, is_owner_listed=True, now_ms=now_ms)
 
@@ -104,7 +104,7 @@ def test_refused_lock_of_an_owner_that_is_gone_costs_nothing() -> None:
 
     member.lock_refused(Q0, 1, is_owner_listed=False, now_ms=1)
 
-    assert [Acquire(Q0, 1, wants_lock=False)] == of(member, Acquire, 1)
+    assert of(member, Acquire, 1) == [Acquire(Q0, 1, wants_lock=False)]
 
 
 def test_patience_with_a_listed_owner_ends_a_second_after_its_drain() -> None:
@@ -117,8 +117,8 @@ def test_patience_with_a_listed_owner_ends_a_second_after_its_drain() -> None:
     member.lock_refused(Q0, 1, is_owner_listed=True, now_ms=patience_ms)
     after = of(member, Acquire, patience_ms)
 
-    assert [Acquire(Q0, 1, wants_lock=True)] == before
-    assert [Acquire(Q0, 1, wants_lock=False)] == after
+    assert before == [Acquire(Q0, 1, wants_lock=True)]
+    assert after == [Acquire(Q0, 1, wants_lock=False)]
 
 
 def test_queue_taken_without_its_lock_is_consumed_and_the_lock_asked_for() -> None:
@@ -135,20 +135,20 @@ def test_queue_taken_without_its_lock_is_consumed_and_the_lock_asked_for() -> No
     member.locks_renewed(renewal, held=(), now_ms=10 * MARKED_LEASE_MS + LOCK_ASK_MS)
     renew(member, now_ms=10 * MARKED_LEASE_MS + 2 * LOCK_ASK_MS, held=(Q0,))
 
-    assert [Pull(Q0, 1, 5)] == pulls
-    assert [Deliver(Q0, 1, 1, (message(5),))] == [a for a in late if isinstance(a, Deliver)]
+    assert pulls == [Pull(Q0, 1, 5)]
+    assert [a for a in late if isinstance(a, Deliver)] == [Deliver(Q0, 1, 1, (message(5),))]
     # From now on it is believed in for as long as the lease lasts.
     late_ms = 11 * MARKED_LEASE_MS + 2 * LOCK_ASK_MS
-    assert [Acquire(Q0, 1, wants_lock=True)] == of(member, Acquire, late_ms)
+    assert of(member, Acquire, late_ms) == [Acquire(Q0, 1, wants_lock=True)]
 
 
 def test_broadcasting_takes_no_locks() -> None:
     config = MemberConfig(group="G", client_id="c0", is_broadcasting=True)
     member = given(Q0, config=config)
 
-    assert [Acquire(Q0, 1, wants_lock=False)] == of(member, Acquire, 0)
+    assert of(member, Acquire, 0) == [Acquire(Q0, 1, wants_lock=False)]
     member.acquired(Q0, 1, offset=5, is_committed=True, now_ms=0)
-    assert [] == of(member, RenewLocks, 10 * MARKED_LEASE_RENEWAL_MS)
+    assert of(member, RenewLocks, 10 * MARKED_LEASE_RENEWAL_MS) == []
 
 
 # --- holding --------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ def test_locks_are_renewed_together_before_their_leases_end() -> None:
     member.acquired(Q1, 2, offset=0, is_committed=True, lock_sent_ms=0, now_ms=0)
 
     for now_ms in range(MARKED_LEASE_RENEWAL_MS, 60_000, MARKED_LEASE_RENEWAL_MS):
-        assert [RenewLocks("b", (Q0, Q1), now_ms)] == of(member, RenewLocks, now_ms)
+        assert of(member, RenewLocks, now_ms) == [RenewLocks("b", (Q0, Q1), now_ms)]
         member.locks_renewed(RenewLocks("b", (Q0, Q1), now_ms), held=(Q0, Q1), now_ms=now_ms + 1)
-        assert [] == of(member, Acquire, now_ms + 1)
+        assert of(member, Acquire, now_ms + 1) == []
 
 
 def refused(member: GroupMember, *, until_ms: int) -> list[AskMembers]:
@@ -183,23 +183,23 @@ def test_lock_that_no_listed_member_can_hold_is_asked_for_once_more_and_then_don
     (asked,) = refused(member, until_ms=MEMBERS_ASKED_MS)
 
     member.members_asked(asked, in_hand=(Q1,), now_ms=MEMBERS_ASKED_MS + 5)
-    assert [Acquire(Q0, 1, wants_lock=True)] == of(member, Acquire, MEMBERS_ASKED_MS + 5)
+    assert of(member, Acquire, MEMBERS_ASKED_MS + 5) == [Acquire(Q0, 1, wants_lock=True)]
     member.lock_refused(Q0, 1, is_owner_listed=True, now_ms=MEMBERS_ASKED_MS + 6)
 
-    assert [Acquire(Q0, 1, wants_lock=False)] == of(member, Acquire, MEMBERS_ASKED_MS + 6)
+    assert of(member, Acquire, MEMBERS_ASKED_MS + 6) == [Acquire(Q0, 1, wants_lock=False)]
 
 
 def test_refusal_of_a_request_that_was_sent_before_the_members_told_counts_for_nothing() -> None:
     member = given(Q0)
     (asked,) = refused(member, until_ms=MEMBERS_ASKED_MS)
     late_ms = MEMBERS_ASKED_MS + LOCK_RETRY_MS
-    assert 1 == len(of(member, Acquire, late_ms))
+    assert len(of(member, Acquire, late_ms)) == 1
 
     # Whoever had the queue may have given it back between the request and what it told.
     member.members_asked(asked, in_hand=(), now_ms=late_ms + 1)
     member.lock_refused(Q0, 1, is_owner_listed=True, now_ms=late_ms + 2)
 
-    assert [Acquire(Q0, 1, wants_lock=True)] == of(member, Acquire, late_ms + 2)
+    assert of(member, Acquire, late_ms + 2) == [Acquire(Q0, 1, wants_lock=True)]
 
 
 def test_members_are_asked_at_growing_intervals_while_one_has_the_queue() -> None:
@@ -213,7 +213,7 @@ def test_members_are_asked_at_growing_intervals_while_one_has_the_queue() -> Non
                 times_ms.append(now_ms)
                 member.members_asked(action, in_hand=(Q0,), now_ms=now_ms)
 
-    assert [40, 120, 280, 600, 1_240] == times_ms
+    assert times_ms == [40, 120, 280, 600, 1_240]
 
 
 def test_member_that_does_not_tell_is_not_asked_again_for_long() -> None:
@@ -222,13 +222,13 @@ def test_member_that_does_not_tell_is_not_asked_again_for_long() -> None:
 
     member.members_asked(asked, in_hand=None, now_ms=MEMBERS_ASKED_MS)
 
-    assert [] == [a for n in range(0, 1_900, 50) for a in of(member, AskMembers, 150 + n)]
+    assert [a for n in range(0, 1_900, 50) for a in of(member, AskMembers, 150 + n)] == []
 
 
 def test_orderly_member_waits_for_the_lock_without_asking_others() -> None:
     member = given(Q0, config=replace(CONFIG, is_orderly=True))
 
-    assert [] == refused(member, until_ms=3_000)
+    assert refused(member, until_ms=3_000) == []
 
 
 def test_member_that_wakes_late_neither_delivers_nor_commits() -> None:
@@ -241,17 +241,17 @@ def test_member_that_wakes_late_neither_delivers_nor_commits() -> None:
 
     woken = [a for a in member.due(MARKED_LEASE_MS) if not isinstance(a, RefreshRoutes)]
 
-    assert [Acquire(Q0, epoch, wants_lock=True)] == woken
+    assert woken == [Acquire(Q0, epoch, wants_lock=True)]
     pulled(member, epoch, 2, now_ms=MARKED_LEASE_MS)
     member.lock_refused(Q0, epoch, is_owner_listed=True, now_ms=MARKED_LEASE_MS + 1)
     assert isinstance(second, Deliver)
     member.consumed(second, acked_count=1)
     after = member.due(MARKED_LEASE_MS + 1)
-    assert [Acquire(Q0, epoch + 1, wants_lock=True)] == [
-        action for action in after if not isinstance(action, AbandonPull)
+    assert [action for action in after if not isinstance(action, AbandonPull)] == [
+        Acquire(Q0, epoch + 1, wants_lock=True)
     ]
     assert QueueLost(Q0) in member.take_facts()
-    assert 0 == len(member.deliveries)
+    assert len(member.deliveries) == 0
 
 
 def test_consumption_goes_on_where_the_lock_ran_out_and_nobody_came() -> None:
@@ -272,7 +272,7 @@ def test_consumption_goes_on_where_the_lock_ran_out_and_nobody_came() -> None:
         now_ms=MARKED_LEASE_MS + 1,
     )
 
-    assert [Commit(Q0, epoch, 6, is_last=False)] == of(member, Commit, MARKED_LEASE_MS + 1)
+    assert of(member, Commit, MARKED_LEASE_MS + 1) == [Commit(Q0, epoch, 6, is_last=False)]
     assert QueueLost(Q0) not in member.take_facts()
 
 
@@ -285,7 +285,7 @@ def test_queue_is_lost_if_somebody_committed_while_the_lock_had_run_out() -> Non
         Q0, epoch, offset=9, is_committed=True, lock_sent_ms=MARKED_LEASE_MS, now_ms=MARKED_LEASE_MS
     )
 
-    assert [Acquire(Q0, epoch + 1, wants_lock=True)] == of(member, Acquire, MARKED_LEASE_MS)
+    assert of(member, Acquire, MARKED_LEASE_MS) == [Acquire(Q0, epoch + 1, wants_lock=True)]
     assert QueueLost(Q0) in member.take_facts()
 
 
@@ -297,7 +297,7 @@ def test_refused_renewal_stops_deliveries_at_once() -> None:
     pulled(member, epoch, 1, now_ms=MARKED_LEASE_RENEWAL_MS)
     actions = member.due(MARKED_LEASE_RENEWAL_MS)
 
-    assert [Acquire(Q0, epoch, wants_lock=True)] == actions
+    assert actions == [Acquire(Q0, epoch, wants_lock=True)]
 
 
 def test_renewal_without_an_answer_is_repeated_and_the_lease_counts_on() -> None:
@@ -306,23 +306,23 @@ def test_renewal_without_an_answer_is_repeated_and_the_lease_counts_on() -> None
 
     renew(member, now_ms=MARKED_LEASE_RENEWAL_MS, held=None)
 
-    assert [] == of(member, Acquire, MARKED_LEASE_RENEWAL_MS)
-    assert 1 == len(of(member, RenewLocks, MARKED_LEASE_RENEWAL_MS + LOCK_ASK_MS))
-    assert 1 == len(of(member, Acquire, MARKED_LEASE_MS))
+    assert of(member, Acquire, MARKED_LEASE_RENEWAL_MS) == []
+    assert len(of(member, RenewLocks, MARKED_LEASE_RENEWAL_MS + LOCK_ASK_MS)) == 1
+    assert len(of(member, Acquire, MARKED_LEASE_MS)) == 1
 
 
 def test_member_that_has_left_waits_for_its_locks_to_be_taken_back_within_a_bound() -> None:
     member = given(Q0)
     take(member)
     member.leave(1)
-    assert [Unlock, Leave] == [type(action) for action in member.due(1)][-2:]
+    assert [type(action) for action in member.due(1)][-2:] == [Unlock, Leave]
     member.left()
 
     member.due(LEAVE_WAIT_MS)
     is_done_early = member.is_done
     member.due(1 + LEAVE_WAIT_MS)
 
-    assert (False, True) == (is_done_early, member.is_done)
+    assert (is_done_early, member.is_done) == (False, True)
 
 
 # --- giving back ----------------------------------------------------------------------------
@@ -344,11 +344,11 @@ def test_lock_is_given_back_after_the_last_commit_is_answered() -> None:
     held = member.holds(Q0)
     member.unlocked(Q0, epoch)
 
-    assert [] == draining
-    assert [Commit(Q0, epoch, 6, is_last=True)] == drained
-    assert [Unlock(Q0, epoch)] == committed
+    assert draining == []
+    assert drained == [Commit(Q0, epoch, 6, is_last=True)]
+    assert committed == [Unlock(Q0, epoch)]
     assert held
-    assert [] == member.due(5)
+    assert member.due(5) == []
     assert not member.holds(Q0)
 
 
@@ -362,8 +362,8 @@ def test_lock_is_not_given_back_while_it_may_be_renewed() -> None:
     before = of(member, Unlock, MARKED_LEASE_RENEWAL_MS)
     member.locks_renewed(renewal, held=(Q0,), now_ms=MARKED_LEASE_RENEWAL_MS + 1)
 
-    assert [] == before
-    assert [Unlock(Q0, epoch)] == of(member, Unlock, MARKED_LEASE_RENEWAL_MS + 1)
+    assert before == []
+    assert of(member, Unlock, MARKED_LEASE_RENEWAL_MS + 1) == [Unlock(Q0, epoch)]
 
 
 def test_queue_given_up_while_its_lock_is_asked_for_is_unlocked_then() -> None:
@@ -374,8 +374,8 @@ def test_queue_given_up_while_its_lock_is_asked_for_is_unlocked_then() -> None:
     before = member.due(1)
     member.acquired(Q0, 1, offset=5, is_committed=True, lock_sent_ms=0, now_ms=2)
 
-    assert [] == before
-    assert [Unlock(Q0, 1)] == member.due(2)
+    assert before == []
+    assert member.due(2) == [Unlock(Q0, 1)]
 
 
 def test_queue_given_up_after_a_refusal_needs_no_unlocking() -> None:
@@ -385,7 +385,7 @@ def test_queue_given_up_after_a_refusal_needs_no_unlocking() -> None:
 
     rebalance(member, now_ms=2)
 
-    assert [] == member.due(2)
+    assert member.due(2) == []
     assert not member.holds(Q0)
 
 
@@ -393,7 +393,7 @@ def test_unlock_without_an_answer_ends_after_its_bound() -> None:
     member = given(Q0)
     epoch = take(member)
     rebalance(member, now_ms=1)
-    assert [Unlock(Q0, epoch)] == of(member, Unlock, 1)
+    assert of(member, Unlock, 1) == [Unlock(Q0, epoch)]
 
     member.due(1 + UNLOCK_LOST_MS)
     held = member.holds(Q0)
@@ -414,7 +414,7 @@ def test_drain_that_outlasts_the_lock_commits_nothing() -> None:
 
     actions = member.due(MARKED_LEASE_MS)
 
-    assert [] == [action for action in actions if isinstance(action, Commit)]
+    assert [action for action in actions if isinstance(action, Commit)] == []
     facts = member.take_facts()
     assert QueueLost(Q0) in facts
     assert CommitLost(Q0, 6) not in facts
@@ -438,8 +438,8 @@ def test_member_leaves_while_locks_are_given_back_and_is_done_when_they_are() ->
     member.unlocked(Q0, epoch)
     member.due(4)
 
-    assert [AbandonPull] == [type(action) for action in draining]
-    assert [Commit(Q0, epoch, 6, is_last=True)] == committing
-    assert [Unlock(Q0, epoch), Leave()] == leaving
-    assert (False, True) == (is_done_early, member.is_done)
-    assert 4 == member.next_due_ms(4)
+    assert [type(action) for action in draining] == [AbandonPull]
+    assert committing == [Commit(Q0, epoch, 6, is_last=True)]
+    assert leaving == [Unlock(Q0, epoch), Leave()]
+    assert (is_done_early, member.is_done) == (False, True)
+    assert member.next_due_ms(4) == 4

@@ -157,10 +157,10 @@ def test_one_call_for_each_queue_at_a_time() -> None:
     world = given(Q0, Q1)
     first = world.deliveries()
 
-    assert [(Q0, [0]), (Q1, [0])] == [(d.queue, offsets(d)) for d in first]
-    assert [] == world.deliveries()
+    assert [(d.queue, offsets(d)) for d in first] == [(Q0, [0]), (Q1, [0])]
+    assert world.deliveries() == []
     world.end(first[1], SUCCESS)
-    assert [(Q1, [1])] == [(d.queue, offsets(d)) for d in world.deliveries()]
+    assert [(d.queue, offsets(d)) for d in world.deliveries()] == [(Q1, [1])]
 
 
 def test_nothing_is_consumed_without_the_lock() -> None:
@@ -178,14 +178,14 @@ def test_nothing_is_consumed_without_the_lock() -> None:
     world.now_ms = 90_000
     # Where no master answers it is asked for again, too.
     world.acquire(is_locked=False)
-    assert [] == world.due(Pull)
+    assert world.due(Pull) == []
 
 
 def test_queue_is_pulled_as_soon_as_its_lock_is_held() -> None:
     world = World(Q0)
     world.acquire()
 
-    assert [0] == [action.offset for action in world.due(Pull) if isinstance(action, Pull)]
+    assert [action.offset for action in world.due(Pull) if isinstance(action, Pull)] == [0]
 
 
 def test_suspended_queue_gives_the_same_batch_again_after_a_moment() -> None:
@@ -193,13 +193,13 @@ def test_suspended_queue_gives_the_same_batch_again_after_a_moment() -> None:
     world.end(world.delivery(), SUSPEND, suspend_ms=700)
 
     world.now_ms += 699
-    assert [] == world.deliveries()
+    assert world.deliveries() == []
     assert world.now_ms + 1 >= world.member.next_due_ms(world.now_ms)
     world.now_ms += 1
     again = world.delivery()
-    assert [(0, 1), (1, 1)] == [(m.queue_offset, m.reconsume_times) for m in again.messages]
+    assert [(m.queue_offset, m.reconsume_times) for m in again.messages] == [(0, 1), (1, 1)]
     world.end(again, SUCCESS)
-    assert [2, 3] == offsets(world.delivery())
+    assert offsets(world.delivery()) == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ def test_the_moment_is_kept_within_rocketmqs_bounds(asked_ms: int, waits_ms: int
     world.end(world.delivery(), SUSPEND, suspend_ms=asked_ms)
 
     world.pass_ms(waits_ms - 1)
-    assert [] == world.deliveries()
+    assert world.deliveries() == []
     world.pass_ms(1)
-    assert [0] == offsets(world.delivery())
+    assert offsets(world.delivery()) == [0]
 
 
 def test_message_that_came_too_often_is_a_dead_letter_before_the_queue_goes_on() -> None:
@@ -224,10 +224,10 @@ def test_message_that_came_too_often_is_a_dead_letter_before_the_queue_goes_on()
     (back,) = world.due(SendBack)
 
     assert isinstance(back, SendBack)
-    assert ([0], -1) == ([m.queue_offset for m in back.messages], back.delay_level)
-    assert [] == world.deliveries()
+    assert ([m.queue_offset for m in back.messages], back.delay_level) == ([0], -1)
+    assert world.deliveries() == []
     world.member.sent_back(Q0, back.epoch, done=[0], failed=[], now_ms=20)
-    assert [1] == offsets(world.delivery())
+    assert offsets(world.delivery()) == [1]
 
 
 def test_dead_letter_that_cannot_be_sent_holds_the_queue_and_comes_again() -> None:
@@ -238,9 +238,9 @@ def test_dead_letter_that_cannot_be_sent_holds_the_queue_and_comes_again() -> No
     world.member.sent_back(Q0, back.epoch, done=[], failed=[0], now_ms=0)
 
     world.pass_ms(4_999)
-    assert [] == world.deliveries()
+    assert world.deliveries() == []
     world.pass_ms(1)
-    assert [0] == offsets(world.delivery())
+    assert offsets(world.delivery()) == [0]
 
 
 @pytest.mark.parametrize("status", [SUCCESS, COMMIT, ROLLBACK])
@@ -248,17 +248,17 @@ def test_with_auto_commit_whatever_is_not_suspended_is_done(status: ConsumeOrder
     world = given(Q0)
     world.end(world.delivery(), status)
 
-    assert [1] == world.committed()
+    assert world.committed() == [1]
 
 
 def test_without_auto_commit_batches_are_held_until_commit() -> None:
     world = given(Q0)
     for _ in range(2):
         world.end(world.delivery(), SUCCESS, auto_commit=False)
-    assert [] == world.committed()
+    assert world.committed() == []
     world.end(world.delivery(), COMMIT, auto_commit=False)
 
-    assert [3] == world.committed()
+    assert world.committed() == [3]
 
 
 def test_rollback_gives_all_that_was_held_again() -> None:
@@ -272,7 +272,7 @@ def test_rollback_gives_all_that_was_held_again() -> None:
         again += offsets(delivery)
         world.end(delivery, SUCCESS)
 
-    assert [0, 1, 2, 3] == again
+    assert again == [0, 1, 2, 3]
 
 
 def test_queue_is_not_given_up_while_its_listener_runs() -> None:
@@ -281,26 +281,26 @@ def test_queue_is_not_given_up_while_its_listener_runs() -> None:
     world.rebalance()
     world.pass_ms(3 * MARKED_LEASE_MS)
     assert world.member.holds(Q0)
-    assert [] == world.due(Unlock)
+    assert world.due(Unlock) == []
     world.end(delivery, SUCCESS)
     (commit,) = world.due(Commit)
     assert isinstance(commit, Commit)
     world.member.committed(Q0, commit.epoch, offset=commit.offset, now_ms=world.now_ms)
 
-    assert (1, True) == (commit.offset, commit.is_last)
-    assert [Unlock(Q0, commit.epoch)] == world.due(Unlock)
-    assert [] == [f for f in world.member.take_facts() if isinstance(f, DrainTimedOut)]
+    assert (commit.offset, commit.is_last) == (1, True)
+    assert world.due(Unlock) == [Unlock(Q0, commit.epoch)]
+    assert [f for f in world.member.take_facts() if isinstance(f, DrainTimedOut)] == []
 
 
 def test_queue_given_up_keeps_what_was_held_for_the_next_owner() -> None:
     world = given(Q0)
     world.end(world.delivery(), COMMIT, auto_commit=False)
-    assert [1] == world.committed()
+    assert world.committed() == [1]
     world.end(world.delivery(), SUCCESS, auto_commit=False)
     world.rebalance()
 
-    assert [] == world.due(Commit)
-    assert 1 == len(world.due(Unlock))
+    assert world.due(Commit) == []
+    assert len(world.due(Unlock)) == 1
 
 
 def test_queue_lost_while_its_listener_runs_waits_for_it_before_the_next_call() -> None:
@@ -320,13 +320,13 @@ def test_queue_lost_while_its_listener_runs_waits_for_it_before_the_next_call() 
         lock_sent_ms=world.now_ms,
         now_ms=world.now_ms,
     )
-    assert [QueueLost(Q0)] == [f for f in world.member.take_facts() if isinstance(f, QueueLost)]
+    assert [f for f in world.member.take_facts() if isinstance(f, QueueLost)] == [QueueLost(Q0)]
     world.acquire()
     world.pull(1)
-    assert [] == world.deliveries()
+    assert world.deliveries() == []
 
     world.end(late, SUCCESS)
-    assert [0] == offsets(world.delivery())
+    assert offsets(world.delivery()) == [0]
 
 
 def test_listener_in_order_is_never_taken_to_run_too_long() -> None:
@@ -334,14 +334,14 @@ def test_listener_in_order_is_never_taken_to_run_too_long() -> None:
     world.delivery()
     world.pass_ms(2 * CONSUME_TIMEOUT_MS)
 
-    assert [] == world.due(SendBack)
+    assert world.due(SendBack) == []
 
 
 def test_span_does_not_stop_pulls() -> None:
     flow = FlowLimits(span_max=1)
     world = given(Q0, config=dataclasses.replace(CONFIG, flow=flow), count=10)
 
-    assert [10] == [action.offset for action in world.due(Pull) if isinstance(action, Pull)]
+    assert [action.offset for action in world.due(Pull) if isinstance(action, Pull)] == [10]
 
 
 def test_broadcasting_needs_no_lock() -> None:
@@ -360,9 +360,9 @@ def test_suspended_member_begins_no_pull_and_no_call_and_keeps_its_queues(
     world.member.is_suspended = True
     world.pass_ms(30_000)
 
-    assert [] == world.due(Pull)
-    assert [] == world.deliveries()
+    assert world.due(Pull) == []
+    assert world.deliveries() == []
     assert world.member.holds(Q0)
     world.member.is_suspended = False
-    assert [0] == offsets(world.deliveries()[0])
-    assert 1 == len(world.due(Pull))
+    assert offsets(world.deliveries()[0]) == [0]
+    assert len(world.due(Pull)) == 1

@@ -53,11 +53,11 @@ def test_locks_are_renewed_by_one_request_to_each_broker() -> None:
     queues = [owned(0), owned(1, broker_name="c"), owned(2)]
     rounds = LockRounds(0)
 
-    assert [
+    assert collect(rounds, queues, 0) == [
         RenewLocks("b", (queues[0].queue, queues[2].queue), 0),
         RenewLocks("c", (queues[1].queue,), 0),
-    ] == collect(rounds, queues, 0)
-    assert MARKED_LEASE_RENEWAL_MS == rounds.next_due_ms(queues, 0)
+    ]
+    assert rounds.next_due_ms(queues, 0) == MARKED_LEASE_RENEWAL_MS
 
 
 def test_renewal_under_way_is_not_sent_twice() -> None:
@@ -67,7 +67,7 @@ def test_renewal_under_way_is_not_sent_twice() -> None:
 
     rounds.renew_soon(0)
 
-    assert [] == collect(rounds, queues, LOCK_ASK_MS)
+    assert collect(rounds, queues, LOCK_ASK_MS) == []
 
 
 def test_lock_that_is_not_held_is_asked_for_soon() -> None:
@@ -76,17 +76,17 @@ def test_lock_that_is_not_held_is_asked_for_soon() -> None:
 
     collect(rounds, queues, 0)
 
-    assert LOCK_ASK_MS == rounds.next_due_ms(queues, 0)
+    assert rounds.next_due_ms(queues, 0) == LOCK_ASK_MS
 
 
 def test_members_are_asked_once_a_lock_has_been_refused_for_long_enough() -> None:
     queues = [waiting(0), waiting(1)]
     rounds = LockRounds(0)
 
-    assert [] == collect(rounds, queues, MEMBERS_ASKED_MS - 1)
+    assert collect(rounds, queues, MEMBERS_ASKED_MS - 1) == []
     asked = collect(rounds, queues, MEMBERS_ASKED_MS)
-    assert [AskMembers(tuple(queue.queue for queue in queues))] == asked
-    assert [] == collect(rounds, queues, MEMBERS_ASKED_MS + 1)
+    assert asked == [AskMembers(tuple(queue.queue for queue in queues))]
+    assert collect(rounds, queues, MEMBERS_ASKED_MS + 1) == []
 
 
 def test_wait_doubles_while_a_member_has_a_queue_in_hand() -> None:
@@ -104,7 +104,7 @@ def test_wait_doubles_while_a_member_has_a_queue_in_hand() -> None:
         rounds.members_asked(queues, None, now_ms)
         now_ms += MEMBERS_SILENT_MS
 
-    assert [2 * MEMBERS_ASKED_MS, 4 * MEMBERS_ASKED_MS, 8 * MEMBERS_ASKED_MS] == waits
+    assert waits == [2 * MEMBERS_ASKED_MS, 4 * MEMBERS_ASKED_MS, 8 * MEMBERS_ASKED_MS]
 
 
 def test_member_that_does_not_answer_is_left_alone_for_long() -> None:
@@ -114,8 +114,8 @@ def test_member_that_does_not_answer_is_left_alone_for_long() -> None:
 
     rounds.members_asked(queues, None, 100)
 
-    assert [] == collect(rounds, queues, 99 + MEMBERS_SILENT_MS)
-    assert [AskMembers((queues[0].queue,))] == collect(rounds, queues, 100 + MEMBERS_SILENT_MS)
+    assert collect(rounds, queues, 99 + MEMBERS_SILENT_MS) == []
+    assert collect(rounds, queues, 100 + MEMBERS_SILENT_MS) == [AskMembers((queues[0].queue,))]
 
 
 def test_queue_that_nobody_has_is_acquired_at_once() -> None:
@@ -125,4 +125,4 @@ def test_queue_that_nobody_has_is_acquired_at_once() -> None:
 
     rounds.members_asked([queue], [], 45)
 
-    assert 45 >= queue.next_due_ms(45, may_acquire=True)
+    assert queue.next_due_ms(45, may_acquire=True) <= 45

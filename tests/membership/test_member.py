@@ -57,11 +57,11 @@ def joined(
 ) -> tuple[GroupMember, dict[MessageQueue, int]]:
     """Return a member that consumes these queues from `start`, and the queues' epochs; time 0."""
     member = GroupMember(config, topics={TOPIC}, now_ms=0)
-    assert [RefreshRoutes()] == member.due(0)
+    assert member.due(0) == [RefreshRoutes()]
     member.routes_refreshed(found=[TOPIC], has_changed=True, now_ms=0)
-    assert [Heartbeat()] == member.due(0)
+    assert member.due(0) == [Heartbeat()]
     member.heartbeat_done(reached=1, failed=0, now_ms=0)
-    assert [Rebalance()] == member.due(0)
+    assert member.due(0) == [Rebalance()]
     member.rebalanced([share(*queues)], 0)
     acquires = [action for action in member.due(0) if isinstance(action, Acquire)]
     for queue, epoch, _ in acquires:
@@ -93,18 +93,18 @@ def of_type(actions: list[Action], kind: type) -> list[Action]:
 def test_member_learns_routes_then_registers_then_rebalances() -> None:
     member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
 
-    assert [RefreshRoutes()] == member.due(0)
-    assert [] == member.due(0)
+    assert member.due(0) == [RefreshRoutes()]
+    assert member.due(0) == []
     member.routes_refreshed(found=[], has_changed=False, now_ms=0)
-    assert [] == member.due(0)
-    assert [RefreshRoutes()] == member.due(250)
+    assert member.due(0) == []
+    assert member.due(250) == [RefreshRoutes()]
     member.routes_refreshed(found=[TOPIC], has_changed=True, now_ms=251)
-    assert [Heartbeat()] == member.due(251)
+    assert member.due(251) == [Heartbeat()]
     member.heartbeat_done(reached=0, failed=1, now_ms=260)
-    assert [] == member.due(261)
-    assert [RefreshRoutes(), Heartbeat()] == member.due(1260)
+    assert member.due(261) == []
+    assert member.due(1260) == [RefreshRoutes(), Heartbeat()]
     member.heartbeat_done(reached=1, failed=0, now_ms=1261)
-    assert [Rebalance()] == member.due(1261)
+    assert member.due(1261) == [Rebalance()]
 
 
 def test_heartbeats_come_three_times_in_the_expiry_that_a_broker_tells() -> None:
@@ -112,10 +112,10 @@ def test_heartbeats_come_three_times_in_the_expiry_that_a_broker_tells() -> None
 
     assert of_type(member.due(30_000), Heartbeat)
     member.heartbeat_done(reached=1, failed=0, expiry_ms=15_000, now_ms=30_100)
-    assert [] == of_type(member.due(35_099), Heartbeat)
+    assert of_type(member.due(35_099), Heartbeat) == []
     assert of_type(member.due(35_100), Heartbeat)
     member.heartbeat_done(reached=1, failed=0, expiry_ms=None, now_ms=35_200)
-    assert [] == of_type(member.due(65_199), Heartbeat)
+    assert of_type(member.due(65_199), Heartbeat) == []
     assert of_type(member.due(65_200), Heartbeat)
 
 
@@ -123,12 +123,12 @@ def test_missing_route_is_looked_for_at_growing_intervals() -> None:
     member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
     waits, now_ms = [], 0
     for _ in range(9):
-        assert [RefreshRoutes()] == member.due(now_ms)
+        assert member.due(now_ms) == [RefreshRoutes()]
         member.routes_refreshed(found=[], has_changed=False, now_ms=now_ms)
         waits.append(member.next_due_ms(now_ms) - now_ms)
         now_ms = member.next_due_ms(now_ms)
 
-    assert [250, 500, 1000, 2000, 4000, 8000, 10000, 10000, 10000] == waits
+    assert waits == [250, 500, 1000, 2000, 4000, 8000, 10000, 10000, 10000]
 
 
 def looks_at_routes(*, until_ms: int, changes: Sequence[int], silence: range) -> list[int]:
@@ -167,15 +167,15 @@ def test_queues_given_are_acquired_and_then_pulled() -> None:
 
     plan = member.rebalanced([share(Q1, Q0)], 0)
 
-    assert RebalancePlan(revoke=(), acquire=(Q0, Q1), keep=()) == plan
-    assert (Q0, Q1) == member.assigned
-    assert [AssignmentChanged((Q0, Q1), (Q0, Q1), ())] == member.take_facts()
-    assert [Acquire(Q0, 1, False), Acquire(Q1, 2, False)] == member.due(0)
+    assert plan == RebalancePlan(revoke=(), acquire=(Q0, Q1), keep=())
+    assert member.assigned == (Q0, Q1)
+    assert member.take_facts() == [AssignmentChanged((Q0, Q1), (Q0, Q1), ())]
+    assert member.due(0) == [Acquire(Q0, 1, False), Acquire(Q1, 2, False)]
     member.acquired(Q0, 1, offset=7, is_committed=True, now_ms=1)
     member.acquire_failed(Q1, 2, now_ms=1)
-    assert [Pull(Q0, 1, 7)] == member.due(1)
-    assert [] == member.due(1)
-    assert [Acquire(Q1, 2, False)] == member.due(1 + RETRY_FIRST_MS)
+    assert member.due(1) == [Pull(Q0, 1, 7)]
+    assert member.due(1) == []
+    assert member.due(1 + RETRY_FIRST_MS) == [Acquire(Q1, 2, False)]
 
 
 def test_start_that_nobody_committed_is_committed_at_once() -> None:
@@ -188,7 +188,7 @@ def test_start_that_nobody_committed_is_committed_at_once() -> None:
 
     member.acquired(Q0, acquire.epoch, offset=40, is_committed=False, now_ms=6)
 
-    assert [Commit(Q0, 1, 40, is_last=False), Pull(Q0, 1, 40)] == member.due(6)
+    assert member.due(6) == [Commit(Q0, 1, 40, is_last=False), Pull(Q0, 1, 40)]
 
 
 # --- rebalancing ----------------------------------------------------------------------------
@@ -197,11 +197,11 @@ def test_start_that_nobody_committed_is_committed_at_once() -> None:
 def test_rebalance_comes_every_twenty_seconds_and_after_one_while_it_fails() -> None:
     member, _ = joined()
 
-    assert [] == of_type(member.due(19_999), Rebalance)
-    assert [Rebalance()] == of_type(member.due(20_000), Rebalance)
+    assert of_type(member.due(19_999), Rebalance) == []
+    assert of_type(member.due(20_000), Rebalance) == [Rebalance()]
     member.rebalanced([TopicShare(TOPIC, None)], 20_010)
-    assert [] == of_type(member.due(21_009), Rebalance)
-    assert [Rebalance()] == of_type(member.due(21_010), Rebalance)
+    assert of_type(member.due(21_009), Rebalance) == []
+    assert of_type(member.due(21_010), Rebalance) == [Rebalance()]
 
 
 def test_notification_commits_first_and_rebalances_at_once() -> None:
@@ -217,24 +217,24 @@ def test_notification_commits_first_and_rebalances_at_once() -> None:
     (delivery,) = of_type(member.due(4), Deliver)
     assert isinstance(delivery, Deliver)
     member.consumed(delivery, acked_count=2)
-    assert [] == of_type(member.due(5), Commit)
+    assert of_type(member.due(5), Commit) == []
 
     member.notified(6)
 
-    assert [Rebalance(), Commit(Q0, 1, 4, is_last=False)] == member.due(6)
-    assert Commit(Q0, 1, 2, is_last=False) == commit
+    assert member.due(6) == [Rebalance(), Commit(Q0, 1, 4, is_last=False)]
+    assert commit == Commit(Q0, 1, 2, is_last=False)
 
 
 def test_notification_during_a_rebalance_leads_to_another() -> None:
     member, _ = joined()
     member.notified(1)
-    assert [Rebalance()] == of_type(member.due(1), Rebalance)
+    assert of_type(member.due(1), Rebalance) == [Rebalance()]
 
     member.notified(2)
 
-    assert [] == of_type(member.due(2), Rebalance)
+    assert of_type(member.due(2), Rebalance) == []
     member.rebalanced([share()], 3)
-    assert [Rebalance()] == of_type(member.due(3), Rebalance)
+    assert of_type(member.due(3), Rebalance) == [Rebalance()]
 
 
 def test_failed_or_missing_list_changes_nothing() -> None:
@@ -244,21 +244,21 @@ def test_failed_or_missing_list_changes_nothing() -> None:
     plan = member.rebalanced([TopicShare(TOPIC, None)], 5)
     member.rebalanced([], 6)
 
-    assert RebalancePlan((), (), (Q0, Q1)) == plan
-    assert (Q0, Q1) == member.assigned
-    assert [] == member.take_facts()
+    assert plan == RebalancePlan((), (), (Q0, Q1))
+    assert member.assigned == (Q0, Q1)
+    assert member.take_facts() == []
 
 
 def test_view_of_a_topic_comes_with_its_share_even_where_the_strategy_failed() -> None:
     member, _ = joined(Q0)
 
     member.rebalanced([TopicShare(TOPIC, None)], 5)
-    assert () == member.history.members(TOPIC)
+    assert member.history.members(TOPIC) == ()
     member.rebalanced([TopicShare(TOPIC, None, ("c0", "c1"), QUEUES[:1])], 6)
     member.rebalanced([TopicShare(TOPIC, (Q0,), ("c0", "c2"), QUEUES)], 7)
 
-    assert ("c0", "c2") == member.history.members(TOPIC)
-    assert [False, True] == [member.history.is_new(queue) for queue in (Q0, Q1)]
+    assert member.history.members(TOPIC) == ("c0", "c2")
+    assert [member.history.is_new(queue) for queue in (Q0, Q1)] == [False, True]
 
 
 def test_own_id_missing_once_registers_again_and_twice_is_believed() -> None:
@@ -269,12 +269,12 @@ def test_own_id_missing_once_registers_again_and_twice_is_believed() -> None:
 
     member.rebalanced([share(cids=others)], 10)
 
-    assert [Q0] == list(member.assigned)
-    assert [Heartbeat()] == member.due(10)
+    assert list(member.assigned) == [Q0]
+    assert member.due(10) == [Heartbeat()]
     member.heartbeat_done(reached=1, failed=0, now_ms=11)
     member.rebalanced([share(cids=others)], 20)
-    assert () == member.assigned
-    assert [NotListed("G", "c0", others), AssignmentChanged((), (), (Q0,))] == member.take_facts()
+    assert member.assigned == ()
+    assert member.take_facts() == [NotListed("G", "c0", others), AssignmentChanged((), (), (Q0,))]
 
 
 def test_own_id_listed_twice_is_told_once() -> None:
@@ -285,7 +285,7 @@ def test_own_id_listed_twice_is_told_once() -> None:
     member.rebalanced([share(Q0, cids=cids)], 10)
     member.rebalanced([share(Q0, cids=cids)], 20)
 
-    assert [DuplicateClientId("G", "c0", 2, cids)] == member.take_facts()
+    assert member.take_facts() == [DuplicateClientId("G", "c0", 2, cids)]
 
 
 def test_two_members_with_one_id_take_the_same_share_and_leave_the_rest() -> None:
@@ -298,7 +298,7 @@ def test_two_members_with_one_id_take_the_same_share_and_leave_the_rest() -> Non
         member.rebalanced([share(*mine, cids=cids)], 1)
         shares.append(member.assigned)
 
-    assert [(Q0, Q1), (Q0, Q1)] == shares
+    assert shares == [(Q0, Q1), (Q0, Q1)]
 
 
 def test_unsubscribed_topic_is_given_up_and_a_new_one_asked_for() -> None:
@@ -309,9 +309,9 @@ def test_unsubscribed_topic_is_given_up_and_a_new_one_asked_for() -> None:
     asked = member.due(5)
     member.unsubscribe(TOPIC, now_ms=6)
 
-    assert [RefreshRoutes(), Heartbeat()] == asked
-    assert () == member.assigned
-    assert ("U",) == member.topics
+    assert asked == [RefreshRoutes(), Heartbeat()]
+    assert member.assigned == ()
+    assert member.topics == ("U",)
 
 
 # --- pulling and delivering -----------------------------------------------------------------
@@ -323,11 +323,11 @@ def test_answer_leads_to_next_pull_and_deliveries_at_once() -> None:
 
     pulled(member, Q0, epochs[Q0], [0, 1, 2], now_ms=1)
 
-    assert [
+    assert member.due(1) == [
         Pull(Q0, 1, 3),
         Deliver(Q0, 1, 1, (message(0), message(1))),
         Deliver(Q0, 1, 2, (message(2),)),
-    ] == member.due(1)
+    ]
 
 
 def test_deliveries_are_bounded_and_queues_take_turns() -> None:
@@ -340,9 +340,9 @@ def test_deliveries_are_bounded_and_queues_take_turns() -> None:
     member.consumed(first[0], acked_count=2)
     second = [action for action in member.due(2) if isinstance(action, Deliver)]
 
-    assert [Q0, Q1, Q0] == [delivery.queue for delivery in first]
-    assert [Q1] == [delivery.queue for delivery in second]
-    assert 3 == len(member.deliveries)
+    assert [delivery.queue for delivery in first] == [Q0, Q1, Q0]
+    assert [delivery.queue for delivery in second] == [Q1]
+    assert len(member.deliveries) == 3
 
 
 def test_flow_control_stops_pulls_until_messages_are_done() -> None:
@@ -352,29 +352,29 @@ def test_flow_control_stops_pulls_until_messages_are_done() -> None:
     pulled(member, Q0, epochs[Q0], [0, 1, 2], now_ms=1)
 
     actions = member.due(1)
-    assert [] == of_type(actions, Pull)
+    assert of_type(actions, Pull) == []
     first = of_type(actions, Deliver)[0]
     assert isinstance(first, Deliver)
     member.consumed(first, acked_count=2)
 
-    assert [Pull(Q0, 1, 3)] == of_type(member.due(2), Pull)
+    assert of_type(member.due(2), Pull) == [Pull(Q0, 1, 3)]
 
 
 def test_failed_pull_is_repeated_with_growing_waits_up_to_a_second() -> None:
     member, epochs = joined(Q0)
     waits, now_ms = [], 0
     for _ in range(6):
-        assert [Pull(Q0, 1, 0)] == of_type(member.due(now_ms), Pull)
+        assert of_type(member.due(now_ms), Pull) == [Pull(Q0, 1, 0)]
         member.pull_failed(Q0, epochs[Q0], offset=0, now_ms=now_ms)
         wait = 0
         while not (repeated := of_type(member.due(now_ms + wait), Pull)):
             wait += 100
-        assert [Pull(Q0, 1, 0)] == repeated
+        assert repeated == [Pull(Q0, 1, 0)]
         waits.append(wait)
         member.pull_failed(Q0, epochs[Q0], offset=0, now_ms=now_ms + wait)
         now_ms += wait + 1_000
 
-    assert [100, 400, 1000, 1000, 1000, 1000] == waits
+    assert waits == [100, 400, 1000, 1000, 1000, 1000]
 
 
 def waits_between_pulls(
@@ -407,7 +407,7 @@ def test_pull_that_brings_nothing_follows_at_once_only_where_the_broker_held_it(
         member.pulled(Q0, pull.epoch, offset=0, messages=(), next_offset=0, now_ms=answered_ms)
         return answered_ms
 
-    assert expected == waits_between_pulls(member, answer, 7)
+    assert waits_between_pulls(member, answer, 7) == expected
 
 
 def test_pulls_that_bring_the_offset_on_follow_at_once() -> None:
@@ -421,7 +421,7 @@ def test_pulls_that_bring_the_offset_on_follow_at_once() -> None:
         )
         return now_ms
 
-    assert [0] * 7 == waits_between_pulls(member, answer, 7)
+    assert waits_between_pulls(member, answer, 7) == [0] * 7
 
 
 @pytest.mark.parametrize("step", [-1, 0])
@@ -435,7 +435,7 @@ def test_offset_that_is_corrected_again_and_again_is_pulled_with_growing_waits(s
         )
         return now_ms
 
-    assert [0, 100, 200, 400, 800, 1000] == waits_between_pulls(member, answer, 6)
+    assert waits_between_pulls(member, answer, 6) == [0, 100, 200, 400, 800, 1000]
 
 
 def test_broker_that_forgot_us_is_told_and_pulls_do_not_wait() -> None:
@@ -445,17 +445,17 @@ def test_broker_that_forgot_us_is_told_and_pulls_do_not_wait() -> None:
     member.registration_missing(5)
     member.pull_failed(Q0, epochs[Q0], offset=0, now_ms=5)
 
-    assert [Heartbeat()] == member.due(5)
+    assert member.due(5) == [Heartbeat()]
     member.heartbeat_done(reached=1, failed=0, now_ms=6)
-    assert [Pull(Q0, 1, 0)] == member.due(6)
+    assert member.due(6) == [Pull(Q0, 1, 0)]
 
 
 def test_pull_whose_answer_never_comes_is_repeated() -> None:
     member, _ = joined(Q0)
     member.due(0)
 
-    assert [] == of_type(member.due(PULL_IDLE_MAX_MS), Pull)
-    assert [Pull(Q0, 1, 0)] == of_type(member.due(PULL_IDLE_MAX_MS + 1), Pull)
+    assert of_type(member.due(PULL_IDLE_MAX_MS), Pull) == []
+    assert of_type(member.due(PULL_IDLE_MAX_MS + 1), Pull) == [Pull(Q0, 1, 0)]
 
 
 def test_answer_to_an_old_pull_is_dropped() -> None:
@@ -467,7 +467,7 @@ def test_answer_to_an_old_pull_is_dropped() -> None:
     pulled(member, Q0, epochs[Q0], [0], now_ms=2)
     member.pulled(Q0, 99, offset=1, messages=[message(1)], next_offset=2, now_ms=2)
 
-    assert [] == member.due(2)
+    assert member.due(2) == []
 
 
 def test_offset_behind_the_queue_goes_on_at_its_begin_and_keeps_what_is_cached() -> None:
@@ -478,7 +478,7 @@ def test_offset_behind_the_queue_goes_on_at_its_begin_and_keeps_what_is_cached()
 
     member.pull_moved(Q0, epochs[Q0], offset=2, corrected_offset=50, now_ms=2)
 
-    assert [Pull(Q0, 1, 50)] == member.due(2)
+    assert member.due(2) == [Pull(Q0, 1, 50)]
     assert OffsetCorrected(Q0, 2, 50) in member.take_facts()
 
 
@@ -488,7 +488,7 @@ def test_offset_ahead_of_the_queue_begins_anew_at_its_end_and_commits_that() -> 
 
     member.pull_moved(Q0, epochs[Q0], offset=100, corrected_offset=60, now_ms=2)
 
-    assert [Commit(Q0, 2, 60, is_last=False), Pull(Q0, 2, 60)] == member.due(2)
+    assert member.due(2) == [Commit(Q0, 2, 60, is_last=False), Pull(Q0, 2, 60)]
 
 
 # --- results of the listener ----------------------------------------------------------------
@@ -508,10 +508,10 @@ def test_commit_stops_before_the_first_unfinished_message() -> None:
     member, _, (first, second) = delivered([0, 1, 2, 3])
 
     member.consumed(second, acked_count=2)
-    assert [] == of_type(member.due(2_000), Commit)
+    assert of_type(member.due(2_000), Commit) == []
     member.consumed(first, acked_count=2)
 
-    assert [Commit(Q0, 1, 4, is_last=False)] == of_type(member.due(2_001), Commit)
+    assert of_type(member.due(2_001), Commit) == [Commit(Q0, 1, 4, is_last=False)]
 
 
 def test_failed_messages_are_sent_back_and_then_done() -> None:
@@ -519,11 +519,11 @@ def test_failed_messages_are_sent_back_and_then_done() -> None:
 
     member.consumed(delivery, acked_count=1, delay_level=5)
 
-    assert [SendBack(Q0, 1, (message(1),), 5)] == of_type(member.due(2), SendBack)
+    assert of_type(member.due(2), SendBack) == [SendBack(Q0, 1, (message(1),), 5)]
     member.sent_back(Q0, epoch, done=[1], failed=[], now_ms=3)
     member.due(3)
     member.committed(Q0, epoch, offset=1, now_ms=3)
-    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(2_000), Commit)
+    assert of_type(member.due(2_000), Commit) == [Commit(Q0, 1, 2, is_last=False)]
 
 
 def test_message_that_cannot_be_sent_back_is_consumed_again_here() -> None:
@@ -533,10 +533,10 @@ def test_message_that_cannot_be_sent_back_is_consumed_again_here() -> None:
 
     member.sent_back(Q0, epoch, done=[0], failed=[1], now_ms=3)
 
-    assert [] == of_type(member.due(2 + LOCAL_RETRY_MS), Deliver)
-    assert 3 + LOCAL_RETRY_MS == member.next_due_ms(2 + LOCAL_RETRY_MS)
+    assert of_type(member.due(2 + LOCAL_RETRY_MS), Deliver) == []
+    assert member.next_due_ms(2 + LOCAL_RETRY_MS) == 3 + LOCAL_RETRY_MS
     (again,) = of_type(member.due(3 + LOCAL_RETRY_MS), Deliver)
-    assert Deliver(Q0, 1, 2, (msgspec.structs.replace(message(1), reconsume_times=1),)) == again
+    assert again == Deliver(Q0, 1, 2, (msgspec.structs.replace(message(1), reconsume_times=1),))
 
 
 def test_broadcasting_drops_what_failed() -> None:
@@ -545,21 +545,21 @@ def test_broadcasting_drops_what_failed() -> None:
 
     member.consumed(delivery, acked_count=0)
 
-    assert [Commit(Q0, 1, 2, is_last=False)] == member.due(2)
+    assert member.due(2) == [Commit(Q0, 1, 2, is_last=False)]
 
 
 def test_listener_that_never_returns_has_its_messages_sent_back_once() -> None:
     config = replace(CONFIG, consume_timeout_ms=5_000)
     member, epoch, (delivery,) = delivered([0], config=config)
 
-    assert [] == of_type(member.due(4_000), SendBack)
-    assert [SendBack(Q0, 1, (message(0),), 3)] == of_type(member.due(6_002), SendBack)
-    assert [] == of_type(member.due(7_003), SendBack)
+    assert of_type(member.due(4_000), SendBack) == []
+    assert of_type(member.due(6_002), SendBack) == [SendBack(Q0, 1, (message(0),), 3)]
+    assert of_type(member.due(7_003), SendBack) == []
     member.committed(Q0, epoch, offset=0, now_ms=7_004)
     member.sent_back(Q0, epoch, done=[0], failed=[], now_ms=8_100)
-    assert [Commit(Q0, 1, 1, is_last=False)] == of_type(member.due(8_100), Commit)
+    assert of_type(member.due(8_100), Commit) == [Commit(Q0, 1, 1, is_last=False)]
     member.consumed(delivery, acked_count=0)
-    assert [] == of_type(member.due(8_200), SendBack)
+    assert of_type(member.due(8_200), SendBack) == []
 
 
 # --- commits --------------------------------------------------------------------------------
@@ -569,16 +569,16 @@ def test_one_commit_at_a_time_and_only_what_is_new() -> None:
     member, epoch, (first, second) = delivered([0, 1, 2, 3])
     member.consumed(first, acked_count=2)
 
-    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(10), Commit)
+    assert of_type(member.due(10), Commit) == [Commit(Q0, 1, 2, is_last=False)]
     member.consumed(second, acked_count=2)
-    assert [] == of_type(member.due(20), Commit)
+    assert of_type(member.due(20), Commit) == []
     member.committed(Q0, epoch, offset=2, now_ms=30)
-    assert [] == of_type(member.due(29 + COMMIT_WAIT_MIN_MS), Commit)
+    assert of_type(member.due(29 + COMMIT_WAIT_MIN_MS), Commit) == []
     due = of_type(member.due(30 + COMMIT_WAIT_MIN_MS), Commit)
-    assert [Commit(Q0, 1, 4, is_last=False)] == due
+    assert due == [Commit(Q0, 1, 4, is_last=False)]
     member.committed(Q0, epoch, offset=4, now_ms=1_040)
-    assert [] == of_type(member.due(6_039), Commit)
-    assert 4 == member.committed_offset(Q0)
+    assert of_type(member.due(6_039), Commit) == []
+    assert member.committed_offset(Q0) == 4
 
 
 @pytest.mark.parametrize(
@@ -595,8 +595,8 @@ def test_offset_is_committed_again_every_five_seconds() -> None:
     member.due(10)
     member.committed(Q0, epoch, offset=2, now_ms=20)
 
-    assert [] == of_type(member.due(5_019), Commit)
-    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(5_020), Commit)
+    assert of_type(member.due(5_019), Commit) == []
+    assert of_type(member.due(5_020), Commit) == [Commit(Q0, 1, 2, is_last=False)]
 
 
 def test_failed_repetition_of_a_commit_is_waited_for() -> None:
@@ -608,9 +608,9 @@ def test_failed_repetition_of_a_commit_is_waited_for() -> None:
     member.due(5_020)
     member.commit_failed(Q0, epoch, now_ms=5_030)
 
-    assert [] == member.due(5_030)
-    assert 6_030 == member.next_due_ms(5_030)
-    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(6_030), Commit)
+    assert member.due(5_030) == []
+    assert member.next_due_ms(5_030) == 6_030
+    assert of_type(member.due(6_030), Commit) == [Commit(Q0, 1, 2, is_last=False)]
 
 
 def test_lost_connection_registers_and_commits_again() -> None:
@@ -620,7 +620,7 @@ def test_lost_connection_registers_and_commits_again() -> None:
     member.connection_lost({"b"}, 5_000)
 
     asked = [action for action in member.due(5_000) if not isinstance(action, RefreshRoutes)]
-    assert [Heartbeat(), Commit(Q0, 1, 9, is_last=False)] == asked
+    assert asked == [Heartbeat(), Commit(Q0, 1, 9, is_last=False)]
 
 
 # --- giving up ------------------------------------------------------------------------------
@@ -637,17 +637,17 @@ def test_revoked_queue_drains_commits_and_is_released() -> None:
 
     plan = member.rebalanced([share(Q1)], 2)
 
-    assert RebalancePlan(revoke=(Q0,), acquire=(), keep=(Q1,)) == plan
-    assert [AssignmentChanged((Q1,), (), (Q0,))] == member.take_facts()
-    assert [AbandonPull(Q0, 1)] == member.due(2)
+    assert plan == RebalancePlan(revoke=(Q0,), acquire=(), keep=(Q1,))
+    assert member.take_facts() == [AssignmentChanged((Q1,), (), (Q0,))]
+    assert member.due(2) == [AbandonPull(Q0, 1)]
     member.consumed(first, acked_count=2)
-    assert [] == member.due(3)
+    assert member.due(3) == []
     member.consumed(second, acked_count=1)
-    assert [] == member.due(3)
+    assert member.due(3) == []
     member.consumed(third, acked_count=2)
-    assert [Commit(Q0, 1, 5, is_last=True)] == member.due(4)
+    assert member.due(4) == [Commit(Q0, 1, 5, is_last=True)]
     member.committed(Q0, 1, offset=5, now_ms=5)
-    assert [] == member.due(5)
+    assert member.due(5) == []
     assert member.committed_offset(Q0) is None
 
 
@@ -659,9 +659,9 @@ def test_messages_not_yet_delivered_are_left_to_the_next_owner() -> None:
 
     member.consumed(delivery, acked_count=2)
 
-    assert [Commit(Q0, 1, 2, is_last=True)] == member.due(3)
+    assert member.due(3) == [Commit(Q0, 1, 2, is_last=True)]
     member.committed(Q0, epoch, offset=2, now_ms=4)
-    assert [] == member.due(4)
+    assert member.due(4) == []
 
 
 def test_drain_is_bounded_and_a_late_result_changes_nothing() -> None:
@@ -670,13 +670,13 @@ def test_drain_is_bounded_and_a_late_result_changes_nothing() -> None:
     member.due(2)
     member.take_facts()
 
-    assert [] == of_type(member.due(10_001), Commit)
+    assert of_type(member.due(10_001), Commit) == []
     member.due(10_002)
 
-    assert [DrainTimedOut(Q0, 2)] == member.take_facts()
+    assert member.take_facts() == [DrainTimedOut(Q0, 2)]
     member.consumed(delivery, acked_count=2)
-    assert [] == of_type(member.due(10_003), Commit)
-    assert 0 == len(member.deliveries)
+    assert of_type(member.due(10_003), Commit) == []
+    assert len(member.deliveries) == 0
 
 
 def test_last_commit_is_repeated_and_then_given_up() -> None:
@@ -686,26 +686,26 @@ def test_last_commit_is_repeated_and_then_given_up() -> None:
     member.take_facts()
     last = Commit(Q0, 1, 2, is_last=True)
 
-    assert [AbandonPull(Q0, 1), last] == member.due(2)
+    assert member.due(2) == [AbandonPull(Q0, 1), last]
     member.commit_failed(Q0, epoch, now_ms=3)
-    assert [] == member.due(4)
-    assert [last] == member.due(103)
+    assert member.due(4) == []
+    assert member.due(103) == [last]
     member.commit_failed(Q0, epoch, now_ms=3 + LAST_COMMIT_MS)
-    assert [] == of_type(member.due(3 + LAST_COMMIT_MS), Commit)
+    assert of_type(member.due(3 + LAST_COMMIT_MS), Commit) == []
 
-    assert [CommitLost(Q0, 2)] == member.take_facts()
+    assert member.take_facts() == [CommitLost(Q0, 2)]
 
 
 def test_last_commit_waits_for_the_one_under_way() -> None:
     member, epoch, (first, second) = delivered([0, 1, 2, 3])
     member.consumed(first, acked_count=2)
-    assert [Commit(Q0, 1, 2, is_last=False)] == of_type(member.due(2), Commit)
+    assert of_type(member.due(2), Commit) == [Commit(Q0, 1, 2, is_last=False)]
     member.rebalanced([share()], 3)
     member.consumed(second, acked_count=2)
 
-    assert [AbandonPull(Q0, 1)] == member.due(4)
+    assert member.due(4) == [AbandonPull(Q0, 1)]
     member.committed(Q0, epoch, offset=2, now_ms=5)
-    assert [Commit(Q0, 1, 4, is_last=True)] == member.due(5)
+    assert member.due(5) == [Commit(Q0, 1, 4, is_last=True)]
 
 
 def test_queue_wanted_again_while_it_drains_is_acquired_after_its_release() -> None:
@@ -715,12 +715,12 @@ def test_queue_wanted_again_while_it_drains_is_acquired_after_its_release() -> N
 
     member.rebalanced([share(Q0)], 3)
 
-    assert (Q0,) == member.assigned
-    assert [] == of_type(member.due(3), Acquire)
+    assert member.assigned == (Q0,)
+    assert of_type(member.due(3), Acquire) == []
     member.consumed(delivery, acked_count=2)
-    assert [Commit(Q0, 1, 2, is_last=True)] == of_type(member.due(4), Commit)
+    assert of_type(member.due(4), Commit) == [Commit(Q0, 1, 2, is_last=True)]
     member.committed(Q0, epoch, offset=2, now_ms=5)
-    assert [Acquire(Q0, 2, False)] == member.due(5)
+    assert member.due(5) == [Acquire(Q0, 2, False)]
 
 
 def test_queue_not_wanted_after_all_while_it_drains_is_not_ours() -> None:
@@ -732,9 +732,9 @@ def test_queue_not_wanted_after_all_while_it_drains_is_not_ours() -> None:
 
     plan = member.rebalanced([share()], 4)
 
-    assert RebalancePlan(revoke=(Q0,), acquire=(), keep=()) == plan
-    assert () == member.assigned
-    assert [AssignmentChanged((), (), (Q0,))] == member.take_facts()
+    assert plan == RebalancePlan(revoke=(Q0,), acquire=(), keep=())
+    assert member.assigned == ()
+    assert member.take_facts() == [AssignmentChanged((), (), (Q0,))]
 
 
 def test_leaving_releases_everything_and_then_tells_the_brokers() -> None:
@@ -742,23 +742,23 @@ def test_leaving_releases_everything_and_then_tells_the_brokers() -> None:
 
     member.leave(2)
 
-    assert [AbandonPull(Q0, 1)] == member.due(2)
-    assert [] == member.due(3)
+    assert member.due(2) == [AbandonPull(Q0, 1)]
+    assert member.due(3) == []
     member.consumed(delivery, acked_count=2)
-    assert [Commit(Q0, 1, 2, is_last=True)] == member.due(4)
+    assert member.due(4) == [Commit(Q0, 1, 2, is_last=True)]
     member.committed(Q0, epoch, offset=2, now_ms=5)
-    assert [Leave()] == member.due(5)
-    assert [] == member.due(6)
+    assert member.due(5) == [Leave()]
+    assert member.due(6) == []
     assert not member.is_done
     member.left()
     assert member.is_done
-    assert [] == member.due(7)
+    assert member.due(7) == []
 
 
 def test_leave_that_is_never_answered_ends_all_the_same() -> None:
     member, _ = joined()
     member.leave(0)
-    assert [Leave()] == member.due(0)
+    assert member.due(0) == [Leave()]
 
     member.due(LOST_MS + 1)
 
@@ -774,8 +774,8 @@ def test_results_that_come_after_leaving_change_nothing() -> None:
     plan = member.rebalanced([share(Q0, Q1)], 2)
     pulled(member, Q0, 1, [0], now_ms=2)
 
-    assert RebalancePlan((), (), ()) == plan
-    assert [] == of_type(member.due(2), Acquire)
+    assert plan == RebalancePlan((), (), ())
+    assert of_type(member.due(2), Acquire) == []
 
 
 def test_calls_may_be_handed_out_ahead_and_taken_back() -> None:
@@ -791,7 +791,7 @@ def test_calls_may_be_handed_out_ahead_and_taken_back() -> None:
     member.take_back(handed[-2])
     count = len(handed) - 2
     assert count == len(member.deliveries)
-    assert 2 * count == member.consumed_all(handed[:-2])
+    assert member.consumed_all(handed[:-2]) == 2 * count
     again = [action for action in member.due(2) if isinstance(action, Deliver)]
 
     assert [each.messages for each in reversed(handed[-2:])] == [
@@ -810,6 +810,6 @@ def test_messages_taken_back_from_a_queue_that_is_given_up_stay_unfinished() -> 
     owned.revoke(2, drain_timeout_ms=1_000)
     member.take_back(handed)
 
-    assert 0 == owned.process_queue.in_flight_count
-    assert (0, 0) == (len(member.deliveries), owned.process_queue.commit_offset)
-    assert [] == of_type(member.due(3), Deliver)
+    assert owned.process_queue.in_flight_count == 0
+    assert (len(member.deliveries), owned.process_queue.commit_offset) == (0, 0)
+    assert of_type(member.due(3), Deliver) == []

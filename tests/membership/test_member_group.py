@@ -156,7 +156,7 @@ class World:
                 copy.deepcopy(owned).collect(
                     self.now_ms, found, facts, flow=FlowLimits(), may_acquire=True
                 )
-                assert ([], []) == (found, facts), owned.queue
+                assert (found, facts) == ([], []), owned.queue
 
     def has_answer(self, held_until_ms: int, _: str, action: Pull) -> bool:
         return held_until_ms <= self.now_ms or action.offset < self.ends[action.queue]
@@ -347,7 +347,7 @@ class World:
         offsets = [message.queue_offset for message in action.messages]
         assert offsets == list(range(offsets[0], offsets[0] + len(offsets)))
         early = [n for n in range(offsets[0]) if (action.queue, n) not in self.consumed]
-        assert [] == early, f"{action} comes before {early}"
+        assert early == [], f"{action} comes before {early}"
 
     def is_at_work(self, cid: str, queue: MessageQueue) -> bool:
         calls = [(c, a.queue) for c, a in self.under_way if isinstance(a, Deliver)]
@@ -361,7 +361,7 @@ class World:
             member.commit_failed(action.queue, action.epoch, now_ms=self.now_ms)
             return
         lost = [n for n in range(action.offset) if (action.queue, n) not in self.consumed]
-        assert [] == lost, f"{action} passes messages that nobody consumed"
+        assert lost == [], f"{action} passes messages that nobody consumed"
         self.committed[action.queue] = action.offset
         member.committed(action.queue, action.epoch, offset=action.offset, now_ms=self.now_ms)
 
@@ -409,7 +409,7 @@ def test_group_loses_nothing_and_settles_whatever_happens(is_orderly: bool, seed
     everything = {(queue, n) for queue, end in world.ends.items() for n in range(end)}
     assert set() == everything - world.consumed
     owned = sorted(queue for member in world.members.values() for queue in member.assigned)
-    assert QUEUES == owned
+    assert owned == QUEUES
     assert {q: end for q, end in world.ends.items() if end} == {
         q: offset for q, offset in world.committed.items() if offset
     }

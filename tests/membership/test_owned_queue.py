@@ -104,7 +104,7 @@ def test_every_state_is_reached_and_only_released_is_left_by_nothing() -> None:
         reached |= {after for (before, _), after in TRANSITIONS.items() if before in reached}
 
     assert set(QueueState) == reached
-    assert {QueueState.RELEASED} == set(QueueState) - {before for before, _ in TRANSITIONS}
+    assert set(QueueState) - {before for before, _ in TRANSITIONS} == {QueueState.RELEASED}
 
 
 @pytest.mark.parametrize("state", QueueState)
@@ -130,29 +130,29 @@ def test_an_event_moves_a_queue_by_the_table_or_is_a_mistake(
 def test_life_of_a_queue_from_its_lock_to_its_release() -> None:
     owned = given()
     assert QueueState.STARTING is state_of(owned)
-    assert [Acquire(QUEUE, 1, wants_lock=True)] == collect(owned, 0)[0]
+    assert collect(owned, 0)[0] == [Acquire(QUEUE, 1, wants_lock=True)]
 
     owned.acquired(5, is_committed=True, lock_sent_ms=0, now_ms=1)
     assert QueueState.CONSUMING is state_of(owned)
-    assert [Pull(QUEUE, 1, 5)] == collect(owned, 1)[0]
+    assert collect(owned, 1)[0] == [Pull(QUEUE, 1, 5)]
 
     messages = delivered(owned, [5, 6], now_ms=2)
     owned.revoke(3, drain_timeout_ms=DRAIN_MS)
-    assert [] == collect(owned, 3)[0]
+    assert collect(owned, 3)[0] == []
     assert QueueState.DRAINING is state_of(owned)
 
     finish(owned, messages)
-    assert [Commit(QUEUE, 1, 7, is_last=True)] == collect(owned, 4)[0]
+    assert collect(owned, 4)[0] == [Commit(QUEUE, 1, 7, is_last=True)]
     assert QueueState.COMMITTING is state_of(owned)
 
     owned.committed(7, 5, wait_ms=0)
-    assert [Unlock(QUEUE, 1)] == collect(owned, 5)[0]
+    assert collect(owned, 5)[0] == [Unlock(QUEUE, 1)]
     assert QueueState.UNLOCKING is state_of(owned)
     assert owned.has_ended
     assert not owned.is_released
 
     owned.unlocked()
-    assert ([], []) == collect(owned, 6)
+    assert collect(owned, 6) == ([], [])
     assert owned.is_released
 
 
@@ -161,11 +161,11 @@ def test_queue_revoked_before_it_was_acquired_gives_its_lock_back_once_the_reque
     collect(owned, 0)
 
     owned.revoke(1, drain_timeout_ms=DRAIN_MS)
-    assert [] == collect(owned, 1)[0]
+    assert collect(owned, 1)[0] == []
     assert QueueState.UNLOCKING is state_of(owned)
 
     owned.acquired(5, is_committed=True, lock_sent_ms=0, now_ms=2)
-    assert [Unlock(QUEUE, 1)] == collect(owned, 2)[0]
+    assert collect(owned, 2)[0] == [Unlock(QUEUE, 1)]
 
 
 def test_queue_without_a_lock_is_released_with_its_last_commit() -> None:
@@ -173,7 +173,7 @@ def test_queue_without_a_lock_is_released_with_its_last_commit() -> None:
 
     owned.revoke(1, drain_timeout_ms=DRAIN_MS)
 
-    assert ([AbandonPull(QUEUE, 1)], []) == collect(owned, 1)
+    assert collect(owned, 1) == ([AbandonPull(QUEUE, 1)], [])
     assert owned.is_released
 
 
@@ -196,13 +196,13 @@ def test_drain_and_last_commit_have_a_bound_each() -> None:
     finish(owned, [first])
 
     drained_ms = 2 + DRAIN_MS
-    assert ([], []) == collect(owned, drained_ms - 1)
-    assert [Commit(QUEUE, 1, 1, is_last=True)] == collect(owned, drained_ms)[0]
-    assert ([], []) == collect(owned, drained_ms + LAST_COMMIT_MS - 1)
+    assert collect(owned, drained_ms - 1) == ([], [])
+    assert collect(owned, drained_ms)[0] == [Commit(QUEUE, 1, 1, is_last=True)]
+    assert collect(owned, drained_ms + LAST_COMMIT_MS - 1) == ([], [])
     assert QueueState.COMMITTING is state_of(owned)
 
     facts = collect(owned, drained_ms + LAST_COMMIT_MS)[1]
-    assert [CommitLost(QUEUE, 1), DrainTimedOut(QUEUE, 1)] == facts
+    assert facts == [CommitLost(QUEUE, 1), DrainTimedOut(QUEUE, 1)]
     assert owned.is_released
 
 
@@ -212,9 +212,9 @@ def test_last_commit_waits_for_on_revoke_within_a_bound() -> None:
     owned.revoke(2, drain_timeout_ms=DRAIN_MS)
 
     assert CallOnRevoke(QUEUE, 1) in collect(owned, 2)[0]
-    assert ([], []) == collect(owned, 1 + CALL_WAIT_MAX_MS)
+    assert collect(owned, 1 + CALL_WAIT_MAX_MS) == ([], [])
     assert QueueState.DRAINING is state_of(owned)
-    assert [Commit(QUEUE, 1, 1, is_last=True)] == collect(owned, 2 + CALL_WAIT_MAX_MS)[0]
+    assert collect(owned, 2 + CALL_WAIT_MAX_MS)[0] == [Commit(QUEUE, 1, 1, is_last=True)]
 
 
 def test_on_assign_is_called_once_and_deliveries_wait_for_it() -> None:
@@ -236,7 +236,7 @@ def test_fenced_queue_neither_delivers_nor_commits_and_is_acquired_again() -> No
     owned = consuming()
     finish(owned, delivered(owned, [0], now_ms=1))
 
-    assert [Acquire(QUEUE, 1, wants_lock=True)] == collect(owned, MARKED_LEASE_MS)[0]
+    assert collect(owned, MARKED_LEASE_MS)[0] == [Acquire(QUEUE, 1, wants_lock=True)]
     assert not owned.may_deliver(MARKED_LEASE_MS)
     assert not owned.is_sure(MARKED_LEASE_MS)
 
@@ -253,7 +253,7 @@ def test_fenced_queue_that_another_member_consumed_begins_anew() -> None:
     sent_ms = MARKED_LEASE_MS
     assert not owned.acquired(3, is_committed=True, lock_sent_ms=sent_ms, now_ms=sent_ms)
 
-    assert AbandonPull(QUEUE, 1) == owned.lose()
+    assert owned.lose() == AbandonPull(QUEUE, 1)
     assert QueueState.RELEASED is state_of(owned)
 
 
@@ -269,8 +269,8 @@ def test_queue_whose_lock_ends_while_it_is_given_up_commits_nothing(is_drained: 
         collect(owned, 3)
 
     actions, facts = collect(owned, MARKED_LEASE_MS)
-    assert [QueueLost(QUEUE)] == facts
-    assert [] == [action for action in actions if isinstance(action, Commit)]
+    assert facts == [QueueLost(QUEUE)]
+    assert [action for action in actions if isinstance(action, Commit)] == []
     assert QueueState.UNLOCKING is state_of(owned)
 
 
@@ -281,5 +281,5 @@ def test_late_results_of_a_lost_queue_change_nothing() -> None:
 
     owned.consumed(messages, acked_count=0, delay_level=0, decided={}, sends_back=True)
 
-    assert (0, True) == (owned.call_count, owned.backs.are_settled)
+    assert (owned.call_count, owned.backs.are_settled) == (0, True)
     assert owned.process_queue.commit_offset is None

@@ -51,11 +51,11 @@ class TestStart:
         queue = ProcessQueue(QUEUE, now_ms=0)
 
         assert queue.commit_offset is None
-        assert 0 == queue.add([message(1)], next_offset=2)
-        assert [] == queue.take_batch(1, now_ms=0)
+        assert queue.add([message(1)], next_offset=2) == 0
+        assert queue.take_batch(1, now_ms=0) == []
 
     def test_the_start_offset_may_be_committed_at_once(self) -> None:
-        assert 17 == started(start=17).commit_offset
+        assert started(start=17).commit_offset == 17
 
 
 class TestCommitPoint:
@@ -63,54 +63,54 @@ class TestCommitPoint:
         queue = started(5, 6, 7, start=5)
         queue.take_batch(3, now_ms=0)
 
-        assert 5 == queue.complete([6])
-        assert 5 == queue.complete([7])
-        assert 8 == queue.complete([5])
+        assert queue.complete([6]) == 5
+        assert queue.complete([7]) == 5
+        assert queue.complete([5]) == 8
 
     def test_passes_filtered_messages_once_all_are_finished(self) -> None:
         queue = started(5, 9, start=5, next_offset=20)
         queue.take_batch(2, now_ms=0)
 
-        assert 9 == queue.complete([5])
-        assert 20 == queue.complete([9])
+        assert queue.complete([5]) == 9
+        assert queue.complete([9]) == 20
 
     def test_moves_with_pulls_that_find_nothing(self) -> None:
         queue = started(start=5)
         queue.add((), next_offset=30)
 
-        assert 30 == queue.commit_offset
+        assert queue.commit_offset == 30
 
     def test_does_not_pass_a_message_that_waits_when_a_pull_finds_nothing(self) -> None:
         queue = started(5, start=5)
         queue.add((), next_offset=30)
 
-        assert 5 == queue.commit_offset
+        assert queue.commit_offset == 5
 
     def test_messages_added_out_of_order_count(self) -> None:
         queue = started(5, 6, start=3)
         queue.add([message(3)], next_offset=7)
 
-        assert 3 == queue.commit_offset
-        assert [3, 5, 6] == offsets_of(queue.take_batch(9, now_ms=0))
+        assert queue.commit_offset == 3
+        assert offsets_of(queue.take_batch(9, now_ms=0)) == [3, 5, 6]
 
     def test_a_message_pulled_twice_is_delivered_once(self) -> None:
         queue = started(5, 6, start=5)
 
-        assert 0 == queue.add([message(5), message(6)], next_offset=7)
-        assert [5, 6] == offsets_of(queue.take_batch(9, now_ms=0))
-        assert 0 == queue.add([message(6, b"other")], next_offset=7)
-        assert [] == queue.take_batch(9, now_ms=0)
-        assert 6 == queue.size_bytes
+        assert queue.add([message(5), message(6)], next_offset=7) == 0
+        assert offsets_of(queue.take_batch(9, now_ms=0)) == [5, 6]
+        assert queue.add([message(6, b"other")], next_offset=7) == 0
+        assert queue.take_batch(9, now_ms=0) == []
+        assert queue.size_bytes == 6
 
 
 class TestDelivery:
     def test_batches_are_the_lowest_offsets_that_wait(self) -> None:
         queue = started(1, 2, 3, start=1)
 
-        assert [1, 2] == offsets_of(queue.take_batch(2, now_ms=0))
-        assert [3] == offsets_of(queue.take_batch(2, now_ms=0))
-        assert [] == queue.take_batch(2, now_ms=0)
-        assert (3, 0, 3) == (queue.count, queue.pending_count, queue.in_flight_count)
+        assert offsets_of(queue.take_batch(2, now_ms=0)) == [1, 2]
+        assert offsets_of(queue.take_batch(2, now_ms=0)) == [3]
+        assert queue.take_batch(2, now_ms=0) == []
+        assert (queue.count, queue.pending_count, queue.in_flight_count) == (3, 0, 3)
 
     def test_a_message_put_back_comes_again_before_later_ones(self) -> None:
         queue = started(1, 2, 3, start=1)
@@ -119,8 +119,8 @@ class TestDelivery:
 
         batch = queue.take_batch(9, now_ms=0)
 
-        assert [(1, 1), (3, 0)] == [(m.queue_offset, m.reconsume_times) for m in batch]
-        assert 1 == queue.complete([2, 3])
+        assert [(m.queue_offset, m.reconsume_times) for m in batch] == [(1, 1), (3, 0)]
+        assert queue.complete([2, 3]) == 1
 
     def test_only_messages_under_delivery_are_put_back(self) -> None:
         queue = started(1, 2, start=1)
@@ -128,16 +128,16 @@ class TestDelivery:
         queue.complete([1])
         queue.put_back([1, 2])
 
-        assert [2] == offsets_of(queue.take_batch(9, now_ms=0))
-        assert [] == queue.take_batch(9, now_ms=0)
+        assert offsets_of(queue.take_batch(9, now_ms=0)) == [2]
+        assert queue.take_batch(9, now_ms=0) == []
 
     def test_completing_twice_or_a_stranger_does_nothing(self) -> None:
         queue = started(1, 2, start=1)
         queue.take_batch(2, now_ms=0)
         queue.complete([1])
 
-        assert 2 == queue.complete([1, 99])
-        assert (1, 1) == (queue.count, queue.size_bytes)
+        assert queue.complete([1, 99]) == 2
+        assert (queue.count, queue.size_bytes) == (1, 1)
 
 
 class TestGivingUp:
@@ -146,11 +146,11 @@ class TestGivingUp:
         queue.take_batch(2, now_ms=0)
         queue.revoke()
 
-        assert [] == queue.take_batch(1, now_ms=0)
+        assert queue.take_batch(1, now_ms=0) == []
         assert queue.in_flight_count
-        assert 3 == queue.complete([1, 2])
-        assert 0 == queue.in_flight_count
-        assert 3 == queue.commit_offset
+        assert queue.complete([1, 2]) == 3
+        assert queue.in_flight_count == 0
+        assert queue.commit_offset == 3
 
     def test_what_could_not_be_finished_is_left_to_the_next_owner(self) -> None:
         queue = started(1, 2, start=1)
@@ -158,9 +158,9 @@ class TestGivingUp:
         queue.revoke()
         queue.put_back([1])
 
-        assert 1 == queue.complete([2])
-        assert 0 == queue.in_flight_count
-        assert [] == queue.take_batch(1, now_ms=0)
+        assert queue.complete([2]) == 1
+        assert queue.in_flight_count == 0
+        assert queue.take_batch(1, now_ms=0) == []
 
     def test_a_late_answer_to_a_pull_is_dropped(self) -> None:
         queue = started(1, start=1)
@@ -169,7 +169,7 @@ class TestGivingUp:
         queue.add([message(2)], next_offset=3)
         queue.add((), next_offset=9)
 
-        assert 2 == queue.complete([1])
+        assert queue.complete([1]) == 2
 
     def test_a_dropped_queue_commits_nothing(self) -> None:
         queue = started(1, 2, start=1)
@@ -178,8 +178,8 @@ class TestGivingUp:
 
         assert queue.complete([1]) is None
         assert queue.commit_offset is None
-        assert 0 == queue.in_flight_count
-        assert (0, 0, 0) == (queue.count, queue.in_flight_count, queue.size_bytes)
+        assert queue.in_flight_count == 0
+        assert (queue.count, queue.in_flight_count, queue.size_bytes) == (0, 0, 0)
 
 
 class TestFlowControl:
@@ -203,22 +203,22 @@ class TestFlowControl:
     def test_an_answer_that_was_cut_waits_until_the_largest_body_has_room(self) -> None:
         limits = FlowLimits(size_mib_max=20)
         queue = started(start=1)
-        assert 20 * MIB == queue.room_bytes(limits)
+        assert queue.room_bytes(limits) == 20 * MIB
         queue.add([message(1, bytes(2 * MIB)), message(2, bytes(3 * MIB))], next_offset=3)
-        assert 15 * MIB == queue.room_bytes(limits)
+        assert queue.room_bytes(limits) == 15 * MIB
         assert queue.flow_control(limits) is None
 
         queue.add((), next_offset=3, is_cut=True)
         assert FlowControl.SIZE is queue.flow_control(limits)
 
         queue.complete([1])
-        assert 17 * MIB == queue.room_bytes(limits)
+        assert queue.room_bytes(limits) == 17 * MIB
         assert queue.flow_control(limits) is None
 
     def test_the_largest_body_has_room_where_nothing_is_cached(self) -> None:
         limits = FlowLimits(size_mib_max=1)
         queue = started(start=1)
-        assert INFLATED_BYTES_MAX == queue.room_bytes(limits)
+        assert queue.room_bytes(limits) == INFLATED_BYTES_MAX
         queue.add([message(1)], next_offset=2, is_cut=True)
         assert FlowControl.SIZE is queue.flow_control(limits)
 
@@ -234,14 +234,14 @@ class TestFlowControl:
         assert queue.flow_control(self.LIMITS, in_order=True) is None
 
         queue.complete([12])
-        assert 10 == queue.span
+        assert queue.span == 10
         assert queue.flow_control(self.LIMITS) is None
 
     def test_the_defaults_are_rocketmqs(self) -> None:
         assert FlowLimits(count_max=1000, size_mib_max=100, span_max=2000) == FlowLimits()
 
     def test_an_empty_queue_has_no_span(self) -> None:
-        assert 0 == started().span
+        assert started().span == 0
 
 
 class TestExpiry:
@@ -250,16 +250,16 @@ class TestExpiry:
         queue.take_batch(2, now_ms=0)
         queue.take_batch(1, now_ms=1000)
 
-        assert [] == queue.find_expired(CONSUME_TIMEOUT_MS)
-        assert [1, 2] == offsets_of(queue.find_expired(CONSUME_TIMEOUT_MS + 1))
-        assert [1, 2, 3] == offsets_of(queue.find_expired(CONSUME_TIMEOUT_MS + 1001))
+        assert queue.find_expired(CONSUME_TIMEOUT_MS) == []
+        assert offsets_of(queue.find_expired(CONSUME_TIMEOUT_MS + 1)) == [1, 2]
+        assert offsets_of(queue.find_expired(CONSUME_TIMEOUT_MS + 1001)) == [1, 2, 3]
 
     def test_a_message_that_waits_hides_those_behind_it(self) -> None:
         queue = started(1, 2)
         queue.take_batch(2, now_ms=0)
         queue.put_back([1])
 
-        assert [] == queue.find_expired(CONSUME_TIMEOUT_MS + 1)
+        assert queue.find_expired(CONSUME_TIMEOUT_MS + 1) == []
 
     def test_one_round_finds_sixteen(self) -> None:
         queue = started(*range(20))
@@ -271,28 +271,28 @@ class TestExpiry:
         queue = started(1, 2)
         queue.take_batch(1, now_ms=0)
 
-        assert 2 == queue.complete([1])
+        assert queue.complete([1]) == 2
         assert not queue.has(1)
         queue.put_back([1])
-        assert [2] == offsets_of(queue.take_batch(9, now_ms=0))
+        assert offsets_of(queue.take_batch(9, now_ms=0)) == [2]
 
 
 class TestInOrder:
     def test_a_commit_finishes_the_batch_under_delivery(self) -> None:
         queue = started(1, 2, 3, start=1)
 
-        assert [1, 2] == offsets_of(queue.take_batch(2, now_ms=0))
-        assert 3 == queue.commit_in_order()
-        assert [3] == offsets_of(queue.take_batch(2, now_ms=0))
-        assert 4 == queue.commit_in_order()
+        assert offsets_of(queue.take_batch(2, now_ms=0)) == [1, 2]
+        assert queue.commit_in_order() == 3
+        assert offsets_of(queue.take_batch(2, now_ms=0)) == [3]
+        assert queue.commit_in_order() == 4
 
     def test_rollback_delivers_the_same_batch_again(self) -> None:
         queue = started(1, 2, 3, start=1)
         queue.take_batch(2, now_ms=0)
         queue.rollback_in_order()
 
-        assert 1 == queue.commit_offset
-        assert [1, 2] == offsets_of(queue.take_batch(2, now_ms=0))
+        assert queue.commit_offset == 1
+        assert offsets_of(queue.take_batch(2, now_ms=0)) == [1, 2]
 
     def test_messages_made_again_come_with_their_new_counts(self) -> None:
         queue = started(1, 2, 3, start=1)
@@ -303,7 +303,7 @@ class TestInOrder:
 
         again = queue.take_batch(2, now_ms=0)
 
-        assert [(1, 1), (2, 1)] == [(m.queue_offset, m.reconsume_times) for m in again]
+        assert [(m.queue_offset, m.reconsume_times) for m in again] == [(1, 1), (2, 1)]
 
     def test_a_draining_queue_is_not_delivered_from_after_a_rollback(self) -> None:
         queue = started(1, 2, start=1)
@@ -311,9 +311,9 @@ class TestInOrder:
         queue.revoke()
         queue.rollback_in_order()
 
-        assert 0 == queue.in_flight_count
-        assert [] == queue.take_batch(1, now_ms=0)
-        assert 1 == queue.commit_offset
+        assert queue.in_flight_count == 0
+        assert queue.take_batch(1, now_ms=0) == []
+        assert queue.commit_offset == 1
 
 
 class CommitPointModel(RuleBasedStateMachine):

@@ -38,7 +38,7 @@ def test_owner_that_shrinks_is_listed() -> None:
     history.note("T", QUEUES, cid_all=["alive", "me"])
 
     # AVG: dead had 0 and 1, alive 2, me 3; now me has 2 and 3.
-    assert [False, False, True] == [is_owner_listed(history, n) for n in range(3)]
+    assert [is_owner_listed(history, n) for n in range(3)] == [False, False, True]
 
 
 def test_member_that_left_is_not_taken_for_the_owner_of_what_everybody_is_given() -> None:
@@ -70,7 +70,7 @@ def test_strategy_is_asked_once_for_each_member_that_left() -> None:
     for queue in QUEUES:
         history.is_owner_listed(queue, strategy, group="G", client_id="me")
 
-    assert ["dead", "me"] == asked
+    assert asked == ["dead", "me"]
 
 
 def test_newcomer_finds_owners_in_the_list_without_itself() -> None:
@@ -118,7 +118,7 @@ def test_holder_that_was_seen_counts_for_a_strategy_that_looks_at_owners() -> No
     listed = [is_owner_listed(history, n, strategy="MINIMAL_MOVE") for n in range(3)]
 
     # Nobody was seen to hold queue 2: it may be on its way.
-    assert [False, True, True] == listed
+    assert listed == [False, True, True]
 
 
 def test_broker_is_silent_until_it_answers() -> None:
@@ -126,9 +126,9 @@ def test_broker_is_silent_until_it_answers() -> None:
     for _ in range(2):
         history.note_answer("b", is_silent=True)
 
-    assert 2 == history.silence_of("b")
+    assert history.silence_of("b") == 2
     history.note_answer("b", is_silent=False)
-    assert 0 == history.silence_of("b")
+    assert history.silence_of("b") == 0
 
 
 def test_queue_is_new_that_came_after_the_first_view() -> None:
@@ -136,5 +136,5 @@ def test_queue_is_new_that_came_after_the_first_view() -> None:
     history.note("T", QUEUES[:2], cid_all=["me"])
     history.note("T", QUEUES, cid_all=["me"])
 
-    assert [False, False, True, True] == [history.is_new(queue) for queue in QUEUES]
+    assert [history.is_new(queue) for queue in QUEUES] == [False, False, True, True]
     assert not history.is_new(MessageQueue("other", "b", 0))

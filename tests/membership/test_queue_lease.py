@@ -56,7 +56,7 @@ def test_refused_renewal_fences_at_once_and_leaves_nothing_to_give_back() -> Non
 
     lease.refuse(3_000, 3_010)
 
-    assert (True, False) == (lease.is_fenced(3_010), lease.may_hold)
+    assert (lease.is_fenced(3_010), lease.may_hold) == (True, False)
 
 
 def test_request_without_an_answer_may_have_brought_the_lock() -> None:
@@ -78,9 +78,9 @@ def test_renewal_counts_as_lost_after_its_bound() -> None:
 def test_refusal_at_the_start_is_waited_for_as_long_as_the_owner_may_drain() -> None:
     lease = QueueLease(is_wanted=True)
 
-    assert LOCK_RETRY_FIRST_MS == refused(lease, 0)
+    assert refused(lease, 0) == LOCK_RETRY_FIRST_MS
     later_ms = LOCK_RETRY_SOON_MS
-    assert later_ms + LOCK_RETRY_MS == refused(lease, later_ms)
+    assert refused(lease, later_ms) == later_ms + LOCK_RETRY_MS
     patience_ms = DRAIN_MS + PATIENCE_MARGIN_MS
     assert refused(lease, patience_ms - 1) is not None
     assert lease.asks_first
@@ -97,7 +97,7 @@ def test_lock_that_nobody_has_in_hand_is_asked_for_once_more() -> None:
     refused(lease, 0)
     lease.nobody_has_it(50)
 
-    assert 60 == refused(lease, 60, sent_ms=40)
+    assert refused(lease, 60, sent_ms=40) == 60
     assert refused(lease, 70, sent_ms=60) is None
 
 
@@ -105,5 +105,5 @@ def test_lock_that_nobody_has_in_hand_is_asked_for_once_more() -> None:
 def test_lock_that_order_needs_is_never_done_without(now_ms: int) -> None:
     lease = QueueLease(is_wanted=True, is_required=True)
 
-    assert now_ms + ORDERLY_LOCK_RETRY_MS == refused(lease, now_ms, is_owner_listed=False)
+    assert refused(lease, now_ms, is_owner_listed=False) == now_ms + ORDERLY_LOCK_RETRY_MS
     assert lease.asks_first

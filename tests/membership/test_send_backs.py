@@ -29,11 +29,11 @@ def test_message_is_finished_once_the_broker_has_it() -> None:
     assert not backs.are_settled
 
     ((sent, level),) = backs.begin(5)
-    assert ([0], 3, True) == (offsets_of(sent), level, backs.are_under_way)
-    assert 0 == queue.commit_offset
+    assert (offsets_of(sent), level, backs.are_under_way) == ([0], 3, True)
+    assert queue.commit_offset == 0
 
     backs.end(done=[0], failed=[], now_ms=6)
-    assert (1, True) == (queue.commit_offset, backs.are_settled)
+    assert (queue.commit_offset, backs.are_settled) == (1, True)
 
 
 def test_message_under_way_or_finished_is_not_sent_again() -> None:
@@ -44,7 +44,7 @@ def test_message_under_way_or_finished_is_not_sent_again() -> None:
 
     backs.add(messages, 0)
 
-    assert [] == backs.begin(1)
+    assert backs.begin(1) == []
 
 
 def test_message_that_cannot_be_sent_back_is_consumed_here_after_a_wait() -> None:
@@ -53,13 +53,13 @@ def test_message_that_cannot_be_sent_back_is_consumed_here_after_a_wait() -> Non
     backs.begin(0)
 
     backs.end(done=[], failed=[0], now_ms=10)
-    assert (1, [10 + LOCAL_RETRY_MS]) == (backs.retry_count, backs.retries_due_ms)
+    assert (backs.retry_count, backs.retries_due_ms) == (1, [10 + LOCAL_RETRY_MS])
     backs.retry(9 + LOCAL_RETRY_MS)
-    assert 0 == queue.pending_count
+    assert queue.pending_count == 0
 
     backs.retry(10 + LOCAL_RETRY_MS)
     (again,) = queue.take_batch(1, now_ms=10 + LOCAL_RETRY_MS)
-    assert (1, True) == (again.reconsume_times, backs.are_settled)
+    assert (again.reconsume_times, backs.are_settled) == (1, True)
 
 
 def test_request_without_an_answer_counts_as_failed_after_its_bound() -> None:
@@ -68,9 +68,9 @@ def test_request_without_an_answer_counts_as_failed_after_its_bound() -> None:
     backs.begin(0)
 
     backs.begin(LOST_MS)
-    assert (True, 0) == (backs.are_under_way, backs.retry_count)
+    assert (backs.are_under_way, backs.retry_count) == (True, 0)
     backs.begin(LOST_MS + 1)
-    assert (False, 1) == (backs.are_under_way, backs.retry_count)
+    assert (backs.are_under_way, backs.retry_count) == (False, 1)
 
 
 def test_late_answer_finishes_a_message_that_waits_to_be_consumed_here() -> None:
@@ -82,7 +82,7 @@ def test_late_answer_finishes_a_message_that_waits_to_be_consumed_here() -> None
     backs.end(done=[0], failed=[], now_ms=LOST_MS + 2)
     backs.retry(2 * LOST_MS)
 
-    assert (0, 0, 1) == (queue.count, queue.pending_count, queue.commit_offset)
+    assert (queue.count, queue.pending_count, queue.commit_offset) == (0, 0, 1)
 
 
 def test_expired_message_is_sent_back_once() -> None:
@@ -92,7 +92,7 @@ def test_expired_message_is_sent_back_once() -> None:
     backs.add_expired(1_002, timeout_ms=1_000)
 
     ((sent, level),) = backs.begin(1_002)
-    assert ([0, 1], EXPIRED_DELAY_LEVEL) == (offsets_of(sent), level)
+    assert (offsets_of(sent), level) == ([0, 1], EXPIRED_DELAY_LEVEL)
     backs.end(done=[], failed=[0, 1], now_ms=1_003)
     backs.add_expired(1_004, timeout_ms=1_000)
-    assert [] == backs.begin(1_004)
+    assert backs.begin(1_004) == []

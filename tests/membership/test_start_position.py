@@ -40,7 +40,7 @@ def choose(
 def test_a_committed_offset_always_counts(
     where: ConsumeFromWhere, topic: str, committed: int
 ) -> None:
-    assert UseOffset(committed) == choose(where, committed, topic, queue_is_new=True)
+    assert choose(where, committed, topic, queue_is_new=True) == UseOffset(committed)
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_a_committed_offset_always_counts(
 def test_without_a_committed_offset_the_rule_decides(
     where: ConsumeFromWhere, topic: str, expected: StartPosition
 ) -> None:
-    assert expected == choose(where, None, topic)
+    assert choose(where, None, topic) == expected
 
 
 @pytest.mark.parametrize("where", LAST)
 def test_a_queue_added_later_is_read_from_its_beginning(where: ConsumeFromWhere) -> None:
-    assert UseOffset(0) == choose(where, None, queue_is_new=True)
+    assert choose(where, None, queue_is_new=True) == UseOffset(0)
 
 
 def test_a_queue_added_later_still_follows_a_timestamp() -> None:
-    assert AskByTimestamp(TIME_MS) == choose(TIMESTAMP, None, queue_is_new=True)
+    assert choose(TIMESTAMP, None, queue_is_new=True) == AskByTimestamp(TIME_MS)

@@ -38,26 +38,26 @@ def test_each_message_may_be_decided_on_by_itself(context: ConsumeContext) -> No
     context.retry(MESSAGES[1], MESSAGES[2], delay=timedelta(seconds=40))
     context.dead_letter(MESSAGES[3], reason="no such flight")
 
-    assert {
+    assert context.end() == {
         0: DONE,
         1: Decision(4),
         2: Decision(4),
         3: Decision(-1, "no such flight"),
-    } == context.end()
+    }
 
 
 def test_without_messages_it_is_all_that_are_not_decided_yet(context: ConsumeContext) -> None:
     context.retry(MESSAGES[2])
     context.ack()
 
-    assert {0: DONE, 1: DONE, 2: LATER, 3: DONE} == context.end()
+    assert context.end() == {0: DONE, 1: DONE, 2: LATER, 3: DONE}
 
 
 def test_last_decision_counts(context: ConsumeContext) -> None:
     context.dead_letter(MESSAGES[2], reason="gone")
     context.retry(MESSAGES[2])
 
-    assert {2: LATER} == context.end()
+    assert context.end() == {2: LATER}
 
 
 @pytest.mark.parametrize("other", [message(7), "message", None])
@@ -65,7 +65,7 @@ def test_what_is_no_message_of_the_delivery_is_refused(context: ConsumeContext, 
     with pytest.raises(UsageError, match="is no message of this delivery"):
         context.ack(MESSAGES[0], other)
 
-    assert {} == context.end()
+    assert context.end() == {}
 
 
 def test_nothing_is_decided_after_the_return(context: ConsumeContext) -> None:

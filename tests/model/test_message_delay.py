@@ -11,9 +11,9 @@ from sparrowmq.errors import UsageError
 
 
 def test_delay_is_the_nearest_level() -> None:
-    assert 1 == Message("T", b"x", delay=timedelta(seconds=1)).delay_level
-    assert 9 == Message("T", b"x", delay=timedelta(minutes=5, seconds=10)).delay_level
-    assert 9 == Message("T", b"x", delay=timedelta(minutes=5), delay_level=9).delay_level
+    assert Message("T", b"x", delay=timedelta(seconds=1)).delay_level == 1
+    assert Message("T", b"x", delay=timedelta(minutes=5, seconds=10)).delay_level == 9
+    assert Message("T", b"x", delay=timedelta(minutes=5), delay_level=9).delay_level == 9
 
 
 def test_delay_and_another_level_or_no_delay_are_refused() -> None:
@@ -25,4 +25,4 @@ def test_delay_and_another_level_or_no_delay_are_refused() -> None:
 
 
 def test_delay_above_all_levels_has_the_longest() -> None:
-    assert 18 == Message("T", b"x", delay=timedelta(days=3)).delay_level
+    assert Message("T", b"x", delay=timedelta(days=3)).delay_level == 18

@@ -40,7 +40,7 @@ def is_own(name: str) -> bool:
     ],
 )
 def test_names_on_the_wire_are_javas(resource: str, expected: str) -> None:
-    assert expected == Namespace("ns").wrap(resource)
+    assert Namespace("ns").wrap(resource) == expected
 
 
 @given(NAMESPACES, RESOURCES)
@@ -48,7 +48,7 @@ def test_plain_name_comes_back(namespace: Namespace, name: str) -> None:
     assume(not is_own(name) and not name.startswith(f"{namespace.name}%"))
 
     assert name == namespace.unwrap(namespace.wrap(name))
-    assert f"{namespace.name}%{name}" == namespace.wrap(name)
+    assert namespace.wrap(name) == f"{namespace.name}%{name}"
 
 
 @given(NAMESPACES, RESOURCES)
@@ -86,7 +86,7 @@ def test_names_of_another_namespace_stay_as_they_are(
 
 def test_namespace_is_checked() -> None:
     assert NO_NAMESPACE == check_namespace(None) == check_namespace("")
-    assert Namespace("MQ_INST-1") == check_namespace("MQ_INST-1")
+    assert check_namespace("MQ_INST-1") == Namespace("MQ_INST-1")
     for bad in ("a%b", "a b", "ä"):
         with pytest.raises(ConfigError, match="namespace"):
             check_namespace(bad)

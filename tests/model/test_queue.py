@@ -14,4 +14,4 @@ def test_texts_are_in_java_order_with_and_without_keys(texts: list[str]) -> None
 
 
 def test_surrogates_of_java_come_before_the_last_code_units() -> None:
-    assert ["a", "\U00010000", "\uffff"] == in_java_order(["\uffff", "\U00010000", "a"])
+    assert in_java_order(["\uffff", "\U00010000", "a"]) == ["a", "\U00010000", "\uffff"]

@@ -33,16 +33,16 @@ def test_registered_topic_has_a_route(rig: Any, compressed: bool) -> None:
     registered = rig.register(compressed=compressed)
 
     data = decode_body(TopicRouteData, route(rig).body)
-    assert (0, None) == (registered.code, registered.body)
-    assert [(4, 4, 6)] == [
-        (q.read_queue_nums, q.write_queue_nums, q.perm) for q in data.queue_datas
+    assert (registered.code, registered.body) == (0, None)
+    assert [(q.read_queue_nums, q.write_queue_nums, q.perm) for q in data.queue_datas] == [
+        (4, 4, 6)
     ]
 
 
 def test_unknown_topic_has_none(rig: Any) -> None:
     reply = route(rig)
 
-    assert ResponseCode.TOPIC_NOT_EXIST == reply.code
+    assert reply.code == ResponseCode.TOPIC_NOT_EXIST
     assert reply.remark.startswith("No topic route info in name server for the topic: T\n")
 
 
@@ -56,7 +56,7 @@ def test_broker_ids_are_quoted_for_those_who_can_read_that(rig: Any) -> None:
     ).body
 
     assert b'{0:"10.0.0.1:10911"}' in old
-    assert {"0": "10.0.0.1:10911"} == json.loads(new)["brokerDatas"][0]["brokerAddrs"]
+    assert json.loads(new)["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
     assert new == asked
     assert decode_body(TopicRouteData, old) == decode_body(TopicRouteData, new)
 
@@ -64,13 +64,13 @@ def test_broker_ids_are_quoted_for_those_who_can_read_that(rig: Any) -> None:
 def test_damaged_registration_is_refused(rig: Any) -> None:
     reply = rig.register(bodyCrc32="12345")
 
-    assert (1, "crc32 not match") == (reply.code, reply.remark)
-    assert 17 == route(rig).code
+    assert (reply.code, reply.remark) == (1, "crc32 not match")
+    assert route(rig).code == 17
 
 
 def test_registration_without_a_checksum_is_taken(rig: Any) -> None:
-    assert 0 == rig.register(bodyCrc32="0").code
-    assert 0 == route(rig).code
+    assert rig.register(bodyCrc32="0").code == 0
+    assert route(rig).code == 0
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[]", b"x\x9c\x00"])
@@ -81,7 +81,7 @@ def test_malformed_registration_is_answered_with_an_error(
     fields = {**IDENTITY, "haServerAddr": "x", "compressed": compressed}
     reply = rig.call(RequestCode.REGISTER_BROKER, fields, body)
 
-    assert ResponseCode.SYSTEM_ERROR == reply.code
+    assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
 def test_old_broker_registers_with_the_bare_table(rig: Any) -> None:
@@ -91,7 +91,7 @@ def test_old_broker_registers_with_the_bare_table(rig: Any) -> None:
     rig.call(RequestCode.REGISTER_BROKER, fields, body, version=36)
 
     data = decode_body(TopicRouteData, route(rig).body)
-    assert [2] == [q.read_queue_nums for q in data.queue_datas]
+    assert [q.read_queue_nums for q in data.queue_datas] == [2]
 
 
 def test_slave_is_told_its_master(rig: Any) -> None:
@@ -99,7 +99,7 @@ def test_slave_is_told_its_master(rig: Any) -> None:
 
     reply = rig.register("10.0.0.2:10911", broker_id=1)
 
-    assert {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:109112"} == reply.ext_fields
+    assert reply.ext_fields == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:109112"}
 
 
 CLAIMS = [
@@ -123,12 +123,12 @@ def test_what_is_registered_and_alive_is_not_taken_over(rig: Any, claim: dict[st
     ]
     rig.server.connection_closed(stranger, now_ms=0, timestamp_ms=0)
 
-    assert [ResponseCode.SYSTEM_ERROR] * 2 == [reply.code for reply in replies]
+    assert [reply.code for reply in replies] == [ResponseCode.SYSTEM_ERROR] * 2
     assert "broker broker-a:0 of cluster DefaultCluster at 10.0.0.1:10911 is alive" in (
         replies[0].remark
     )
     assert before == route(rig).body
-    assert 2 == rig.server.refusals.counts[NameServerRefusal.REGISTRATION]
+    assert rig.server.refusals.counts[NameServerRefusal.REGISTRATION] == 2
     (fact,) = (fact for fact in rig.facts if fact.warning)
     assert stranger.address in fact.text
     assert broker.address in fact.text
@@ -145,9 +145,9 @@ def test_name_of_a_broker_that_is_gone_is_free(rig: Any, ending: str) -> None:
     else:
         rig.call(RequestCode.UNREGISTER_BROKER, IDENTITY, connection=broker)
 
-    assert 0 == rig.register("10.0.0.2:10911").code
+    assert rig.register("10.0.0.2:10911").code == 0
     data = decode_body(TopicRouteData, route(rig).body)
-    assert [{0: "10.0.0.2:10911"}] == [each.broker_addrs for each in data.broker_datas]
+    assert [each.broker_addrs for each in data.broker_datas] == [{0: "10.0.0.2:10911"}]
 
 
 def test_broker_comes_back_over_another_connection_from_its_own_host_alone(rig: Any) -> None:
@@ -157,8 +157,8 @@ def test_broker_comes_back_over_another_connection_from_its_own_host_alone(rig: 
     codes = [rig.register(connection=each).code for each in (elsewhere, second)]
     rig.server.connection_closed(first, now_ms=0, timestamp_ms=0)
 
-    assert [ResponseCode.SYSTEM_ERROR, 0] == codes
-    assert 0 == route(rig).code
+    assert codes == [ResponseCode.SYSTEM_ERROR, 0]
+    assert route(rig).code == 0
 
 
 def test_broker_is_not_unregistered_from_another_host(rig: Any) -> None:
@@ -168,9 +168,9 @@ def test_broker_is_not_unregistered_from_another_host(rig: Any) -> None:
     refused = rig.call(code, IDENTITY, connection=rig.connect("10.6.6.6"))
     unknown = rig.call(code, {**IDENTITY, "brokerAddr": "10.0.0.7:1"})
 
-    assert (ResponseCode.SYSTEM_ERROR, 0) == (refused.code, unknown.code)
-    assert 0 == route(rig).code
-    assert 1 == rig.server.refusals.counts[NameServerRefusal.UNREGISTRATION]
+    assert (refused.code, unknown.code) == (ResponseCode.SYSTEM_ERROR, 0)
+    assert route(rig).code == 0
+    assert rig.server.refusals.counts[NameServerRefusal.UNREGISTRATION] == 1
 
 
 @pytest.mark.parametrize("count", [-1, QUEUES_PER_TOPIC_MAX + 1, 2**31 - 1])
@@ -178,10 +178,10 @@ def test_topic_with_queues_beyond_the_bound_is_left_out_and_warned_of(rig: Any, 
     reply = rig.register(topics={"T": 4, "huge": count, "large": QUEUES_PER_TOPIC_MAX})
 
     (fact,) = (fact for fact in rig.facts if fact.warning)
-    assert 0 == reply.code
-    assert [0, 17, 0] == [route(rig, name).code for name in ("T", "huge", "large")]
+    assert reply.code == 0
+    assert [route(rig, name).code for name in ("T", "huge", "large")] == [0, 17, 0]
     assert f"'huge': {count} queues; from 0 to 65536 are possible" in fact.text
-    assert 1 == rig.server.refusals.counts[NameServerRefusal.TOPIC]
+    assert rig.server.refusals.counts[NameServerRefusal.TOPIC] == 1
 
 
 def test_version_is_compared(rig: Any) -> None:
@@ -194,9 +194,9 @@ def test_version_is_compared(rig: Any) -> None:
         code, {**IDENTITY, "brokerAddr": "10.0.0.7:1"}, b'{"counter":1,"timestamp":7}'
     )
 
-    assert ({"changed": "false"}, {"changed": "true"}) == (same.ext_fields, other.ext_fields)
-    assert b'{"counter":1,"timestamp":7}' == other.body
-    assert ({"changed": "true"}, None) == (stranger.ext_fields, stranger.body)
+    assert (same.ext_fields, other.ext_fields) == ({"changed": "false"}, {"changed": "true"})
+    assert other.body == b'{"counter":1,"timestamp":7}'
+    assert (stranger.ext_fields, stranger.body) == ({"changed": "true"}, None)
 
 
 def test_unregistered_and_disconnected_brokers_are_gone(rig: Any) -> None:
@@ -208,8 +208,8 @@ def test_unregistered_and_disconnected_brokers_are_gone(rig: Any) -> None:
 
     facts = rig.server.connection_closed(connection, now_ms=0, timestamp_ms=0)
 
-    assert (17, 17) == (unregistered, route(rig).code)
-    assert ["broker broker-a:0 at 10.0.0.1:10911 is gone"] == [fact.text for fact in facts]
+    assert (unregistered, route(rig).code) == (17, 17)
+    assert [fact.text for fact in facts] == ["broker broker-a:0 at 10.0.0.1:10911 is gone"]
 
 
 def test_silent_broker_is_gone_and_its_connection_closed(rig: Any) -> None:
@@ -219,9 +219,9 @@ def test_silent_broker_is_gone_and_its_connection_closed(rig: Any) -> None:
     early = rig.server.tick(now_ms=BROKER_EXPIRY_MS)
     late = rig.server.tick(now_ms=BROKER_EXPIRY_MS + 10_000)
 
-    assert [] == early
+    assert early == []
     assert Close(connection, "the broker is silent") in late
-    assert 17 == route(rig).code
+    assert route(rig).code == 17
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_topics_of_units_are_told_by_their_flags(rig: Any, code: int, expected: 
     flags = {"plain": 0, "unit": 1, "consumed": 2, "both": 3}
     rig.register(topics=dict.fromkeys(flags, 1), flags=flags)
 
-    assert expected == decode_body(TopicList, rig.call(code).body).topic_list
+    assert decode_body(TopicList, rig.call(code).body).topic_list == expected
 
 
 def test_lists(rig: Any) -> None:
@@ -248,20 +248,20 @@ def test_lists(rig: Any) -> None:
     system = rig.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     cluster = rig.call(RequestCode.GET_BROKER_CLUSTER_INFO)
 
-    assert ["T", "U", "V"] == decode_body(TopicList, topics.body).topic_list
-    assert ["T", "U", "V"] == decode_body(TopicList, of_cluster.body).topic_list
+    assert decode_body(TopicList, topics.body).topic_list == ["T", "U", "V"]
+    assert decode_body(TopicList, of_cluster.body).topic_list == ["T", "U", "V"]
     names = decode_body(TopicList, system.body)
-    assert ["DefaultCluster", "broker-a", "broker-b"] == names.topic_list
-    assert "10.0.0.1:10911" == names.broker_addr
+    assert names.topic_list == ["DefaultCluster", "broker-a", "broker-b"]
+    assert names.broker_addr == "10.0.0.1:10911"
     info = decode_body(ClusterInfo, cluster.body)
-    assert {"DefaultCluster": ["broker-a", "broker-b"]} == info.cluster_addr_table
+    assert info.cluster_addr_table == {"DefaultCluster": ["broker-a", "broker-b"]}
 
 
 def test_topic_is_deleted(rig: Any) -> None:
     rig.register()
 
-    assert 0 == rig.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}).code
-    assert 17 == route(rig).code
+    assert rig.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}).code == 0
+    assert route(rig).code == 17
 
 
 def test_write_permission_is_wiped_and_added(rig: Any) -> None:
@@ -271,10 +271,10 @@ def test_write_permission_is_wiped_and_added(rig: Any) -> None:
     wiped = rig.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, name)
     added = rig.call(RequestCode.ADD_WRITE_PERM_OF_BROKER, name)
 
-    assert ({"wipeTopicCount": "1"}, {"addTopicCount": "1"}) == (
+    assert (
         wiped.ext_fields,
         added.ext_fields,
-    )
+    ) == ({"wipeTopicCount": "1"}, {"addTopicCount": "1"})
 
 
 def test_texts_are_kept_by_namespace_and_key(rig: Any) -> None:
@@ -286,10 +286,10 @@ def test_texts_are_kept_by_namespace_and_key(rig: Any) -> None:
     rig.call(RequestCode.DELETE_KV_CONFIG, item)
     gone = rig.call(RequestCode.GET_KV_CONFIG, item)
 
-    assert (22, "No config item, Namespace: n Key: k") == (absent.code, absent.remark)
-    assert ({"value": "v"}, b'{"table":{"k":"v"}}') == (found.ext_fields, listed.body)
-    assert 22 == gone.code
-    assert 22 == rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "m"}).code
+    assert (absent.code, absent.remark) == (22, "No config item, Namespace: n Key: k")
+    assert (found.ext_fields, listed.body) == ({"value": "v"}, b'{"table":{"k":"v"}}')
+    assert gone.code == 22
+    assert rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "m"}).code == 22
 
 
 def test_order_of_a_topic_is_part_of_its_route_and_of_registrations(rig: Any) -> None:
@@ -298,8 +298,8 @@ def test_order_of_a_topic_is_part_of_its_route_and_of_registrations(rig: Any) ->
 
     registered = rig.register()
 
-    assert b'{"table":{"T":"broker-a:4"}}' == registered.body
-    assert "broker-a:4" == decode_body(TopicRouteData, route(rig).body).order_topic_conf
+    assert registered.body == b'{"table":{"T":"broker-a:4"}}'
+    assert decode_body(TopicRouteData, route(rig).body).order_topic_conf == "broker-a:4"
 
 
 def test_texts_survive_their_file() -> None:
@@ -308,7 +308,7 @@ def test_texts_survive_their_file() -> None:
 
     again = KVConfig.decode(kv_config.encode())
 
-    assert "v\u2028" == again.find("n", "k")
+    assert again.find("n", "k") == "v\u2028"
     assert not again.is_changed
     assert b'"configTable"' in kv_config.encode()
 
@@ -318,27 +318,27 @@ def test_number_of_texts_is_bounded(rig: Any) -> None:
         rig.server.kv_config.put("n", str(number), "v")
 
     item = {"namespace": "m", "key": "k", "value": "v"}
-    assert 1 == rig.call(RequestCode.PUT_KV_CONFIG, item).code
-    assert 0 == rig.call(RequestCode.PUT_KV_CONFIG, {**item, "namespace": "n", "key": "1"}).code
+    assert rig.call(RequestCode.PUT_KV_CONFIG, item).code == 1
+    assert rig.call(RequestCode.PUT_KV_CONFIG, {**item, "namespace": "n", "key": "1"}).code == 0
 
 
 @pytest.mark.parametrize("code", [9999, RequestCode.SEND_MESSAGE])
 def test_unknown_code_is_answered_as_not_supported(rig: Any, code: int) -> None:
     reply = rig.call(code)
 
-    assert (3, f" request type {int(code)} not supported") == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (3, f" request type {int(code)} not supported")
 
 
 def test_settings_cannot_be_changed(rig: Any) -> None:
     reply = rig.call(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"configStorePath=/etc/passwd")
 
-    assert ResponseCode.NO_PERMISSION == reply.code
+    assert reply.code == ResponseCode.NO_PERMISSION
 
 
 def test_missing_field_is_named(rig: Any) -> None:
     reply = rig.call(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 
-    assert (1, "the custom field <topic> is null") == (reply.code, reply.remark)
+    assert (reply.code, reply.remark) == (1, "the custom field <topic> is null")
 
 
 def test_oneway_requests_and_responses_are_not_answered(rig: Any) -> None:
@@ -346,7 +346,7 @@ def test_oneway_requests_and_responses_are_not_answered(rig: Any) -> None:
         command = RemotingCommand(code=105, ext_fields={"topic": "T"}, flag=flag)
         outputs = rig.server.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
 
-        assert [] == list(outputs)
+        assert list(outputs) == []
 
 
 def test_settings_are_shown_without_paths(rig: Any) -> None:

@@ -52,9 +52,9 @@ def test_route_names_every_broker_of_the_topic() -> None:
     register(table, identity("b"), topics("T", queues=3))
     register(table, identity("a"), topics("T", "U"))
 
-    assert {"a": 4, "b": 3} == queue_counts(table, "T")
-    assert {"a": {0: "a-0:1"}, "b": {0: "b-0:1"}} == addresses(table, "T")
-    assert {"a": 4} == queue_counts(table, "U")
+    assert queue_counts(table, "T") == {"a": 4, "b": 3}
+    assert addresses(table, "T") == {"a": {0: "a-0:1"}, "b": {0: "b-0:1"}}
+    assert queue_counts(table, "U") == {"a": 4}
     assert table.find_route("V") is None
 
 
@@ -64,9 +64,9 @@ def test_broker_that_changes_its_name_leaves_nothing_under_the_old_one() -> None
 
     register(table, identity("new", address="x:1"), topics("T"))
 
-    assert {"new": {0: "x:1"}} == addresses(table, "T")
+    assert addresses(table, "T") == {"new": {0: "x:1"}}
     table.unregister_connection(PEERS[0])
-    assert [] == list(table.broker_names())
+    assert list(table.broker_names()) == []
 
 
 @pytest.mark.parametrize("other", [identity("b", 0, "a-0:1"), identity("a", 1, "a-0:1")])
@@ -76,9 +76,9 @@ def test_broker_is_not_unregistered_in_the_name_of_another(other: BrokerIdentity
 
     table.unregister(other)
 
-    assert {"a": {0: "a-0:1"}} == addresses(table, "T")
+    assert addresses(table, "T") == {"a": {0: "a-0:1"}}
     table.unregister_connection(PEERS[0])
-    assert [] == list(table.broker_names())
+    assert list(table.broker_names()) == []
 
 
 def test_topics_are_taken_only_when_their_version_changes() -> None:
@@ -89,7 +89,7 @@ def test_topics_are_taken_only_when_their_version_changes() -> None:
     same = queue_counts(table, "T")
     register(table, identity("a"), topics("T", counter=2, queues=8))
 
-    assert ({"a": 4}, {"a": 8}) == (same, queue_counts(table, "T"))
+    assert (same, queue_counts(table, "T")) == ({"a": 4}, {"a": 8})
 
 
 def test_topic_deleted_at_the_broker_stays_until_it_is_deleted_here() -> None:
@@ -100,7 +100,7 @@ def test_topic_deleted_at_the_broker_stays_until_it_is_deleted_here() -> None:
     before = table.topics()
     table.delete_topic("U")
 
-    assert (["T", "U"], ["T"]) == (before, table.topics())
+    assert (before, table.topics()) == (["T", "U"], ["T"])
 
 
 def test_slave_brings_no_topics_and_learns_its_master() -> None:
@@ -111,9 +111,9 @@ def test_slave_brings_no_topics_and_learns_its_master() -> None:
         identity("a", 1), topics("U"), ha_address="x", connection=PEERS[1], now_ms=0
     )
 
-    assert (True, "a-0:1", "ha-a-0:1", ()) == told
-    assert ["T"] == table.topics()
-    assert {"a": {0: "a-0:1", 1: "a-1:1"}} == addresses(table, "T")
+    assert told == (True, "a-0:1", "ha-a-0:1", ())
+    assert table.topics() == ["T"]
+    assert addresses(table, "T") == {"a": {0: "a-0:1", 1: "a-1:1"}}
 
 
 def test_queues_of_a_name_stay_while_any_broker_of_it_is_there() -> None:
@@ -125,9 +125,9 @@ def test_queues_of_a_name_stay_while_any_broker_of_it_is_there() -> None:
     only_slave = addresses(table, "T")
     table.unregister(identity("a", 1))
 
-    assert {"a": {1: "a-1:1"}} == only_slave
+    assert only_slave == {"a": {1: "a-1:1"}}
     assert table.find_route("T") is None
-    assert [] == table.topics()
+    assert table.topics() == []
 
 
 def test_address_that_takes_another_id_leaves_the_old_one() -> None:
@@ -135,7 +135,7 @@ def test_address_that_takes_another_id_leaves_the_old_one() -> None:
     register(table, identity("a", 1, "x:1"), topics())
     register(table, identity("a", 0, "x:1"), topics("T"))
 
-    assert {"a": {0: "x:1"}} == addresses(table, "T")
+    assert addresses(table, "T") == {"a": {0: "x:1"}}
 
 
 def test_late_unregistration_of_a_replaced_broker_harms_nobody() -> None:
@@ -145,7 +145,7 @@ def test_late_unregistration_of_a_replaced_broker_harms_nobody() -> None:
 
     table.unregister(identity("a", 0, "old:1"))
 
-    assert {"a": {0: "new:1"}} == addresses(table, "T")
+    assert addresses(table, "T") == {"a": {0: "new:1"}}
 
 
 def test_closed_connection_takes_its_brokers_with_it() -> None:
@@ -156,7 +156,7 @@ def test_closed_connection_takes_its_brokers_with_it() -> None:
     lost = table.unregister_connection(PEERS[1])
 
     assert [identity("a")] == lost
-    assert {"b": 4} == queue_counts(table, "T")
+    assert queue_counts(table, "T") == {"b": 4}
 
 
 def test_old_connection_of_a_broker_that_registered_anew_does_not_count() -> None:
@@ -164,8 +164,8 @@ def test_old_connection_of_a_broker_that_registered_anew_does_not_count() -> Non
     register(table, identity("a"), topics("T"), connection=PEERS[1])
     register(table, identity("a"), topics("T"), connection=PEERS[2])
 
-    assert [] == table.unregister_connection(PEERS[1])
-    assert {"a": 4} == queue_counts(table, "T")
+    assert table.unregister_connection(PEERS[1]) == []
+    assert queue_counts(table, "T") == {"a": 4}
 
 
 def test_silent_broker_is_forgotten_after_the_expiry() -> None:
@@ -173,9 +173,9 @@ def test_silent_broker_is_forgotten_after_the_expiry() -> None:
     register(table, identity("a"), topics("T"), now_ms=0)
     register(table, identity("b"), topics("T"), now_ms=5, connection=PEERS[1])
 
-    assert [] == table.expire(BROKER_EXPIRY_MS)
+    assert table.expire(BROKER_EXPIRY_MS) == []
     assert [(identity("a"), PEERS[0])] == table.expire(BROKER_EXPIRY_MS + 1)
-    assert {"b": 4} == queue_counts(table, "T")
+    assert queue_counts(table, "T") == {"b": 4}
 
 
 def test_broker_that_asks_for_its_version_is_alive() -> None:
@@ -184,9 +184,9 @@ def test_broker_that_asks_for_its_version_is_alive() -> None:
 
     version = table.note_alive("a-0:1", now_ms=BROKER_EXPIRY_MS)
 
-    assert DataVersion(timestamp_ms=0, counter=3) == version
+    assert version == DataVersion(timestamp_ms=0, counter=3)
     assert table.note_alive("nobody:1", now_ms=0) is None
-    assert [] == table.expire(BROKER_EXPIRY_MS + 1)
+    assert table.expire(BROKER_EXPIRY_MS + 1) == []
 
 
 def test_write_permission_is_taken_and_given_back() -> None:
@@ -198,8 +198,8 @@ def test_write_permission_is_taken_and_given_back() -> None:
     added = table.set_write_perm("a", may_write=True)
     again = [q.perm for q in table.find_route("T").queue_datas]  # type: ignore[union-attr]
 
-    assert (2, [4], 2, [6]) == (wiped, perms, added, again)
-    assert 0 == table.set_write_perm("nobody", may_write=True)
+    assert (wiped, perms, added, again) == (2, [4], 2, [6])
+    assert table.set_write_perm("nobody", may_write=True) == 0
 
 
 def test_clusters_and_their_topics_are_listed() -> None:
@@ -209,10 +209,10 @@ def test_clusters_and_their_topics_are_listed() -> None:
 
     info = table.cluster_info()
 
-    assert {"C": ["a", "b"]} == info.cluster_addr_table
-    assert ["a", "b"] == list(info.broker_addr_table)
-    assert (["T", "U"], []) == (table.topics_of_cluster("C"), table.topics_of_cluster("D"))
-    assert (["C", "a", "b"], "a-0:1") == table.system_topics()
+    assert info.cluster_addr_table == {"C": ["a", "b"]}
+    assert list(info.broker_addr_table) == ["a", "b"]
+    assert (table.topics_of_cluster("C"), table.topics_of_cluster("D")) == (["T", "U"], [])
+    assert table.system_topics() == (["C", "a", "b"], "a-0:1")
 
 
 def test_numbers_of_brokers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,12 +229,12 @@ def test_numbers_of_brokers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPat
     ]
     register(table, identity("c"), topics("T", "U", "V", "W" * 256))
 
-    assert ["there are 2 brokers, which is the most"] * 2 == full
+    assert full == ["there are 2 brokers, which is the most"] * 2
     assert table.find_contradiction(identity("a"), connection=PEERS[2], now_ms=0) is None
-    assert {"a": 4, "b": 4} == queue_counts(table, "T")
-    assert ["T", "U"] == table.topics()
+    assert queue_counts(table, "T") == {"a": 4, "b": 4}
+    assert table.topics() == ["T", "U"]
     register(table, identity("a"), topics("T", counter=2, queues=8))
-    assert {"a": 8, "b": 4} == queue_counts(table, "T")
+    assert queue_counts(table, "T") == {"a": 8, "b": 4}
 
 
 STEPS = st.tuples(

@@ -81,56 +81,53 @@ def test_each_cause_is_named_with_its_beginning_and_its_owners(
     result = run(spark, tmp_path)
 
     by_queue = {each.queue_id: each for each in result.accumulations}
-    assert {
+    assert {queue_id: each.cause for queue_id, each in by_queue.items()} == {
         1: Cause.DUPLICATE_IDS,
         2: Cause.DIFFERENT_SUBSCRIPTIONS,
         3: Cause.STUCK,
         4: Cause.SLOW,
         5: Cause.TOO_MANY_MEMBERS,
         6: Cause.UNOWNED,
-    } == {queue_id: each.cause for queue_id, each in by_queue.items()}
+    }
     end = BEGIN + timedelta(seconds=120)
-    assert (
-        Accumulation(
-            consumer_group="GID",
-            topic="orders",
-            broker_name="broker-a",
-            queue_id=1,
-            since=BEGIN,
-            has_begun_before=False,
-            until=BEGIN + timedelta(seconds=100),
-            is_open=False,
-            lag_peak=300,
-            lag_last=100,
-            growth_per_second=5.0,
-            owners=("c@9", "nobody"),
-            cause=Cause.DUPLICATE_IDS,
-        )
-        == by_queue[1]
+    assert by_queue[1] == Accumulation(
+        consumer_group="GID",
+        topic="orders",
+        broker_name="broker-a",
+        queue_id=1,
+        since=BEGIN,
+        has_begun_before=False,
+        until=BEGIN + timedelta(seconds=100),
+        is_open=False,
+        lag_peak=300,
+        lag_last=100,
+        growth_per_second=5.0,
+        owners=("c@9", "nobody"),
+        cause=Cause.DUPLICATE_IDS,
     )
-    assert (BEGIN, end, True, 240, 2.0) == (
+    assert (
         by_queue[4].since,
         by_queue[4].until,
         by_queue[4].is_open,
         by_queue[4].lag_peak,
         by_queue[4].growth_per_second,
-    )
-    assert (Extent(1, 7, LOOKS, BEGIN, end), 6) == (result.extent, result.accumulation_count)
-    assert {
+    ) == (BEGIN, end, True, 240, 2.0)
+    assert (result.extent, result.accumulation_count) == (Extent(1, 7, LOOKS, BEGIN, end), 6)
+    assert result.lag_by_cause == {
         Cause.DIFFERENT_SUBSCRIPTIONS: 600,
         Cause.STUCK: 600,
         Cause.UNOWNED: 600,
         Cause.SLOW: 240,
         Cause.TOO_MANY_MEMBERS: 240,
-    } == result.lag_by_cause
+    }
     courses = {each.queue_id: course for each, course in result.courses}
-    assert [0, 100, 200, 300, 200, 100, 0] == [look.lag for look in courses[1]]
+    assert [look.lag for look in courses[1]] == [0, 100, 200, 300, 200, 100, 0]
     text = backlog.render(result)
     assert REMEDIES[Cause.TOO_MANY_MEMBERS] in text
     assert "2026-01-01 12:00:00 to 2026-01-01 12:02:00 UTC" in text
     # The lags of queues 2, 3 and 6 are the same, and that of queue 1 at first.
-    assert 3 == text.count('stroke-dasharray="12 24"')
-    assert 4 == text.count('stroke-dasharray="12 36"')
+    assert text.count('stroke-dasharray="12 24"') == 3
+    assert text.count('stroke-dasharray="12 36"') == 4
 
 
 def test_one_look_says_what_it_cannot_know(spark: SparkSession, tmp_path: Path) -> None:
@@ -140,18 +137,18 @@ def test_one_look_says_what_it_cannot_know(spark: SparkSession, tmp_path: Path) 
 
     by_queue = {each.queue_id: each for each in result.accumulations}
     # An owner and a lag: whether it is stuck, slow or catching up shows in the next look.
-    assert [Cause.UNKNOWN] * 3 == [by_queue[queue_id].cause for queue_id in (3, 4, 5)]
+    assert [by_queue[queue_id].cause for queue_id in (3, 4, 5)] == [Cause.UNKNOWN] * 3
     assert Cause.UNOWNED is by_queue[6].cause
     assert all(each.has_begun_before for each in by_queue.values())
-    assert {None} == {each.growth_per_second for each in by_queue.values()}
+    assert {each.growth_per_second for each in by_queue.values()} == {None}
     text = backlog.render(result)
     assert "before 12:02:00" in text
     assert "There is one look" in text
     assert "nothing: the backlog shrinks" not in text
     assert "look again" in text
-    assert (1, 0) == (text.count('class="bars"'), text.count("<svg"))
+    assert (text.count('class="bars"'), text.count("<svg")) == (1, 0)
     caption = backlog.main_table(result).caption
-    assert "5 accumulations in 1 look at 7 queues" == caption
+    assert caption == "5 accumulations in 1 look at 7 queues"
     assert ">look<" in text
     assert ">consumer group<" in text
 
@@ -163,9 +160,9 @@ def test_what_was_there_at_the_first_look_began_before_it(
 
     by_queue = {each.queue_id: each for each in run(spark, tmp_path).accumulations}
 
-    assert {True} == {each.has_begun_before for each in by_queue.values()}
+    assert {each.has_begun_before for each in by_queue.values()} == {True}
     # What is known of the later looks counts, not that the first has none before it.
-    assert (Cause.STUCK, Cause.SLOW) == (by_queue[3].cause, by_queue[4].cause)
+    assert (by_queue[3].cause, by_queue[4].cause) == (Cause.STUCK, Cause.SLOW)
 
 
 def test_a_backlog_that_stays_is_not_one_that_shrinks(spark: SparkSession, tmp_path: Path) -> None:
@@ -198,7 +195,7 @@ def test_what_stays_below_the_limit_is_left_out(spark: SparkSession, tmp_path: P
 
     result = run(spark, tmp_path, lag_min=301)
 
-    assert {2, 3, 6} == {each.queue_id for each in result.accumulations}
+    assert {each.queue_id for each in result.accumulations} == {2, 3, 6}
     with pytest.raises(ConfigError, match=r"queues: .*does not exist"):
         run(spark, tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="no group of GID_x is in"):

@@ -50,10 +50,10 @@ def test_a_snapshot_becomes_a_row_a_group_and_strategy(spark: SparkSession, tmp_
 
     written = spark.read.parquet(f"{out}/groups").collect()
     rows = {(row["consumerGroup"], row["strategy"]): row for row in written}
-    assert {("GID_twins", "AVG"), ("GID_twins", "sticky")} | {
+    assert rows.keys() == {("GID_twins", "AVG"), ("GID_twins", "sticky")} | {
         ("GID_empty", "AVG"),
         ("GID_empty", "sticky"),
-    } == rows.keys()
+    }
     twins = rows["GID_twins", "AVG"]
     figures = evaluate(
         "AVG",
@@ -70,20 +70,20 @@ def test_a_snapshot_becomes_a_row_a_group_and_strategy(spark: SparkSession, tmp_
         twins["joinMoved"],
     )
     # 10 messages a second and queue; each doubled queue delivers all of them twice.
-    assert 60.0 == twins["duplicatesPerSecond"]
+    assert twins["duplicatesPerSecond"] == 60.0
     assert figures.join_moved * 10 * 2.5 == twins["joinDuplicates"]
-    assert (0.0, 0.0) == (
+    assert (
         rows["GID_twins", "sticky"]["duplicatesPerSecond"],
         rows["GID_twins", "sticky"]["joinDuplicates"],
-    )
-    assert "the group has no member" == rows["GID_empty", "AVG"]["failure"]
-    assert [("AVG", 2, 1, 6), ("sticky", 2, 1, 0)] == [
+    ) == (0.0, 0.0)
+    assert rows["GID_empty", "AVG"]["failure"] == "the group has no member"
+    assert [
         (each.strategy, each.groups, each.failed, each.unowned) for each in result.strategies
-    ]
-    assert ("AVG", [("GID_twins", 6)]) == (
+    ] == [("AVG", 2, 1, 6), ("sticky", 2, 1, 0)]
+    assert (
         result.current,
         [(each.consumer_group, each.unowned) for each in result.worst],
-    )
+    ) == ("AVG", [("GID_twins", 6)])
     text = balance.render(result)
     assert "GID_twins" in text
     assert "refused 1 of 2 groups: the group has no member" in text
@@ -94,10 +94,10 @@ def test_a_generated_cluster_is_the_same_each_time(spark: SparkSession) -> None:
     again, _ = generate_cluster(spark.newSession(), 200, topics=3)
 
     assert sorted(first.collect()) == sorted(again.collect())
-    assert 200 == first.select("consumerGroup").distinct().count()
+    assert first.select("consumerGroup").distinct().count() == 200
     ids = members.groupBy("consumerGroup").agg({"clientId": "count"})
     (sizes,) = ids.selectExpr("min(`count(clientId)`)", "max(`count(clientId)`)").collect()
-    assert (1, 8) == tuple(sizes)
+    assert tuple(sizes) == (1, 8)
     with pytest.raises(ConfigError, match="groups is 0; it must be from 1"):
         generate_cluster(spark, 0)
 

@@ -25,20 +25,17 @@ def test_two_members_with_one_id_leave_half_of_the_queues_to_nobody() -> None:
 
     found = evaluate("AVG", "GID", [EIGHT], places)
 
-    assert (
-        Figures(
-            loads=(4, 4),
-            unowned=4,
-            doubled=4,
-            join_moved=1,
-            leave_moved=0,
-            leaver_queues=4,
-            joiner_queues=2,
-            leave_unowned=0,
-        )
-        == found
+    assert found == Figures(
+        loads=(4, 4),
+        unowned=4,
+        doubled=4,
+        join_moved=1,
+        leave_moved=0,
+        leaver_queues=4,
+        joiner_queues=2,
+        leave_unowned=0,
     )
-    assert Figures(
+    assert evaluate("sticky", "GID", [EIGHT], places) == Figures(
         loads=(4, 4),
         unowned=0,
         doubled=0,
@@ -47,34 +44,34 @@ def test_two_members_with_one_id_leave_half_of_the_queues_to_nobody() -> None:
         leaver_queues=4,
         joiner_queues=2,
         leave_unowned=0,
-    ) == evaluate("sticky", "GID", [EIGHT], places)
+    )
 
 
 def test_config_moves_nothing_because_it_ignores_who_joins_and_who_leaves() -> None:
     found = evaluate("CONFIG", "GID", [EIGHT], make_places(["a", "b"]))
 
-    assert (0, 0) == (found.join_moved, found.joiner_queues)
-    assert (0, 4) == (found.leave_moved, found.leave_unowned)
+    assert (found.join_moved, found.joiner_queues) == (0, 0)
+    assert (found.leave_moved, found.leave_unowned) == (0, 4)
 
 
 def test_the_member_that_joins_stands_in_the_middle_of_the_order() -> None:
     places = make_places(["10.0.0.2@1", "10.0.0.1@10", "10.0.0.1@1"])
 
-    assert ("10.0.0.1@1", "10.0.0.1@10", "10.0.0.2@1") == places.now
-    assert ("10.0.0.1@1", "10.0.0.1@10", "10.0.0.1@10+", "10.0.0.2@1") == places.joined
-    assert ("10.0.0.1@1", "10.0.0.2@1") == places.left
-    assert "10.0.0.1@10" == places.leaver
+    assert places.now == ("10.0.0.1@1", "10.0.0.1@10", "10.0.0.2@1")
+    assert places.joined == ("10.0.0.1@1", "10.0.0.1@10", "10.0.0.1@10+", "10.0.0.2@1")
+    assert places.left == ("10.0.0.1@1", "10.0.0.2@1")
+    assert places.leaver == "10.0.0.1@10"
 
 
 def test_the_last_member_that_leaves_moves_nothing() -> None:
     found = evaluate("AVG", "GID", [EIGHT], make_places(["a"]))
 
-    assert ((8,), 0, 4, 8) == (
+    assert (
         found.loads,
         found.leave_moved,
         found.join_moved,
         found.leaver_queues,
-    )
+    ) == ((8,), 0, 4, 8)
 
 
 def test_topics_add_up_member_by_member() -> None:
@@ -82,13 +79,13 @@ def test_topics_add_up_member_by_member() -> None:
     places = make_places(["a", "b"])
 
     assert (
-        3 == evaluate("AVG", "GID", [small._replace(topic=f"t{n}") for n in range(3)], places).skew
+        evaluate("AVG", "GID", [small._replace(topic=f"t{n}") for n in range(3)], places).skew == 3
     )
     assert (
-        1
-        == evaluate(
+        evaluate(
             "roundrobin", "GID", [small._replace(topic=f"t{n}") for n in range(3)], places
         ).skew
+        == 1
     )
     with pytest.raises(ValueError, match="zip"):
         add_up(
@@ -180,9 +177,9 @@ def test_our_own_see_all_topics_at_once() -> None:
     topics = [TopicLayout(f"t{n}", (("b", 1),)) for n in range(4)]
     places = make_places(["a", "b"])
 
-    assert (4, 0) == evaluate("AVG", "GID", topics, places).loads
-    assert (2, 2) == evaluate("AVG_ACROSS_TOPICS", "GID", topics, places).loads
-    assert (2, 2) == evaluate("MINIMAL_MOVE", "GID", topics, places).loads
+    assert evaluate("AVG", "GID", topics, places).loads == (4, 0)
+    assert evaluate("AVG_ACROSS_TOPICS", "GID", topics, places).loads == (2, 2)
+    assert evaluate("MINIMAL_MOVE", "GID", topics, places).loads == (2, 2)
 
 
 def test_every_strategy_of_ours_is_compared() -> None:
@@ -215,7 +212,7 @@ def test_dividing_at_once_equals_what_members_of_ours_compute(
 
 
 def test_rocketmq_comes_first_and_kafka_last() -> None:
-    assert "AVG" == next(iter(known_strategies()))
+    assert next(iter(known_strategies())) == "AVG"
     assert list(KAFKA_ASSIGNORS) == list(known_strategies())[-4:]
 
 
@@ -226,4 +223,4 @@ def test_minimal_move_is_told_who_holds_what() -> None:
     found = evaluate("MINIMAL_MOVE", "G", topics, places)
 
     # 64 queues over 7 are 10 or 9 each; the eighth member gets 8, and of a leaver's all stay put.
-    assert (8, 0) == (found.join_moved, found.leave_moved)
+    assert (found.join_moved, found.leave_moved) == (8, 0)

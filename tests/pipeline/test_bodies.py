@@ -31,11 +31,11 @@ ORDER = {
 def test_a_json_schema_becomes_columns_and_required_fields() -> None:
     found = parse_json_schema(json.dumps(ORDER))
 
-    assert (
+    assert found.struct.simpleString() == (
         "struct<id:bigint,price:double,paid:boolean,at:timestamp,day:date,"
         "lines:array<struct<sku:string>>,labels:map<string,string>>"
-    ) == found.struct.simpleString()
-    assert ("id",) == found.required
+    )
+    assert found.required == ("id",)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_what_cannot_be_checked_is_refused(schema: str, message: str) -> None:
 def test_ddl_says_what_is_required(spark: object) -> None:
     found = parse_ddl("id BIGINT NOT NULL, name STRING")
 
-    assert ("struct<id:bigint,name:string>", ("id",)) == (
+    assert (
         found.struct.simpleString(),
         found.required,
-    )
+    ) == ("struct<id:bigint,name:string>", ("id",))
     with pytest.raises(ConfigError, match="is no DDL"):
         parse_ddl("id BIGINTT")

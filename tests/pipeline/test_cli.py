@@ -35,11 +35,11 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
         "balance", "--generate", "20", "-s", "AVG", "--json", "--out", str(out)
     )
 
-    assert 0 == code, stderr
+    assert code == 0, stderr
     printed = json.loads(stdout)["strategies"]
-    assert [("AVG", 20)] == [(each["strategy"], each["groups"]) for each in printed]
+    assert [(each["strategy"], each["groups"]) for each in printed] == [("AVG", 20)]
     assert 'class="bars"' in (out / "report.html").read_text()
-    assert 20 == spark.read.parquet(f"{out}/groups").count()
+    assert spark.read.parquet(f"{out}/groups").count() == 20
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_wrong_options_end_with_one_line_and_code_2(
 ) -> None:
     code, stdout, stderr = run(*arguments, "--out", str(tmp_path / "out"))
 
-    assert (2, "") == (code, stdout)
+    assert (code, stdout) == (2, "")
     assert message in stderr
     assert not (tmp_path / "out").exists()
 
@@ -101,7 +101,7 @@ def test_a_job_that_fails_says_why_in_one_line_and_keeps_javas_words_in_a_file(
     )
 
     started, log, reason = result.stderr.splitlines()
-    assert (3, "") == (result.returncode, result.stdout)
-    assert "sparrowmq: starting Spark on local[*]" == started
+    assert (result.returncode, result.stdout) == (3, "")
+    assert started == "sparrowmq: starting Spark on local[*]"
     assert reason.startswith("sparrowmq: no name server answers at 127.0.0.1:1: ")
     assert "at org.apache.spark" in Path(log.rpartition(" ")[2]).read_text()

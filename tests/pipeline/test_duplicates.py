@@ -77,19 +77,19 @@ def test_duplicates_are_put_down_to_the_event_before_them(
     )
 
     again = spark.read.parquet(f"{out}/duplicates").orderBy("consumedTimestamp").collect()
-    assert [(1, 7, "b", "a"), (1, 8, "b", "a"), (1, 9, "b", "a"), (0, 9, "a", "a")] == [
+    assert [
         (row["queueId"], row["queueOffset"], row["clientId"], row["firstClientId"]) for row in again
-    ]
-    assert [(12, "lost"), (15, "pending")] == sorted(
+    ] == [(1, 7, "b", "a"), (1, 8, "b", "a"), (1, 9, "b", "a"), (0, 9, "a", "a")]
+    assert sorted(
         (row["queueOffset"], row["state"]) for row in spark.read.parquet(f"{out}/missing").collect()
-    )
+    ) == [(12, "lost"), (15, "pending")]
     assert [
         ("before the first event", 20, 0, 0, None),
         ("1 queue moved", 9, 4, 1, BEGIN + timedelta(seconds=30)),
     ] == [(e.event, e.deliveries, e.duplicates, e.by_same_member, e.at) for e in result.events]
-    assert [GroupFigures("GID", 29, 24, 4, 2, 1, 1)] == result.groups
-    assert [StrategyFigures("unknown", 1, 29, 4)] == result.strategies
-    assert [LostMessage("GID", "orders", "broker-a", 1, 12, None)] == result.lost
+    assert result.groups == [GroupFigures("GID", 29, 24, 4, 2, 1, 1)]
+    assert result.strategies == [StrategyFigures("unknown", 1, 29, 4)]
+    assert result.lost == [LostMessage("GID", "orders", "broker-a", 1, 12, None)]
     text = duplicates.render(result)
     assert "1 message lost: later ones of the same queues were consumed." in text
     assert "1 lost, the first orders broker-a:1 at 12; 1 pending" in text
@@ -107,7 +107,7 @@ def test_a_page_says_that_nothing_was_lost_only_where_losses_were_looked_for(
     )
 
     text = duplicates.render(result)
-    assert [None] == [group.lost for group in result.groups]
+    assert [group.lost for group in result.groups] == [None]
     assert "Nothing was lost" not in text
     assert "losses were not looked for" in text
 
@@ -140,10 +140,10 @@ def test_events_that_are_given_name_the_strategy(spark: SparkSession, tmp_path: 
         ),
     )
 
-    assert [
+    assert result.strategies == [
         StrategyFigures("MINIMAL_MOVE", 1, 7, 2),
         StrategyFigures("AVG", 1, 22, 2),
-    ] == result.strategies
+    ]
 
 
 def test_message_trace_in_javas_format_tells_the_same(spark: SparkSession) -> None:
@@ -178,14 +178,14 @@ def test_message_trace_in_javas_format_tells_the_same(spark: SparkSession) -> No
     missing = judging.find_missing(consumed, produced)
 
     (again,) = deliveries.where("nth > 1").collect()
-    assert ("orders", "M1", "10.0.0.3:50000", "10.0.0.2:50000") == (
+    assert (
         again["topic"],
         again["msgId"],
         again["clientId"],
         again["firstClientId"],
-    )
+    ) == ("orders", "M1", "10.0.0.3:50000", "10.0.0.2:50000")
     # M3 was not sent; M2 may still come.
-    assert [("M2", "pending")] == [(row["msgId"], row["state"]) for row in missing.collect()]
+    assert [(row["msgId"], row["state"]) for row in missing.collect()] == [("M2", "pending")]
 
 
 def test_records_must_name_messages(spark: SparkSession, tmp_path: Path) -> None:

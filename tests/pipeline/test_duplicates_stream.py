@@ -126,14 +126,14 @@ def test_stream_writes_what_the_batch_job_does_whatever_is_killed(
     assert sorted(tuple(row[c] for c in columns) for row in expected) == rows_of(
         out, "deliveries", *columns
     )
-    assert 9 == len(rows_of(out, "duplicates", "queueOffset"))
-    assert [(33, "lost")] == rows_of(out, "missing", "queueOffset", "state")
-    assert ["1 queue moved"] * 3 == [event for (event,) in rows_of(out, "events", "event")]
-    assert 1 == seen[-1].late
+    assert len(rows_of(out, "duplicates", "queueOffset")) == 9
+    assert rows_of(out, "missing", "queueOffset", "state") == [(33, "lost")]
+    assert [event for (event,) in rows_of(out, "events", "event")] == ["1 queue moved"] * 3
+    assert seen[-1].late == 1
     # Batch 1 came twice, and its state was read again.
-    assert [0, 1, 1, 2, 3] == [progress.batch_id for progress in seen]
-    assert 2 == len(list((out / "state").glob("batchId=*")))
-    assert {"deliveries", "duplicates", "events", "missing"} == set(read_tables(spark, str(out)))
+    assert [progress.batch_id for progress in seen] == [0, 1, 1, 2, 3]
+    assert len(list((out / "state").glob("batchId=*"))) == 2
+    assert set(read_tables(spark, str(out))) == {"deliveries", "duplicates", "events", "missing"}
 
 
 def test_command_follows_until_a_signal_and_reports(spark: SparkSession, tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_command_follows_until_a_signal_and_reports(spark: SparkSession, tmp_pat
     )
     watcher.join()
 
-    assert 0 == result.exit_code, result.stderr
+    assert result.exit_code == 0, result.stderr
     (group,) = json.loads(result.stdout)["groups"]
-    assert ("GID", 2, 1) == (group["consumer_group"], group["deliveries"], group["duplicates"])
+    assert (group["consumer_group"], group["deliveries"], group["duplicates"]) == ("GID", 2, 1)
     assert "batch 0: 3 entries; judged until 2026-01-01 14:29:00 UTC" in result.stderr
     assert "losses were not looked for" in (out / "report.html").read_text()

@@ -97,19 +97,19 @@ def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(
     result = ingest.run(spark, settings)
 
     # Batch 0 was whole, so its second attempt left it as it was.
-    assert [0, 1] == [batch.batch_id for batch in result.batches]
+    assert [batch.batch_id for batch in result.batches] == [0, 1]
     assert first == sorted((tmp_path / "out" / "table" / "batchId=0").rglob("*.parquet"))
     rows = read_table(tmp_path / "out")
     places = {(row["brokerName"], row["queueId"], row["queueOffset"]) for row in rows}
-    assert (FLIGHTS, FLIGHTS) == (len(rows), len(places))
+    assert (len(rows), len(places)) == (FLIGHTS, FLIGHTS)
     flights = load_flights(limit=FLIGHTS).table
     assert Counter(flights["carrier"].to_pylist()) == Counter(row["carrier"] for row in rows)
-    assert {"2013-01-01"} == {str(row["date"]) for row in rows}
+    assert {str(row["date"]) for row in rows} == {"2013-01-01"}
     counts = result.counts
     assert (FLIGHTS + len(BAD), FLIGHTS, len(BAD), 0) == (
         *(counts.offsets, counts.rows, counts.put_aside, counts.gap_count),
     )
-    assert {"2013-01-01": FLIGHTS} == counts.by_date
+    assert counts.by_date == {"2013-01-01": FLIGHTS}
     examples = {reason: body.decode(errors="backslashreplace") for body, reason in BAD.items()}
     assert {reason: (1, example) for reason, example in examples.items()} == {
         each.reason: (each.messages, each.example) for each in counts.reasons
@@ -117,18 +117,19 @@ def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(
     quarantined = ds.dataset(
         tmp_path / "out" / "quarantine", format="parquet", partitioning="hive"
     ).to_table()
-    assert BAD == dict(
-        zip(quarantined["body"].to_pylist(), quarantined["reason"].to_pylist(), strict=True)
+    assert (
+        dict(zip(quarantined["body"].to_pylist(), quarantined["reason"].to_pylist(), strict=True))
+        == BAD
     )
 
     before = sorted(map(str, rows))
     done = compact(spark, settings.table, checkpoint=settings.checkpoint, partition_by="date")
 
     assert before == sorted(map(str, read_table(tmp_path / "out")))
-    assert (1, 1) == (done.batches_after, done.files_after)
+    assert (done.batches_after, done.files_after) == (1, 1)
     assert done.files_before >= 2
     again = ingest.run(spark, settings)
-    assert ([], counts) == (again.batches, again.counts)
+    assert (again.batches, again.counts) == ([], counts)
     text = ingest.render(result)
     assert "field flight: expected int, found &#x27;many&#x27;" in text
     assert "{&quot;flight&quot;: &quot;many&quot;, &quot;carrier&quot;: &quot;UA&quot;}" in text
@@ -174,7 +175,7 @@ def test_where_a_filter_leaves_messages_out_nothing_is_said_of_missing_ones(
 
     result = ingest.run(spark, settings)
 
-    assert (0, 0, 0) == (result.counts.rows, result.counts.offsets, result.counts.gap_count)
+    assert (result.counts.rows, result.counts.offsets, result.counts.gap_count) == (0, 0, 0)
     assert "Nothing can be said about missing messages" in ingest.render(result)
 
 
@@ -193,8 +194,8 @@ def test_what_does_not_fit_can_become_dead_letters_with_the_reason(
     )
     (batch,) = result.batches
     assert (FLIGHTS + len(BAD), len(BAD)) == (batch.messages, batch.put_aside)
-    assert BAD == {bytes(row["body"]): row["properties"]["reason"] for row in letters}
-    assert {"flights"} == {row["properties"]["DLQ_ORIGIN_TOPIC"] for row in letters}
+    assert {bytes(row["body"]): row["properties"]["reason"] for row in letters} == BAD
+    assert {row["properties"]["DLQ_ORIGIN_TOPIC"] for row in letters} == {"flights"}
     assert not (tmp_path / "out" / "quarantine").exists()
     assert (FLIGHTS, len(BAD)) == (result.counts.rows, result.counts.put_aside)
     assert "sent to topic %DLQ%GID_ingest" in ingest.render(result)
@@ -236,10 +237,10 @@ def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
         )
         watcher.join()
 
-        assert (0, sent) == (result.exit_code, ingested()), result.stderr
+        assert (result.exit_code, ingested()) == (0, sent), result.stderr
         assert "batch " in result.stderr
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert 80 == len(sent)
+    assert len(sent) == 80
 
 
 def test_a_query_whose_planning_process_starts_too_slowly_is_started_again(
@@ -264,7 +265,7 @@ exec {sys.executable} "$@"
     result = ingest.run(session, settings_for(cluster, tmp_path / "out"))
 
     assert flag.exists()
-    assert (FLIGHTS, 0) == (result.counts.rows, result.counts.gap_count)
+    assert (result.counts.rows, result.counts.gap_count) == (FLIGHTS, 0)
 
 
 def test_a_compaction_that_was_killed_is_finished_by_the_next_run(
@@ -283,8 +284,8 @@ def test_a_compaction_that_was_killed_is_finished_by_the_next_run(
 
     done = compact(spark, str(table), checkpoint=str(tmp_path / "checkpoint"))
 
-    assert (2, 2) == (done.batches_before, done.batches_after)
-    assert ["batchId=1", "batchId=2"] == sorted(p.name for p in table.iterdir() if p.name[0] == "b")
+    assert (done.batches_before, done.batches_after) == (2, 2)
+    assert sorted(p.name for p in table.iterdir() if p.name[0] == "b") == ["batchId=1", "batchId=2"]
     ids = ds.dataset(table, format="parquet", partitioning="hive").to_table()["id"].to_pylist()
     assert list(range(30)) == sorted(ids)
 
@@ -296,7 +297,7 @@ def test_wrong_settings_are_refused_before_anything_is_written(
         ingest.run(spark, settings_for(cluster, tmp_path, schema="keys STRING"))
     with pytest.raises(ConfigError, match="no column 'hour_time' to take the date from"):
         ingest.run(spark, settings_for(cluster, tmp_path, date_column="hour_time"))
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "ingest.json").write_text('{"topic": "other"}')
     with pytest.raises(ConfigError, match="was begun with topic 'other', and this run has 'flig"):
         ingest.run(spark, settings_for(cluster, tmp_path))

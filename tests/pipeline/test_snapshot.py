@@ -61,25 +61,25 @@ def test_each_look_adds_a_file_to_three_tables(cluster: EmbeddedCluster, tmp_pat
             *("--count", "2", "--every", "0", "--json"),
         )
 
-    assert 0 == code, stderr
+    assert code == 0, stderr
     looks = [json.loads(line) for line in stdout.splitlines()]
-    assert [(1, 1, 2)] * 2 == [(look["groups"], look["topics"], look["members"]) for look in looks]
+    assert [(look["groups"], look["topics"], look["members"]) for look in looks] == [(1, 1, 2)] * 2
     names = sorted(f"{look['timestamp_ms']}.parquet" for look in looks)
     for table in ("topics", "members", "queues"):
         assert names == sorted(path.name for path in (tmp_path / table).iterdir())
     (topic,) = pq.read_table(tmp_path / "topics" / names[0]).to_pylist()
-    assert ("GID_twins", "orders", "broker-a", 4) == tuple(
+    assert tuple(
         topic[name] for name in ("consumerGroup", "topic", "brokerName", "queueCount")
-    )
+    ) == ("GID_twins", "orders", "broker-a", 4)
     ids = pq.read_table(tmp_path / "members" / names[1])["clientId"].to_pylist()
-    assert ["172.17.0.1@1"] * 2 == ids
+    assert ids == ["172.17.0.1@1"] * 2
     queues = [
         row
         for row in pq.read_table(tmp_path / "queues" / names[1]).to_pylist()
         if row["topic"] == "orders"
     ]
-    assert [ids, ids, [], []] == [row["owners"] for row in queues]
-    assert [1] * 4 == [row["brokerOffset"] for row in queues]
+    assert [row["owners"] for row in queues] == [ids, ids, [], []]
+    assert [row["brokerOffset"] for row in queues] == [1] * 4
     assert [[rule] for rule in queues[0]["rules"]] * 4 == [row["rules"] for row in queues]
     assert queues[0]["rules"][0] in ("R01", "R02")
 
@@ -88,6 +88,6 @@ def test_what_goes_wrong_is_one_line(cluster: EmbeddedCluster, tmp_path: Path) -
     unknown = run("-n", cluster.name_server, "-o", str(tmp_path), "-g", "GID_nobody")
     nowhere = run("-n", "127.0.0.1:1", "-o", str(tmp_path), "--timeout", "0.5")
 
-    assert 2 == unknown[0]
+    assert unknown[0] == 2
     assert "no broker knows consumer group 'GID_nobody'" in unknown[2]
-    assert (3, 1) == (nowhere[0], len(nowhere[2].splitlines()))
+    assert (nowhere[0], len(nowhere[2].splitlines())) == (3, 1)

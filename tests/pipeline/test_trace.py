@@ -66,11 +66,11 @@ def test_what_the_encoder_writes_comes_back(spark: SparkSession) -> None:
 
     host = "127.0.0.1:5000"
     assert [
+        (row.msgId, row.consumerGroup, row.clientId, row.topic, row.reconsumeTimes)
+        for row in records.orderBy("msgId").collect()
+    ] == [
         ("M0", "GID_c", host, "orders", 0),
         ("M1", "GID_c", host, "orders", 1),
         ("M2", "GID_c", host, None, 2),
-    ] == [
-        (row.msgId, row.consumerGroup, row.clientId, row.topic, row.reconsumeTimes)
-        for row in records.orderBy("msgId").collect()
     ]
-    assert ["M0", "M1"] == [row.msgId for row in produced.orderBy("msgId").collect()]
+    assert [row.msgId for row in produced.orderBy("msgId").collect()] == ["M0", "M1"]

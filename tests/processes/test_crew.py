@@ -65,10 +65,10 @@ def test_leaving_the_crew_ends_every_process_and_its_children(tmp_path: Path) ->
     with Crew(tmp_path) as crew:
         parent = crew.start("parent", ["-c", PARENT])
         wait_until(lambda: "child" in parent.output.read_text())
-        assert 2 == len(find_processes([parent.pid]))
+        assert len(find_processes([parent.pid])) == 2
 
-    assert {} == find_processes([parent.pid])
-    assert -signal.SIGTERM == parent.exit_code
+    assert find_processes([parent.pid]) == {}
+    assert parent.exit_code == -signal.SIGTERM
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_processes_end_when_the_demo_itself_is_killed(tmp_path: Path) -> None:
     assert demo.stdout is not None
     parent = int(demo.stdout.readline())
     wait_until(lambda: "child" in (tmp_path / "parent.log").read_text())
-    assert 2 == len(find_processes([parent]))
+    assert len(find_processes([parent])) == 2
 
     demo.kill()
     demo.wait()
@@ -112,7 +112,7 @@ def test_signal_while_a_process_starts_leaves_none_behind(tmp_path: Path) -> Non
     finally:
         signal.signal(signal.SIGTERM, before)
 
-    assert {} == find_sleepers()
+    assert find_sleepers() == {}
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_killing_a_child_kills_its_process_group(tmp_path: Path) -> None:
 
         child.kill()
 
-        assert -signal.SIGKILL == child.exit_code
+        assert child.exit_code == -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -156,4 +156,4 @@ def test_child_reads_the_lines_it_is_sent(tmp_path: Path) -> None:
         assert child.wait(20)
 
         child.send_line("nobody reads this any more")
-        assert "hello\n" == child.output.read_text()
+        assert child.output.read_text() == "hello\n"

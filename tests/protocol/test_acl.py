@@ -70,4 +70,4 @@ def test_request_without_a_signature_is_not_valid() -> None:
 def test_repr_of_credentials_keeps_the_secrets() -> None:
     credentials = Credentials(access_key="me", secret_key="hush", security_token="mum")
 
-    assert "Credentials(access_key='me')" == repr(credentials)
+    assert repr(credentials) == "Credentials(access_key='me')"

@@ -57,7 +57,7 @@ def test_body_of_java_survives_decoding_and_encoding(case: dict[str, Any]) -> No
     if case["id"].startswith("routeparse-"):
         expected = canonical(fastjson.loads(case["reEncoded"]))
         expected["filterServerTable"] = {}
-    assert expected == actual
+    assert actual == expected
     assert body == decode_body(body_type(case), encoded)
 
 
@@ -82,7 +82,7 @@ def test_register_body_is_read_and_written_in_both_forms(case: dict[str, Any]) -
 
     assert from_plain == decode_body(bodies.RegisterBrokerBody, case["text"].encode())
     expected = decode_body(bodies.RegisterBrokerBody, case["decodedFromCompressed"].encode())
-    assert expected == from_compressed
+    assert from_compressed == expected
     assert [case["plainCrc32"], case["compressedCrc32"]] == [
         compute_body_crc(plain),
         compute_body_crc(compressed),
@@ -107,14 +107,14 @@ def test_config_file_is_laid_out_as_java_lays_it_out(case: dict[str, Any]) -> No
 def test_queue_maps_are_written_with_objects_as_keys() -> None:
     body = bodies.ResetOffsetBody(offset_table={MessageQueue("T", "b", 1): 5})
 
-    assert b'{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"T"}:5}}' == encode_body(body)
+    assert encode_body(body) == b'{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"T"}:5}}'
 
 
 def test_unknown_consumer_offset_is_none_here_and_minus_one_on_the_wire() -> None:
     body = bodies.OffsetWrapper(broker_offset=7, consumer_offset=-1)
 
     assert body.consumer_offset is None
-    assert b'{"brokerOffset":7,"consumerOffset":-1,"lastTimestamp":0}' == encode_body(body)
+    assert encode_body(body) == b'{"brokerOffset":7,"consumerOffset":-1,"lastTimestamp":0}'
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_what_is_no_heartbeat_is_refused(data: bytes | None) -> None:
 def test_null_and_absent_members_take_the_default() -> None:
     text = b'{"clientID":"c","consumerDataSet":null,"unknown":{"a":[1]}}'
 
-    assert bodies.HeartbeatData(client_id="c") == decode_body(bodies.HeartbeatData, text)
+    assert decode_body(bodies.HeartbeatData, text) == bodies.HeartbeatData(client_id="c")
 
 
 @pytest.mark.slow
@@ -235,7 +235,7 @@ def test_text_that_looks_like_a_key_is_left_as_it_is() -> None:
     data = b'{"brokerDatas":[{"brokerAddrs":{0:"h:1",1:"h:2"},"brokerName":"a,5:b{6:"}]}'
 
     (broker,) = decode_body(bodies.TopicRouteData, data).broker_datas
-    assert ("a,5:b{6:", {0: "h:1", 1: "h:2"}) == (broker.broker_name, broker.broker_addrs)
+    assert (broker.broker_name, broker.broker_addrs) == ("a,5:b{6:", {0: "h:1", 1: "h:2"})
 
 
 MIB = 1 << 20

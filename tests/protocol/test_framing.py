@@ -54,7 +54,7 @@ COMMANDS = commands(SerializeType.JSON) | commands(SerializeType.ROCKETMQ)
 
 @given(COMMANDS)
 def test_command_survives_encoding_and_decoding(command: RemotingCommand) -> None:
-    assert [command] == FrameDecoder().receive_data(encode_frame(command))
+    assert FrameDecoder().receive_data(encode_frame(command)) == [command]
 
 
 @given(st.lists(COMMANDS, max_size=3), st.data())
@@ -72,7 +72,7 @@ def test_commands_survive_any_cut_of_the_stream(
     ]
 
     assert originals == decoded
-    assert 0 == decoder.buffered_bytes
+    assert decoder.buffered_bytes == 0
 
 
 @given(st.binary(max_size=200), st.sampled_from([0, 1, 2, 255]))
@@ -223,16 +223,16 @@ def test_refused_header_tells_what_to_answer_and_leaves_the_rest_to_be_read(
     following = decoder.next_command()
 
     command = refused.value.command
-    assert (310, 77, 2, kind) == (
+    assert (
         command.code,
         command.opaque,
         command.flag,
         command.serialize_type,
-    )
+    ) == (310, 77, 2, kind)
     assert command.ext_fields is None
-    assert RemotingCommand(code=1) == following
+    assert following == RemotingCommand(code=1)
     assert decoder.next_command() is None
-    assert 0 == decoder.buffered_bytes
+    assert decoder.buffered_bytes == 0
 
 
 def test_frames_can_be_left_for_later() -> None:
@@ -244,9 +244,9 @@ def test_frames_can_be_left_for_later() -> None:
     left = decoder.buffered_bytes
     decoder.feed(frames[2][-1:])
 
-    assert RemotingCommand(code=0) == first
+    assert first == RemotingCommand(code=0)
     assert len(frames[1]) + len(frames[2]) - 1 == left
-    assert [1, 2] == [command.code for command in decoder.receive_data(b"")]
+    assert [command.code for command in decoder.receive_data(b"")] == [1, 2]
 
 
 def test_after_an_error_nothing_more_is_read() -> None:
@@ -258,7 +258,7 @@ def test_after_an_error_nothing_more_is_read() -> None:
     with pytest.raises(RemoteProtocolError, match="unknown header encoding"):
         decoder.receive_data(frame)
 
-    assert 0 == decoder.buffered_bytes
+    assert decoder.buffered_bytes == 0
 
 
 def test_binary_ext_field_that_comes_twice_is_refused() -> None:
@@ -321,7 +321,7 @@ def assert_reads_as_every_header(header: bytes) -> None:
     actual = decode_request(SerializeType.JSON, header, b"body")
 
     if actual.header is None:
-        assert expected == actual
+        assert actual == expected
         return
     is_pull = expected.code == RequestCode.PULL_MESSAGE
     kind: type[msgspec.Struct] = PullMessageRequestHeader if is_pull else SendMessageRequestHeaderV2
@@ -329,7 +329,7 @@ def assert_reads_as_every_header(header: bytes) -> None:
     assert isinstance(actual.header, kind)
     assert msgspec.structs.asdict(header_of) == msgspec.structs.asdict(actual.header)
     actual.header, actual.ext_fields = None, expected.ext_fields
-    assert expected == actual
+    assert actual == expected
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_frame_we_write_decodes_to_what_java_decodes(case: dict[str, Any]) -> No
     (decoded,) = FrameDecoder().receive_data(frame)
     if expected["extFields"] is None and not decoded.ext_fields:
         expected["extFields"] = decoded.ext_fields
-    assert expected == as_golden(decoded)
+    assert as_golden(decoded) == expected
 
 
 @each_case("remoting.jsonl", "jsonheader-", "binheader-")
@@ -80,4 +80,4 @@ def test_foreign_header_decodes_or_fails_as_in_java(case: dict[str, Any]) -> Non
     expected, actual = expected_fields(case), as_golden(command)
     if "opaque" not in case.get("headerText", "opaque"):
         expected["opaque"] = actual["opaque"]
-    assert expected == actual
+    assert actual == expected

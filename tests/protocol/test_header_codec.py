@@ -40,7 +40,7 @@ def test_header_decodes_as_in_java_or_names_the_missing_field(case: dict[str, An
     header = decode_header(header_type, case["extFields"])
 
     actual = to_wire(header)
-    assert expected == {name: actual[name] for name in expected}
+    assert {name: actual[name] for name in expected} == expected
 
 
 @each_case("remoting.jsonl", "frame-")
@@ -66,7 +66,7 @@ SEND = {"a": "g", "b": "t", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1
 def test_number_is_read(text: str, expected: int) -> None:
     header = decode_header(headers.SendMessageRequestHeaderV2, {**SEND, "j": text})
 
-    assert expected == header.reconsume_times
+    assert header.reconsume_times == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_is_no_number_counts_as_absent(text: str) -> None:
 def test_only_the_word_true_is_true(text: str, expected: bool) -> None:
     header = decode_header(headers.SendMessageRequestHeaderV2, {**SEND, "m": text})
 
-    assert expected == header.batch
+    assert header.batch == expected
 
 
 @pytest.mark.parametrize("name", sorted(SEND))
@@ -112,4 +112,4 @@ def test_unknown_offset_is_none_here_and_minus_one_on_the_wire() -> None:
     header = decode_header(headers.QueryConsumerOffsetResponseHeader, {"offset": "-1"})
 
     assert header.offset is None
-    assert {"offset": "-1"} == encode_header(header)
+    assert encode_header(header) == {"offset": "-1"}

@@ -78,7 +78,7 @@ def test_counter_wraps_after_65536_ids() -> None:
 
     ids = [generator.next_id(NOON_MS) for _ in range(65_537)]
 
-    assert 65_536 == len(set(ids))
+    assert len(set(ids)) == 65_536
     assert ids[0] == ids[-1]
 
 
@@ -91,8 +91,8 @@ def test_ids_reserved_together_are_those_made_singly() -> None:
     for count in (9, 11, 0, 1_000):
         head, first = together.reserve(NOON_MS, count)
         found += [f"{head}{(first + index) & 0xFFFF:04X}" for index in range(count)]
-    assert expected == found
-    assert expected == [id for count in (9, 11, 0, 1_000) for id in listed.next_ids(NOON_MS, count)]
+    assert found == expected
+    assert [id for count in (9, 11, 0, 1_000) for id in listed.next_ids(NOON_MS, count)] == expected
 
 
 def test_month_begins_anew_when_it_is_over() -> None:
@@ -101,7 +101,7 @@ def test_month_begins_anew_when_it_is_over() -> None:
 
     spans = [span_ms_of(generator.next_id(at)) for at in (end_ms - 1, end_ms, end_ms + 5)]
 
-    assert [30 * 86_400_000 - 1, 0, 5] == spans
+    assert spans == [30 * 86_400_000 - 1, 0, 5]
 
 
 def test_clock_that_steps_back_over_the_month_stands_still() -> None:
@@ -111,7 +111,7 @@ def test_clock_that_steps_back_over_the_month_stands_still() -> None:
 
     late = generator.next_id(start_ms - 10)
 
-    assert 0 == span_ms_of(late)
+    assert span_ms_of(late) == 0
 
 
 @given(st.integers(0, 4_000_000_000_000), st.integers(-14 * 3_600_000, 14 * 3_600_000))
@@ -121,4 +121,4 @@ def test_month_bounds_enclose_the_instant(timestamp_ms: int, offset_ms: int) -> 
     assert start_ms <= timestamp_ms < end_ms
     for bound in (start_ms, end_ms):
         local = datetime.fromtimestamp((bound + offset_ms) / 1000, UTC)
-        assert (1, 0, 0, 0) == (local.day, local.hour, local.minute, local.second)
+        assert (local.day, local.hour, local.minute, local.second) == (1, 0, 0, 0)

@@ -37,4 +37,4 @@ def test_no_annotation_is_evaluated_once_the_types_are_imported() -> None:
     )
 
     # A type that nobody prepared is noticed.
-    assert ("True ['int']\n", "") == (ended.stdout, ended.stderr)
+    assert (ended.stdout, ended.stderr) == ("True ['int']\n", "")

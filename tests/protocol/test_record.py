@@ -75,7 +75,7 @@ def assert_is_golden(expected: dict[str, Any], message: MessageExt) -> None:
         "properties": expected["properties"] or {},
     }
     actual = as_golden(message)
-    assert expected == {name: actual[name] for name in expected}
+    assert {name: actual[name] for name in expected} == expected
 
 
 @each_case("message.jsonl", "msg-")
@@ -239,7 +239,7 @@ def test_record_after_a_damaged_one_is_not_read() -> None:
 
     messages = decode_messages(bytes(whole + damaged + whole), broker_name="b").messages
 
-    assert [b"abc"] == [message.body for message in messages]
+    assert [message.body for message in messages] == [b"abc"]
 
 
 def test_crc_is_checked_unless_told_otherwise() -> None:
@@ -248,7 +248,7 @@ def test_crc_is_checked_unless_told_otherwise() -> None:
 
     with pytest.raises(RemoteProtocolError, match="CRC"):
         decode_record(encoded)
-    assert b"acc" == decode_record(encoded, check_crc=False).body
+    assert decode_record(encoded, check_crc=False).body == b"acc"
 
 
 def test_record_v2_of_rocketmq_5_is_read() -> None:
@@ -295,14 +295,14 @@ def test_message_that_cannot_be_inflated_is_handed_over_and_reading_goes_on_behi
     first = decode_messages(buffer, broker_name="b")
     rest = decode_messages(buffer, broker_name="b", at=first.end)
 
-    assert [b"0"] == [message.body for message in first.messages]
+    assert [message.body for message in first.messages] == [b"0"]
     assert first.unreadable is not None
-    assert (1, b"garbage") == (
+    assert (
         first.unreadable.message.queue_offset,
         first.unreadable.message.body,
-    )
+    ) == (1, b"garbage")
     assert "its body is no zlib stream" in str(first.failure)
-    assert [b"2"] == [message.body for message in rest.messages]
+    assert [message.body for message in rest.messages] == [b"2"]
     assert (len(buffer), None) == (rest.end, rest.failure)
 
 
@@ -313,8 +313,8 @@ def test_message_whose_checksum_differs_is_handed_over_too() -> None:
     found = decode_messages(bytes(damaged), broker_name="b")
 
     assert found.unreadable is not None
-    assert (7, b"acc") == (found.unreadable.message.queue_offset, found.unreadable.message.body)
-    assert "its body does not match its CRC" == found.failure
+    assert (found.unreadable.message.queue_offset, found.unreadable.message.body) == (7, b"acc")
+    assert found.failure == "its body does not match its CRC"
     assert len(damaged) == found.end
 
 
@@ -331,7 +331,7 @@ def test_bytes_that_are_no_record_are_a_fault_at_their_place() -> None:
 def test_message_that_inflates_beyond_16_mib_cannot_be_read() -> None:
     found = decode_messages(compressed(bytes(INFLATED_BYTES_MAX + 1)), broker_name="b")
 
-    assert "its body inflates beyond 16777216 bytes" == found.failure
+    assert found.failure == "its body inflates beyond 16777216 bytes"
 
 
 def test_message_for_which_there_is_no_room_is_left_for_later() -> None:
@@ -341,7 +341,7 @@ def test_message_for_which_there_is_no_room_is_left_for_later() -> None:
     none = decode_messages(buffer, broker_name="b", at=first.end, room_bytes=400)
     full = decode_messages(buffer, broker_name="b", at=first.end, room_bytes=0)
 
-    assert ([600], None) == ([len(m.body) for m in first.messages], first.failure)
+    assert ([len(m.body) for m in first.messages], first.failure) == ([600], None)
     for found in (none, full):
         assert ([], first.end, None) == (found.messages, found.end, found.failure)
 
@@ -354,7 +354,7 @@ def test_a_turn_ends_once_much_is_inflated() -> None:
         counts.append(len(found.messages))
         at = found.end
 
-    assert [2, 2, 1] == counts
+    assert counts == [2, 2, 1]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:10911", "0.0.0.0:0", "[::1]:65535"])

@@ -68,9 +68,9 @@ def test_command_has_the_fields_by_letter() -> None:
     command = request.command()
 
     assert isinstance(command, RemotingCommand)
-    assert b"body" == command.body
+    assert command.body == b"body"
     fields = {**(command.ext_fields or {})}
-    assert ("3", "1", "1000", "7", "UNIQ_KEY\x01U") == tuple(fields[letter] for letter in "efghi")
+    assert tuple(fields[letter] for letter in "efghi") == ("3", "1", "1000", "7", "UNIQ_KEY\x01U")
 
 
 @pytest.mark.parametrize(

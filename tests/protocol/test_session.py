@@ -38,9 +38,9 @@ def test_requests_are_numbered_from_zero() -> None:
 
     frames = [session.start_request(RemotingCommand(code=10), token) for token in "abc"]
 
-    assert [0, 1, 2] == [decode(frame).opaque for frame in frames]
-    assert ("a", "b", "c") == session.outstanding
-    assert 3 == session.outstanding_count
+    assert [decode(frame).opaque for frame in frames] == [0, 1, 2]
+    assert session.outstanding == ("a", "b", "c")
+    assert session.outstanding_count == 3
 
 
 def command_of(event: ResponseReceived) -> RemotingCommand:
@@ -55,10 +55,10 @@ def test_answer_returns_the_token_once() -> None:
     (event,) = session.receive_data(answer(frame))
 
     assert isinstance(event, ResponseReceived)
-    assert ("token", b"answer") == (event.token, command_of(event).body)
-    assert () == session.outstanding
-    assert [] == session.receive_data(answer(frame))
-    assert 1 == session.late_responses
+    assert (event.token, command_of(event).body) == ("token", b"answer")
+    assert session.outstanding == ()
+    assert session.receive_data(answer(frame)) == []
+    assert session.late_responses == 1
 
 
 def test_abandoned_token_gets_no_answer() -> None:
@@ -67,8 +67,8 @@ def test_abandoned_token_gets_no_answer() -> None:
 
     assert session.abandon("token")
     assert not session.abandon("token")
-    assert [] == session.receive_data(answer(frame))
-    assert 1 == session.late_responses
+    assert session.receive_data(answer(frame)) == []
+    assert session.late_responses == 1
 
 
 def test_request_of_the_peer_may_carry_a_number_of_ours() -> None:
@@ -78,8 +78,8 @@ def test_request_of_the_peer_may_carry_a_number_of_ours() -> None:
     (event,) = session.receive_data(encode_frame(RemotingCommand(code=40, opaque=0)))
 
     assert isinstance(event, RequestReceived)
-    assert 40 == event.command.code
-    assert ("ours",) == session.outstanding
+    assert event.command.code == 40
+    assert session.outstanding == ("ours",)
 
 
 def test_oneway_is_marked_numbered_and_not_awaited() -> None:
@@ -88,8 +88,8 @@ def test_oneway_is_marked_numbered_and_not_awaited() -> None:
 
     command = decode(session.write_oneway(RemotingCommand(code=35)))
 
-    assert (True, 1) == (command.is_oneway, command.opaque)
-    assert ("token",) == session.outstanding
+    assert (command.is_oneway, command.opaque) == (True, 1)
+    assert session.outstanding == ("token",)
 
 
 def test_number_of_a_long_wait_is_not_given_twice_when_the_count_goes_round() -> None:
@@ -99,7 +99,7 @@ def test_number_of_a_long_wait_is_not_given_twice_when_the_count_goes_round() ->
 
     frames = [session.start_request(RemotingCommand(code=10), token) for token in "ab"]
 
-    assert [OPAQUE_MAX, 1] == [decode(frame).opaque for frame in frames]
+    assert [decode(frame).opaque for frame in frames] == [OPAQUE_MAX, 1]
 
 
 def test_in_flight_requests_are_bounded() -> None:
@@ -112,7 +112,7 @@ def test_in_flight_requests_are_bounded() -> None:
     session.abandon(1)
     session.start_request(RemotingCommand(code=10), 3)
 
-    assert (2, 3) == session.outstanding
+    assert session.outstanding == (2, 3)
 
 
 def test_nothing_is_remembered_of_a_request_that_cannot_be_written() -> None:
@@ -128,7 +128,7 @@ def test_nothing_is_remembered_of_a_request_that_cannot_be_written() -> None:
         with pytest.raises(LocalProtocolError):
             session.start_request(request, token)
 
-    assert ("busy",) == session.outstanding
+    assert session.outstanding == ("busy",)
 
 
 def test_only_answers_are_written_as_answers() -> None:
@@ -137,7 +137,7 @@ def test_only_answers_are_written_as_answers() -> None:
 
     response = decode(session.write_response(response_to(request)))
 
-    assert (9, True) == (response.opaque, response.is_response)
+    assert (response.opaque, response.is_response) == (9, True)
     with pytest.raises(LocalProtocolError):
         session.write_response(request)
 
@@ -160,9 +160,9 @@ def test_answer_with_a_header_beyond_a_limit_is_an_error_of_its_request_alone() 
 
     answers = [event for event in events if isinstance(event, ResponseReceived)]
     assert len(events) == len(answers)
-    assert [("a", 1), ("b", 0)] == [(event.token, command_of(event).code) for event in answers]
+    assert [(event.token, command_of(event).code) for event in answers] == [("a", 1), ("b", 0)]
     assert "at most 65536" in (command_of(answers[0]).remark or "")
-    assert () == session.outstanding
+    assert session.outstanding == ()
 
 
 @given(st.data())
@@ -189,8 +189,8 @@ def test_every_answer_finds_its_own_token_in_any_order_and_in_any_pieces(
     expected = [(token, bodies[token]) for token in order if token not in abandoned]
     answers = [event for event in received if isinstance(event, ResponseReceived)]
     assert len(received) == len(answers)
-    assert expected == [(event.token, command_of(event).body) for event in answers]
-    assert () == session.outstanding
+    assert [(event.token, command_of(event).body) for event in answers] == expected
+    assert session.outstanding == ()
     assert len(abandoned) == session.late_responses
 
 
@@ -312,6 +312,6 @@ def test_second_usual_answer_to_a_send_is_read_by_the_form_of_the_first(
 
     assert isinstance(first, ResponseReceived)
     assert isinstance(first.answer, RemotingCommand)
-    assert ResponseReceived("b", SendAnswered(3, 17, msg_ids)) == second
+    assert second == ResponseReceived("b", SendAnswered(3, 17, msg_ids))
     # The third, which nobody waits for any more, is dropped.
-    assert 1 == session.late_responses
+    assert session.late_responses == 1

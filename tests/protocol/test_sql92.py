@@ -67,7 +67,7 @@ PROPERTIES = {"a": "5", "b": "x", "d": "3.5", "t": "True", "big": "3000000000", 
     ],
 )
 def test_condition_is_evaluated_as_rocketmq_does(text: str, expected: bool) -> None:
-    assert expected == parse_condition(text).matches(PROPERTIES)
+    assert parse_condition(text).matches(PROPERTIES) == expected
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_integers_are_read_back(number: int) -> None:
     [("NaN", math.nan), ("-Infinity", -math.inf), ("1e3f", 1000.0), (".5", 0.5), ("0x1.8p1", 3.0)],
 )
 def test_doubles_are_read_as_java_writes_them(text: str, expected: float) -> None:
-    assert 0 == compare_numbers(expected, parse_double(text))
+    assert compare_numbers(expected, parse_double(text)) == 0
 
 
 @pytest.mark.parametrize("text", ["", " ", "inf", "nan", "1_0", "0x10", "1e", "١.٥"])
@@ -187,9 +187,9 @@ def test_doubles_are_ordered_as_java_orders_them() -> None:
 
     signs = [[compare_numbers(left, right) for right in values] for left in values]
 
-    assert [0, 1, 1, 1, 1, 1] == signs[0]
-    assert [-1, 0, 1, -1, -1, 1] == signs[1]
-    assert [-1, -1, 0, -1, -1, 1] == signs[2]
+    assert signs[0] == [0, 1, 1, 1, 1, 1]
+    assert signs[1] == [-1, 0, 1, -1, -1, 1]
+    assert signs[2] == [-1, -1, 0, -1, -1, 1]
 
 
 @pytest.mark.parametrize("text", ["a" + " " * 4_000 + "\xff", "a = '" + "''" * 2_000, "/*" * 2_000])

@@ -42,7 +42,7 @@ def test_subscription_is_parsed_as_in_java(case: dict[str, Any]) -> None:
 
 
 def test_no_tag_has_code_zero() -> None:
-    assert [0, 0] == [tags_code(None), tags_code("")]
+    assert [tags_code(None), tags_code("")] == [0, 0]
 
 
 def test_expression_of_another_type_is_kept() -> None:

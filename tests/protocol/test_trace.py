@@ -46,7 +46,7 @@ def test_entry_of_a_sent_message() -> None:
         + E
         == entry.text
     )
-    assert ("7F0000010001", "k1", "k2") == entry.keys
+    assert entry.keys == ("7F0000010001", "k1", "k2")
 
 
 def test_entries_of_a_delivery() -> None:
@@ -73,7 +73,7 @@ def test_entries_of_a_delivery() -> None:
     assert S.join(fields) + E == before.text
     fields = ["SubAfter", "R1", "M1", "3", "false", "", "4", "1700000000000", "GID_c"]
     assert S.join(fields) + E == after.text
-    assert (("M1", "k1"), ("M1",)) == (before.keys, after.keys)
+    assert (before.keys, after.keys) == (("M1", "k1"), ("M1",))
 
 
 def test_entries_of_javas_clients_are_read() -> None:
@@ -113,4 +113,4 @@ def test_lines_that_are_no_entries_are_left_out() -> None:
         b"Recall\x011\x02",
     ]
 
-    assert [] == [entry for body in hostile for entry in read_entries(body)]
+    assert [entry for body in hostile for entry in read_entries(body)] == []

@@ -158,7 +158,7 @@ def assert_header_survives(header_type: type[msgspec.Struct], command: RemotingC
     written = encode_header(header)
     known = set(header_type.__struct_encode_fields__)
     expected = {name: text for name, text in (command.ext_fields or {}).items() if name in known}
-    assert expected == {name: written[name] for name in expected}
+    assert {name: written[name] for name in expected} == expected
     assert header == decode_header(header_type, written)
 
 
@@ -174,7 +174,7 @@ def test_every_frame_decodes_and_survives_encoding(case: dict[str, Any]) -> None
         assert fields["remark"] == command.remark
         assert fields["extFields"] == command.ext_fields
         assert (fields["bodyHex"] or "") == (command.body or b"").hex()
-        assert [command] == FrameDecoder().receive_data(encode_frame(command))
+        assert FrameDecoder().receive_data(encode_frame(command)) == [command]
 
 
 @each_case("wire.jsonl")

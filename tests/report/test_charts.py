@@ -42,17 +42,17 @@ def lines(*series: Series, marks: list[PlotMark] | None = None) -> ElementTree.E
 def test_band_of_one_owner_has_its_tone_and_its_name() -> None:
     root = bands(("a",))
 
-    assert 1 == len(with_class(root, "tone-c1"))
-    assert ["a"] == [element.text for element in with_class(root, "band-name")]
-    assert [] == with_class(root, "trouble")
+    assert len(with_class(root, "tone-c1")) == 1
+    assert [element.text for element in with_class(root, "band-name")] == ["a"]
+    assert with_class(root, "trouble") == []
 
 
 def test_nobody_and_two_owners_are_hatched_differently() -> None:
     root = bands((), ("a", "b"))
 
     fills = [element.get("fill") for element in root.iter("rect") if element.get("fill")]
-    assert ["url(#hatch-none)", "url(#hatch-both)"] == fills
-    assert ["nobody", "a + b"] == [element.text for element in with_class(root, "band-name")]
+    assert fills == ["url(#hatch-none)", "url(#hatch-both)"]
+    assert [element.text for element in with_class(root, "band-name")] == ["nobody", "a + b"]
 
 
 def test_gap_of_a_moment_stays_visible() -> None:
@@ -74,7 +74,7 @@ def test_step_line_goes_level_first() -> None:
 
     (line,) = with_class(root, "line")
     corners = [tuple(map(float, p.split())) for p in (line.get("d") or "")[1:].split("L")]
-    assert 3 == len(corners)
+    assert len(corners) == 3
     assert corners[0][1] == corners[1][1] > corners[2][1]
 
 
@@ -85,12 +85,12 @@ def test_lines_of_one_course_show_in_turn_and_others_whole() -> None:
     )
 
     found = with_class(root, "line")
-    assert [
+    assert [(line.get("stroke-dasharray"), line.get("stroke-dashoffset")) for line in found] == [
         ("12 12", None),
         (None, None),
         ("12 12", "-12"),
         (None, None),
-    ] == [(line.get("stroke-dasharray"), line.get("stroke-dashoffset")) for line in found]
+    ]
     assert found[0].get("d") == found[2].get("d")
 
 
@@ -106,9 +106,9 @@ def test_crowded_marks_take_several_rows_and_stay_inside() -> None:
     root = lines(Series("s", [(0, 0), (100, 5)]), marks=marks)
 
     names = with_class(root, "mark-name")
-    assert 4 == len(names)
+    assert len(names) == 4
     assert len({(name.get("y"), name.get("x")) for name in names}) == 4
-    assert "end" == names[-1].get("text-anchor")
+    assert names[-1].get("text-anchor") == "end"
     assert all(0 <= float(name.get("x") or 0) <= WIDTH for name in names)
 
 
@@ -119,18 +119,20 @@ def test_no_line_strikes_the_name_of_a_mark_through() -> None:
 
     classes = [element.get("class") or "" for element in root.iter()]
     marks = [name for name in classes if name.startswith("mark")]
-    assert ["mark", "mark", "mark-name", "mark-name"] == marks
+    assert marks == ["mark", "mark", "mark-name", "mark-name"]
 
 
 def test_chart_without_points_is_still_a_chart() -> None:
-    assert "t" == lines(Series("s", [])).findtext("title")
-    assert "ul" == parse(draw_bars([])).tag
+    assert lines(Series("s", [])).findtext("title") == "t"
+    assert parse(draw_bars([])).tag == "ul"
 
 
 def test_bars_are_as_long_as_their_values() -> None:
     root = parse(draw_bars([Bar("x", 150), Bar("y", 50, "note"), Bar("z", 0)]))
 
-    assert ["width:100%", "width:33.33%", "width:0%"] == [
-        bar.get("style") for bar in with_class(root, "band")
+    assert [bar.get("style") for bar in with_class(root, "band")] == [
+        "width:100%",
+        "width:33.33%",
+        "width:0%",
     ]
-    assert ["150", "50", "0"] == [element.text for element in with_class(root, "value")]
+    assert [element.text for element in with_class(root, "value")] == ["150", "50", "0"]

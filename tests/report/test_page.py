@@ -13,7 +13,7 @@ def test_page_is_self_contained() -> None:
     html = make_page(section("One", "words"), figure(tag("svg"), caption="c", legend=[("a", "c1")]))
 
     assert html.startswith("<!doctype html>")
-    assert [] == re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#)""", html)
+    assert re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#)""", html) == []
     assert "<script" not in html
     assert "prefers-color-scheme: dark" in html
 
@@ -34,7 +34,7 @@ def test_checks_say_which_fail() -> None:
     assert "all well" in list_checks(checks[:1], good="all well", bad="not so")
     html = list_checks(checks, good="all well", bad="not so")
     assert "not so" in html
-    assert 1 == html.count('<li class="bad">')
+    assert html.count('<li class="bad">') == 1
 
 
 def test_numbers_stand_right() -> None:

@@ -15,9 +15,9 @@ from sparrowmq.report.scale import (
 
 
 def test_scale_maps_linearly_and_may_turn_around() -> None:
-    assert 15.0 == Scale(0, 10, 10, 20)(5)
-    assert 200.0 == Scale(0, 10, 200, 100)(0)
-    assert 7.0 == Scale(3, 3, 7, 9)(3)
+    assert Scale(0, 10, 10, 20)(5) == 15.0
+    assert Scale(0, 10, 200, 100)(0) == 200.0
+    assert Scale(3, 3, 7, 9)(3) == 7.0
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,17 @@ def test_axis_ends_at_or_above_the_value(value: float) -> None:
 
 
 def test_numbers_are_written_for_people() -> None:
-    assert ["336,776", "12.5", "0.25", "0"] == [
-        format_number(value) for value in (336_776, 12.5, 0.25, 0)
+    assert [format_number(value) for value in (336_776, 12.5, 0.25, 0)] == [
+        "336,776",
+        "12.5",
+        "0.25",
+        "0",
     ]
-    assert ["50 k", "1.2 M", "999"] == [format_compact(v) for v in (50_000, 1_200_000, 999)]
-    assert ["never", "12 ms", "1.25 s", "61.0 s", "2 min 05 s"] == [
-        format_duration_ms(value) for value in (None, 12, 1250, 61_000, 125_000)
+    assert [format_compact(v) for v in (50_000, 1_200_000, 999)] == ["50 k", "1.2 M", "999"]
+    assert [format_duration_ms(value) for value in (None, 12, 1250, 61_000, 125_000)] == [
+        "never",
+        "12 ms",
+        "1.25 s",
+        "61.0 s",
+        "2 min 05 s",
     ]

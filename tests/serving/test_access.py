@@ -82,9 +82,9 @@ def test_only_a_right_signature_lets_in() -> None:
     code = RequestCode.GET_BROKER_CONFIG
 
     assert refusal(code) is None
-    assert "No accessKey is configured" == refusal(code, key=None)
-    assert "No acl config for nobody" == refusal(code, key="nobody")
-    assert "Check signature failed for accessKey=RocketMQ" == refusal(code, secret="12345679")
+    assert refusal(code, key=None) == "No accessKey is configured"
+    assert refusal(code, key="nobody") == "No acl config for nobody"
+    assert refusal(code, secret="12345679") == "Check signature failed for accessKey=RocketMQ"
     signed = sign_request(
         {}, b"x", credentials=Credentials(access_key="RocketMQ", secret_key="12345678")
     )
@@ -163,7 +163,7 @@ def test_only_administrators_change_what_others_have(code: int) -> None:
 
 def test_every_code_is_checked() -> None:
     for code in {*BROKER_CODES, *NAME_SERVER_CODES, 4711}:
-        assert "No accessKey is configured" == refusal(code, key=None)
+        assert refusal(code, key=None) == "No accessKey is configured"
 
 
 @pytest.mark.parametrize(
@@ -243,4 +243,4 @@ def test_what_is_no_pattern_is_refused(text: str) -> None:
 
 
 def test_a_blank_text_is_no_pattern() -> None:
-    assert () == parse_addresses("  ")
+    assert parse_addresses("  ") == ()

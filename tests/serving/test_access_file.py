@@ -41,8 +41,8 @@ def test_the_file_of_rocketmq_is_read(tmp_path: Path, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.INFO):
         table = file_of(tmp_path, TEXT).control.table
 
-    assert "0123456" == table.accounts["RocketMQ"].secret_key
-    assert [False, True] == [account.is_admin for account in table.accounts.values()]
+    assert table.accounts["RocketMQ"].secret_key == "0123456"
+    assert [account.is_admin for account in table.accounts.values()] == [False, True]
     assert "2 accounts; white lists narrow who may come, and replace no signature" in caplog.text
     assert "0123456" not in caplog.text
 
@@ -84,21 +84,21 @@ def test_changes_are_taken_and_a_wrong_one_leaves_the_old_rules(
 
     path.write_text(TEXT.replace("rocketmq2", "rocketmq3"))
     file.reload()
-    assert ["RocketMQ", "rocketmq3"] == list(file.control.table.accounts)
+    assert list(file.control.table.accounts) == ["RocketMQ", "rocketmq3"]
     for wrong in ("accounts: [", TEXT.replace("DENY", "NO")):
         path.write_text(wrong)
         caplog.clear()
         file.reload()
         file.reload()
-        assert ["RocketMQ", "rocketmq3"] == list(file.control.table.accounts)
-        assert 1 == len(caplog.records)
+        assert list(file.control.table.accounts) == ["RocketMQ", "rocketmq3"]
+        assert len(caplog.records) == 1
         assert "stay as they were" in caplog.text
     path.unlink()
     file.reload()
     assert "stay as they were" in caplog.text
     path.write_text(TEXT)
     file.reload()
-    assert ["RocketMQ", "rocketmq2"] == list(file.control.table.accounts)
+    assert list(file.control.table.accounts) == ["RocketMQ", "rocketmq2"]
 
 
 def test_what_is_written_is_read_again_and_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def test_what_is_written_is_read_again_and_is_for_its_owner_alone(tmp_path: Path
     file.control.change({**before, "dataVersion": [{"counter": "3", "timestamp": "17"}]})
 
     path = tmp_path / "plain_acl.yml"
-    assert 0o600 == path.stat().st_mode & 0o777
+    assert path.stat().st_mode & 0o777 == 0o600
     assert "- counter: 3\n  timestamp: 17\n" in path.read_text()
     assert "admin: true" in path.read_text()
     again = AccessFile(path, own=None).control
     assert again.table == file.control.table
-    assert ["plain_acl.yml"] == os.listdir(tmp_path)
+    assert os.listdir(tmp_path) == ["plain_acl.yml"]
 
 
 def test_credentials_are_read(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_credentials_are_read(tmp_path: Path) -> None:
 
     found = read_credentials(path)
 
-    assert ("RocketMQ", "012345678") == (found.access_key, found.secret_key)
+    assert (found.access_key, found.secret_key) == ("RocketMQ", "012345678")
     path.write_text("accessKey: RocketMQ\n")
     with pytest.raises(ConfigError, match="must say accessKey and secretKey"):
         read_credentials(path)

@@ -53,7 +53,7 @@ def ask(cluster: EmbeddedCluster, command: RemotingCommand) -> RemotingCommand:
 def test_unread_pulls_of_two_connections_take_little_memory(cluster: EmbeddedCluster) -> None:
     send = RemotingCommand(code=RequestCode.SEND_MESSAGE_V2, ext_fields=SEND, body=bytes(MIB // 8))
     for _ in range(36):
-        assert 0 == ask(cluster, send).code
+        assert ask(cluster, send).code == 0
     pull = RemotingCommand(code=RequestCode.PULL_MESSAGE, ext_fields=PULL)
     assert len(ask(cluster, pull).body or b"") > 3.5 * MIB
     before = peak_bytes(cluster)
@@ -67,7 +67,7 @@ def test_unread_pulls_of_two_connections_take_little_memory(cluster: EmbeddedClu
         decoder.feed(peer.recv(1))
     for _ in range(50):
         info = RemotingCommand(code=RequestCode.GET_BROKER_RUNTIME_INFO)
-        assert 0 == ask(cluster, info).code
+        assert ask(cluster, info).code == 0
 
     assert peak_bytes(cluster) - before <= 64 * MIB
     for peer, decoder in zip(peers, decoders, strict=True):

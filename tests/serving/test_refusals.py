@@ -26,12 +26,12 @@ def test_each_refusal_is_counted_and_each_kind_is_warned_of_once_a_minute() -> N
         )
     ]
 
-    assert {Kind.A: 5, Kind.B: 1} == refusals.counts
-    assert [
+    assert refusals.counts == {Kind.A: 5, Kind.B: 1}
+    assert facts == [
         (Fact("first", warning=True),),
         (),
         (Fact("other", warning=True),),
         (),
         (Fact("fourth (2 more of the kind before)", warning=True),),
         (Fact("fifth", warning=True),),
-    ] == facts
+    ]

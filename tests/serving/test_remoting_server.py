@@ -193,7 +193,7 @@ async def test_answers_made_later_wait_for_room_too(serve: Serve) -> None:
     await until(lambda: len(machine.closed) == 1)
 
     assert made <= 40
-    assert 50 == len(replies)
+    assert len(replies) == 50
     # Those of a closed connection are not made at all.
     assert machine.made < 75
 
@@ -213,7 +213,7 @@ async def test_peers_that_leave_too_much_in_all_are_cut_off_and_others_served(se
     replies = await reader.read(30)
     await rest(server)
 
-    assert 30 == len(replies)
+    assert len(replies) == 30
     assert sum(link.unsent_bytes for link in server._links.values()) <= 40 * MIB
 
 
@@ -257,18 +257,18 @@ async def test_turn_ends_for_what_awaits_it_and_for_what_lasts(serve: Serve) -> 
     _, connect = await serve(machine, on_turn=end_turn, awaits_turn=lambda: awaited[0])
     peer = await connect()
     await peer.send(*requests(1))
-    assert 1 == len(await peer.read(1))
-    assert 1 == turns[-1]
+    assert len(await peer.read(1)) == 1
+    assert turns[-1] == 1
     awaited[0] = False
     # Those that begin and end within a millisecond need no end of a turn.
     count = 1
     while turns[-1] == count:
         count += 1
         await peer.send(*requests(1))
-        assert 1 == len(await peer.read(1))
+        assert len(await peer.read(1)) == 1
     # These last longer.
     await peer.send(*requests(2_000, BURN))
-    assert 2_000 == len(await peer.read(2_000))
+    assert len(await peer.read(2_000)) == 2_000
     assert turns[-1] > count
 
 
@@ -287,8 +287,8 @@ async def test_paused_connection_is_served_when_all_pauses_are_taken_back(serve:
     server.perform([ResumeReading(connection)])
     replies = await peer.read(5)
 
-    assert 1 == paused
-    assert [0, 1, 2, 3, 4] == [reply.opaque for reply in replies]
+    assert paused == 1
+    assert [reply.opaque for reply in replies] == [0, 1, 2, 3, 4]
 
 
 def json_frame(opaque: int, *, flag: int = 0, value: str) -> bytes:
@@ -315,9 +315,9 @@ async def test_header_beyond_a_limit_is_answered_and_the_connection_stays(
     )
     refused, answered = await peer.read(2)
 
-    assert (ResponseCode.MESSAGE_ILLEGAL, 7) == (refused.code, refused.opaque)
+    assert (refused.code, refused.opaque) == (ResponseCode.MESSAGE_ILLEGAL, 7)
     assert words in str(refused.remark)
-    assert (0, 9) == (answered.code, answered.opaque)
+    assert (answered.code, answered.opaque) == (0, 9)
     assert [(peer.address, 9)] == machine.served
 
 
@@ -327,7 +327,7 @@ async def test_requests_before_a_frame_that_is_none_are_answered(serve: Serve) -
 
     await peer.send_bytes(encode_frame(RemotingCommand(code=ANSWER, opaque=1)) + b"\xff" * 8)
 
-    assert [1] == [reply.opaque for reply in await peer.read(9)]
+    assert [reply.opaque for reply in await peer.read(9)] == [1]
 
 
 async def test_bytes_of_requests_not_finished_are_bounded_over_all_connections(

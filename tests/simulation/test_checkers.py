@@ -78,13 +78,13 @@ def test_acknowledged_message_must_be_readable_where_it_was_said_to_be(bench: Be
     assert bench.checkers.violation is None
 
     bench.checkers.note_acked(b"m9", QUEUE, 2)
-    assert "T@b:0 offset 2: b'm9' acknowledged, holds b'm2'" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0 offset 2: b'm9' acknowledged, holds b'm2'"
 
 
 def test_acknowledged_message_must_be_readable_at_once(bench: Bench) -> None:
     bench.checkers.note_acked(b"m3", QUEUE, 3)
 
-    assert "T@b:0 offset 3: acknowledged and not readable" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0 offset 3: acknowledged and not readable"
 
 
 def test_acknowledged_message_may_wait_for_room_but_not_for_ever(bench: Bench) -> None:
@@ -95,9 +95,9 @@ def test_acknowledged_message_may_wait_for_room_but_not_for_ever(bench: Bench) -
     bench.commit(3)
 
     assert checkers.violation is None
-    assert "T@b:0 offset 3 is not readable" == checkers.find_unfinished()
+    assert checkers.find_unfinished() == "T@b:0 offset 3 is not readable"
     bench.put(b"other")
-    assert "T@b:0 offset 3: holds b'other' where b'm3' was acknowledged" == checkers.violation
+    assert checkers.violation == "T@b:0 offset 3: holds b'other' where b'm3' was acknowledged"
 
 
 def test_stored_message_must_have_been_sent(bench: Bench) -> None:
@@ -105,7 +105,7 @@ def test_stored_message_must_have_been_sent(bench: Bench) -> None:
     assert bench.checkers.violation is None
 
     bench.put(b"m4", is_sent=False)
-    assert "T@b:0 offset 4: holds b'm4', which nobody has sent" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0 offset 4: holds b'm4', which nobody has sent"
 
 
 def test_readable_message_must_be_there_after_a_restart(bench: Bench, dice: object) -> None:
@@ -115,7 +115,7 @@ def test_readable_message_must_be_there_after_a_restart(bench: Bench, dice: obje
 
     bench.checkers.check_restarted(BROKER, Bench(dice, [b"m0", b"m1"]).store)
     expected = "T@b:0 offset 2: no entry any more (message b'm2' was acknowledged)"
-    assert expected == bench.checkers.violation
+    assert bench.checkers.violation == expected
 
 
 def test_message_must_be_the_same_after_a_restart(bench: Bench, dice: object) -> None:
@@ -131,7 +131,7 @@ def test_commit_must_not_pass_what_is_unfinished(bench: Bench) -> None:
     assert bench.checkers.violation is None
 
     bench.commit(3)
-    assert "T@b:0: 3 committed, finished only up to 1" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0: 3 committed, finished only up to 1"
 
 
 def test_message_that_is_stored_again_is_finished(bench: Bench) -> None:
@@ -142,17 +142,17 @@ def test_message_that_is_stored_again_is_finished(bench: Bench) -> None:
     assert bench.checkers.violation is None
 
     bench.checkers.note_sent_back(BROKER, 1)
-    assert "b: sent back from position 1, where nothing stands" == bench.checkers.violation
+    assert bench.checkers.violation == "b: sent back from position 1, where nothing stands"
 
 
 def test_commit_must_not_go_back_but_by_another_member(bench: Bench) -> None:
     bench.checkers.note_consumed(QUEUE, [0, 1, 2])
     bench.commit(3)
     bench.commit(1, host="m2")
-    assert (None, 1) == (bench.checkers.violation, bench.checkers.steps_back)
+    assert (bench.checkers.violation, bench.checkers.steps_back) == (None, 1)
 
     bench.commit(0, host="m2")
-    assert "T@b:0: 0 committed after 1 by m2" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0: 0 committed after 1 by m2"
 
 
 @pytest.mark.parametrize("loaded", [2, 3])
@@ -175,7 +175,7 @@ def test_crash_must_not_take_what_was_written(bench: Bench, loaded: int | None) 
     bench.checkers.note_saved(BROKER, commit_count=bench.checkers.commit_count)
     bench.reload(loaded)
 
-    assert f"T@b:0: {loaded} after a restart, 2 was written" == bench.checkers.violation
+    assert bench.checkers.violation == f"T@b:0: {loaded} after a restart, 2 was written"
 
 
 def test_commits_must_be_written_in_time(bench: Bench) -> None:
@@ -186,7 +186,7 @@ def test_commits_must_be_written_in_time(bench: Bench) -> None:
     assert bench.checkers.violation is None
 
     bench.checkers.check_saving(BROKER, last_ms=50, latest_ms=101)
-    assert "T@b:0: offset 1 is not written" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0: offset 1 is not written"
 
 
 def test_message_must_be_stored_when_it_is_delivered_and_twice_is_counted(bench: Bench) -> None:
@@ -194,10 +194,10 @@ def test_message_must_be_stored_when_it_is_delivered_and_twice_is_counted(bench:
     bench.checkers.note_delivered(QUEUE, [first])
     bench.checkers.note_consumed(QUEUE, [0])
     bench.checkers.note_delivered(QUEUE, [first])
-    assert (None, 1) == (bench.checkers.violation, bench.checkers.duplicates)
+    assert (bench.checkers.violation, bench.checkers.duplicates) == (None, 1)
 
     bench.checkers.note_delivered(QUEUE, [message(b"m3", 3)])
-    assert "T@b:0 offset 3: delivered and not stored" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0 offset 3: delivered and not stored"
 
 
 def test_orderly_queue_must_be_delivered_in_order(dice: object) -> None:
@@ -207,7 +207,7 @@ def test_orderly_queue_must_be_delivered_in_order(dice: object) -> None:
     assert bench.checkers.violation is None
 
     bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
-    assert "T@b:0: [1] delivered, finished only up to 0" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0: [1] delivered, finished only up to 0"
 
 
 class Owner:
@@ -230,7 +230,7 @@ def test_queue_must_be_held_while_its_listener_runs(bench: Bench) -> None:
     assert bench.checkers.violation is None
 
     bench.checkers.check_release("m1", Owner(), [QUEUE])
-    assert "m1 released T@b:0 while its listener ran" == bench.checkers.violation
+    assert bench.checkers.violation == "m1 released T@b:0 while its listener ran"
 
 
 def test_two_members_must_not_have_one_lock_at_once(bench: Bench) -> None:
@@ -239,7 +239,7 @@ def test_two_members_must_not_have_one_lock_at_once(bench: Bench) -> None:
     assert bench.checkers.violation is None
 
     bench.checkers.check_leases(members, [QUEUE], now_ms=49)
-    assert "T@b:0: locked by m1 and m3 at once" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0: locked by m1 and m3 at once"
 
 
 def test_two_members_may_have_one_lock_until_they_notice_that_their_broker_has_lost_it(
@@ -253,7 +253,7 @@ def test_two_members_may_have_one_lock_until_they_notice_that_their_broker_has_l
     assert checkers.violation is None
 
     checkers.check_leases(members, [QUEUE], now_ms=40)
-    assert "T@b:0: locked by m1 and m2 at once" == checkers.violation
+    assert checkers.violation == "T@b:0: locked by m1 and m2 at once"
 
 
 def test_queue_must_be_waited_for_while_its_listener_runs(bench: Bench) -> None:
@@ -261,7 +261,7 @@ def test_queue_must_be_waited_for_while_its_listener_runs(bench: Bench) -> None:
     assert bench.checkers.violation is None
 
     bench.checkers.check_drain("m1", QUEUE, waited_ms=49, bound_ms=50)
-    assert "m1 gave T@b:0 up 49 ms after its listener began" == bench.checkers.violation
+    assert bench.checkers.violation == "m1 gave T@b:0 up 49 ms after its listener began"
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_list_of_members_must_be_right_soon(bench: Bench, listed: list[str], exp
     assert look(25, ["a", "b"]) is None
     assert look(30, listed) is None
     assert look(50, listed) is None
-    assert f"{expected}, 20 ms after its list changed" == look(51, listed)
+    assert look(51, listed) == f"{expected}, 20 ms after its list changed"
 
 
 def test_where_members_only_come_and_go_nothing_comes_again_and_no_commit_goes_back(
@@ -292,26 +292,26 @@ def test_where_members_only_come_and_go_nothing_comes_again_and_no_commit_goes_b
     assert bench.checkers.violation is None
     bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
     expected = "T@b:0 offset 1: delivered again after a handover"
-    assert expected == bench.checkers.violation
+    assert bench.checkers.violation == expected
 
     bench = Bench(dice, [b"m0", b"m1"], may_redeliver=False)
     bench.checkers.note_consumed(QUEUE, [0, 1])
     bench.commit(2)
     bench.commit(1, host="m2")
-    assert "T@b:0: 1 committed after 2 by m2" == bench.checkers.violation
+    assert bench.checkers.violation == "T@b:0: 1 committed after 2 by m2"
 
 
 def test_unfinished_is_what_is_not_consumed_not_committed_or_lost(bench: Bench) -> None:
     checkers = bench.checkers
     checkers.note_acked(b"m2", QUEUE, 2)
-    assert "T@b:0 finished up to 0 of 3" == checkers.find_unfinished()
+    assert checkers.find_unfinished() == "T@b:0 finished up to 0 of 3"
     checkers.note_consumed(QUEUE, [0, 1])
     entry = bench.store.queues.entry(TOPIC, 0, 2)
     assert entry is not None
     checkers.note_sent_back(BROKER, entry[0])
-    assert "T@b:0 committed None of 3" == checkers.find_unfinished()
+    assert checkers.find_unfinished() == "T@b:0 committed None of 3"
     bench.commit(3)
-    assert "message b'm2' consumed by nobody" == checkers.find_unfinished()
+    assert checkers.find_unfinished() == "message b'm2' consumed by nobody"
     checkers.note_consumed(QUEUE, [2])
     assert checkers.find_unfinished() is None
 
@@ -320,5 +320,5 @@ def test_owners_are_counted_queue_by_queue() -> None:
     q0, q1, q2 = (MessageQueue(TOPIC, BROKER, number) for number in range(3))
 
     ownership = judge_ownership([q0, q1, q2], {"a": [q0, q1], "b": [q1]})
-    assert ((q2,), (q1,), False) == (*ownership, ownership.is_exact)
+    assert (*ownership, ownership.is_exact) == ((q2,), (q1,), False)
     assert judge_ownership([q0, q1], {"a": [q0], "b": [q1]}).is_exact

@@ -45,10 +45,10 @@ def test_sleep_and_calls_take_virtual_time(host: Host) -> None:
         text: Any = yield from call(lambda: Later(2_000, lambda: "done"))
         return (yield from now()), text
 
-    assert [] == host.run(operation(), 41_999)
+    assert host.run(operation(), 41_999) == []
     host = Host(host.world)
     begun_ms = host.world.timeline.now_ms
-    assert [(begun_ms + 42_000, "done")] == host.run(operation(), 42_000)
+    assert host.run(operation(), 42_000) == [(begun_ms + 42_000, "done")]
 
 
 def test_request_to_nobody_fails_as_on_a_real_network(host: Host) -> None:
@@ -75,8 +75,8 @@ def test_error_that_is_waited_for_late_is_not_reported_as_lost(host: Host) -> No
     results = host.run(gather_outcomes([wait_long(), fail()], name="both"), 6_000)
 
     ((value, error),) = results
-    assert (1, True) == (value, isinstance(error, SparrowError))
-    assert [] == host.failures
+    assert (value, isinstance(error, SparrowError)) == (1, True)
+    assert host.failures == []
 
 
 def test_error_of_an_operation_that_nobody_waits_for_is_reported(host: Host) -> None:
@@ -86,8 +86,8 @@ def test_error_of_an_operation_that_nobody_waits_for_is_reported(host: Host) -> 
 
     host.run(fail(), 100)
 
-    assert ["test: no"] == host.failures
-    assert START_MS + 100 == host.world.timeline.now_ms
+    assert host.failures == ["test: no"]
+    assert host.world.timeline.now_ms == START_MS + 100
 
 
 def test_call_under_way_when_its_process_is_killed_has_no_end(host: Host) -> None:
@@ -100,4 +100,4 @@ def test_call_under_way_when_its_process_is_killed_has_no_end(host: Host) -> Non
     host.process.kill()
     host.world.run(1_000)
 
-    assert [] == ended
+    assert ended == []

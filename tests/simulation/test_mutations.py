@@ -160,7 +160,7 @@ def test_member_that_asks_the_others_early_waits_for_what_they_have_in_hand(
     ask_members_early(monkeypatch)
 
     outcomes = run_calm(COME_AND_GO, seeds=10, **BUSY)
-    assert [None] * 10 == [outcome.violation for outcome in outcomes]
+    assert [outcome.violation for outcome in outcomes] == [None] * 10
 
 
 def test_queue_that_others_have_in_hand_taken_without_its_lock_is_caught(
@@ -491,10 +491,10 @@ def test_command_prints_seed_and_trace_of_a_failure(
 ) -> None:
     monkeypatch.setattr(ProcessQueue, "commit_offset", property(commit_too_early))
 
-    assert 1 == main(["--seeds", "1", "--start", "3", "--trace", "5"])
+    assert main(["--seeds", "1", "--start", "3", "--trace", "5"]) == 1
     first, *trace, total, faults = capsys.readouterr().out.splitlines()
     assert first.startswith("seed 3: FAILED ")
-    assert 5 == len(trace)
+    assert len(trace) == 5
     assert any("VIOLATION" in line for line in trace)
     assert total.startswith("1 seeds, 1 failed; ")
     assert faults.startswith("faults: reset ")

@@ -75,7 +75,7 @@ def test_close_comes_after_what_was_written_before(pair: Pair) -> None:
     pair.near.send(b"too late")
     pair.world.run(50)
 
-    assert [b"last", "closed by the peer"] == pair.seen["server"]
+    assert pair.seen["server"] == [b"last", "closed by the peer"]
 
 
 def test_cut_holds_back_one_direction_alone_and_ends(pair: Pair) -> None:
@@ -84,11 +84,11 @@ def test_cut_holds_back_one_direction_alone_and_ends(pair: Pair) -> None:
     pair.far.send(b"news")
     pair.world.run(4_000)
 
-    assert [b"news"] == pair.seen["client"]
-    assert [] == pair.seen["server"]
+    assert pair.seen["client"] == [b"news"]
+    assert pair.seen["server"] == []
     pair.near.send(b"again")
     pair.world.run(1_010)
-    assert [b"question", b"again"] == pair.seen["server"]
+    assert pair.seen["server"] == [b"question", b"again"]
 
 
 def test_nobody_connects_through_a_cut_in_either_direction(world: Any) -> None:
@@ -96,8 +96,8 @@ def test_nobody_connects_through_a_cut_in_either_direction(world: Any) -> None:
     pair.network.cut("10.0.0.1", "10.0.0.2", duration_ms=60_000)
     pair.dial(wait_ms=30_000)
 
-    assert [] == pair.ends
-    assert ["no answer"] == pair.refusals
+    assert pair.ends == []
+    assert pair.refusals == ["no answer"]
 
 
 def test_connection_is_made_when_a_short_cut_ends(world: Any) -> None:
@@ -105,7 +105,7 @@ def test_connection_is_made_when_a_short_cut_ends(world: Any) -> None:
     pair.network.cut("10.0.0.2", "10.0.0.1", duration_ms=500)
     pair.dial(wait_ms=1_500)
 
-    assert 1 == len(pair.ends)
+    assert len(pair.ends) == 1
 
 
 def test_refused_connection_leaves_those_open_alone(pair: Pair) -> None:
@@ -114,10 +114,10 @@ def test_refused_connection_leaves_those_open_alone(pair: Pair) -> None:
     pair.near.send(b"x")
     pair.world.run(1_000)
 
-    assert ["Connection refused"] == pair.refusals
-    assert [b"x"] == pair.seen["server"]
+    assert pair.refusals == ["Connection refused"]
+    assert pair.seen["server"] == [b"x"]
     pair.dial()
-    assert 2 == len(pair.ends)
+    assert len(pair.ends) == 2
 
 
 def test_reset_is_told_to_both_sides_and_what_was_on_its_way_is_gone(pair: Pair) -> None:
@@ -131,29 +131,29 @@ def test_reset_is_told_to_both_sides_and_what_was_on_its_way_is_gone(pair: Pair)
 def test_half_open_connection_is_noticed_by_the_other_side_when_it_writes(pair: Pair) -> None:
     pair.network.half_open(pair.near, noticed_by=pair.near, mute_ms=5_000)
     pair.world.run(1_000)
-    assert ["Connection reset by peer"] == pair.seen["client"]
-    assert [] == pair.seen["server"]
+    assert pair.seen["client"] == ["Connection reset by peer"]
+    assert pair.seen["server"] == []
 
     pair.far.send(b"into the void")
     pair.world.run(1_000)
-    assert [] == pair.seen["server"]
+    assert pair.seen["server"] == []
 
     pair.world.run(4_000)
     pair.far.send(b"x")
     pair.world.run(50)
-    assert ["Connection reset by peer"] == pair.seen["server"]
+    assert pair.seen["server"] == ["Connection reset by peer"]
 
 
 def test_half_open_connection_that_nobody_noticed_carries_nothing(pair: Pair) -> None:
     pair.network.half_open(pair.near, noticed_by=None, mute_ms=1_000)
     pair.near.send(b"x")
     pair.world.run(500)
-    assert {"client": [], "server": []} == pair.seen
+    assert pair.seen == {"client": [], "server": []}
 
     pair.world.run(1_000)
     pair.near.send(b"y")
     pair.world.run(50)
-    assert {"client": ["Connection reset by peer"], "server": []} == pair.seen
+    assert pair.seen == {"client": ["Connection reset by peer"], "server": []}
 
 
 def test_killed_process_has_its_connections_closed_by_the_kernel(pair: Pair) -> None:
@@ -162,8 +162,8 @@ def test_killed_process_has_its_connections_closed_by_the_kernel(pair: Pair) -> 
     pair.world.run(50)
     pair.dial()
 
-    assert ["Connection reset by peer"] == pair.seen["client"]
-    assert ["Connection refused"] == pair.refusals
+    assert pair.seen["client"] == ["Connection reset by peer"]
+    assert pair.refusals == ["Connection refused"]
 
 
 def test_host_without_power_is_silent_until_it_is_back(pair: Pair) -> None:
@@ -171,13 +171,13 @@ def test_host_without_power_is_silent_until_it_is_back(pair: Pair) -> None:
     pair.network.power_off(pair.server)
     pair.near.send(b"x")
     pair.dial(wait_ms=10_000)
-    assert [] == pair.seen["client"]
-    assert ["no answer"] == pair.refusals
+    assert pair.seen["client"] == []
+    assert pair.refusals == ["no answer"]
 
     pair.network.power_on("10.0.0.1")
     pair.near.send(b"y")
     pair.world.run(50)
-    assert ["Connection reset by peer"] == pair.seen["client"]
+    assert pair.seen["client"] == ["Connection reset by peer"]
 
 
 def test_heal_ends_cuts_refusals_and_silence(pair: Pair) -> None:
@@ -187,5 +187,5 @@ def test_heal_ends_cuts_refusals_and_silence(pair: Pair) -> None:
     pair.network.heal()
     pair.dial()
 
-    assert [b"held"] == pair.seen["server"]
-    assert 2 == len(pair.ends)
+    assert pair.seen["server"] == [b"held"]
+    assert len(pair.ends) == 2

@@ -69,14 +69,14 @@ def test_every_fault_happens_and_everything_is_well_afterwards(run_calm: Any) ->
 def test_calm_run_consumes_every_message_once(run_calm: Any) -> None:
     (outcome,) = run_calm(Faults(), seeds=1)
 
-    assert (None, 84, 0) == (outcome.violation, outcome.message_count, outcome.duplicate_count)
+    assert (outcome.violation, outcome.message_count, outcome.duplicate_count) == (None, 84, 0)
 
 
 @pytest.mark.slow
 def test_transactions_end_as_their_users_decide(run_calm: Any) -> None:
     (outcome,) = run_calm(Faults(), seeds=1, transaction_count=80)
 
-    assert (None, 80) == (outcome.violation, outcome.transaction_count)
+    assert (outcome.violation, outcome.transaction_count) == (None, 80)
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_commits_that_cross_answers_are_stored_once(
     monkeypatch.setattr(transactions, "LOCAL_MS_MAX", 2 * transactions.TIMEOUT_MS)
 
     for outcome in run_calm(Faults(), seeds=3, transaction_count=60, pause_ms_max=500):
-        assert (None, 60) == (outcome.violation, outcome.transaction_count)
+        assert (outcome.violation, outcome.transaction_count) == (None, 60)
 
 
 @pytest.mark.slow
@@ -101,12 +101,12 @@ def test_transactions_outlast_their_producers_and_brokers(run_calm: Any) -> None
 def test_shared_client_id_leaves_queues_alone_and_is_told(run_calm: Any) -> None:
     (outcome,) = run_calm(Faults(duplicate_ids=1.0), seeds=1)
 
-    assert (None, True) == (outcome.violation, outcome.saw_duplicate_ids)
+    assert (outcome.violation, outcome.saw_duplicate_ids) == (None, True)
 
 
 def test_faults_can_be_left_out_one_by_one() -> None:
     faults = Faults(reset=1.0, partition=2.0, slow_listener=0.1)
 
-    assert "reset=1 partition=2" == describe(keep_only(faults, ["reset", "partition"]))
+    assert describe(keep_only(faults, ["reset", "partition"])) == "reset=1 partition=2"
     with pytest.raises(ConfigError, match="unknown fault 'rest'; there are broker_freeze, "):
         keep_only(faults, ["rest"])

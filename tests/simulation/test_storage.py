@@ -34,17 +34,20 @@ def outcomes_of_a_power_cut(*, is_synced: bool, is_named: bool) -> set[bytes | N
 
 
 def test_power_cut_leaves_any_part_of_what_was_not_synced() -> None:
-    assert {b"\0\0", b"a\0", b"\0b", b"ab"} == outcomes_of_a_power_cut(
-        is_synced=False, is_named=True
-    )
+    assert outcomes_of_a_power_cut(is_synced=False, is_named=True) == {
+        b"\0\0",
+        b"a\0",
+        b"\0b",
+        b"ab",
+    }
 
 
 def test_power_cut_takes_nothing_that_was_synced() -> None:
-    assert {b"ab"} == outcomes_of_a_power_cut(is_synced=True, is_named=True)
+    assert outcomes_of_a_power_cut(is_synced=True, is_named=True) == {b"ab"}
 
 
 def test_file_whose_directory_was_not_synced_may_be_gone() -> None:
-    assert {b"ab", None} == outcomes_of_a_power_cut(is_synced=True, is_named=False)
+    assert outcomes_of_a_power_cut(is_synced=True, is_named=False) == {b"ab", None}
 
 
 def test_rename_happens_as_a_whole_or_not_at_all() -> None:
@@ -57,7 +60,7 @@ def test_rename_happens_as_a_whole_or_not_at_all() -> None:
         storage.lose_power()
         found.add(tuple(storage.list_names("")))
 
-    assert {("new",), ("old",)} == found
+    assert found == {("new",), ("old",)}
 
 
 def test_killed_process_loses_nothing_that_it_wrote(dice: Dice) -> None:
@@ -68,7 +71,7 @@ def test_killed_process_loses_nothing_that_it_wrote(dice: Dice) -> None:
         storage.lock()
     storage.kill().lock()
 
-    assert b"abcd" == storage.open("f").read(0, 4)
+    assert storage.open("f").read(0, 4) == b"abcd"
 
 
 def test_full_disk_has_room_only_where_sectors_are_written_already(dice: Dice) -> None:
@@ -79,14 +82,14 @@ def test_full_disk_has_room_only_where_sectors_are_written_already(dice: Dice) -
     file.write(0, b"b" * SECTOR_SIZE)
     with pytest.raises(OSError, match="no space left") as caught:
         file.write(SECTOR_SIZE - 1, b"cc")
-    assert errno.ENOSPC == caught.value.errno
-    assert b"bc\0" == file.read(SECTOR_SIZE - 2, 3)
+    assert caught.value.errno == errno.ENOSPC
+    assert file.read(SECTOR_SIZE - 2, 3) == b"bc\0"
     with pytest.raises(OSError, match="no space left"):
         storage.create("g", size=1)
 
     storage.is_full = False
     file.write(SECTOR_SIZE, b"d")
-    assert b"bcd" == file.read(SECTOR_SIZE - 2, 3)
+    assert file.read(SECTOR_SIZE - 2, 3) == b"bcd"
 
 
 def test_failing_disk_syncs_nothing(dice: Dice) -> None:
@@ -96,7 +99,7 @@ def test_failing_disk_syncs_nothing(dice: Dice) -> None:
     with pytest.raises(OSError, match="the disk does not answer") as caught:
         file.sync()
 
-    assert errno.EIO == caught.value.errno
+    assert caught.value.errno == errno.EIO
 
 
 def test_power_may_go_in_the_midst_of_several_syncs(dice: Dice) -> None:

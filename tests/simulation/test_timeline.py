@@ -19,8 +19,8 @@ def test_events_happen_by_time_and_then_in_the_order_in_which_they_were_planned(
     world.timeline.call_in(5, partial(note, "never")).cancel()
     world.run(30)
 
-    assert [("a", 10), ("b", 10), ("c", 20)] == seen
-    assert 3 == world.timeline.event_count
+    assert seen == [("a", 10), ("b", 10), ("c", 20)]
+    assert world.timeline.event_count == 3
 
 
 def test_frozen_process_takes_everything_in_when_it_is_thawed_and_time_has_passed(
@@ -32,9 +32,9 @@ def test_frozen_process_takes_everything_in_when_it_is_thawed_and_time_has_passe
     process.freeze()
     world.run(5_000)
 
-    assert [] == seen
+    assert seen == []
     process.thaw()
-    assert [START_MS + 5_000] == seen
+    assert seen == [START_MS + 5_000]
 
 
 def test_killed_process_takes_nothing_in(world: Any) -> None:
@@ -47,7 +47,7 @@ def test_killed_process_takes_nothing_in(world: Any) -> None:
     process.thaw()
     process.enter(lambda: seen.append(2))
 
-    assert [] == seen
+    assert seen == []
 
 
 def test_process_that_freezes_again_while_it_is_thawed_keeps_the_rest(world: Any) -> None:
@@ -58,6 +58,6 @@ def test_process_that_freezes_again_while_it_is_thawed_keeps_the_rest(world: Any
     process.enter(lambda: seen.append(1))
     process.thaw()
 
-    assert [] == seen
+    assert seen == []
     process.thaw()
-    assert [1] == seen
+    assert seen == [1]

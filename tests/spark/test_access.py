@@ -62,7 +62,7 @@ def run_job(
         timeout=300,
         check=False,
     )
-    assert 0 == done.returncode, done.stderr[-4_000:]
+    assert done.returncode == 0, done.stderr[-4_000:]
     files = [path for path in out.rglob("*") if path.is_file()]
     texts = [path.read_bytes().decode(errors="replace") for path in files]
     events = [path for path in files if path.parent.name.startswith(("events", "eventlog"))]
@@ -76,7 +76,7 @@ def test_right_keys_write_read_stream_and_serve_sql(
 ) -> None:
     found, written = run_job(cluster, tmp_path, "spark-job", SECRET)
 
-    assert (None, 10, 10, 11) == tuple(found[name] for name in ("write", "read", "stream", "sql"))
+    assert tuple(found[name] for name in ("write", "read", "stream", "sql")) == (None, 10, 10, 11)
     assert "Physical Plan" in found["plan"]
     assert "topic: secret" in found["other topic"]
     assert SECRET not in written

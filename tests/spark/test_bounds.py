@@ -29,7 +29,7 @@ def test_stand_ins_are_resolved() -> None:
 
     answer = resolve_choice(OffsetChoice(EARLIEST, {A: LATEST, B: 2}), found)
 
-    assert ({A: 9, B: 2, C: 1}, []) == answer
+    assert answer == ({A: 9, B: 2, C: 1}, [])
 
 
 def test_an_offset_that_is_gone_is_a_loss() -> None:
@@ -37,12 +37,12 @@ def test_an_offset_that_is_gone_is_a_loss() -> None:
         OffsetChoice(EARLIEST, {A: 1, B: 9}), {A: QueueBounds(3, 9), B: QueueBounds(0, 4)}
     )
 
-    assert {A: 3, B: 4} == answer.offsets
-    assert [
+    assert answer.offsets == {A: 3, B: 4}
+    assert [str(loss) for loss in answer.losses] == [
         "queue T/broker-a/0: offset 1 was to be read, but the queue begins at 3 now; "
         "2 messages are gone",
         "queue T/broker-a/1: offset 9 was to be read next, but the queue ends at 4 now",
-    ] == [str(loss) for loss in answer.losses]
+    ]
 
 
 def test_offsets_of_an_unknown_queue_are_refused() -> None:
@@ -60,9 +60,9 @@ def test_a_new_queue_is_read_from_its_first_message() -> None:
     )
 
     offsets, losses = answer
-    assert {A: 7, B: 3} == offsets
-    assert [] == losses
-    assert [QueueRange(A, 5, 7), QueueRange(B, 0, 3)] == ranges_between({A: 5}, offsets)
+    assert offsets == {A: 7, B: 3}
+    assert losses == []
+    assert ranges_between({A: 5}, offsets) == [QueueRange(A, 5, 7), QueueRange(B, 0, 3)]
 
 
 def test_a_frozen_end_is_kept_and_new_queues_wait() -> None:
@@ -70,7 +70,7 @@ def test_a_frozen_end_is_kept_and_new_queues_wait() -> None:
 
     answer = choose_end({A: 5}, found, frozen={A: 20}, rows_max=None)
 
-    assert ({A: 20}, []) == answer
+    assert answer == ({A: 20}, [])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_every_kind_of_loss_is_told(
     answer = choose_end({A: 5}, found, frozen=None, rows_max=None)
 
     assert end == answer.offsets
-    assert 1 == len(answer.losses)
+    assert len(answer.losses) == 1
     assert words in str(answer.losses[0])
 
 

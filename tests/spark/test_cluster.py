@@ -42,12 +42,12 @@ def test_a_thousand_queues_take_a_request_for_each_topic_of_a_broker(
 
     bounds = plan(cluster, *topics)
 
-    assert 1_000 == len(bounds)
-    assert QueueBounds(0, 3) == bounds[MessageQueue("T7", "broker-a", 49)]
-    assert {
+    assert len(bounds) == 1_000
+    assert bounds[MessageQueue("T7", "broker-a", 49)] == QueueBounds(0, 3)
+    assert Counter(fake_cluster.request_codes) == {
         RequestCode.GET_ROUTEINFO_BY_TOPIC: 20,
         RequestCode.GET_TOPIC_STATS_INFO: 20,
-    } == Counter(fake_cluster.request_codes)
+    }
 
 
 def test_queues_that_the_table_leaves_out_are_asked_for_one_by_one(
@@ -59,8 +59,8 @@ def test_queues_that_the_table_leaves_out_are_asked_for_one_by_one(
 
     bounds = plan(cluster, "T")
 
-    assert [0, 0, 0, 5] == [bounds[queue].max_offset for queue in sorted(bounds)]
-    assert 1 == Counter(fake_cluster.request_codes)[RequestCode.GET_MAX_OFFSET]
+    assert [bounds[queue].max_offset for queue in sorted(bounds)] == [0, 0, 0, 5]
+    assert Counter(fake_cluster.request_codes)[RequestCode.GET_MAX_OFFSET] == 1
 
 
 def test_a_broker_that_gives_no_table_is_asked_queue_by_queue(
@@ -70,7 +70,7 @@ def test_a_broker_that_gives_no_table_is_asked_queue_by_queue(
     fake_cluster.append("T", 1, 7)
     fake_cluster.table_refusal = ResponseCode.NO_PERMISSION
 
-    assert [0, 7] == [found.max_offset for found in plan(cluster, "T").values()]
+    assert [found.max_offset for found in plan(cluster, "T").values()] == [0, 7]
 
 
 def test_a_broker_that_is_busy_is_not_asked_queue_by_queue(

@@ -194,8 +194,8 @@ def test_properties_that_are_not_utf_8_are_read_as_java_reads_them() -> None:
 
     (row,) = decode_all(bytes(record))
 
-    assert "a�" == row["keys"]
-    assert {"KEYS": "a�"} == row["properties"]
+    assert row["keys"] == "a�"
+    assert row["properties"] == {"KEYS": "a�"}
 
 
 def test_a_part_of_the_records_is_decoded_alone() -> None:
@@ -209,14 +209,14 @@ def test_a_part_of_the_records_is_decoded_alone() -> None:
 
     (batch,) = decode(buffer, starts[(offsets == 1) | (offsets == 3)], arrow_schema(["body"]))
 
-    assert [b"1", b"3"] == batch.column(0).to_pylist()
+    assert batch.column(0).to_pylist() == [b"1", b"3"]
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_no_records_are_an_empty_batch(profile: str) -> None:
     (batch,) = decode(b"", find_starts(b""), arrow_schema(PROFILES[profile]))
 
-    assert 0 == batch.num_rows
+    assert batch.num_rows == 0
 
 
 @pytest.mark.parametrize("cut", [1, 3, 40, 90])
@@ -251,7 +251,7 @@ def test_a_damaged_record_is_an_error_and_no_crash(record: bytes, data: st.DataO
         return
 
     batch.validate(full=True)
-    assert 1 == batch.num_rows
+    assert batch.num_rows == 1
 
 
 def compressed_record(body: bytes, offset: int) -> bytes:
@@ -283,7 +283,7 @@ def test_a_body_that_cannot_be_read_leaves_its_row_out_and_no_other() -> None:
     )
 
     rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-    assert [(0, b"0", 0), (2, b"2", 2), (3, b"3", 3)] == rows
+    assert rows == [(0, b"0", 0), (2, b"2", 2), (3, b"3", 3)]
     ((start, reason),) = unreadable
     assert len(parts[0]) == start
     assert "no zlib stream" in reason
@@ -294,7 +294,7 @@ def test_bodies_that_are_not_asked_for_are_not_inflated() -> None:
 
     (batch,) = decode(buffer, find_starts(buffer), arrow_schema(["offset"]))
 
-    assert [1] == batch.column(0).to_pylist()
+    assert batch.column(0).to_pylist() == [1]
 
 
 @pytest.mark.slow
@@ -325,7 +325,7 @@ def test_a_bomb_is_dealt_out_in_batches_of_bounded_size(names: list[str]) -> Non
     finally:
         tracemalloc.stop()
 
-    assert 84 == count
+    assert count == 84
     assert peak + python_peak <= 100 * MIB
 
 

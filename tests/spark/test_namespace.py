@@ -28,8 +28,8 @@ BASE = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
 @pytest.mark.parametrize("parse", [parse_options, parse_sink_options])
 def test_namespace_is_an_option(parse: Callable[..., Any]) -> None:
-    assert NO_NAMESPACE == parse(BASE, scope="batch").namespace
-    assert Namespace("ns") == parse({**BASE, "namespace": "ns"}, scope="batch").namespace
+    assert parse(BASE, scope="batch").namespace == NO_NAMESPACE
+    assert parse({**BASE, "namespace": "ns"}, scope="batch").namespace == Namespace("ns")
     with pytest.raises(ConfigError, match="option 'namespace'"):
         parse({**BASE, "namespace": "a%b"}, scope="batch")
 
@@ -53,10 +53,10 @@ def test_requests_name_what_is_in_the_namespace() -> None:
     requests = [each.request.ext_fields for each in effects if isinstance(each, Invoke)]
     (of_child,) = list(spawned.operation)
 
-    assert {"topic": "ns%T", "consumerGroup": "ns%G", "queueId": "0"} == requests[0]
-    assert [{"topic": "TBW102", "consumerGroup": "TOOLS_CONSUMER"}, None] == requests[1:]
+    assert requests[0] == {"topic": "ns%T", "consumerGroup": "ns%G", "queueId": "0"}
+    assert requests[1:] == [{"topic": "TBW102", "consumerGroup": "TOOLS_CONSUMER"}, None]
     assert isinstance(of_child, Invoke)
-    assert {"topic": "ns%U"} == of_child.request.ext_fields
+    assert of_child.request.ext_fields == {"topic": "ns%U"}
 
 
 @pytest.fixture
@@ -98,12 +98,12 @@ def test_rows_go_to_the_namespace_and_come_from_it(
     query.awaitTermination()
 
     counts = {row.topic: row["count"] for row in batch.groupBy("topic").count().collect()}
-    assert {"orders": 200, "bills": 100} == counts
-    assert 200 == spark.read.parquet(str(tmp_path / "table")).count()
+    assert counts == {"orders": 200, "bills": 100}
+    assert spark.read.parquet(str(tmp_path / "table")).count() == 200
     files = [path for path in (tmp_path / "checkpoint" / "offsets").iterdir() if path.is_file()]
     assert any("orders" in path.read_text("latin-1") for path in files)
     assert not any("ns%orders" in path.read_text("latin-1") for path in files)
     queues = [MessageQueue("ns%orders", "broker-a", number) for number in (0, 1)]
     with Admin(name_server=cluster.name_server) as admin:
-        assert 200 == sum(admin.max_offset(queue) for queue in queues)
-        assert 200 == sum(admin.committed_offset("ns%GID_s", queue) or 0 for queue in queues)
+        assert sum(admin.max_offset(queue) for queue in queues) == 200
+        assert sum(admin.committed_offset("ns%GID_s", queue) or 0 for queue in queues) == 200

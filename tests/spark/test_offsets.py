@@ -40,13 +40,13 @@ def test_equal_offsets_are_equal_texts(offsets: dict[MessageQueue, int], random:
 def test_queues_stand_in_the_order_of_their_numbers() -> None:
     offsets = {MessageQueue("T", "b", number): number for number in (10, 9, 2)}
 
-    assert '{"T": {"b": {"2": 2, "9": 9, "10": 10}}}' == json.dumps(encode_offsets(offsets))
+    assert json.dumps(encode_offsets(offsets)) == '{"T": {"b": {"2": 2, "9": 9, "10": 10}}}'
 
 
 def test_stand_ins_are_accepted() -> None:
     parsed = parse_offsets('{"T": {"b": {"0": -2, "1": -1}}}')
 
-    assert {MessageQueue("T", "b", 0): EARLIEST, MessageQueue("T", "b", 1): LATEST} == parsed
+    assert parsed == {MessageQueue("T", "b", 0): EARLIEST, MessageQueue("T", "b", 1): LATEST}
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,11 @@ def test_wrong_offsets_name_the_place(text: str, words: str) -> None:
 def test_assigned_queues_are_parsed() -> None:
     parsed = parse_queues('{"T": {"a": [1, 0]}, "U": {"b": [7]}}')
 
-    assert {MessageQueue("T", "a", 0), MessageQueue("T", "a", 1), MessageQueue("U", "b", 7)} == (
-        parsed
-    )
+    assert (parsed) == {
+        MessageQueue("T", "a", 0),
+        MessageQueue("T", "a", 1),
+        MessageQueue("U", "b", 7),
+    }
 
 
 @pytest.mark.parametrize("text", ["{}", '{"T": {"a": 1}}', '{"T": {"a": [true]}}', "no"])
@@ -93,12 +95,12 @@ def test_partition_numbers_are_dense_per_topic_over_sorted_queues() -> None:
 
     numbers = number_queues(given_queues)
 
-    assert {
+    assert numbers == {
         MessageQueue("S", "z", 4): 0,
         MessageQueue("T", "a", 9): 0,
         MessageQueue("T", "a", 10): 1,
         MessageQueue("T", "b", 0): 2,
-    } == numbers
+    }
 
 
 def test_decode_refuses_what_is_no_object() -> None:

@@ -30,12 +30,12 @@ def test_names_are_compared_without_case() -> None:
 def test_defaults() -> None:
     options = parse_options(GOOD, scope="stream")
 
-    assert ("127.0.0.1:9876",) == options.name_servers
-    assert ("flights",) == options.topics
+    assert options.name_servers == ("127.0.0.1:9876",)
+    assert options.topics == ("flights",)
     assert PROFILES["default"] == options.columns
-    assert OffsetChoice(LATEST) == options.starting
-    assert OffsetChoice(EARLIEST) == parse_options(GOOD, scope="batch").starting
-    assert OffsetChoice(LATEST) == options.ending
+    assert options.starting == OffsetChoice(LATEST)
+    assert parse_options(GOOD, scope="batch").starting == OffsetChoice(EARLIEST)
+    assert options.ending == OffsetChoice(LATEST)
     assert options.fail_on_data_loss
     assert options.max_offsets_per_trigger is None
 
@@ -51,10 +51,10 @@ def test_lists_and_json_are_parsed() -> None:
         scope="batch",
     )
 
-    assert ("a:1", "b:2") == options.name_servers
-    assert ("T", "U") == options.topics
-    assert OffsetChoice(EARLIEST, {MessageQueue("T", "b", 3): 7}) == options.starting
-    assert ("body", "queueId") == options.columns
+    assert options.name_servers == ("a:1", "b:2")
+    assert options.topics == ("T", "U")
+    assert options.starting == OffsetChoice(EARLIEST, {MessageQueue("T", "b", 3): 7})
+    assert options.columns == ("body", "queueId")
 
 
 def test_assign_names_the_topics() -> None:
@@ -62,7 +62,7 @@ def test_assign_names_the_topics() -> None:
         {"nameServer": "a:1", "assign": '{"U": {"b": [0]}, "T": {"b": [1]}}'}, scope="batch"
     )
 
-    assert ("T", "U") == options.topics
+    assert options.topics == ("T", "U")
     assert frozenset({MessageQueue("U", "b", 0), MessageQueue("T", "b", 1)}) == options.assign
 
 
@@ -136,9 +136,9 @@ def test_a_pattern_matches_whole_names_and_no_hidden_ones() -> None:
         names = ["orders", "my-orders", "%RETRY%orders", "RMQ_SYS_TRACE_TOPIC"]
         return [name for name in names if options.matches(name)]
 
-    assert ["orders"] == chosen("orders")
-    assert ["orders", "my-orders"] == chosen(".*")
-    assert ["%RETRY%orders"] == chosen("%.*")
+    assert chosen("orders") == ["orders"]
+    assert chosen(".*") == ["orders", "my-orders"]
+    assert chosen("%.*") == ["%RETRY%orders"]
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
@@ -151,8 +151,8 @@ def test_limits_of_a_stream_go_together() -> None:
     assert "6 is more than maxOffsetsPerTrigger 5" in error_of({**GOOD, **crossed}, "stream")
     assert "such as 15m" in error_of({**GOOD, "maxTriggerDelay": "5 weeks"}, "stream")
     assert (
-        90_000
-        == parse_options({**GOOD, "maxTriggerDelay": "90s"}, scope="stream").max_trigger_delay_ms
+        parse_options({**GOOD, "maxTriggerDelay": "90s"}, scope="stream").max_trigger_delay_ms
+        == 90_000
     )
 
 
@@ -176,7 +176,7 @@ def test_headers_are_one_more_column() -> None:
     kafka = (*PROFILES["kafka"], "headers")
     assert kafka == columns_of(profile="kafka", includeHeaders="true")
     assert PROFILES["kafka"] == columns_of(profile="kafka", includeHeaders="false")
-    assert ("headers", "body") == columns_of(columns="headers,body", includeHeaders="true")
+    assert columns_of(columns="headers,body", includeHeaders="true") == ("headers", "body")
 
 
 def test_times_are_milliseconds_or_iso() -> None:
@@ -185,14 +185,14 @@ def test_times_are_milliseconds_or_iso() -> None:
 
     expected = TimestampChoice(1_767_225_600_000, {}, LATEST)
     for text in ("1767225600000", "2026-01-01T00:00:00Z", "2026-01-01", "2026-01-01T01:00+01:00"):
-        assert expected == parse(text), text
+        assert parse(text) == expected, text
 
 
 def test_secrets_show_in_no_text() -> None:
     options = parse_options({**GOOD, "accessKey": "me", "secretKey": "hush"}, scope="batch")
 
     assert "hush" not in repr(options)
-    assert "hush" == options.secret_key
+    assert options.secret_key == "hush"
     assert "'secretKey': it is empty" in error_of({**GOOD, "secretKey": " "})
 
 
@@ -216,7 +216,7 @@ def test_profiles_name_columns_that_exist() -> None:
 
 
 def test_ddl_quotes_the_names() -> None:
-    assert "`queueId` int, `body` binary" == columns_ddl(("queueId", "body"))
+    assert columns_ddl(("queueId", "body")) == "`queueId` int, `body` binary"
 
 
 def test_columns_are_named_once() -> None:

@@ -32,11 +32,11 @@ def test_a_replayed_batch_replaces_its_first_attempt(spark: SparkSession, tmp_pa
     write(first, 1)
     write(second, 1)
 
-    assert [(0, 1), (1, 1), (1, 2), (1, 3)] == sorted(
+    assert sorted(
         (int(path.parts[-3].removeprefix("batchId=")), int(path.parts[-2].removeprefix("month=")))
         for path in table.rglob("*.parquet")
-    )
-    assert [1, 2, 3, 9] == sorted(pq.read_table(table)["id"].to_pylist())
+    ) == [(0, 1), (1, 1), (1, 2), (1, 3)]
+    assert sorted(pq.read_table(table)["id"].to_pylist()) == [1, 2, 3, 9]
 
 
 def test_a_replayed_batch_that_is_whole_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_replayed_batch_that_is_whole_is_left_alone(spark: SparkSession, tmp_p
     # A file was missing, and another query has batches of its own under the same ids.
     assert first != mended
     assert mended != files()
-    assert [1, 2] == sorted(pq.read_table(table)["id"].to_pylist())
+    assert sorted(pq.read_table(table)["id"].to_pylist()) == [1, 2]
 
 
 def test_a_small_file_is_there_whole_at_any_moment_while_it_is_replaced(
@@ -96,9 +96,9 @@ def test_a_small_file_is_there_whole_at_any_moment_while_it_is_replaced(
     is_done.set()
     watcher.join()
 
-    assert [] == missed
-    assert {1000} == {len(text) for text in seen}
-    assert "9" * 1000 == files.read_text(str(path))
+    assert missed == []
+    assert {len(text) for text in seen} == {1000}
+    assert files.read_text(str(path)) == "9" * 1000
 
 
 def test_what_a_kill_left_half_written_is_seen_by_no_reader(
@@ -113,8 +113,8 @@ def test_what_a_kill_left_half_written_is_seen_by_no_reader(
     before = pq.read_table(table)["id"].to_pylist()
     write_batch_parquet(frame, 1, str(table))
 
-    assert [1] == before
-    assert [1, 1] == pq.read_table(table)["id"].to_pylist()
+    assert before == [1]
+    assert pq.read_table(table)["id"].to_pylist() == [1, 1]
     assert not half.exists()
 
 

@@ -59,8 +59,8 @@ def test_queues_share_a_partition_until_it_has_enough() -> None:
     plan = plan_partitions(ranges, partitions_min=0, rows_min=50)
     bounded = plan_partitions(ranges, partitions_min=0, rows_min=50, rows_max=59)
 
-    assert [2, 2, 1] == [len(part) for part in plan]
-    assert [1, 1, 1, 1, 1] == [len(part) for part in bounded]
+    assert [len(part) for part in plan] == [2, 2, 1]
+    assert [len(part) for part in bounded] == [1, 1, 1, 1, 1]
 
 
 def test_what_is_left_for_the_last_partition_is_evened_out() -> None:
@@ -70,8 +70,8 @@ def test_what_is_left_for_the_last_partition_is_evened_out() -> None:
     plan = plan_partitions(ranges, partitions_min=0, rows_min=60)
     beside_large = plan_partitions([*ranges, large], partitions_min=0, rows_min=60)
 
-    assert [3, 2] == [len(part) for part in plan]
-    assert [3, 2, 1] == [len(part) for part in beside_large]
+    assert [len(part) for part in plan] == [3, 2]
+    assert [len(part) for part in beside_large] == [3, 2, 1]
 
 
 def test_the_larger_queue_is_split_into_more_pieces() -> None:
@@ -79,12 +79,12 @@ def test_the_larger_queue_is_split_into_more_pieces() -> None:
 
     plan = plan_partitions(ranges, partitions_min=4, rows_min=1)
 
-    assert [
+    assert plan == [
         (QueueRange(Q[0], 0, 10),),
         (QueueRange(Q[0], 10, 20),),
         (QueueRange(Q[0], 20, 30),),
         (QueueRange(Q[1], 0, 10),),
-    ] == plan
+    ]
 
 
 @given(range_lists(), st.integers(1, 500))
@@ -108,7 +108,7 @@ def test_limit_starves_no_queue(ranges: list[QueueRange], rows_max: int) -> None
 
 
 def test_shares_follow_sizes() -> None:
-    assert [599, 300, 101, 0] == apportion([600_000, 300_000, 100_000, 0], 1000)
+    assert apportion([600_000, 300_000, 100_000, 0], 1000) == [599, 300, 101, 0]
 
 
 @given(st.lists(st.integers(0, 100), max_size=9), st.data())

@@ -76,7 +76,7 @@ def test_small_answers_are_joined(fake_cluster: FakeCluster, cluster: Cluster) -
 
     batches = list(read_ranges(cluster, options_of(fake_cluster), [(queue_range, 0)]))
 
-    assert [4096, 4096, 808] == [batch.num_rows for batch in batches]
+    assert [batch.num_rows for batch in batches] == [4096, 4096, 808]
 
 
 def test_small_queues_of_a_broker_are_one_batch_and_damage_names_its_queue(
@@ -147,7 +147,7 @@ def test_a_busy_broker_is_asked_again(fake_cluster: FakeCluster, cluster: Cluste
     fake_cluster.append("T", 0, 10)
     fake_cluster.answers = [(ResponseCode.SYSTEM_BUSY, 0), (ResponseCode.SERVICE_NOT_AVAILABLE, 0)]
 
-    assert 10 == len(read(cluster, options_of(fake_cluster), (0, 0, 10)))
+    assert len(read(cluster, options_of(fake_cluster), (0, 0, 10))) == 10
 
 
 def test_an_answer_that_never_comes_is_asked_for_again(
@@ -168,7 +168,7 @@ def test_patience_ends(fake_cluster: FakeCluster, cluster: Cluster) -> None:
     with pytest.raises(InvokeTimeout):
         read(cluster, options_of(fake_cluster, requestTimeoutMs="20"), (0, 0, 10))
 
-    assert 3 == fake_cluster.pull_count
+    assert fake_cluster.pull_count == 3
 
 
 def test_no_permission_is_not_asked_again(fake_cluster: FakeCluster, cluster: Cluster) -> None:
@@ -178,7 +178,7 @@ def test_no_permission_is_not_asked_again(fake_cluster: FakeCluster, cluster: Cl
     with pytest.raises(BrokerError):
         read(cluster, options_of(fake_cluster), (0, 0, 10))
 
-    assert 1 == fake_cluster.pull_count
+    assert fake_cluster.pull_count == 1
 
 
 def test_access_control_that_refuses_who_asks_is_not_asked_again(
@@ -192,7 +192,7 @@ def test_access_control_that_refuses_who_asks_is_not_asked_again(
     with pytest.raises(BrokerError, match="No accessKey"):
         read(cluster, options_of(fake_cluster), (0, 0, 10))
 
-    assert 1 == fake_cluster.pull_count
+    assert fake_cluster.pull_count == 1
 
 
 @pytest.mark.parametrize(
@@ -273,4 +273,4 @@ def test_an_abandoned_read_leaves_the_connection_usable(
     next(first)
     first.close()  # type: ignore[attr-defined]
 
-    assert [(0, 0), (0, 1)] == read(cluster, options, (0, 0, 2))
+    assert read(cluster, options, (0, 0, 2)) == [(0, 0), (0, 1)]

@@ -45,4 +45,4 @@ def test_processes_that_only_plan_import_nothing_that_only_tasks_need() -> None:
         check=True,
     )
 
-    assert "[]" == result.stdout.decode().strip()
+    assert result.stdout.decode().strip() == "[]"

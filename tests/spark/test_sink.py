@@ -86,12 +86,12 @@ def test_a_batch_is_written_and_a_stream_copies_it_with_ids_that_last(
     assert sent == {(row.keys, bytes(row.body)) for row in read(spark, cluster, "in").collect()}
     rows = read(spark, cluster, "out")
     once = exactly_once(rows).collect()
-    assert 300 == half
-    assert 400 + half == rows.count()
-    assert 400 == len(once)
+    assert half == 300
+    assert rows.count() == 400 + half
+    assert len(once) == 400
     assert sent == {(row.keys, bytes(row.body)) for row in once}
     assert rows.columns == exactly_once(rows).columns
-    assert 800 == exactly_once(read(spark, cluster, "in").union(rows)).count()
+    assert exactly_once(read(spark, cluster, "in").union(rows)).count() == 800
 
 
 def test_a_stream_reads_once_what_was_written_twice(
@@ -127,7 +127,7 @@ def test_a_stream_reads_once_what_was_written_twice(
     )
     query.awaitTermination()
 
-    assert 172 == read(spark, cluster, "twice").count()
+    assert read(spark, cluster, "twice").count() == 172
     found = [bytes(row.body) for row in spark.read.parquet(str(tmp_path / "table")).collect()]
     assert sorted([*bodies, b"a", b"a"]) == sorted(found)
 
@@ -168,7 +168,7 @@ def test_a_view_of_sql_is_read_and_inserted_into(
     spark.sql("INSERT INTO orders (body) VALUES (CAST('b' AS BINARY))")
 
     rows = spark.sql("SELECT CAST(body AS STRING), tags FROM orders ORDER BY body").collect()
-    assert [("a", "first"), ("b", None)] == [tuple(row) for row in rows]
+    assert [tuple(row) for row in rows] == [("a", "first"), ("b", None)]
     with pytest.raises(PySparkException, match="a topic cannot be overwritten"):
         spark.sql("INSERT OVERWRITE orders SELECT CAST('a' AS BINARY), 'first'")
 
@@ -189,7 +189,7 @@ def test_a_table_of_the_catalog_says_that_spark_drops_its_options(
     finally:
         spark.sql("DROP TABLE declared")
 
-    assert 1 == read(spark, cluster, "catalog").count()
+    assert read(spark, cluster, "catalog").count() == 1
 
 
 def test_dead_letters_keep_what_they_were_and_say_where_they_come_from(
@@ -211,7 +211,7 @@ def test_dead_letters_keep_what_they_were_and_say_where_they_come_from(
         ).options(**given).save()
 
     rows = read(spark, cluster, dead_letters).collect()
-    assert 2 == len(rows)
+    assert len(rows) == 2
     for row in rows:
         assert (b"x", "t", "k1 k2", "red", "orders", origin.msgId) == (
             bytes(row.body),

@@ -85,18 +85,18 @@ def error_of(action: Callable[[], Any]) -> str:
 def test_a_batch_reads_every_message_once(spark: SparkSession, filled: FakeCluster) -> None:
     rows = load(spark, filled, minPartitions="4").collect()
 
-    assert 50 == len(rows)
-    assert 50 == len({(row.brokerName, row.queueId, row.queueOffset) for row in rows})
+    assert len(rows) == 50
+    assert len({(row.brokerName, row.queueId, row.queueOffset) for row in rows}) == 50
     row = next(row for row in rows if (row.queueId, row.queueOffset) == (1, 7))
-    assert ("T", "broker-a", "id-T-1-7", "T-1-7", "tag1", b"00000007") == (
+    assert (
         row.topic,
         row.brokerName,
         row.msgId,
         row.keys,
         row.tags,
         bytes(row.body),
-    )
-    assert {"KEYS": "T-1-7", "TAGS": "tag1", "UNIQ_KEY": "id-T-1-7"} == row.properties
+    ) == ("T", "broker-a", "id-T-1-7", "T-1-7", "tag1", b"00000007")
+    assert row.properties == {"KEYS": "T-1-7", "TAGS": "tag1", "UNIQ_KEY": "id-T-1-7"}
 
 
 def test_every_profile_has_the_schema_that_spark_demands(
@@ -106,7 +106,7 @@ def test_every_profile_has_the_schema_that_spark_demands(
         frame = load(spark, filled, profile=profile)
 
         assert to_arrow_schema(frame.schema, timezone="UTC").equals(arrow_schema(names)), profile
-        assert 50 == len(frame.collect()), profile
+        assert len(frame.collect()) == 50, profile
 
 
 def test_sql_reads_a_topic_without_python(spark: SparkSession, filled: FakeCluster) -> None:
@@ -117,7 +117,7 @@ def test_sql_reads_a_topic_without_python(spark: SparkSession, filled: FakeClust
 
     counted = spark.sql("SELECT queueId, count(*) AS n FROM t GROUP BY queueId ORDER BY queueId")
 
-    assert [(0, 30), (1, 20)] == [tuple(row) for row in counted.collect()]
+    assert [tuple(row) for row in counted.collect()] == [(0, 30), (1, 20)]
 
 
 def test_a_stream_keeps_its_limit_and_goes_on_from_its_checkpoint(
@@ -134,20 +134,23 @@ def test_a_stream_keeps_its_limit_and_goes_on_from_its_checkpoint(
     filled.append("T", 3, 2)
     second = run_stream(spark, filled, checkpoint, write)
 
-    assert [20, 20, 10] == [batch["numInputRows"] for batch in first]
-    assert [7] == [batch["numInputRows"] for batch in second]
-    assert {"T": {"broker-a": {"0": 30, "1": 20, "2": 0}}} == json.loads(
-        json.dumps(first[-1]["sources"][0]["latestOffset"])
-    )
-    assert {("G", "T", 0): 30, ("G", "T", 1): 20, ("G", "T", 2): 0} == filled.committed
+    assert [batch["numInputRows"] for batch in first] == [20, 20, 10]
+    assert [batch["numInputRows"] for batch in second] == [7]
+    assert json.loads(json.dumps(first[-1]["sources"][0]["latestOffset"])) == {
+        "T": {"broker-a": {"0": 30, "1": 20, "2": 0}}
+    }
+    assert filled.committed == {("G", "T", 0): 30, ("G", "T", 1): 20, ("G", "T", 2): 0}
     assert [
         *((0, n) for n in range(30)),
         *((1, n) for n in range(20)),
         *((2, n) for n in range(5)),
         *((3, n) for n in range(2)),
     ] == ids_in(table)
-    assert {"batchId=0", "batchId=1", "batchId=2", "batchId=3"} == {
-        path.name for path in table.iterdir() if not path.name.startswith("_")
+    assert {path.name for path in table.iterdir() if not path.name.startswith("_")} == {
+        "batchId=0",
+        "batchId=1",
+        "batchId=2",
+        "batchId=3",
     }
 
 
@@ -167,7 +170,7 @@ def test_a_batch_that_failed_half_written_is_there_once_after_the_restart(
     failed = ids_in(table)
     run_stream(spark, filled, checkpoint, write, maxOffsetsPerTrigger="20")
 
-    assert 40 == len(failed)
+    assert len(failed) == 40
     assert [(0, n) for n in range(30)] + [(1, n) for n in range(20)] == ids_in(table)
 
 
@@ -238,7 +241,7 @@ def test_columns_that_are_declared_are_columns_that_are_chosen(
         return spark.read.format("rocketmq").options(**options).schema(ddl).load()
 
     rows = declare("tags string, body binary").collect()
-    assert [("tags", "body")] == [tuple(row.asDict()) for row in rows[:1]]
+    assert [tuple(row.asDict()) for row in rows[:1]] == [("tags", "body")]
     refused: list[tuple[str, dict[str, str], str]] = [
         ("body string", {}, "column 'body' is declared as string; write `body` binary, and cast"),
         ("BODY binary", {}, "column 'BODY' is declared as binary; write `body` binary"),
@@ -287,5 +290,5 @@ def test_spark_runs_on_the_java_of_a_wheel(filled: FakeCluster, tmp_path: Path) 
         check=False,
     )
 
-    assert 0 == answer.returncode, answer.stderr[-3000:]
+    assert answer.returncode == 0, answer.stderr[-3000:]
     assert "rows 50 tags 3" in answer.stdout

@@ -113,7 +113,7 @@ def test_the_rows_are_those_of_the_running_broker(
 
     expected = rows_of(broker)
 
-    assert expected == rows_of(files)
+    assert rows_of(files) == expected
     assert len(expected) >= 23
 
 
@@ -145,7 +145,7 @@ def test_times_find_the_same_messages(cluster: EmbeddedCluster) -> None:
     for given in ({"startingTimestamp": str(middle)}, {"endingTimestamp": str(middle)}):
         expected = live(cluster, topic="orders", **given)
 
-        assert expected == offline(store_of(cluster), topic="orders", **given)
+        assert offline(store_of(cluster), topic="orders", **given) == expected
         assert 0 < len(expected) < 300
 
 
@@ -215,7 +215,7 @@ def test_a_killed_broker_leaves_a_store_that_can_be_read(cluster: EmbeddedCluste
     found = offline(store_of(cluster), topic="orders")
     cluster.restart()
 
-    assert expected == found
+    assert found == expected
 
 
 @pytest.mark.parametrize("damage", ["entry", "log"])

@@ -95,8 +95,8 @@ def test_a_stream_reads_what_came_since(fake_cluster: FakeCluster) -> None:
 
     assert [offsets_of(0, 0), offsets_of(3, 0), offsets_of(3, 2)] == [start, first, second]
     assert second == stream.latestOffset(second, ALL)
-    assert [(0, 0), (0, 1), (0, 2)] == rows_of(stream, stream.partitions(start, first))
-    assert [(1, 0), (1, 1)] == rows_of(stream, stream.partitions(first, second))
+    assert rows_of(stream, stream.partitions(start, first)) == [(0, 0), (0, 1), (0, 2)]
+    assert rows_of(stream, stream.partitions(first, second)) == [(1, 0), (1, 1)]
     assert second == stream.reportLatestOffset()
 
 
@@ -114,7 +114,7 @@ def test_the_limit_is_kept_and_shared_out(fake_cluster: FakeCluster) -> None:
     stream = make_stream(fake_cluster, maxOffsetsPerTrigger="20")
     limit = stream.getDefaultReadLimit()
 
-    assert ReadMaxRows(20) == limit
+    assert limit == ReadMaxRows(20)
     assert offsets_of(17, 3) == stream.latestOffset(stream.initialOffset(), limit)
 
 
@@ -143,7 +143,7 @@ def test_a_new_queue_is_found_between_batches(fake_cluster: FakeCluster) -> None
     end = stream.latestOffset(start, ALL)
 
     assert offsets_of(0, 2) == end
-    assert [(1, 0), (1, 1)] == rows_of(stream, stream.partitions(start, end))
+    assert rows_of(stream, stream.partitions(start, end)) == [(1, 0), (1, 1)]
 
 
 def test_a_replayed_batch_is_planned_by_a_reader_that_knows_nothing(
@@ -155,7 +155,7 @@ def test_a_replayed_batch_is_planned_by_a_reader_that_knows_nothing(
 
     partitions = stream.partitions(offsets_of(2), offsets_of(5))
 
-    assert [(0, 2), (0, 3), (0, 4)] == rows_of(stream, partitions)
+    assert rows_of(stream, partitions) == [(0, 2), (0, 3), (0, 4)]
 
 
 def test_what_is_processed_is_committed_under_the_group(fake_cluster: FakeCluster) -> None:
@@ -167,8 +167,8 @@ def test_what_is_processed_is_committed_under_the_group(fake_cluster: FakeCluste
     first = dict(fake_cluster.committed)
     stream.latestOffset(end, ALL)
 
-    assert {("G", "T", 0): 0, ("G", "T", 1): 0} == first
-    assert {("G", "T", 0): 9, ("G", "T", 1): 0} == fake_cluster.committed
+    assert first == {("G", "T", 0): 0, ("G", "T", 1): 0}
+    assert fake_cluster.committed == {("G", "T", 0): 9, ("G", "T", 1): 0}
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_batch_lies_between_its_offsets(fake_cluster: FakeCluster) -> None:
         endingOffsets='{"T": {"broker-a": {"0": 9}}}',
     )
 
-    assert [(0, 7), (0, 8)] == rows_of(batch, batch.partitions())
+    assert rows_of(batch, batch.partitions()) == [(0, 7), (0, 8)]
 
 
 def test_assigned_queues_alone_are_read(fake_cluster: FakeCluster) -> None:
@@ -264,7 +264,7 @@ def test_assigned_queues_alone_are_read(fake_cluster: FakeCluster) -> None:
     }
     batch = RocketMQReader(parse_options(options, scope="batch"))
 
-    assert [(1, 0)] == rows_of(batch, batch.partitions())
+    assert rows_of(batch, batch.partitions()) == [(1, 0)]
 
 
 def test_partition_numbers_count_queues_in_order(fake_cluster: FakeCluster) -> None:
@@ -275,8 +275,8 @@ def test_partition_numbers_count_queues_in_order(fake_cluster: FakeCluster) -> N
 
     rows = [row for p in batch.partitions() for each in batch.read(p) for row in each.to_pylist()]
 
-    assert [(0, 0), (2, 0), (2, 1)] == [(row["partition"], row["offset"]) for row in rows]
-    assert [b"T-0-0", b"T-2-0", b"T-2-1"] == [row["key"] for row in rows]
+    assert [(row["partition"], row["offset"]) for row in rows] == [(0, 0), (2, 0), (2, 1)]
+    assert [row["key"] for row in rows] == [b"T-0-0", b"T-2-0", b"T-2-1"]
 
 
 @pytest.mark.parametrize(
@@ -348,9 +348,9 @@ def test_a_batch_lies_between_two_times(fake_cluster: FakeCluster) -> None:
     after_all = make_batch(fake_cluster, startingTimestamp=str(BORN_MS + 500))
     before_all = make_batch(fake_cluster, startingTimestamp="1")
 
-    assert [(0, 3), (0, 4), (0, 5), (1, 3)] == rows_of(batch, batch.partitions())
-    assert [] == rows_of(after_all, after_all.partitions())
-    assert 13 == len(rows_of(before_all, before_all.partitions()))
+    assert rows_of(batch, batch.partitions()) == [(0, 3), (0, 4), (0, 5), (1, 3)]
+    assert rows_of(after_all, after_all.partitions()) == []
+    assert len(rows_of(before_all, before_all.partitions())) == 13
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -385,8 +385,8 @@ def test_a_filter_gives_the_tags_wanted_alone(fake_cluster: FakeCluster) -> None
     none = make_batch(fake_cluster, subExpression="tag7")
 
     wanted = [(0, n) for n in range(9) if n % 3 != 1]
-    assert wanted == rows_of(batch, batch.partitions())
-    assert [] == rows_of(none, none.partitions())
+    assert rows_of(batch, batch.partitions()) == wanted
+    assert rows_of(none, none.partitions()) == []
 
 
 def test_a_filter_hides_no_loss(fake_cluster: FakeCluster) -> None:
@@ -422,7 +422,7 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(
     now_ms += 1
     late = stream.latestOffset(at_once, limit)
 
-    assert ReadMinRows(5) == limit
+    assert limit == ReadMinRows(5)
     assert [start, offsets_of(4)] == [early, at_once]
     assert [offsets_of(4), offsets_of(5)] == [waiting, late]
 
@@ -465,8 +465,8 @@ def test_large_queues_are_split_by_rows(fake_cluster: FakeCluster) -> None:
 
     partitions = batch.partitions()
 
-    assert [9, 8, 8, 5] == sorted([len(rows_of(batch, [p])) for p in partitions], reverse=True)
-    assert 30 == len(rows_of(batch, partitions))
+    assert sorted([len(rows_of(batch, [p])) for p in partitions], reverse=True) == [9, 8, 8, 5]
+    assert len(rows_of(batch, partitions)) == 30
 
 
 def test_requests_are_signed_and_answers_unchanged(fake_cluster: FakeCluster) -> None:
@@ -474,8 +474,8 @@ def test_requests_are_signed_and_answers_unchanged(fake_cluster: FakeCluster) ->
     fake_cluster.append("T", 0, 3)
     batch = make_batch(fake_cluster, accessKey="me", secretKey="hush")
 
-    assert 3 == len(rows_of(batch, batch.partitions()))
-    assert {True} == set(fake_cluster.signatures)
+    assert len(rows_of(batch, batch.partitions())) == 3
+    assert set(fake_cluster.signatures) == {True}
 
 
 def test_lag_is_the_distance_to_the_queues_ends() -> None:
@@ -488,8 +488,8 @@ def test_lag_is_the_distance_to_the_queues_ends() -> None:
         ]
     }
 
-    assert {("T", "broker-a", 0): 7, ("T", "broker-a", 1): 0} == lag_of(progress)
-    assert {} == lag_of({"sources": [{"endOffset": None, "latestOffset": None}]})
+    assert lag_of(progress) == {("T", "broker-a", 0): 7, ("T", "broker-a", 1): 0}
+    assert lag_of({"sources": [{"endOffset": None, "latestOffset": None}]}) == {}
 
 
 def test_without_limits_a_batch_is_all_there_is_and_losses_are_told_when_it_is_dealt_out(
@@ -509,7 +509,7 @@ def test_without_limits_a_batch_is_all_there_is_and_losses_are_told_when_it_is_d
     fake_cluster.topics["T"]["broker-a", 0].min_offset = 7
     with pytest.raises(DataLossError, match="begins at 7 now; 2 messages are gone"):
         stream.partitions(end, last)
-    assert 0 == fake_cluster.committed["G", "T", 0]
+    assert fake_cluster.committed["G", "T", 0] == 0
 
 
 def test_without_limits_a_queue_that_is_away_keeps_its_offset_or_stops_the_query(

@@ -44,7 +44,7 @@ def cluster(certificates: Certificates, tmp_path: Path) -> Iterator[EmbeddedClus
 def test_options_of_tls_are_taken_together(parse: Callable[..., Any]) -> None:
     given = {"useTLS": "true", "tlsCaFile": "ca.pem", "tlsCheckHostname": "false"}
 
-    assert TlsFiles("ca.pem", None, None, False) == parse({**BASE, **given}, scope="batch").tls
+    assert parse({**BASE, **given}, scope="batch").tls == TlsFiles("ca.pem", None, None, False)
     assert parse({**BASE, "useTLS": "false"}, scope="batch").tls is None
     assert parse(BASE, scope="batch").tls is None
 
@@ -87,8 +87,8 @@ def test_rows_are_written_and_read_by_tls(
     streamed = spark.read.parquet(str(tmp_path / "table"))
 
     expected = sorted(b"%d" % number for number in range(500))
-    assert expected == sorted(bytes(row.body) for row in batch.select("body").collect())
-    assert expected == sorted(bytes(row.body) for row in streamed.select("body").collect())
+    assert sorted(bytes(row.body) for row in batch.select("body").collect()) == expected
+    assert sorted(bytes(row.body) for row in streamed.select("body").collect()) == expected
     key = certificates.client.key.read_text().splitlines()[1]
     kept = [
         path.read_text("latin-1") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()

@@ -96,7 +96,7 @@ def test_messages_that_are_skipped_are_counted_in_one_warning(
 
     rows = read(poisoned.address, 11, unreadablePolicy="skip")
 
-    assert [0, 1, 2, 3, 4, 5, 6, 8, 9] == [offset for offset, _ in rows]
+    assert [offset for offset, _ in rows] == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     (line,) = caplog.records
     assert "2 messages of queue T/broker-a/0 were skipped" in line.getMessage()
     assert "the first: message POISON at offset 7" in line.getMessage()
@@ -132,7 +132,7 @@ def test_other_compression_is_read_where_its_package_is_there(
     fake_cluster.create_topic("T", queues=1)
     put(fake_cluster, *compress_body(b"body", kind, level=1))
 
-    assert [(0, b"body")] == read(fake_cluster.address, 1)
+    assert read(fake_cluster.address, 1) == [(0, b"body")]
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnreadableMessage, match=r"pip install 'sparrowmq\[compression\]'"):
         read(fake_cluster.address, 1)
@@ -174,11 +174,11 @@ def test_the_broker_puts_the_message_among_the_dead_letters_of_the_group(
 
     rows = read(cluster.name_server, 3, unreadablePolicy="dead-letter", group="GID_s")
 
-    assert [(0, b"0"), (2, b"2")] == rows
+    assert rows == [(0, b"0"), (2, b"2")]
     assert "1 messages of queue T/broker-a/0 went to the dead letters" in caplog.text
     dead_letters = MessageQueue("%DLQ%GID_s", "broker-a", 0)
     with Admin(name_server=cluster.name_server) as admin:
-        assert 1 == admin.max_offset(dead_letters)
+        assert admin.max_offset(dead_letters) == 1
     with (
         LitePullConsumer("GID_look", name_server=cluster.name_server) as looking,
         pytest.raises(UnreadableMessage, match="message POISON at offset 0 of %DLQ%GID_s"),
@@ -202,7 +202,7 @@ def test_files_are_read_by_the_same_policy(cluster: EmbeddedCluster) -> None:
             for row in batch.to_pylist()
         ]
 
-    assert [(0, b"0"), (2, b"2")] == rows(unreadablePolicy="skip")
+    assert rows(unreadablePolicy="skip") == [(0, b"0"), (2, b"2")]
     with pytest.raises(RocketMQError, match="message POISON at offset 1 of queue T/broker-a/0"):
         rows()
 
@@ -219,7 +219,7 @@ def test_the_users_of_spark_see_one_line_or_the_other_rows(
     with pytest.raises(PySparkException) as caught:
         frame.option("unreadablePolicy", "stop").load().collect()
 
-    assert [b"0", b"2"] == [bytes(row["body"]) for row in skipped]
+    assert [bytes(row["body"]) for row in skipped] == [b"0", b"2"]
     text = str(caught.value)
     assert "sparrowmq: message POISON at offset 1 of queue T/broker-a/0 cannot be read" in text
     assert "Traceback" not in text

@@ -59,7 +59,7 @@ def test_a_row_has_its_id_in_any_order(kinds: int) -> None:
         shuffled = random.Random(seed).sample(rows, len(rows))
         assert first == ids_of(shuffled, batch_rows=1 + 13 * seed)
 
-    assert 500 == len(first)
+    assert len(first) == 500
     sent = Counter((body.encode(), tag) for body, tag, _ in rows)
     assert sent == Counter(first.values())
 
@@ -81,9 +81,12 @@ def test_ids_differ_by_anything_that_is_sent_and_by_the_task() -> None:
         for each in ids_of(rows, prefix=prefix)
     }
 
-    assert 3 * 4 == len(ids)
-    assert ["q", "1", "0", "0"] == [
-        part for at, part in enumerate(next(iter(ids_of(rows[:1]))).split("/")) if at != 3
+    assert len(ids) == 3 * 4
+    assert [part for at, part in enumerate(next(iter(ids_of(rows[:1]))).split("/")) if at != 3] == [
+        "q",
+        "1",
+        "0",
+        "0",
     ]
 
 
@@ -98,8 +101,8 @@ def test_no_property_looks_like_another_rows_body() -> None:
     entries = encode_rows(batch, pa.array(["m"] * 2), write_ids=WriteIds("q/0/0")).entries
     ids = [parse_properties(decode_batch(e)[0].properties)["WRITE_ID"] for e in entries.to_pylist()]
 
-    assert ["0", "0"] == [each.rpartition("/")[2] for each in ids]
-    assert 2 == len(set(ids))
+    assert [each.rpartition("/")[2] for each in ids] == ["0", "0"]
+    assert len(set(ids)) == 2
 
 
 def hash_singly(content: bytes, *, prefix: str) -> str:
@@ -144,11 +147,11 @@ def test_ids_are_those_of_every_version() -> None:
 
     ids = WriteIds("query/7/0").of_rows(columns, properties, columns["body"]).to_pylist()
 
-    assert [
+    assert ids == [
         "query/7/0/26e6403c37c7f4772a566e32602707af/0",
         "query/7/0/a63eaf215fab7d14cb6b3896a568d968/0",
         "query/7/0/26e6403c37c7f4772a566e32602707af/1",
-    ] == ids
+    ]
 
 
 def test_many_rows_that_differ_in_few_bits_have_hashes_of_their_own() -> None:

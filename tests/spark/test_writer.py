@@ -90,19 +90,20 @@ def test_every_column_arrives(cluster: EmbeddedCluster) -> None:
         flag=[7, None, 0],
     )
 
-    assert 3 == write(cluster, rows, topic="out", exactlyOnce="true")
+    assert write(cluster, rows, topic="out", exactlyOnce="true") == 3
 
     out = sorted(read(cluster, "out"), key=lambda row: row["body"])
     (other,) = read(cluster, "other")
-    assert [("t", "k1 k2", 7), (None, None, 0)] == [
-        (row["tags"], row["keys"], row["flag"]) for row in out
+    assert [(row["tags"], row["keys"], row["flag"]) for row in out] == [
+        ("t", "k1 k2", 7),
+        (None, None, 0),
     ]
-    assert "é" == dict(out[0]["properties"])["p"]
+    assert dict(out[0]["properties"])["p"] == "é"
     assert out[0]["msgId"] != out[1]["msgId"]
-    assert (b"c" * 600_000, "1") == (other["body"], dict(other["properties"])["p"])
+    assert (other["body"], dict(other["properties"])["p"]) == (b"c" * 600_000, "1")
     ids = [dict(row["properties"])["WRITE_ID"] for row in (*out, other)]
-    assert 3 == len(set(ids))
-    assert {("job/0", "0")} == {(each[:5], each.rpartition("/")[2]) for each in ids}
+    assert len(set(ids)) == 3
+    assert {(each[:5], each.rpartition("/")[2]) for each in ids} == {("job/0", "0")}
 
 
 def test_rows_of_a_sharding_key_keep_their_order_in_one_queue(cluster: EmbeddedCluster) -> None:
@@ -121,7 +122,7 @@ def test_rows_of_a_sharding_key_keep_their_order_in_one_queue(cluster: EmbeddedC
         found.setdefault(key, []).append((row["queueId"], row["queueOffset"], int(row["body"])))
     assert {f"key{number}" for number in range(7)} == set(found)
     for key, places in found.items():
-        assert 1 == len({queue_id for queue_id, _, _ in places}), key
+        assert len({queue_id for queue_id, _, _ in places}) == 1, key
         assert list(numbers[int(key[3:]) :: 7]) == [number for _, _, number in sorted(places)]
 
 
@@ -152,9 +153,9 @@ def test_delayed_rows_wait(cluster: EmbeddedCluster) -> None:
 
     write(cluster, rows, topic="later")
 
-    assert [(b"now", "a b")] == [(row["body"], row["keys"]) for row in read(cluster, "later")]
+    assert [(row["body"], row["keys"]) for row in read(cluster, "later")] == [(b"now", "a b")]
     (waiting,) = read(cluster, "SCHEDULE_TOPIC_XXXX")
-    assert (b"later", "c") == (waiting["body"], waiting["keys"])
+    assert (waiting["body"], waiting["keys"]) == (b"later", "c")
 
 
 @pytest.mark.parametrize(
@@ -209,8 +210,8 @@ def test_rows_are_on_their_way_while_the_next_are_waited_for(cluster: EmbeddedCl
             arrived.append(admin.max_offset(queue))
         yield rows_of(body=[b"b"] * 2)
 
-    assert 5 == writer.write_rows(connect(options), options, batches())
-    assert [3] == arrived
+    assert writer.write_rows(connect(options), options, batches()) == 5
+    assert arrived == [3]
 
 
 def test_a_topic_is_created_only_if_asked_for(cluster: EmbeddedCluster) -> None:
@@ -218,12 +219,12 @@ def test_a_topic_is_created_only_if_asked_for(cluster: EmbeddedCluster) -> None:
     with pytest.raises(TopicRouteNotFound):
         write(cluster, rows, retryTimes="0")
 
-    assert 2 == write(cluster, rows, createTopic="true")
+    assert write(cluster, rows, createTopic="true") == 2
     with Admin(name_server=cluster.name_server) as admin:
         queues = admin.route("made").publish_queues
 
-    assert 8 == len(queues)
-    assert 2 == len(read(cluster, "made"))
+    assert len(queues) == 8
+    assert len(read(cluster, "made")) == 2
 
 
 def test_a_copy_of_a_topic_takes_the_users_properties(cluster: EmbeddedCluster) -> None:
@@ -240,9 +241,9 @@ def test_a_copy_of_a_topic_takes_the_users_properties(cluster: EmbeddedCluster) 
 
     (row,) = read(cluster, "copy")
     found = dict(row["properties"])
-    assert {"p": "1", "q": "2"} == {n: found[n] for n in found if n not in NO_USER_PROPERTIES}
+    assert {n: found[n] for n in found if n not in NO_USER_PROPERTIES} == {"p": "1", "q": "2"}
     assert "WRITE_ID" not in found
-    assert ("t", "k", b"x") == (row["tags"], row["keys"], row["body"])
+    assert (row["tags"], row["keys"], row["body"]) == ("t", "k", b"x")
 
 
 def test_a_rows_number_counts_in_the_input_and_not_in_an_arrow_batch(

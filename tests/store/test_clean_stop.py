@@ -71,13 +71,13 @@ def test_no_record_is_walked_and_all_is_as_it_was(
     store.close()
     again, report = opened(storage, config)
 
-    assert (True, 0, end) == (report.is_clean, report.record_count, report.walked_from)
-    assert (end, end) == (again.appended_position, again.flushed_position)
+    assert (report.is_clean, report.record_count, report.walked_from) == (True, 0, end)
+    assert (again.appended_position, again.flushed_position) == (end, end)
     assert seen == look(again)
     assert last == again.dispatched_record_position
-    assert 100 + COUNT - 1 == report.last_timestamp_ms
+    assert report.last_timestamp_ms == 100 + COUNT - 1
     put = again.put(new_record(b"next", queue_id=1), timestamp_ms=1000)
-    assert COUNT // 3 == put.queue_offset
+    assert put.queue_offset == COUNT // 3
     assert end <= put.position < end + 200
 
 
@@ -85,7 +85,7 @@ def test_stop_of_an_empty_store_is_believed(storage: Disk, new_record: NewRecord
     fill(storage, new_record, count=0)
     store, report = opened(storage)
 
-    assert (True, 0, 0) == (report.is_clean, report.record_count, report.max_position)
+    assert (report.is_clean, report.record_count, report.max_position) == (True, 0, 0)
     assert store.put(new_record(b"first"), timestamp_ms=5).position == 0
 
 
@@ -100,8 +100,8 @@ def test_first_files_that_expired_stay_expired(storage: Disk, new_record: NewRec
     store.close()
     again, report = opened(storage)
 
-    assert 0 == report.record_count
-    assert 8192 == report.min_position
+    assert report.record_count == 0
+    assert report.min_position == 8192
     assert all(low > 0 for low, _, _ in seen.values())
     assert seen == look(again)
 
@@ -242,4 +242,4 @@ def test_power_cut_at_any_moment_of_a_stop_and_a_start_loses_nothing(
             assert low == found[key][0]
             assert high <= found[key][1]
             assert found[key][2].startswith(records), changes
-    assert {(True, True), (True, False), (False, True)} == walked
+    assert walked == {(True, True), (True, False), (False, True)}

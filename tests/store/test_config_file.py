@@ -18,13 +18,13 @@ PATH = "config/topics.json"
 
 def test_written_content_is_read_and_the_last_one_is_the_backup(tmp_path: Path) -> None:
     storage = FileStorage(tmp_path)
-    assert (None, None) == read_config(storage, PATH, json.loads)
+    assert read_config(storage, PATH, json.loads) == (None, None)
     for n in range(3):
         write_config(storage, PATH, b'{"n":%d}' % n)
 
-    assert ({"n": 2}, None) == read_config(storage, PATH, json.loads)
-    assert b'{"n":1}' == (tmp_path / f"{PATH}.bak").read_bytes()
-    assert ["topics.json", "topics.json.bak"] == storage.list_names("config")
+    assert read_config(storage, PATH, json.loads) == ({"n": 2}, None)
+    assert (tmp_path / f"{PATH}.bak").read_bytes() == b'{"n":1}'
+    assert storage.list_names("config") == ["topics.json", "topics.json.bak"]
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"n":', bytes(7), b"  \n"])
@@ -35,7 +35,7 @@ def test_backup_stands_in_for_what_cannot_be_understood(damage: bytes, tmp_path:
     (tmp_path / PATH).write_bytes(damage)
 
     value, stands_in = read_config(storage, PATH, json.loads)
-    assert {"n": 0} == value
+    assert value == {"n": 0}
     assert "config/topics.json.bak says, an older state, holds instead" in (stands_in or "")
     (tmp_path / f"{PATH}.bak").write_bytes(damage)
     with pytest.raises(StoreError, match=r"topics\.json.*topics\.json\.bak"):
@@ -64,7 +64,7 @@ def test_power_cut_at_any_step_leaves_old_or_new(
         content = read_config(storage, PATH, bytes).value
         assert content in ((b"2" * 1100,) if is_written else (b"1" * 900, b"2" * 1100)), seed
         reached.add((is_written, content))
-    assert 3 == len(reached)
+    assert len(reached) == 3
 
 
 def test_failed_write_keeps_the_old_content(storage: Any) -> None:
@@ -73,4 +73,4 @@ def test_failed_write_keeps_the_old_content(storage: Any) -> None:
     with pytest.raises(OSError, match="no space"):
         write_config(storage, PATH, b"new content")
 
-    assert b"old" == read_config(storage, PATH, bytes).value
+    assert read_config(storage, PATH, bytes).value == b"old"

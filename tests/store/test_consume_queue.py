@@ -31,7 +31,7 @@ def test_entries_read_the_same_in_memory_and_in_files(size: int, storage: Any) -
         assert end == queue.max_offset
         for offset in range(end + 1):
             assert entries(offset, min(offset + 7, end)) == queue.read(offset, 7)
-        assert (end - 1, 1, 0) == queue.entry(end - 1)
+        assert queue.entry(end - 1) == (end - 1, 1, 0)
         assert queue.entry(end) is None
 
 
@@ -60,7 +60,7 @@ def test_entries_that_find_no_space_are_not_added(storage: Any) -> None:
     with pytest.raises(OSError, match="no space"):
         queue.append(entries(5, 6))
 
-    assert 5 == queue.max_offset
+    assert queue.max_offset == 5
     assert entries(0, 5) == queue.read(0, 9)
     storage.bytes_left = None
     queue.append(entries(5, 6))
@@ -101,7 +101,7 @@ def test_only_so_many_queues_gather_entries(
 
     put(0)
     put(0)
-    assert 1 == written_count()
+    assert written_count() == 1
     for queue_id in range(1, 257):
         put(queue_id)
     put(0)

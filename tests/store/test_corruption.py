@@ -118,7 +118,7 @@ def test_a_missing_log_file_is_refused(storage: Any, new_record: Callable[..., R
 
     with pytest.raises(CorruptRecord, match="commitlog/00000000000000004096") as caught:
         MessageStore(storage, CONFIG).load(timestamp_ms=1)
-    assert 4096 == caught.value.position
+    assert caught.value.position == 4096
 
 
 def test_records_that_apache_wrote_are_refused_if_damaged_in_the_middle(
@@ -131,7 +131,7 @@ def test_records_that_apache_wrote_are_refused_if_damaged_in_the_middle(
 
     with pytest.raises(CorruptRecord) as caught:
         MessageStore(storage, CONFIG).load(timestamp_ms=1)
-    assert 0 == caught.value.position
+    assert caught.value.position == 0
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "consumequeue/T/0/00000000000000000000"])
@@ -145,7 +145,7 @@ def test_salvage_without_a_checkpoint_or_a_queue_reports_the_loss(
     storage.inodes["commitlog/00000000000000004096"].data[100] ^= 1
     report = MessageStore(storage, replace(CONFIG, salvage=True)).load(timestamp_ms=1)
 
-    assert log_end - 4096 == report.lost_synced_bytes
+    assert report.lost_synced_bytes == log_end - 4096
     assert f"{log_end - 4096} bytes" in (report.describe_loss() or "")
 
 
@@ -174,7 +174,7 @@ def test_queue_offset_that_cannot_be_is_damage(
 
     with pytest.raises(CorruptRecord) as caught:
         MessageStore(storage, config).load(timestamp_ms=1)
-    assert 3 * size == caught.value.position
+    assert caught.value.position == 3 * size
 
 
 def test_salvage_cuts_the_log_at_the_damage(
@@ -187,11 +187,11 @@ def test_salvage_cuts_the_log_at_the_damage(
     store = MessageStore(storage, replace(CONFIG, salvage=True))
     report = store.load(timestamp_ms=1)
 
-    assert log_end - 4096 == report.lost_synced_bytes
+    assert report.lost_synced_bytes == log_end - 4096
     found = read_all(store)
     assert bodies[: len(found)] == found
     lost = dict(report.lost_messages)
-    assert {("T", 0), ("T", 1)} == lost.keys()
+    assert lost.keys() == {("T", 0), ("T", 1)}
     assert len(bodies) - len(found) == sum(lost.values())
     loss = report.describe_loss()
     assert loss is not None
@@ -200,5 +200,5 @@ def test_salvage_cuts_the_log_at_the_damage(
     )
     assert f"entries: {len(bodies) - len(found)} (" in loss
     assert f"T:0 {lost['T', 0]}, T:1 {lost['T', 1]}" in loss
-    assert 4096 == store.appended_position
+    assert store.appended_position == 4096
     assert PutStatus.PUT_OK is store.put(new_record(b"new"), timestamp_ms=1).status

@@ -93,7 +93,7 @@ def test_they_are_stored_as_one_by_one(
 
     assert isinstance(messages, EvenMessages)
     assert is_even
-    assert (False, placed) == by_list
+    assert by_list == (False, placed)
     assert (count, listed(body).properties) == (messages.message_count, messages.properties)
     assert listed(body).properties_text == messages.properties_text
 
@@ -157,7 +157,7 @@ def test_without_numpy_they_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     without = store_batch(read_messages(body))
 
-    assert (True, False) == (by_matrix[0], without[0])
+    assert (by_matrix[0], without[0]) == (True, False)
     assert by_matrix[1] == without[1]
 
 
@@ -165,4 +165,4 @@ def test_a_broker_starts_without_numpy() -> None:
     code = "import sys, sparrowmq.broker.server; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert "False\n" == done.stdout
+    assert done.stdout == "False\n"

@@ -112,8 +112,8 @@ def test_a_run_is_taken_at_once_and_split_among_files(
 
     files = index_files(tmp_path, list(records_of(group, 0)))
 
-    assert [200] == taken
-    assert 3 == len(files)
+    assert taken == [200]
+    assert len(files) == 3
 
 
 def test_entries_that_a_disk_does_not_take_leave_no_trace(storage: Any) -> None:
@@ -136,7 +136,7 @@ def test_entries_that_a_disk_does_not_take_leave_no_trace(storage: Any) -> None:
 
     wanted = sum(each.properties == "KEYS\x010000" for each in records)
     assert wanted > 1
-    assert wanted == found.records.count(b"KEYS\x010000")
+    assert found.records.count(b"KEYS\x010000") == wanted
     store.close()
 
 

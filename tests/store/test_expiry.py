@@ -89,7 +89,7 @@ def read(store: MessageStore, topic: str = "T") -> Iterator[Record]:
         at = 0
         while at < len(got.records):
             record = decode_record(got.records, at)
-            assert (topic, offset) == (record.topic, record.queue_offset)
+            assert (record.topic, record.queue_offset) == (topic, offset)
             yield record
             at += record.size
             offset += 1
@@ -124,23 +124,23 @@ def test_files_go_whose_messages_are_all_older_and_everything_follows(
     assert [b"%d" % number for number in range(low, 60)] == [record.body for record in kept]
     assert work.position == kept[0].position == 4096 * (kept[0].position // 4096)
     too_small = store.queues.get("T", 0, queue_offset=low - 1, count_max=1, bytes_max=1)
-    assert (GetStatus.OFFSET_TOO_SMALL, low) == (too_small.status, too_small.next_offset)
+    assert (too_small.status, too_small.next_offset) == (GetStatus.OFFSET_TOO_SMALL, low)
     assert store.read_record(0) is None
-    assert [0, 0] == [query(store, "k0"), query(store, f"k{low - 1}")]
+    assert [query(store, "k0"), query(store, f"k{low - 1}")] == [0, 0]
     assert query(store, f"k{low}") > 0
     assert low == store.queues.offset_by_time("T", 0, 0)
     left = {name for name in storage.inodes if "/" in name}
     gone = [name for name in first_files if name not in left]
-    assert {"commitlog", "consumequeue", "index"} == {name.partition("/")[0] for name in gone}
+    assert {name.partition("/")[0] for name in gone} == {"commitlog", "consumequeue", "index"}
     assert expire(store, before_timestamp_ms=300) is None
     for _ in range(2):
         store.close()
         store = open_store(storage)
-        assert (low, 60) == (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0))
+        assert (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0)) == (low, 60)
         assert kept == list(read(store))
     # Not stopped cleanly.
     store = open_store(storage.kill())
-    assert (low, 60) == (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0))
+    assert (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0)) == (low, 60)
 
 
 def test_a_query_goes_on_while_what_it_looks_at_expires(
@@ -177,7 +177,7 @@ def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
     flush(store)
     expire(store)
     last_file = 4096 * (store.appended_position // 4096)
-    assert [last_file] == [int(name) for name in storage.list_names("commitlog")]
+    assert [int(name) for name in storage.list_names("commitlog")] == [last_file]
 
 
 def test_a_queue_without_messages_keeps_its_next_offset(
@@ -194,10 +194,10 @@ def test_a_queue_without_messages_keeps_its_next_offset(
         store.close()
         store = open_store(storage)
 
-    assert [(12, 12)] * 3 == bounds
+    assert bounds == [(12, 12)] * 3
     fill(store, new_record, range(60, 62), topic="quiet")
-    assert [12, 13] == [record.queue_offset for record in read(store, "quiet")]
-    assert ["00000000000000000200"] == storage.list_names("consumequeue/quiet/0")
+    assert [record.queue_offset for record in read(store, "quiet")] == [12, 13]
+    assert storage.list_names("consumequeue/quiet/0") == ["00000000000000000200"]
 
 
 def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
@@ -207,17 +207,17 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
     fill(store, new_record, range(10), topic="deleted")
     fill(store, new_record, range(10, 20))
     sweep(store, deleted="deleted")
-    assert [("T", 0), ("deleted", 0)] == list(store.queues)
+    assert list(store.queues) == [("T", 0), ("deleted", 0)]
     fill(store, new_record, range(20, 60))
 
     expire(store)
     sweep(store, deleted="deleted")
 
-    assert [("T", 0)] == list(store.queues)
-    assert ["T"] == [path.name for path in (tmp_path / "consumequeue").iterdir()]
+    assert list(store.queues) == [("T", 0)]
+    assert [path.name for path in (tmp_path / "consumequeue").iterdir()] == ["T"]
     flush(store)
     fill(store, new_record, range(60, 62), topic="deleted")
-    assert [0, 1] == [record.queue_offset for record in read(store, "deleted")]
+    assert [record.queue_offset for record in read(store, "deleted")] == [0, 1]
     store.close()
 
 
@@ -237,7 +237,7 @@ def test_a_queue_that_begins_anew_outlives_its_old_entries_coming_back(
 
     store = open_store(storage.kill())
 
-    assert [b"60", b"61"] == [record.body for record in read(store, "again")]
+    assert [record.body for record in read(store, "again")] == [b"60", b"61"]
 
 
 def test_a_record_stays_until_its_entry_is_on_the_disk(
@@ -252,12 +252,12 @@ def test_a_record_stays_until_its_entry_is_on_the_disk(
     storage.lose_power()
     store = open_store(storage)
 
-    assert 3 == store.queues.max_offset("quiet", 0)
+    assert store.queues.max_offset("quiet", 0) == 3
     flush(store)
     expire(store)
     storage.lose_power()
     store = open_store(storage)
-    assert (3, 3) == (store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0))
+    assert (store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)) == (3, 3)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -317,8 +317,8 @@ def test_a_file_that_cannot_be_removed_is_tried_again(
 
     facts = retention.done(work, OSError(errno.EIO, "it does not"))
 
-    assert [True] == [fact.warning for fact in facts]
-    assert (None, []) == retention.work(now_ms=2, timestamp_ms=NOON_MS)
+    assert [fact.warning for fact in facts] == [True]
+    assert retention.work(now_ms=2, timestamp_ms=NOON_MS) == (None, [])
     assert work == retention.work(now_ms=20_000, timestamp_ms=NOON_MS)[0]
 
 
@@ -336,7 +336,7 @@ def test_messages_go_at_the_hour_once_they_are_old(
         store.put(new_record(b"x" * 400), timestamp_ms=at_noon(0) + number)
     flush(store)
     retention = Retention(RetentionConfig(), store)
-    assert 72 == retention.reserved_hours
+    assert retention.reserved_hours == 72
 
     def removed(now_ms: int, timestamp_ms: int) -> bool:
         work, _ = retention.work(now_ms=now_ms, timestamp_ms=timestamp_ms)
@@ -394,16 +394,16 @@ def test_a_store_from_before_keeps_all_until_it_is_said(
 ) -> None:
     store = open_store(storage)
     fill(store, new_record, range(60))
-    assert 72 == Retention(RetentionConfig(), store).reserved_hours
+    assert Retention(RetentionConfig(), store).reserved_hours == 72
     store.close()
     storage.remove("expiring")
     store = open_store(storage)
     storage.percent_used = 89
     unasked = Retention(RetentionConfig(), store)
 
-    assert 0 == unasked.reserved_hours
+    assert unasked.reserved_hours == 0
     unasked.ask()
-    assert (None, []) == unasked.work(now_ms=1, timestamp_ms=NOON_MS)
+    assert unasked.work(now_ms=1, timestamp_ms=NOON_MS) == (None, [])
     asked = Retention(RetentionConfig(reserved_hours=NOON_MS // HOUR_MS - 1), store)
     asked.ask()
     assert asked.work(now_ms=1, timestamp_ms=NOON_MS)[0] is not None

@@ -64,12 +64,12 @@ def test_full_disk_refuses_and_recovers_when_space_returns(
     assert store.is_writable
     storage.bytes_left = None
     stored = store.put(new_record(b"b"), timestamp_ms=1)
-    assert (PutStatus.PUT_OK, 1) == (stored.status, stored.queue_offset)
+    assert (stored.status, stored.queue_offset) == (PutStatus.PUT_OK, 1)
     flush(store)
-    assert [b"a", b"b"] == bodies(store)
+    assert bodies(store) == [b"a", b"b"]
     again = MessageStore(storage.kill(), CONFIG)
     again.load(timestamp_ms=1)
-    assert [b"a", b"b"] == bodies(again)
+    assert bodies(again) == [b"a", b"b"]
 
 
 def test_full_disk_at_every_byte_loses_nothing(
@@ -119,9 +119,9 @@ def test_queue_entries_that_find_no_space_are_written_later(
     storage.bytes_left = None
     second = store.dispatch()
 
-    assert [(0, 1), (0, 2)] == [(d.queue_id, d.next_offset) for d in first]
-    assert [(1, 1), (1, 2)] == [(d.queue_id, d.next_offset) for d in second]
-    assert [b"1", b"3"] == bodies(store, queue_id=1)
+    assert [(d.queue_id, d.next_offset) for d in first] == [(0, 1), (0, 2)]
+    assert [(d.queue_id, d.next_offset) for d in second] == [(1, 1), (1, 2)]
+    assert bodies(store, queue_id=1) == [b"1", b"3"]
 
 
 def test_gathered_queue_entries_that_find_no_space_put_the_checkpoint_off(
@@ -134,7 +134,7 @@ def test_gathered_queue_entries_that_find_no_space_put_the_checkpoint_off(
     storage.bytes_left = 5
 
     assert store.flush_work() is None
-    assert [b"0", b"1", b"2", b"3"] == bodies(store)
+    assert bodies(store) == [b"0", b"1", b"2", b"3"]
     storage.bytes_left = None
     work = store.flush_work()
     assert work is not None
@@ -144,7 +144,7 @@ def test_gathered_queue_entries_that_find_no_space_put_the_checkpoint_off(
 
     again = MessageStore(storage.copy(), CONFIG)
     assert again.load(timestamp_ms=interval_ms).is_clean is False
-    assert [b"0", b"1", b"2", b"3"] == bodies(again)
+    assert bodies(again) == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])
@@ -164,8 +164,8 @@ def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
     storage.sync_error = None
     assert PutStatus.SERVICE_NOT_AVAILABLE is store.put(new_record(b"c"), timestamp_ms=1).status
     assert store.flush_work() is None
-    assert [] == store.dispatch()
-    assert [b"a"] == bodies(store)
+    assert store.dispatch() == []
+    assert bodies(store) == [b"a"]
     assert (False, caught.value) == (store.is_writable, store.failure)
     store.close()
     assert storage.has("abort")
@@ -173,7 +173,7 @@ def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
     again.load(timestamp_ms=1)
     assert PutStatus.PUT_OK is again.put(new_record(b"d"), timestamp_ms=1).status
     flush(again)
-    assert [b"a", b"b", b"d"] == bodies(again)
+    assert bodies(again) == [b"a", b"b", b"d"]
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR])
@@ -187,14 +187,14 @@ def test_sync_that_lacks_a_descriptor_or_memory_is_made_again(
     with pytest.raises(OSError, match="injected") as caught:
         work.run()
     store.flush_done(work, caught.value)
-    assert [] == store.dispatch()
+    assert store.dispatch() == []
     storage.sync_error = None
 
     assert PutStatus.PUT_OK is store.put(new_record(b"b"), timestamp_ms=1).status
     flush(store)
-    assert [b"a"] == bodies(store)
+    assert bodies(store) == [b"a"]
     flush(store)
-    assert [b"a", b"b"] == bodies(store)
+    assert bodies(store) == [b"a", b"b"]
 
 
 def test_shortage_at_the_last_flush_loses_nothing_when_the_store_closes(
@@ -210,7 +210,7 @@ def test_shortage_at_the_last_flush_loses_nothing_when_the_store_closes(
     assert not storage.has("abort")
     again = MessageStore(storage.kill(), CONFIG)
     again.load(timestamp_ms=1)
-    assert [b"a"] == bodies(again)
+    assert bodies(again) == [b"a"]
 
 
 def test_a_turn_that_cannot_be_written_is_lost_as_a_whole_and_its_places_are_used_again(
@@ -223,13 +223,13 @@ def test_a_turn_that_cannot_be_written_is_lost_as_a_whole_and_its_places_are_use
 
     written = store.write()
 
-    assert [PutStatus.PUT_OK] * 3 == [each.status for each in [*taken, other]]
+    assert [each.status for each in [*taken, other]] == [PutStatus.PUT_OK] * 3
     assert PutStatus.SERVICE_NOT_AVAILABLE is written.status
     assert store.written_position == store.appended_position == taken[0].position
     storage.bytes_left = None
     again = store.put(new_record(b"b"), timestamp_ms=1)
-    assert (PutStatus.PUT_OK, 1) == (again.status, again.queue_offset)
-    assert [("T", 0)] == list(store.queues)
+    assert (again.status, again.queue_offset) == (PutStatus.PUT_OK, 1)
+    assert list(store.queues) == [("T", 0)]
 
 
 def test_nothing_is_taken_between_a_write_that_failed_on_its_way_and_its_report(
@@ -243,7 +243,8 @@ def test_nothing_is_taken_between_a_write_that_failed_on_its_way_and_its_report(
 
     storage.bytes_left = None
     between = store.append(new_record(b"z"), timestamp_ms=1)
-    assert [PutStatus.PUT_OK, *[PutStatus.SERVICE_NOT_AVAILABLE] * 3] == [
-        each.status for each in (lost, refused, between, store.write())
+    assert [each.status for each in (lost, refused, between, store.write())] == [
+        PutStatus.PUT_OK,
+        *[PutStatus.SERVICE_NOT_AVAILABLE] * 3,
     ]
     assert PutStatus.PUT_OK is store.put(new_record(b"z"), timestamp_ms=1).status

@@ -19,20 +19,20 @@ def test_created_file_is_sparse_zero_and_private(tmp_path: Path) -> None:
     storage = FileStorage(tmp_path / "store")
     file = storage.create("a/b/c", size=1 << 30)
 
-    assert 1 << 30 == file.size
+    assert file.size == 1 << 30
     assert bytes(9) == file.read((1 << 30) - 9, 9)
     status = (tmp_path / "store/a/b/c").stat()
     assert status.st_blocks * 512 < 1 << 16
-    assert 0o600 == status.st_mode & 0o777
-    assert 0o700 == (tmp_path / "store/a").stat().st_mode & 0o777
+    assert status.st_mode & 0o777 == 0o600
+    assert (tmp_path / "store/a").stat().st_mode & 0o777 == 0o700
 
 
 def test_reads_end_with_the_file_and_writes_do_not_pass_it(tmp_path: Path) -> None:
     file = FileStorage(tmp_path).create("f", size=10)
     file.write(5, b"abcde")
 
-    assert b"de" == file.read(8, 5)
-    assert b"" == file.read(10, 5)
+    assert file.read(8, 5) == b"de"
+    assert file.read(10, 5) == b""
     with pytest.raises(OSError, match="fixed size"):
         file.write(6, b"abcde")
 
@@ -43,8 +43,8 @@ def test_next_data_skips_holes_and_zeros(tmp_path: Path) -> None:
     file.write(50 << 20, b"\0\0x")
     file.write(60 << 20, bytes(1000))
 
-    assert (50 << 20) + 2 == file.next_data(0)
-    assert (50 << 20) + 2 == file.next_data((50 << 20) + 2)
+    assert file.next_data(0) == (50 << 20) + 2
+    assert file.next_data((50 << 20) + 2) == (50 << 20) + 2
     assert file.next_data((50 << 20) + 3) is None
     file.zero_from((50 << 20) + 1)
     assert file.next_data(0) is None
@@ -78,7 +78,7 @@ def test_file_is_synced_and_searched_where_the_system_lacks_the_calls_for_it(
         file.write(2 << 20, b"x")
         file.sync()
 
-        assert 2 << 20 == file.next_data(0)
+        assert file.next_data(0) == 2 << 20
         assert file.next_data((2 << 20) + 1) is None
 
 
@@ -126,12 +126,12 @@ def test_directory_is_held_once_in_a_process(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="in use"):
         second.lock()
     # Reading the file here would give this process's record lock away.
-    assert 4 == (tmp_path / "lock").stat().st_size
+    assert (tmp_path / "lock").stat().st_size == 4
     code = "import fcntl,sys; fcntl.lockf(open(sys.argv[1],'r+'), fcntl.LOCK_EX|fcntl.LOCK_NB, 1)"
     run = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "lock")], capture_output=True, check=False
     )
-    assert 0 != run.returncode, "the second attempt has given the record lock away"
+    assert run.returncode != 0, "the second attempt has given the record lock away"
     first.unlock()
     second.lock()
     second.unlock()
@@ -149,7 +149,7 @@ def test_directory_held_as_java_holds_it_is_refused(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdin is not None
         assert holder.stdout is not None
-        assert b"held\n" == holder.stdout.readline()
+        assert holder.stdout.readline() == b"held\n"
         storage = FileStorage(tmp_path)
         with pytest.raises(StoreError, match="in use"):
             storage.lock()
@@ -168,10 +168,10 @@ def test_store_makes_files_of_apaches_sizes(
     store.close()
 
     zero = "0" * 20
-    assert 1 << 30 == (tmp_path / "commitlog" / zero).stat().st_size
-    assert 6_000_000 == (tmp_path / "consumequeue/T/0" / zero).stat().st_size
-    assert 4096 == (tmp_path / "checkpoint").stat().st_size
-    assert [420_000_040] == [path.stat().st_size for path in (tmp_path / "index").iterdir()]
+    assert (tmp_path / "commitlog" / zero).stat().st_size == 1 << 30
+    assert (tmp_path / "consumequeue/T/0" / zero).stat().st_size == 6_000_000
+    assert (tmp_path / "checkpoint").stat().st_size == 4096
+    assert [path.stat().st_size for path in (tmp_path / "index").iterdir()] == [420_000_040]
     names = ["checkpoint", "commitlog", "consumequeue", "expiring", "index", "lock", "stopped"]
     assert names == sorted(os.listdir(tmp_path))
 
@@ -191,17 +191,17 @@ def test_series_reads_and_writes_across_files(tmp_path: Path) -> None:
     series.add_file(20)
     written = series.write(20, data)
 
-    assert [20, 30, 40, 50] == series.bases
-    assert 4 == len(written)
+    assert series.bases == [20, 30, 40, 50]
+    assert len(written) == 4
     assert data == series.read(20, 35)
     assert data[8:25] == series.read(28, 17)
-    assert b"" == series.read(60, 1)
-    assert (20, None, None) == (series.base_of(29), series.base_of(19), series.base_of(60))
-    assert 21 == series.next_data(0)
+    assert series.read(60, 1) == b""
+    assert (series.base_of(29), series.base_of(19), series.base_of(60)) == (20, None, None)
+    assert series.next_data(0) == 21
     series.cut(33)
     assert ([20, 30], bytes(7)) == (series.bases, series.read(33, 99))
     series.cut(30)
-    assert [20, 30] == series.bases
+    assert series.bases == [20, 30]
     loaded = FileSeries(FileStorage(tmp_path), "s", file_size=10)
     loaded.load()
     assert data[:10] + bytes(10) == loaded.read(20, 99)

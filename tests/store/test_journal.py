@@ -28,11 +28,11 @@ def test_batches_are_read_in_the_order_of_segments_and_batches(storage: Any) -> 
     for segment, batch in ((9, b"a"), (9, large), (9, b"b"), (10, b"c")):
         journal.append(segment, batch)
 
-    assert JournalContent([b"a", large, b"b", b"c"], 10, []) == read_journal(storage, "config")
+    assert read_journal(storage, "config") == JournalContent([b"a", large, b"b", b"c"], 10, [])
 
 
 def test_directory_without_a_journal_has_nothing(storage: Any) -> None:
-    assert JournalContent([], 0, []) == read_journal(storage, "config")
+    assert read_journal(storage, "config") == JournalContent([], 0, [])
 
 
 def test_segments_that_are_dropped_are_gone(storage: Any) -> None:
@@ -42,8 +42,8 @@ def test_segments_that_are_dropped_are_gone(storage: Any) -> None:
 
     drop_segments(storage, "config", up_to=2)
 
-    assert [3] == list_segments(storage, "config")
-    assert [b"3"] == read_journal(storage, "config").batches
+    assert list_segments(storage, "config") == [3]
+    assert read_journal(storage, "config").batches == [b"3"]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -72,8 +72,8 @@ def test_damage_between_batches_is_reported_and_the_others_are_read(storage: Any
 
     content = read_journal(storage, "config")
 
-    assert [b"first", b"third"] == content.batches
-    assert [f"18 bytes at byte 17 of {FIRST} are damaged"] == content.damages
+    assert content.batches == [b"first", b"third"]
+    assert content.damages == [f"18 bytes at byte 17 of {FIRST} are damaged"]
 
 
 @pytest.mark.parametrize("cut", range(1, 18))
@@ -84,7 +84,7 @@ def test_torn_last_batch_is_no_damage(storage: Any, cut: int) -> None:
     data = storage.inodes[FIRST].data
     data[17 + cut :] = bytes(len(data) - 17 - cut)
 
-    assert JournalContent([b"first"], 1, []) == read_journal(storage, "config")
+    assert read_journal(storage, "config") == JournalContent([b"first"], 1, [])
 
 
 def test_power_cut_keeps_what_was_acknowledged(new_storage: Callable[..., Any]) -> None:
@@ -108,10 +108,10 @@ def test_power_cut_keeps_what_was_acknowledged(new_storage: Callable[..., Any]) 
             # A batch that was under way may be there whole.
             assert kept == content.batches[: len(kept)], seed
             assert len(content.batches) <= len(kept) + 1, seed
-            assert [] == content.damages, seed
+            assert content.damages == [], seed
             reached.add(len(content.batches) - len(kept))
             kept = content.batches
-    assert {0, 1} == reached
+    assert reached == {0, 1}
 
 
 def test_failed_write_can_be_repeated_in_a_segment_that_has_nothing_yet(storage: Any) -> None:
@@ -122,4 +122,4 @@ def test_failed_write_can_be_repeated_in_a_segment_that_has_nothing_yet(storage:
     storage.bytes_left = None
     journal.append(1, b"kept")
 
-    assert [b"kept"] == read_journal(storage, "config").batches
+    assert read_journal(storage, "config").batches == [b"kept"]

@@ -41,7 +41,7 @@ def read_all(store: MessageStore) -> dict[tuple[int, int], int]:
             at = 0
             while at < len(got.records):
                 record = decode_record(got.records, at)
-                assert (queue_id, offset) == (record.queue_id, record.queue_offset)
+                assert (record.queue_id, record.queue_offset) == (queue_id, offset)
                 found[queue_id, offset] = int(record.body.split()[0])
                 at += record.size
                 offset += 1
@@ -71,7 +71,7 @@ def test_killed_writer_loses_nothing_it_acknowledged(mode: str, tmp_path: Path) 
         found = read_all(store)
 
         assert not report.is_clean
-        assert 0 == report.lost_synced_bytes
+        assert report.lost_synced_bytes == 0
         assert acknowledged.items() <= found.items()
         assert len(set(found.values())) == len(found)
         number = max(found.values()) + 1

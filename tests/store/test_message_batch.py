@@ -172,6 +172,6 @@ def test_a_batch_that_does_not_fit_leaves_the_store_as_it_was(
     refused = put_batch(store, make_batch([BatchEntry(0, b"x", "")], **fields))
     second = put_batch(store, good)
 
-    assert (PutStatus.MESSAGE_ILLEGAL, True) == (refused.status, words in refused.remark)
+    assert (refused.status, words in refused.remark) == (PutStatus.MESSAGE_ILLEGAL, True)
     assert (first.end_position, 1) == (second.position, second.queue_offset)
     store.close()

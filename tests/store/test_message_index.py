@@ -52,7 +52,7 @@ def query(store: MessageStore, key: str, *, topic: str = "T", **limits: int) -> 
     found, _ = run_steps(
         store.query(topic, key, **{**options, "end_timestamp_ms": 1 << 62, **limits})
     )
-    assert 0 == found.unindexed_bytes
+    assert found.unindexed_bytes == 0
     bodies, at = [], 0
     while at < len(found.records):
         record = decode_record(found.records, at)
@@ -73,10 +73,10 @@ def store(storage: Any, new_record: NewRecord) -> MessageStore:
 
 
 def test_messages_are_found_by_id_and_by_each_key(store: MessageStore) -> None:
-    assert [b"7"] == query(store, "U7")
-    assert [b"1", b"4", b"7", b"10"] == query(store, "mod1")
+    assert query(store, "U7") == [b"7"]
+    assert query(store, "mod1") == [b"1", b"4", b"7", b"10"]
     assert [b"%d" % number for number in range(12)] == query(store, "all")
-    assert [] == query(store, "none")
+    assert query(store, "none") == []
 
 
 def test_a_key_counts_within_its_topic(storage: Any, new_record: NewRecord) -> None:
@@ -84,15 +84,16 @@ def test_a_key_counts_within_its_topic(storage: Any, new_record: NewRecord) -> N
     for topic in ("T", "U"):
         put(store, new_record(topic.encode(), topic=topic, properties="KEYS\x01k"), timestamp_ms=1)
 
-    assert ([b"T"], [b"U"]) == (query(store, "k"), query(store, "k", topic="U"))
+    assert (query(store, "k"), query(store, "k", topic="U")) == ([b"T"], [b"U"])
 
 
 def test_a_query_returns_the_latest_and_those_of_its_time(store: MessageStore) -> None:
-    assert [b"9", b"10", b"11"] == query(store, "all", count_max=3)
-    assert [b"4", b"5"] == query(
-        store, "all", begin_timestamp_ms=1_004_000, end_timestamp_ms=1_005_999
-    )
-    assert [b"11"] == query(store, "all", bytes_max=1)
+    assert query(store, "all", count_max=3) == [b"9", b"10", b"11"]
+    assert query(store, "all", begin_timestamp_ms=1_004_000, end_timestamp_ms=1_005_999) == [
+        b"4",
+        b"5",
+    ]
+    assert query(store, "all", bytes_max=1) == [b"11"]
 
 
 @pytest.mark.parametrize(
@@ -139,8 +140,8 @@ def test_records_of_ipv6_hosts_and_long_records_are_indexed(
     record.born_host = record.store_host = bytes(15) + b"\x01" + bytes(4)
     put(store, record, timestamp_ms=9_000)
 
-    assert [300_000] == [len(body) for body in query(store, "long")]
-    assert [b"v6"] == query(store, "v6", begin_timestamp_ms=8_000)
+    assert [len(body) for body in query(store, "long")] == [300_000]
+    assert query(store, "v6", begin_timestamp_ms=8_000) == [b"v6"]
 
 
 def test_an_index_survives_a_clean_stop_without_another_look_at_the_log(
@@ -149,7 +150,7 @@ def test_an_index_survives_a_clean_stop_without_another_look_at_the_log(
     store.close()
     again = open_store(storage)
 
-    assert 12 == len(query(again, "all"))
+    assert len(query(again, "all")) == 12
     assert again.appended_position == again._index.built_position
 
 
@@ -169,7 +170,7 @@ def test_files_that_another_broker_has_left_after_a_crash_are_built_anew(
     kept = storage.list_names("index")
     assert kept == names[: len(kept)]
     assert 0 < len(kept) < len(names)
-    assert 12 == len(query(again, "all"))
+    assert len(query(again, "all")) == 12
 
 
 def test_an_index_of_another_size_is_built_anew(store: MessageStore, storage: Any) -> None:
@@ -177,8 +178,8 @@ def test_an_index_of_another_size_is_built_anew(store: MessageStore, storage: An
 
     again = open_store(storage, replace(CONFIG, index_slot_count=100, index_entry_count=1000))
 
-    assert 12 == len(query(again, "all"))
-    assert 1 == len(storage.list_names("index"))
+    assert len(query(again, "all")) == 12
+    assert len(storage.list_names("index")) == 1
 
 
 def test_a_log_without_an_index_gets_one_in_idle_moments(
@@ -202,7 +203,7 @@ def test_a_log_without_an_index_gets_one_in_idle_moments(
     for _ in range(20):
         again.build_index()
 
-    assert 12 == len(query(again, "all"))
+    assert len(query(again, "all")) == 12
 
 
 def test_the_index_lags_by_a_bound_at_most(
@@ -216,9 +217,9 @@ def test_the_index_lags_by_a_bound_at_most(
         put(store, new_record(b"x", properties=f"KEYS\x01k{number}"), timestamp_ms=1)
         lags.append(store.appended_position - store._index.built_position)
 
-    assert 1000 < max(lags) + 200
+    assert max(lags) + 200 > 1000
     assert max(lags) <= 1000
-    assert [b"x"] == query(store, "k49")
+    assert query(store, "k49") == [b"x"]
 
 
 def test_a_full_disk_stops_the_index_and_not_the_messages(
@@ -226,7 +227,7 @@ def test_a_full_disk_stops_the_index_and_not_the_messages(
 ) -> None:
     store = open_store(storage)
     put(store, new_record(b"x", properties="KEYS\x01a"), timestamp_ms=1)
-    assert [b"x"] == query(store, "a")
+    assert query(store, "a") == [b"x"]
 
     store.put(new_record(b"y", properties="KEYS\x01a"), timestamp_ms=2)
     storage.bytes_left = 0
@@ -234,7 +235,7 @@ def test_a_full_disk_stops_the_index_and_not_the_messages(
     storage.bytes_left = None
     put(store, new_record(b"z", properties="KEYS\x01a"), timestamp_ms=3)
 
-    assert [b"x", b"y", b"z"] == query(store, "a")
+    assert query(store, "a") == [b"x", b"y", b"z"]
 
 
 def checkpoint_work(store: MessageStore, new_record: NewRecord, *, timestamp_ms: int) -> Any:
@@ -262,12 +263,12 @@ def test_slots_that_a_full_disk_does_not_take_are_written_later(
     assert store.is_writable
     mark = read_checkpoint(storage).index
     assert mark is not None
-    assert 0 == mark.position
+    assert mark.position == 0
 
     store.close()
 
     after = open_store(storage.copy())
-    assert 2 == len(query(after, "a"))
+    assert len(query(after, "a")) == 2
 
 
 def _fail_once(write: Callable[..., None], number: int) -> Callable[..., None]:
@@ -303,7 +304,7 @@ def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     assert found.unindexed_bytes
     assert isinstance(found.failure, OSError)
     store.close()
-    assert [b"w", b"w", b"later"] == query(open_store(storage), "a")
+    assert query(open_store(storage), "a") == [b"w", b"w", b"later"]
 
 
 def test_a_checkpoint_without_the_index_is_still_understood() -> None:

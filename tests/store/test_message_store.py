@@ -76,45 +76,45 @@ def test_put_fills_in_the_place_and_get_returns_the_record(
         put.queue_offset,
         put.positions,
     )
-    assert (0, 0, 1000) == (record.queue_offset, record.position, record.store_timestamp_ms)
+    assert (record.queue_offset, record.position, record.store_timestamp_ms) == (0, 0, 1000)
     flush(store)
     got = store.queues.get("T", 0, queue_offset=0, count_max=32, bytes_max=1 << 20)
-    assert (GetStatus.FOUND, 1, 0, 1, 1) == (
+    assert (
         got.status,
         got.next_offset,
         got.min_offset,
         got.max_offset,
         got.count,
-    )
+    ) == (GetStatus.FOUND, 1, 0, 1, 1)
     (read,) = records_of(got.records)
-    assert b"hello" == read.body
-    assert (7, 3, 1000, 0) == (
+    assert read.body == b"hello"
+    assert (
         read.flag,
         read.born_timestamp_ms,
         read.store_timestamp_ms,
         read.queue_offset,
-    )
+    ) == (7, 3, 1000, 0)
 
 
 def test_sync_store_shows_nothing_before_it_is_on_the_disk(
     store: MessageStore, new_record: NewRecord
 ) -> None:
     put = store.put(new_record(b"a"), timestamp_ms=1)
-    assert [] == store.dispatch()
-    assert 0 == store.queues.max_offset("T", 0)
+    assert store.dispatch() == []
+    assert store.queues.max_offset("T", 0) == 0
     assert store.read_record(0) is None
     work = store.flush_work()
     assert work is not None
     late = store.put(new_record(b"b"), timestamp_ms=1)
     work.run()
-    assert [] == store.dispatch()
+    assert store.dispatch() == []
     store.flush_done(work, None)
 
     assert put.end_position == store.flushed_position
-    assert [("T", 0, 1)] == [(d.topic, d.queue_id, d.next_offset) for d in store.dispatch()]
-    assert 1 == store.queues.max_offset("T", 0)
+    assert [(d.topic, d.queue_id, d.next_offset) for d in store.dispatch()] == [("T", 0, 1)]
+    assert store.queues.max_offset("T", 0) == 1
     assert late.position == store.flushed_position
-    assert [2] == [d.next_offset for d in flush(store)]
+    assert [d.next_offset for d in flush(store)] == [2]
 
 
 def test_async_store_shows_everything_at_once(storage: Any, new_record: NewRecord) -> None:
@@ -122,9 +122,9 @@ def test_async_store_shows_everything_at_once(storage: Any, new_record: NewRecor
     store.load(timestamp_ms=1)
     store.put(new_record(b"a"), timestamp_ms=1)
 
-    assert [1] == [d.next_offset for d in store.dispatch()]
-    assert 1 == store.queues.get("T", 0, queue_offset=0, count_max=9, bytes_max=9).count
-    assert 0 == store.flushed_position
+    assert [d.next_offset for d in store.dispatch()] == [1]
+    assert store.queues.get("T", 0, queue_offset=0, count_max=9, bytes_max=9).count == 1
+    assert store.flushed_position == 0
 
 
 def test_one_flush_is_under_way_at_a_time(store: MessageStore, new_record: NewRecord) -> None:
@@ -149,17 +149,17 @@ def test_get_answers_by_offset_as_rocketmq(store: MessageStore, new_record: NewR
         )
         return got.status, got.next_offset
 
-    assert (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0) == status(3)
+    assert status(3) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
     for n in range(3):
         store.put(new_record(b"%d" % n), timestamp_ms=1)
     store.put(new_record(b"x", queue_id=1), timestamp_ms=1)
-    assert (GetStatus.NO_MESSAGE_IN_QUEUE, 0) == status(1, queue_id=1)
+    assert status(1, queue_id=1) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
     flush(store)
 
-    assert (GetStatus.FOUND, 3) == status(1)
-    assert (GetStatus.OFFSET_OVERFLOW_ONE, 3) == status(3)
-    assert (GetStatus.OFFSET_OVERFLOW_BADLY, 3) == status(4)
-    assert (GetStatus.OFFSET_TOO_SMALL, 0) == status(-1)
+    assert status(1) == (GetStatus.FOUND, 3)
+    assert status(3) == (GetStatus.OFFSET_OVERFLOW_ONE, 3)
+    assert status(4) == (GetStatus.OFFSET_OVERFLOW_BADLY, 3)
+    assert status(-1) == (GetStatus.OFFSET_TOO_SMALL, 0)
 
 
 def test_get_keeps_its_bounds_but_returns_one_message(
@@ -180,7 +180,7 @@ def test_get_keeps_its_bounds_but_returns_one_message(
         ]
         return got.count
 
-    assert [1, 3, 8, 8, 2, 1, 1] == [
+    assert [
         count(1, 99999),
         count(3, 99999),
         count(8, 99999),
@@ -188,7 +188,7 @@ def test_get_keeps_its_bounds_but_returns_one_message(
         count(99, 2 * size),
         count(99, 2 * size - 1),
         count(99, 1),
-    ]
+    ] == [1, 3, 8, 8, 2, 1, 1]
 
 
 def test_contiguous_records_are_one_read_of_the_log(
@@ -199,8 +199,8 @@ def test_contiguous_records_are_one_read_of_the_log(
     flush(store)
     before = storage.read_count
 
-    assert 9 == store.queues.get("T", 0, queue_offset=0, count_max=32, bytes_max=9999).count
-    assert 2 == storage.read_count - before
+    assert store.queues.get("T", 0, queue_offset=0, count_max=32, bytes_max=9999).count == 9
+    assert storage.read_count - before == 2
 
 
 def test_get_by_tags_skips_others_and_goes_past_them(
@@ -217,9 +217,9 @@ def test_get_by_tags_skips_others_and_goes_past_them(
         "T", 0, queue_offset=1, count_max=3, bytes_max=9999, tags_codes=frozenset({5})
     )
 
-    assert [b"2", b"3", b"5"] == [r.body for r in records_of(got.records)]
-    assert (3, 6) == (got.count, got.next_offset)
-    assert (GetStatus.NO_MATCHED_MESSAGE, 10, 0) == (none.status, none.next_offset, none.count)
+    assert [r.body for r in records_of(got.records)] == [b"2", b"3", b"5"]
+    assert (got.count, got.next_offset) == (3, 6)
+    assert (none.status, none.next_offset, none.count) == (GetStatus.NO_MATCHED_MESSAGE, 10, 0)
 
 
 def test_batch_stays_together(store: MessageStore, new_record: NewRecord) -> None:
@@ -242,8 +242,8 @@ def test_batch_stays_together(store: MessageStore, new_record: NewRecord) -> Non
     put = store.append_batch(batch)
 
     assert PutStatus.PUT_OK is store.write().status
-    assert 4096 == put.position
-    assert (1, 5) == (put.queue_offset, len(put.positions))
+    assert put.position == 4096
+    assert (put.queue_offset, len(put.positions)) == (1, 5)
     flush(store)
     got = store.queues.get("T", 0, queue_offset=0, count_max=9, bytes_max=99999)
     found = records_of(got.records)[1:]
@@ -259,9 +259,9 @@ def test_record_leaves_room_for_a_blank_at_the_end_of_the_file(
     fits = 4096 - (overhead + 1) - 8 - overhead
 
     exact = store.put(new_record(b"x" * fits), timestamp_ms=1)
-    assert 4096 - 8 == exact.end_position
+    assert exact.end_position == 4096 - 8
     after = store.put(new_record(b"x"), timestamp_ms=1)
-    assert 4096 == after.position
+    assert after.position == 4096
     blank = storage.inodes["commitlog/00000000000000000000"].data[-8:]
     assert bytes.fromhex("00000008cbd43194") == blank
     too_long = store.put(new_record(b"x" * 4096), timestamp_ms=1)
@@ -284,8 +284,8 @@ def test_illegal_messages_are_refused_and_change_nothing(
     ]
     for record in cases:
         assert PutStatus.MESSAGE_ILLEGAL is store.put(record, timestamp_ms=1).status
-        assert 0 == store.appended_position
-    assert [] == list(store.queues)
+        assert store.appended_position == 0
+    assert list(store.queues) == []
 
 
 def test_half_and_rolled_back_messages_get_no_queue_entry(
@@ -295,9 +295,9 @@ def test_half_and_rolled_back_messages_get_no_queue_entry(
     puts = [store.put(new_record(b"%d" % kind, sys_flag=kind), timestamp_ms=1) for kind in kinds]
     dispatched = flush(store)
 
-    assert [0, 0, 0, 1] == [put.queue_offset for put in puts]
+    assert [put.queue_offset for put in puts] == [0, 0, 0, 1]
     assert [puts[1].position, puts[3].position] == [d.position for d in dispatched]
-    assert 2 == store.queues.max_offset("T", 0)
+    assert store.queues.max_offset("T", 0) == 2
     assert store.read_record(puts[0].position) is not None
 
 
@@ -311,7 +311,7 @@ def test_delayed_messages_carry_their_delivery_time(
 
     codes = [code for d in flush(store) for code in d.tags_codes]
 
-    assert [2000, 1000 + 7_200_000, 1000 + 7_200_000] == codes[:3]
+    assert codes[:3] == [2000, 1000 + 7_200_000, 1000 + 7_200_000]
     assert [tags_code("t")] * 3 == codes[3:]
     assert (0, codes[0]) == store.queues.entry(SCHEDULE_TOPIC, 0, 0)[::2]  # type: ignore[index]
 
@@ -326,7 +326,7 @@ def test_record_ends_with_the_checksum_of_apache_5(
 
     digits = f"{crc32(data[:-20]) & 0x7FFFFFFF:010d}"[::-1]
     assert b"A\x01b\x02__CRC32#\x01" + digits.encode() + b"\x02" == data[-24:]
-    assert f"A\x01b\x02__CRC32#\x01{digits}\x02" == decode_record(data).properties
+    assert decode_record(data).properties == f"A\x01b\x02__CRC32#\x01{digits}\x02"
 
 
 def test_record_read_back_and_put_again_has_one_checksum(
@@ -341,7 +341,7 @@ def test_record_read_back_and_put_again_has_one_checksum(
     data = store.read_record(again.position)
     assert data is not None
 
-    assert 1 == data.count(b"__CRC32#")
+    assert data.count(b"__CRC32#") == 1
     assert decode_record(data).properties.startswith("A\x01b\x02__CRC32#\x01")
 
 
@@ -388,7 +388,7 @@ def test_property_whose_name_ends_like_the_checksum_s_is_kept_and_damages_nothin
     report = store.load(timestamp_ms=1)
 
     data = store.read_record(0)
-    assert (1, False) == (report.record_count, report.is_torn)
+    assert (report.record_count, report.is_torn) == (1, False)
     assert data is not None
     assert properties == decode_record(data).properties
 
@@ -399,12 +399,12 @@ def test_read_record_finds_whole_records_only(store: MessageStore, new_record: N
 
     assert put.end_position == len(store.read_record(0) or b"")
     assert store.read_record(0, put.end_position) is not None
-    assert [None] * 4 == [
+    assert [
         store.read_record(0, put.end_position - 1),
         store.read_record(1),
         store.read_record(put.end_position),
         store.read_record(-5),
-    ]
+    ] == [None] * 4
 
 
 def test_ipv6_hosts_are_stored(storage: Any, store: MessageStore) -> None:
@@ -422,8 +422,8 @@ def test_ipv6_hosts_are_stored(storage: Any, store: MessageStore) -> None:
     store = MessageStore(storage.kill(), SMALL)
     report = store.load(timestamp_ms=1)
 
-    assert 1 == report.record_count
-    assert 77 == store.queues.earliest_timestamp("T", 0)
+    assert report.record_count == 1
+    assert store.queues.earliest_timestamp("T", 0) == 77
     data = store.read_record(0)
     assert data is not None
     assert host == decode_record(data).born_host
@@ -431,7 +431,7 @@ def test_ipv6_hosts_are_stored(storage: Any, store: MessageStore) -> None:
 
 
 def test_offset_by_time_is_the_nearest_message(store: MessageStore, new_record: NewRecord) -> None:
-    assert 0 == store.queues.offset_by_time("T", 0, 5)
+    assert store.queues.offset_by_time("T", 0, 5) == 0
     for timestamp_ms in (100, 200, 200, 300, 310):
         store.put(new_record(b"x"), timestamp_ms=timestamp_ms)
     flush(store)
@@ -451,11 +451,11 @@ def test_offset_by_time_over_several_queue_files(
     assert list(range(35)) == [
         store.queues.offset_by_time("T", 0, 1000 + 10 * n) for n in range(35)
     ]
-    assert 34 == store.queues.offset_by_time("T", 0, 99_999)
-    assert (1000, None) == (
+    assert store.queues.offset_by_time("T", 0, 99_999) == 34
+    assert (
         store.queues.earliest_timestamp("T", 0),
         store.queues.earliest_timestamp("T", 9),
-    )
+    ) == (1000, None)
 
 
 def test_closed_store_refuses_and_a_clean_stop_is_noticed(
@@ -474,9 +474,9 @@ def test_closed_store_refuses_and_a_clean_stop_is_noticed(
     report = again.load(timestamp_ms=1)
     assert report.is_clean
     assert not report.is_torn
-    assert () == report.rewritten_queues
+    assert report.rewritten_queues == ()
     assert storage.has("abort")
-    assert 1 == again.queues.max_offset("T", 0)
+    assert again.queues.max_offset("T", 0) == 1
     with pytest.raises(StoreError, match="in use"):
         MessageStore(storage, SMALL).load(timestamp_ms=1)
 
@@ -495,7 +495,7 @@ def test_checkpoint_waits_for_an_idle_moment(storage: Any, new_record: NewRecord
     idle = store.flush_work()
     assert idle is not None
     assert idle.checkpoint is not None
-    assert () == idle.log_files
+    assert idle.log_files == ()
     idle.run()
     store.flush_done(idle, None)
     assert store.flush_work() is None
@@ -518,7 +518,7 @@ def test_wrong_file_size_is_refused(storage: Any, new_record: NewRecord) -> None
                 storage,
                 StoreConfig(commit_log_file_size=size, index_slot_count=64, index_entry_count=256),
             ).load(timestamp_ms=1)
-    assert 40 == _load_again(storage).queues.max_offset("T", 0)
+    assert _load_again(storage).queues.max_offset("T", 0) == 40
 
 
 def _load_again(storage: Any) -> MessageStore:

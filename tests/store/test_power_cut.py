@@ -77,7 +77,7 @@ def check_index(store: MessageStore, seed: int) -> None:
             for key in parse_properties(record.properties).get("KEYS", "").split():
                 expected.setdefault((topic, key), set()).add(record.body)
     found = {(topic, key): set(query(store, topic, key)) for topic, key in expected}
-    assert expected == found, f"seed {seed}"
+    assert found == expected, f"seed {seed}"
 
 
 def query(store: MessageStore, topic: str, key: str) -> list[bytes]:
@@ -122,7 +122,7 @@ def work(store: MessageStore, life: Life, rng: Random, make: Callable[..., Recor
             records = new_records(life, rng, make)
             life.put.update((r.body, (r.topic, r.queue_id)) for r in records)
             results = [store.append(record, timestamp_ms=now_ms) for record in records]
-            assert {PutStatus.PUT_OK} == {result.status for result in results}
+            assert {result.status for result in results} == {PutStatus.PUT_OK}
             assert store.write().status is PutStatus.PUT_OK
             waiting.append((results[-1].end_position, records))
         elif step == 2 and flush is None:

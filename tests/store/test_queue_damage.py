@@ -150,7 +150,7 @@ def test_damaged_queues_become_what_they_were(
 
         assert original == queue_files(disk), seed
         assert report.rewritten_queues
-        assert 201 == sum(store.queues.max_offset(*queue) for queue in store.queues)
+        assert sum(store.queues.max_offset(*queue) for queue in store.queues) == 201
 
 
 def test_a_queue_of_other_queues_records_is_emptied(storage: Any, new_record: NewRecord) -> None:
@@ -160,7 +160,7 @@ def test_a_queue_of_other_queues_records_is_emptied(storage: Any, new_record: Ne
     store = MessageStore(storage, config(0))
     store.load(timestamp_ms=1)
 
-    assert 0 == store.queues.max_offset("other", 0)
+    assert store.queues.max_offset("other", 0) == 0
     assert original.items() <= queue_files(storage).items()
 
 
@@ -174,7 +174,7 @@ def test_undamaged_queues_are_left_alone(
     store = MessageStore(storage, config(verify_bytes))
     report = store.load(timestamp_ms=1)
 
-    assert () == report.rewritten_queues
+    assert report.rewritten_queues == ()
     assert not report.is_torn
     assert (report.record_count < 60) is (verify_bytes < 1 << 20)
 
@@ -191,7 +191,7 @@ def test_queue_begins_where_the_log_begins(storage: Any, new_record: NewRecord) 
     rebuilt.load(timestamp_ms=1)
 
     assert remembered
-    assert 4 == len(list(rebuilt.queues))
+    assert len(list(rebuilt.queues)) == 4
     for queue in [("T", 0), ("T", 1), ("T", 2)]:
         assert 0 < rebuilt.queues.min_offset(*queue) < rebuilt.queues.max_offset(*queue)
         assert kept.queues.min_offset(*queue) == rebuilt.queues.min_offset(*queue)

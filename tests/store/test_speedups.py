@@ -108,7 +108,7 @@ def assert_same(batch: MessageBatch) -> bool:
         return False
     expected = lay_out_in_python(batch)
 
-    assert expected == found._replace(tags_codes=frozenset(found.tags_codes))
+    assert found._replace(tags_codes=frozenset(found.tags_codes)) == expected
     return True
 
 
@@ -258,7 +258,7 @@ def test_entries_are_added_alike(
         for at, add in enumerate((_add_entries, functions.add_entries))
     )
 
-    assert expected == actual
+    assert actual == expected
     assert slots[0] == slots[1]
     assert pages[0] == pages[1]
     assert {slot // page_slots for slot in [each % slot_count for each in hashes]} == {

@@ -71,13 +71,13 @@ def test_a_store_that_was_stopped_is_sound(storage: Disk, new_record: NewRecord)
     fill(storage, new_record)
     found = check(storage)
 
-    assert {SOUND} == {each.state for each in found.values()}
+    assert {each.state for each in found.values()} == {SOUND}
     logs = [each for path, each in found.items() if path.startswith("commitlog/")]
     assert len(storage.list_names("commitlog")) == len(logs) > 4
-    assert COUNT == sum(int(each.text.split()[0]) for each in logs)
-    assert "40 entries" == found["consumequeue/T/0"].text
+    assert sum(int(each.text.split()[0]) for each in logs) == COUNT
+    assert found["consumequeue/T/0"].text == "40 entries"
     indexed = [each.text for path, each in found.items() if path.startswith("index/")]
-    assert 3 * COUNT == sum(int(text.split()[0]) for text in indexed)
+    assert sum(int(text.split()[0]) for text in indexed) == 3 * COUNT
 
 
 def test_a_store_that_expired_in_part_is_sound(storage: Disk, new_record: NewRecord) -> None:
@@ -89,7 +89,7 @@ def test_a_store_that_expired_in_part_is_sound(storage: Disk, new_record: NewRec
     work.run()
     store.close()
 
-    assert {} == wrong(storage)
+    assert wrong(storage) == {}
 
 
 def test_a_killed_store_is_unfinished_and_not_damaged(storage: Disk, new_record: NewRecord) -> None:
@@ -105,7 +105,7 @@ def test_a_killed_store_is_unfinished_and_not_damaged(storage: Disk, new_record:
 
     found = wrong(disk)
 
-    assert {UNFINISHED} == set(found.values())
+    assert set(found.values()) == {UNFINISHED}
     assert {last, "checkpoint", "consumequeue/T/0"} <= found.keys()
 
 

@@ -116,7 +116,7 @@ def build_machine(
                 for position, queue_id, _ in self.messages[self.dispatched_count :]
                 if position < self.readable_end
             ]
-            assert expected == [(d.queue_id, d.position) for d in self.store.dispatch()]
+            assert [(d.queue_id, d.position) for d in self.store.dispatch()] == expected
             self.dispatched_count += len(expected)
 
         @rule(
@@ -133,7 +133,7 @@ def build_machine(
             )
             if queue_offset < expired:
                 if visible:
-                    assert (GetStatus.OFFSET_TOO_SMALL, expired) == (got.status, got.next_offset)
+                    assert (got.status, got.next_offset) == (GetStatus.OFFSET_TOO_SMALL, expired)
                 return
             records, at = [], 0
             while at < len(got.records):

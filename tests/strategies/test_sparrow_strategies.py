@@ -107,7 +107,7 @@ class TestEveryStrategy:
     def test_a_member_not_in_the_list_gets_nothing(
         self, strategy: AllocateMessageQueueStrategy
     ) -> None:
-        assert [] == strategy.allocate("G", "stranger", queues_of(8), ["a", "b"])
+        assert strategy.allocate("G", "stranger", queues_of(8), ["a", "b"]) == []
 
     @pytest.mark.parametrize("strategy", [MINIMAL, BOUNDED, ACROSS], ids=lambda s: str(s.name))
     def test_empty_lists_are_refused_in_javas_words(
@@ -205,7 +205,7 @@ class TestMinimalMove:
         cids = cids_of(3)
         views = [TopicView(name, queues_of(1, topic=name), cids) for name in ("A", "B", "C")]
 
-        assert [1, 1, 1] == [len(MINIMAL.allocate_group("G", cid, views)) for cid in cids]
+        assert [len(MINIMAL.allocate_group("G", cid, views)) for cid in cids] == [1, 1, 1]
 
     def test_present_owners_keep_their_queues(self) -> None:
         queues = queues_of(8)
@@ -216,7 +216,7 @@ class TestMinimalMove:
 
         assert set(shares[0]) < set(queues[4:])
         assert set(shares[1]) < set(queues[:4])
-        assert [3, 3, 2] == sorted(map(len, shares), reverse=True)
+        assert sorted(map(len, shares), reverse=True) == [3, 3, 2]
 
 
 class TestConsistentHashBounded:
@@ -260,7 +260,7 @@ class TestConsistentHashBounded:
         )
         strict = AllocateMessageQueueConsistentHashBounded(1)
 
-        assert {"a": 4, "b": 4} == Counter(owners_by(strict, queues_of(8), ["a", "b"]).values())
+        assert Counter(owners_by(strict, queues_of(8), ["a", "b"]).values()) == {"a": 4, "b": 4}
 
     @pytest.mark.parametrize("factor", [0.99, math.nan, math.inf])
     def test_a_factor_that_leaves_no_room_is_refused(self, factor: float) -> None:
@@ -291,10 +291,10 @@ class TestAcrossTopics:
         cids = ["a", "b", "c"]
         views = [TopicView(name, queues_of(1, topic=name), cids) for name in ("A", "B", "C")]
 
-        assert [1, 1, 1] == [len(ACROSS.allocate_group("G", cid, views)) for cid in cids]
-        assert [3, 0, 0] == [
+        assert [len(ACROSS.allocate_group("G", cid, views)) for cid in cids] == [1, 1, 1]
+        assert [
             sum(len(AVG.allocate("G", cid, view.mq_all, cids)) for view in views) for cid in cids
-        ]
+        ] == [3, 0, 0]
 
     def test_whoever_subscribes_more_gets_less_of_what_all_subscribe(self) -> None:
         both = TopicView("A", queues_of(4, topic="A"), ["a", "b"])

@@ -49,44 +49,48 @@ class TestWorkedExamples:
     def test_eight_queues_with_a_client_id_listed_twice_by_circle(self) -> None:
         cids = ["0", "2", "2"]
 
-        assert [0, 3, 6] == queue_ids(CIRCLE, "0", queues=8, cids=cids)
-        assert [1, 4, 7] == queue_ids(CIRCLE, "2", queues=8, cids=cids)
+        assert queue_ids(CIRCLE, "0", queues=8, cids=cids) == [0, 3, 6]
+        assert queue_ids(CIRCLE, "2", queues=8, cids=cids) == [1, 4, 7]
 
     def test_queues_of_the_second_of_two_equal_ids_are_owned_by_nobody(self) -> None:
         cids = ["0", "2", "2"]
 
         owned = {queue for cid in cids for queue in queue_ids(CIRCLE, cid, queues=8, cids=cids)}
 
-        assert {2, 5} == set(range(8)) - owned
+        assert set(range(8)) - owned == {2, 5}
 
     def test_twelve_queues_over_five_members(self) -> None:
-        assert [3, 3, 2, 2, 2] == loads(AVG, queues=12, members=5)
+        assert loads(AVG, queues=12, members=5) == [3, 3, 2, 2, 2]
 
     def test_thirteen_queues_over_five_members(self) -> None:
-        assert [3, 3, 3, 2, 2] == loads(AVG, queues=13, members=5)
+        assert loads(AVG, queues=13, members=5) == [3, 3, 3, 2, 2]
 
     def test_seven_queues_over_two_members(self) -> None:
-        assert [4, 3] == loads(AVG, queues=7, members=2)
+        assert loads(AVG, queues=7, members=2) == [4, 3]
 
     def test_four_queues_and_two_equal_ids_take_the_same_half(self) -> None:
         cids = ["172.17.0.1@9", "172.17.0.1@9"]
 
-        assert [0, 1] == queue_ids(AVG, cids[0], queues=4, cids=cids)
-        assert [0, 1] == queue_ids(AVG, cids[1], queues=4, cids=cids)
+        assert queue_ids(AVG, cids[0], queues=4, cids=cids) == [0, 1]
+        assert queue_ids(AVG, cids[1], queues=4, cids=cids) == [0, 1]
 
     def test_eight_queues_over_three_members(self) -> None:
         cids = ["c0", "c1", "c2"]
 
-        assert [[0, 1, 2], [3, 4, 5], [6, 7]] == [
-            queue_ids(AVG, cid, queues=8, cids=cids) for cid in cids
+        assert [queue_ids(AVG, cid, queues=8, cids=cids) for cid in cids] == [
+            [0, 1, 2],
+            [3, 4, 5],
+            [6, 7],
         ]
-        assert [[0, 3, 6], [1, 4, 7], [2, 5]] == [
-            queue_ids(CIRCLE, cid, queues=8, cids=cids) for cid in cids
+        assert [queue_ids(CIRCLE, cid, queues=8, cids=cids) for cid in cids] == [
+            [0, 3, 6],
+            [1, 4, 7],
+            [2, 5],
         ]
 
     def test_more_members_than_queues_leaves_the_last_idle(self) -> None:
-        assert [1, 1, 0] == loads(AVG, queues=2, members=3)
-        assert [1, 1, 0] == loads(CIRCLE, queues=2, members=3)
+        assert loads(AVG, queues=2, members=3) == [1, 1, 0]
+        assert loads(CIRCLE, queues=2, members=3) == [1, 1, 0]
 
 
 class TestArguments:
@@ -117,21 +121,22 @@ class TestArguments:
     def test_a_member_not_in_the_list_gets_nothing(
         self, strategy: AllocateMessageQueueStrategy
     ) -> None:
-        assert [] == strategy.allocate("G", "b", queues_of(4), ["a"])
+        assert strategy.allocate("G", "b", queues_of(4), ["a"]) == []
 
     def test_machine_room_refuses_a_blank_client_id(self) -> None:
         with pytest.raises(ValueError, match=r"^currentCID is empty$"):
             AllocateMessageQueueByMachineRoom({"r"}).allocate("G", " \t", queues_of(1), ["a"])
 
     def test_machine_room_takes_a_no_break_blank_as_java_does(self) -> None:
-        assert [] == AllocateMessageQueueByMachineRoom({"r"}).allocate(
-            "G", "\u00a0", queues_of(1), ["a"]
+        assert (
+            AllocateMessageQueueByMachineRoom({"r"}).allocate("G", "\u00a0", queues_of(1), ["a"])
+            == []
         )
 
     def test_machine_room_without_rooms_fails_at_the_first_broker_in_a_room(self) -> None:
         strategy = AllocateMessageQueueByMachineRoom()
 
-        assert [] == strategy.allocate("G", "a", queues_of(2), ["a"])
+        assert strategy.allocate("G", "a", queues_of(2), ["a"]) == []
         with pytest.raises(TypeError, match="consumeridcs is None"):
             strategy.allocate("G", "a", queues_of(2, broker="r1@broker-a"), ["a"])
 
@@ -167,9 +172,10 @@ class TestNearby:
         nearby = AllocateMachineRoomNearby(AVG)
         queues = [*queues_of(2, broker="r9-b"), *queues_of(2, broker="r8-b")]
 
-        assert [MessageQueue("T", "r8-b", 0), MessageQueue("T", "r9-b", 0)] == nearby.allocate(
-            "G", "r1-c", queues, ["r1-c", "r2-c"]
-        )
+        assert nearby.allocate("G", "r1-c", queues, ["r1-c", "r2-c"]) == [
+            MessageQueue("T", "r8-b", 0),
+            MessageQueue("T", "r9-b", 0),
+        ]
 
 
 class TestChoice:
@@ -181,7 +187,7 @@ class TestChoice:
         assert type(strategy) is STRATEGIES[name]
 
     def test_nearby_may_be_named_with_its_inner_strategy(self) -> None:
-        assert "MACHINE_ROOM_NEARBY-AVG" == strategy_from("MACHINE_ROOM_NEARBY-AVG").name
+        assert strategy_from("MACHINE_ROOM_NEARBY-AVG").name == "MACHINE_ROOM_NEARBY-AVG"
 
     def test_an_unknown_name_is_refused_and_the_nearest_told(self) -> None:
         with pytest.raises(ConfigError, match=r"unknown strategy 'avg'; the nearest is AVG,"):
@@ -200,7 +206,7 @@ class TestChoice:
         assert AVG is strategy_from(AVG)
 
     def test_a_class_is_constructed(self) -> None:
-        assert "AVG" == strategy_from(AllocateMessageQueueAveragely).name
+        assert strategy_from(AllocateMessageQueueAveragely).name == "AVG"
 
     def test_a_plain_function_is_a_strategy(self) -> None:
         def first_takes_all(
@@ -211,9 +217,9 @@ class TestChoice:
         strategy = strategy_from(first_takes_all)
 
         assert isinstance(strategy, FunctionStrategy)
-        assert "first_takes_all" == strategy.name
+        assert strategy.name == "first_takes_all"
         assert queues_of(2) == strategy.allocate("G", "a", queues_of(2), ["a", "b"])
-        assert [] == strategy.allocate("G", "b", queues_of(2), ["a", "b"])
+        assert strategy.allocate("G", "b", queues_of(2), ["a", "b"]) == []
 
     def test_a_strategy_without_a_name_is_refused(self) -> None:
         class Nameless:
@@ -302,7 +308,7 @@ def test_machine_room_gives_each_queue_of_its_rooms_one_owner(
     shares = [strategy.allocate("G", cid, queues, cids) for cid in cids]
 
     expected = [queue for queue in queues if "r3" in rooms and queue.broker_name == "r3@c"]
-    assert expected == sorted((queue for share in shares for queue in share), key=queue_order)
+    assert sorted((queue for share in shares for queue in share), key=queue_order) == expected
 
 
 @given(group=groups(), leaver=st.integers(min_value=0))

@@ -24,5 +24,5 @@ class Commands:
     def json(self, *arguments: str, stdin: str | None = None) -> Any:
         """Run a command with --json and return what it printed."""
         result = self(*arguments, "--json", stdin=stdin)
-        assert 0 == result.exit_code, result.stderr
+        assert result.exit_code == 0, result.stderr
         return json.loads(result.stdout)

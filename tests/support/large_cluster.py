@@ -140,7 +140,7 @@ class _Line:
 
     async def _take(self) -> None:
         answer = await self._answers.get()
-        assert 0 == answer.code, answer.remark
+        assert answer.code == 0, answer.remark
 
     def heartbeats(self) -> Iterator[RemotingCommand]:
         """Return heartbeats of a size that a broker takes, which together name all groups."""

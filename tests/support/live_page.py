@@ -60,7 +60,7 @@ async def reading(
         transport = httpx.ASGITransport(app=make_app(site, lab))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
             answer = await http.post("/login", data={"password": PASSWORD})
-            assert 303 == answer.status_code
+            assert answer.status_code == 303
             try:
                 yield Reader(http, watcher, site, lab)
             finally:

@@ -85,12 +85,12 @@ def test_every_delay_level_is_delivered_when_the_clock_says_so(cluster: InProces
         before_ms = delay_ms - last_ms - 60_000
         if before_ms > 0:
             cluster.advance(timedelta(milliseconds=before_ms))
-            assert number - 1 == len(read_messages(cluster.name_server, "delayed"))
+            assert len(read_messages(cluster.name_server, "delayed")) == number - 1
         cluster.advance(timedelta(milliseconds=delay_ms - last_ms - max(before_ms, 0)))
         found = read_messages(cluster.name_server, "delayed")
         last_ms = delay_ms
 
-        assert b"%d" % number == found[-1].body
+        assert found[-1].body == b"%d" % number
 
     assert time.monotonic() - begun_s < 60
     assert [b"%d" % level for level in range(1, 19)] == [message.body for message in found]
@@ -117,7 +117,7 @@ def test_all_that_is_due_is_there_when_the_clock_was_moved(cluster: InProcessClu
 
     cluster.advance(timedelta(minutes=30))
 
-    assert 700 == len(read_messages(cluster.name_server, "many"))
+    assert len(read_messages(cluster.name_server, "many")) == 700
 
 
 def test_retries_come_when_the_clock_says_so(cluster: InProcessCluster) -> None:
@@ -149,7 +149,7 @@ def test_retries_come_when_the_clock_says_so(cluster: InProcessCluster) -> None:
                 time.sleep(0.01)
         cluster.wait_until_consumed("GID_retried", "retried")
 
-    assert 4 == len(attempts)
+    assert len(attempts) == 4
 
 
 @pytest.mark.parametrize("kind", [InProcessCluster, EmbeddedCluster])
@@ -174,7 +174,7 @@ def test_wait_until_consumed_waits_for_the_last_message(
             consumer.start()
             running.wait_until_consumed("GID_c", "T")
 
-            assert 50 == len(seen)
+            assert len(seen) == 50
 
 
 async def test_event_loop_is_not_stopped_by_a_wait(cluster: InProcessCluster) -> None:
@@ -202,7 +202,7 @@ async def test_event_loop_is_not_stopped_by_a_wait(cluster: InProcessCluster) ->
             read_messages(cluster.name_server, "async")
         await asyncio.to_thread(wait_until_consumed, cluster.name_server, "GID_async", "async")
 
-    assert [b"x"] == seen
+    assert seen == [b"x"]
 
 
 def test_messages_are_read_in_the_order_of_the_store(cluster: InProcessCluster) -> None:

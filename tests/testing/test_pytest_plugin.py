@@ -81,7 +81,7 @@ def run_pytest(directory: Path, files: dict[str, str], *options: str) -> str:
         timeout=100,
         check=False,
     )
-    assert 0 == result.returncode, result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
@@ -98,7 +98,7 @@ def test_files_of_the_how_to_pass(tmp_path: Path) -> None:
     page = (ROOT / "docs/howto/test-with-pytest.md").read_text()
     files = dict(re.findall(r'```python title="(\S+)"\n(.*?)```', page, re.S))
 
-    assert {"reminders.py", "test_reminders.py", "test_async.py"} == files.keys()
+    assert files.keys() == {"reminders.py", "test_reminders.py", "test_async.py"}
     assert "2 passed" in run_pytest(tmp_path, files, *ASYNCIO)
 
 

@@ -425,7 +425,7 @@ def _write(value: Any, write: _Write, line: bytes | None) -> None:
     elif isinstance(value, (set, frozenset)):
         _write_array(sorted(value), write, line)
     elif isinstance(value, (list, tuple)):
-        if line is None and _TEXTS == set(map(type, value)):
+        if line is None and set(map(type, value)) == _TEXTS:
             # The members of a group: every member asks for them at each change.
             write(_flat_text(value))
             return

@@ -36,7 +36,7 @@ assert MARKED_EXPIRY_MS + SCAN_INTERVAL_MS < OWNERSHIP_BOUND_MS
 # listed until its slowest listener has ended and its last offset is committed, or until the bounds
 # for both have passed.
 GRACEFUL_OWNERSHIP_BOUND_MS = _DEFAULTS.drain_timeout_ms + LAST_COMMIT_MS + 1_000
-assert GRACEFUL_OWNERSHIP_BOUND_MS < _DEFAULTS.rebalance_interval_ms
+assert _DEFAULTS.rebalance_interval_ms > GRACEFUL_OWNERSHIP_BOUND_MS
 # From that instant, or from the last send, until every message is consumed: the longest retry, and
 # the pulls that wait meanwhile.
 CONSUMPTION_BOUND_MS = 60_000 + 2 * _DEFAULTS.pull_timeout_ms

@@ -127,17 +127,17 @@ def test_outcomes_have_rocketmqs_names(
     result = ask(cluster, consumer.group, client_id=consumer.client_id, msg_id=sent)
 
     assert isinstance(result, ConsumeMessageDirectlyResult)
-    assert (outcome, orderly, auto_commit) == (
+    assert (
         result.consume_result,
         result.order,
         result.auto_commit,
-    )
-    assert [(b"old", "A", "broker-a")] == [
-        (m.body, m.tags, m.broker_name) for m in listener.messages
+    ) == (outcome, orderly, auto_commit)
+    assert [(m.body, m.tags, m.broker_name) for m in listener.messages] == [
+        (b"old", "A", "broker-a")
     ]
     assert ("no such flight" in (result.remark or "")) == (does is fail)
     # It counts for nothing else.
-    assert (0, 0) == (consumer.counters.delivered, consumer.counters.failed)
+    assert (consumer.counters.delivered, consumer.counters.failed) == (0, 0)
 
 
 async def test_asyncio_face_answers_by_its_listener(
@@ -161,7 +161,7 @@ async def test_asyncio_face_answers_by_its_listener(
         )
 
     assert isinstance(result, ConsumeMessageDirectlyResult)
-    assert ("CR_SUCCESS", [b"old"]) == (result.consume_result, got)
+    assert (result.consume_result, got) == ("CR_SUCCESS", [b"old"])
 
 
 def test_a_message_that_cannot_be_read_is_refused_with_the_reason(
@@ -174,7 +174,7 @@ def test_a_message_that_cannot_be_read_is_refused_with_the_reason(
     told = ask(cluster, consumer.group, client_id=consumer.client_id, msg_id=poison)
 
     assert "the message cannot be read: its body is no zlib stream" in str(told)
-    assert [] == listener.messages
+    assert listener.messages == []
 
 
 def test_consumer_that_polls_has_no_listener_to_ask(

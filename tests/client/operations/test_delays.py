@@ -112,8 +112,8 @@ def test_brokers_of_5_get_the_very_delay_and_give_a_handle(play: Callable[[Handl
 
     result = play(servers)(send(make_publisher(), delayed(seconds=45)))
 
-    assert {"TIMER_DELAY_MS": "45000"} == servers.properties()
-    assert HANDLE == result.recall_handle
+    assert servers.properties() == {"TIMER_DELAY_MS": "45000"}
+    assert result.recall_handle == HANDLE
 
 
 @pytest.mark.parametrize("versions", [{"a": OLD}, {"a": NEW - 1}, {"a": NEW, "b": OLD}])
@@ -126,13 +126,13 @@ def test_one_older_broker_of_the_topic_has_a_level_sent_and_that_is_reported_onc
 
     result = play(servers)(send(publisher, delayed(seconds=44)))
 
-    assert {"DELAY": "4"} == servers.properties()
+    assert servers.properties() == {"DELAY": "4"}
     assert result.recall_handle is None
     old = min(versions, key=lambda name: versions[name])
     rounded = DelayRounded("T", timedelta(seconds=44), timedelta(seconds=30), f"{old}:1")
-    assert [rounded] == reported
+    assert reported == [rounded]
     play(servers)(send(publisher, delayed(seconds=44)))
-    assert [rounded] == reported
+    assert reported == [rounded]
 
 
 def test_level_of_the_very_delay_is_not_reported(play: Callable[[Handler], Play]) -> None:
@@ -142,7 +142,7 @@ def test_level_of_the_very_delay_is_not_reported(play: Callable[[Handler], Play]
 
     play(Servers(a=OLD))(send(publisher, delayed(minutes=5)))
 
-    assert [] == reported
+    assert reported == []
 
 
 def test_queue_that_is_given_asks_of_its_broker_alone(play: Callable[[Handler], Play]) -> None:
@@ -150,7 +150,7 @@ def test_queue_that_is_given_asks_of_its_broker_alone(play: Callable[[Handler], 
 
     play(servers)(send(make_publisher(), delayed(days=2), queue=MessageQueue("T", "a", 0)))
 
-    assert {"TIMER_DELAY_MS": "172800000"} == servers.properties()
+    assert servers.properties() == {"TIMER_DELAY_MS": "172800000"}
 
 
 def test_a_broker_that_is_away_may_be_an_older_one(play: Callable[[Handler], Play]) -> None:
@@ -166,7 +166,7 @@ def test_a_broker_that_is_away_may_be_an_older_one(play: Callable[[Handler], Pla
 
     play(servers)(send(publisher, delayed(seconds=44), queue=MessageQueue("T", "b", 0)))
 
-    assert {"DELAY": "4"} == servers.properties()
+    assert servers.properties() == {"DELAY": "4"}
 
 
 def test_a_broker_that_takes_the_place_of_others_gets_no_time_that_it_may_not_know(
@@ -210,7 +210,7 @@ def test_versions_are_asked_once_and_then_known_by_heartbeats(
     driver(send(publisher, delayed(seconds=45)))
 
     assert asked == servers.codes().count(RequestCode.HEART_BEAT)
-    assert {"a:1": NEW, "b:1": 0} == publisher.versions
+    assert publisher.versions == {"a:1": NEW, "b:1": 0}
 
 
 def test_message_without_a_time_of_its_own_asks_nothing(play: Callable[[Handler], Play]) -> None:
@@ -219,7 +219,7 @@ def test_message_without_a_time_of_its_own_asks_nothing(play: Callable[[Handler]
 
     play(servers)(send(publisher, Message("T", b"x", delay_level=3)))
 
-    assert {"DELAY": "3"} == servers.properties()
+    assert servers.properties() == {"DELAY": "3"}
 
 
 def test_oneway_has_the_delay_too(play: Callable[[Handler], Play]) -> None:
@@ -247,7 +247,7 @@ def test_asking_for_versions_counts_for_the_one_deadline(play: Callable[[Handler
     with pytest.raises(SendFailed):
         driver(send(make_publisher(send_timeout_ms=1_000), delayed(seconds=45)))
 
-    assert ["HEART_BEAT", "SEND_MESSAGE_V2"] == timeouts[:2]
+    assert timeouts[:2] == ["HEART_BEAT", "SEND_MESSAGE_V2"]
     assert driver.now_ms - begun_ms <= 1_000
 
 
@@ -257,13 +257,13 @@ def test_recall_goes_to_the_broker_of_the_handle(play: Callable[[Handler], Play]
     play(servers)(recall(make_publisher(), HANDLE))
 
     address, request = servers.requests[-1]
-    assert ("a:1", RequestCode.RECALL_MESSAGE) == (address, request.code)
-    assert {
+    assert (address, request.code) == ("a:1", RequestCode.RECALL_MESSAGE)
+    assert request.ext_fields == {
         "producerGroup": "GP",
         "topic": "T",
         "recallHandle": HANDLE,
         "bname": "a",
-    } == request.ext_fields
+    }
 
 
 def test_refused_recall_says_what_to_do(play: Callable[[Handler], Play]) -> None:

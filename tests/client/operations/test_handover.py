@@ -87,7 +87,7 @@ def broker(*, is_locked: bool = False) -> Callable[[str, RemotingCommand], Remot
             )
         if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
             return response_to(request, ResponseCode.QUERY_NOT_FOUND)
-        assert RequestCode.GET_MAX_OFFSET == request.code
+        assert request.code == RequestCode.GET_MAX_OFFSET
         return response_to(request, ext_fields={"offset": str(MAX_OFFSET)})
 
     return answer
@@ -102,9 +102,9 @@ def test_queue_that_was_added_while_we_consumed_begins_at_its_first_message(
     play(broker())(acquire(subscriber, Acquire(queue, 1, wants_lock=True)))
 
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
-    assert "acquired" == name
+    assert name == "acquired"
     assert ([BegunAtEnd(queue, offset)] if offset else []) == notices
-    assert (offset, False) == (told["offset"], told["is_committed"])
+    assert (told["offset"], told["is_committed"]) == (offset, False)
     assert told["lock_sent_ms"] is not None
 
 
@@ -114,9 +114,9 @@ def test_start_is_not_looked_for_while_the_lock_is_refused(
     played = play(broker(is_locked=True))
     played(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
 
-    assert [RequestCode.LOCK_BATCH_MQ] == [request.code for _, request in played.requests]
+    assert [request.code for _, request in played.requests] == [RequestCode.LOCK_BATCH_MQ]
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
-    assert ("lock_refused", True) == (name, told["is_owner_listed"])
+    assert (name, told["is_owner_listed"]) == ("lock_refused", True)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,14 @@ def test_lock_and_start_of_an_owner_that_left_are_asked_for_at_once(
     played = play(broker(is_locked=is_locked))
     played(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
 
-    assert [RequestCode.LOCK_BATCH_MQ, RequestCode.QUERY_CONSUMER_OFFSET] == [
-        request.code for _, request in played.requests[:2]
+    assert [request.code for _, request in played.requests[:2]] == [
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.QUERY_CONSUMER_OFFSET,
     ]
     events = subscriber.member.events  # type: ignore[attr-defined]
     names = ["lock_refused", "acquired"] if is_locked else ["acquired"]
     assert names == [name for name, _ in events]
-    assert (MAX_OFFSET, is_locked) == (events[-1][1]["offset"], not events[-1][1]["lock_sent_ms"])
+    assert (events[-1][1]["offset"], not events[-1][1]["lock_sent_ms"]) == (MAX_OFFSET, is_locked)
 
 
 def member_info(*queues: MessageQueue) -> bytes:
@@ -162,7 +163,7 @@ def ask(subscriber: Subscriber, play: Any, bodies: dict[str, bytes]) -> Any:
     """Ask the members that have an answer; return what the member is told they have in hand."""
 
     def answer(_: str, request: RemotingCommand) -> RemotingCommand:
-        assert RequestCode.GET_CONSUMER_RUNNING_INFO == request.code
+        assert request.code == RequestCode.GET_CONSUMER_RUNNING_INFO
         body = bodies.get((request.ext_fields or {})["clientId"])
         if body is None:
             raise InvokeTimeout("silent", address="b")
@@ -172,7 +173,7 @@ def ask(subscriber: Subscriber, play: Any, bodies: dict[str, bytes]) -> Any:
 
     play(answer)(ask_members(subscriber, AskMembers((OLD,))))
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
-    assert "members_asked" == name
+    assert name == "members_asked"
     return told["in_hand"]
 
 
@@ -221,7 +222,7 @@ def test_lock_is_given_back_until_that_is_answered(
     left = iter(errors)
 
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
-        assert RequestCode.UNLOCK_BATCH_MQ == request.code
+        assert request.code == RequestCode.UNLOCK_BATCH_MQ
         error = next(left, None)
         if error is not None:
             raise error("away", address=address)  # type: ignore[call-arg]
@@ -232,4 +233,4 @@ def test_lock_is_given_back_until_that_is_answered(
 
     assert times == len(played.requests)
     assert set(played.slept_ms) <= {UNLOCK_RETRY_MS}
-    assert ["unlocked"] == [name for name, _ in subscriber.member.events]  # type: ignore[attr-defined]
+    assert [name for name, _ in subscriber.member.events] == ["unlocked"]  # type: ignore[attr-defined]

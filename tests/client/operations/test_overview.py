@@ -135,24 +135,24 @@ def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
     names = ["GID_twins", "GID_gone", "GID_far", "GID_idle", "GID_new"]
     assert names == [g.group for g in seen.groups]
     twins, gone, far, idle, new = seen.groups
-    assert [1, 5, 432, 0, None] == [g.known_lag for g in (twins, gone, far, idle, new)]
-    assert (("x",), ()) == (twins.duplicate_ids, far.duplicate_ids)
-    assert ((), 5) == (gone.members, gone.lag)
-    assert (2, 432, ("a", "b")) == (far.retry_lag, far.lag, far.members)
-    assert (TopicProgress("t1", 3, 560, 130, 430, 400, 3_000),) == far.topics
+    assert [g.known_lag for g in (twins, gone, far, idle, new)] == [1, 5, 432, 0, None]
+    assert (twins.duplicate_ids, far.duplicate_ids) == (("x",), ())
+    assert (gone.members, gone.lag) == ((), 5)
+    assert (far.retry_lag, far.lag, far.members) == (2, 432, ("a", "b"))
+    assert far.topics == (TopicProgress("t1", 3, 560, 130, 430, 400, 3_000),)
     assert None is idle.topics[0].last_timestamp_ms
     internal = ["%RETRY%GID_far", "TBW102", "c1_REPLY_TOPIC"]
     assert [*internal, "t1", "t2"] == [t.topic for t in seen.topics]
     assert internal == [t.topic for t in seen.topics if t.is_internal]
     t1 = seen.topics[3]
-    assert (8, ("GID_far", "GID_idle"), 560) == (t1.queue_count, t1.groups, t1.max_offset)
+    assert (t1.queue_count, t1.groups, t1.max_offset) == (8, ("GID_far", "GID_idle"), 560)
     first = seen.brokers[0]
-    assert ("broker-a", "c1", "4.9.7", 7.5) == (
+    assert (
         first.name,
         first.cluster,
         first.version,
         first.puts_per_s,
-    )
+    ) == ("broker-a", "c1", "4.9.7", 7.5)
 
 
 def test_a_broker_that_does_not_answer_is_noted() -> None:
@@ -161,8 +161,8 @@ def test_a_broker_that_does_not_answer_is_noted() -> None:
 
     seen = take(play)
 
-    assert ["nobody there", ""] == [broker.failure for broker in seen.brokers]
-    assert (5, ("a",)) == (seen.groups[0].lag, seen.groups[0].members)
+    assert [broker.failure for broker in seen.brokers] == ["nobody there", ""]
+    assert (seen.groups[0].lag, seen.groups[0].members) == (5, ("a",))
 
 
 def test_thousands_of_groups_take_as_few_requests_as_one() -> None:
@@ -178,12 +178,12 @@ def test_thousands_of_groups_take_as_few_requests_as_one() -> None:
     seen = take(play, asked_first=["GID_0001"])
 
     per_broker = Counter(address for address, _ in play.requests)
-    assert [] == [a for a in BROKERS.values() if per_broker[a] > REQUESTS_MAX]
-    assert (2_300, 900) == (len(seen.groups), len(seen.topics))
+    assert [a for a in BROKERS.values() if per_broker[a] > REQUESTS_MAX] == []
+    assert (len(seen.groups), len(seen.topics)) == (2_300, 900)
     asked = [group.group for group in seen.groups if group.members is not None]
-    assert overview.GROUPS_ASKED_MAX == len(asked)
+    assert len(asked) == overview.GROUPS_ASKED_MAX
     assert {"GID_0001", "GID_2299", "GID_2298"} <= set(asked)
-    assert 2 * 8 * (2_299 + 10) == seen.groups[0].lag
+    assert seen.groups[0].lag == 2 * 8 * (2_299 + 10)
 
 
 @pytest.mark.parametrize("topic", ["plain", "%RETRY%|odd_-"])
@@ -200,10 +200,10 @@ def test_both_readers_of_progress_read_the_same(topic: str) -> None:
     )
 
     assert one == two
-    assert {
+    assert one == {
         "A": [TopicProgress(topic, 2, 14, 11, 3, 3, 3), ("u", 1, 1, 0, 1, 1, None)],
         "B": [],
-    } == one
+    }
 
 
 def test_flows_are_those_between_two_looks() -> None:
@@ -217,9 +217,9 @@ def test_flows_are_those_between_two_looks() -> None:
 
     before, after = look(1_000, 10, 0), look(3_000, 50, 10)
 
-    assert {"G": (20.0, 5.0)} == overview.group_flows(before, after)
-    assert {"t": 20.0} == overview.topic_rates(before, after)
-    assert {} == overview.group_flows(before, look(1_100, 50, 10))
+    assert overview.group_flows(before, after) == {"G": (20.0, 5.0)}
+    assert overview.topic_rates(before, after) == {"t": 20.0}
+    assert overview.group_flows(before, look(1_100, 50, 10)) == {}
 
 
 def test_a_real_cluster_at_a_glance(
@@ -235,6 +235,6 @@ def test_a_real_cluster_at_a_glance(
     seen = run(overview.take_overview(directory, asked_first=[group]))
 
     found = next(each for each in seen.groups if each.group == group)
-    assert (3, (), 8) == (found.lag, found.members, found.topics[0].queue_count)
+    assert (found.lag, found.members, found.topics[0].queue_count) == (3, (), 8)
     assert group in next(each for each in seen.topics if each.topic == topic).groups
-    assert ["4.9.3"] == [broker.version for broker in seen.brokers]
+    assert [broker.version for broker in seen.brokers] == ["4.9.3"]

@@ -54,14 +54,14 @@ def test_codes_that_tell_of_the_queue_are_results(
     result = play(answering(code, body=b"records"))(pull("a:1", header))
 
     records = b"records" if code == 0 else b""
-    assert PullReply(PullStatus[status], 7, 2, 9, records) == result
+    assert result == PullReply(PullStatus[status], 7, 2, 9, records)
 
 
 def test_other_codes_are_errors(play: Callable[[Handler], Play]) -> None:
     with pytest.raises(BrokerError) as caught:
         play(answering(24))(pull("a:1", make_pull_header("G", QUEUE, offset=5, count_max=32)))
 
-    assert (24, "a:1") == (caught.value.code, caught.value.address)
+    assert (caught.value.code, caught.value.address) == (24, "a:1")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_queue_may_grow_while_its_broker_answers(play: Callable[[Handler], Play]
     """RocketMQ's brokers read the end of the queue before they look at its entries."""
     header = make_pull_header("G", QUEUE, offset=5, count_max=32)
 
-    assert 805 == play(answering(20, next_offset=805))(pull("a:1", header)).next_offset
+    assert play(answering(20, next_offset=805))(pull("a:1", header)).next_offset == 805
 
 
 GOOD = [record("T", 3, offset) for offset in (5, 6, 8)]
@@ -164,8 +164,8 @@ def test_header_carries_what_was_asked(play: Callable[[Handler], Play]) -> None:
     )
 
     ((address, request),) = driver.requests
-    assert ("a:1", RequestCode.PULL_MESSAGE) == (address, request.code)
-    assert {
+    assert (address, request.code) == ("a:1", RequestCode.PULL_MESSAGE)
+    assert request.ext_fields == {
         "consumerGroup": "G",
         "topic": "T",
         "queueId": "3",
@@ -175,7 +175,7 @@ def test_header_carries_what_was_asked(play: Callable[[Handler], Play]) -> None:
         "commitOffset": "0",
         "suspendTimeoutMillis": "15000",
         "subVersion": "8",
-    } == request.ext_fields
+    }
 
 
 @pytest.mark.parametrize(
@@ -188,4 +188,4 @@ def test_illegal_offset_is_corrected_into_the_queue(
     """Apache's 4.x brokers send who is ahead of the queue to 0, which is all of it again."""
     result = PullReply(PullStatus.OFFSET_ILLEGAL, advice, 2, 9, b"")
 
-    assert expected == corrected_offset(offset, result)
+    assert corrected_offset(offset, result) == expected

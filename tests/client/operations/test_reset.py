@@ -52,14 +52,14 @@ def asked(plan: ResetPlan) -> list[tuple[int, str | None]]:
 def test_without_members_every_offset_is_committed() -> None:
     commit = RequestCode.UPDATE_CONSUMER_OFFSET
 
-    assert [(commit, "0"), (commit, "1"), (commit, "2")] == asked(PLAN)
+    assert asked(PLAN) == [(commit, "0"), (commit, "1"), (commit, "2")]
 
 
 def test_with_members_brokers_tell_them_once_every_queue_has_an_offset() -> None:
     commit, tell = RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
     # 4.x says 0 for nothing, and refuses to tell members while a queue has nothing.
-    assert [(commit, "1"), (commit, "2"), (tell, None)] == asked(replace(PLAN, members=("m",)))
+    assert asked(replace(PLAN, members=("m",))) == [(commit, "1"), (commit, "2"), (tell, None)]
 
 
 @pytest.mark.parametrize(

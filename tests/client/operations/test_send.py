@@ -113,15 +113,15 @@ def test_message_goes_to_the_next_queue_with_rocketmqs_header(
 
     result = driver(send(make_publisher(), Message("T", b"body", tags="A")))
 
-    assert SendStatus.SEND_OK == result.status
-    assert (MessageQueue("T", "a", 1), 7, "OFFSET_ID") == (
+    assert result.status == SendStatus.SEND_OK
+    assert (
         result.queue,
         result.queue_offset,
         result.offset_msg_id,
-    )
+    ) == (MessageQueue("T", "a", 1), 7, "OFFSET_ID")
     ((address, request),) = servers.sent
-    assert "a:1" == address
-    assert {
+    assert address == "a:1"
+    assert request.ext_fields == {
         "a": "GP",
         "b": "T",
         "c": "TBW102",
@@ -134,8 +134,8 @@ def test_message_goes_to_the_next_queue_with_rocketmqs_header(
         "j": "0",
         "k": "false",
         "m": "false",
-    } == request.ext_fields
-    assert b"body" == request.body
+    }
+    assert request.body == b"body"
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_failed_send_is_tried_at_another_broker_at_once(play: Callable[[Handler]
 
     results = [driver(send(make_publisher(), Message("T", b"x"))) for _ in range(4)]
 
-    assert {"b"} == {result.queue.broker_name for result in results}
-    assert [] == driver.slept_ms
+    assert {result.queue.broker_name for result in results} == {"b"}
+    assert driver.slept_ms == []
 
 
 def test_single_broker_is_given_a_moment_between_attempts(play: Callable[[Handler], Play]) -> None:
@@ -169,9 +169,9 @@ def test_single_broker_is_given_a_moment_between_attempts(play: Callable[[Handle
 
     result = driver(send(make_publisher(), Message("T", b"x")))
 
-    assert SendStatus.SEND_OK == result.status
-    assert [100, 200] == driver.slept_ms
-    assert 3 == len(servers.sent)
+    assert result.status == SendStatus.SEND_OK
+    assert driver.slept_ms == [100, 200]
+    assert len(servers.sent) == 3
 
 
 def test_send_that_fails_everywhere_names_the_brokers_and_what_to_try(
@@ -183,8 +183,8 @@ def test_send_that_fails_everywhere_names_the_brokers_and_what_to_try(
     with pytest.raises(SendFailed, match="see whether the broker runs") as caught:
         play(servers)(send(make_publisher(), Message("T", b"x")))
 
-    assert {"a", "b"} == set(caught.value.brokers_tried)
-    assert 3 == len(caught.value.brokers_tried)
+    assert set(caught.value.brokers_tried) == {"a", "b"}
+    assert len(caught.value.brokers_tried) == 3
     assert isinstance(caught.value.__cause__, ConnectFailed)
 
 
@@ -202,7 +202,7 @@ def test_no_attempt_begins_after_the_timeout(play: Callable[[Handler], Play]) ->
     with pytest.raises(SendFailed) as caught:
         driver(send(make_publisher(), Message("T", b"x")))
 
-    assert ("a",) == caught.value.brokers_tried
+    assert caught.value.brokers_tried == ("a",)
 
 
 def test_refusal_for_good_is_not_repeated(play: Callable[[Handler], Play]) -> None:
@@ -212,8 +212,8 @@ def test_refusal_for_good_is_not_repeated(play: Callable[[Handler], Play]) -> No
     with pytest.raises(BrokerError) as caught:
         play(servers)(send(make_publisher(), Message("T", b"x")))
 
-    assert (13, "said") == (caught.value.code, caught.value.remark)
-    assert 1 == len(servers.sent)
+    assert (caught.value.code, caught.value.remark) == (13, "said")
+    assert len(servers.sent) == 1
 
 
 def test_a_broker_that_forbids_is_not_asked_again_where_no_other_may_be(
@@ -228,7 +228,7 @@ def test_a_broker_that_forbids_is_not_asked_again_where_no_other_may_be(
     with pytest.raises(SendFailed):
         play(several)(send(make_publisher(retry_times=1), Message("T", b"x")))
 
-    assert (1, 2) == (len(alone.sent), len(several.sent))
+    assert (len(alone.sent), len(several.sent)) == (1, 2)
 
 
 def test_access_control_that_refuses_who_asks_is_believed_at_once(
@@ -241,7 +241,7 @@ def test_access_control_that_refuses_who_asks_is_believed_at_once(
     with pytest.raises(BrokerError, match="No accessKey is configured"):
         play(servers)(send(make_publisher(), Message("T", b"x")))
 
-    assert 1 == len(servers.sent)
+    assert len(servers.sent) == 1
 
 
 def test_sharding_key_and_named_queue_stay_with_their_queue(
@@ -258,7 +258,7 @@ def test_sharding_key_and_named_queue_stay_with_their_queue(
     named = driver(send(publisher, message, queue=MessageQueue("T", "b", 1)))
 
     assert MessageQueue("T", "a", 0) == selected == by_key.queue
-    assert MessageQueue("T", "b", 1) == named.queue
+    assert named.queue == MessageQueue("T", "b", 1)
 
 
 def test_function_of_the_user_chooses_among_the_queues(
@@ -293,11 +293,11 @@ def test_batch_is_one_request_with_an_id_for_each_message(play: Callable[[Handle
     ((_, request),) = servers.sent
     entries = decode_batch(request.body or b"")
     first, second = result.msg_id.split(",")
-    assert [
+    assert entries == [
         (0, b"1", f"TAGS\x01A\x02UNIQ_KEY\x01{first}"),
         (3, b"2", f"UNIQ_KEY\x01{second}"),
-    ] == entries
-    assert ("true", "") == ((request.ext_fields or {})["m"], (request.ext_fields or {})["i"])
+    ]
+    assert ((request.ext_fields or {})["m"], (request.ext_fields or {})["i"]) == ("true", "")
 
 
 def test_batch_is_cut_where_brokers_take_no_more_and_stays_in_its_queue(
@@ -311,13 +311,13 @@ def test_batch_is_cut_where_brokers_take_no_more_and_stays_in_its_queue(
     result = play(servers)(send_batch(publisher, messages))
 
     ids = result.msg_id.split(",")
-    assert 8 == len(set(ids))
-    assert ["OFFSET_ID"] * 5 == result.offset_msg_id.split(",")
+    assert len(set(ids)) == 8
+    assert result.offset_msg_id.split(",") == ["OFFSET_ID"] * 5
     requests = [request for _, request in servers.sent]
     whole = [len(decode_batch(request.body or b"")) for request in requests[:-1]]
-    assert [2, 2, 2, 1] == whole
+    assert whole == [2, 2, 2, 1]
     assert all(len(request.body or b"") <= 1_000 for request in requests)
-    assert 1 == len({(a, (r.ext_fields or {})["e"]) for a, r in servers.sent})
+    assert len({(a, (r.ext_fields or {})["e"]) for a, r in servers.sent}) == 1
     # It does not fit with what surrounds a message in a batch.
     last = requests[-1]
     assert ("false", bytes(990)) == ((last.ext_fields or {})["m"], last.body)
@@ -328,7 +328,7 @@ def test_many_messages_are_batches_of_512(play: Callable[[Handler], Play]) -> No
 
     play(servers)(send_batch(make_publisher(), [Message("T", b"x")] * 1_100))
 
-    assert [512, 512, 76] == [len(decode_batch(r.body or b"")) for _, r in servers.sent]
+    assert [len(decode_batch(r.body or b"")) for _, r in servers.sent] == [512, 512, 76]
 
 
 def test_batch_that_fails_midway_says_how_many_are_stored(play: Callable[[Handler], Play]) -> None:
@@ -349,7 +349,7 @@ def test_nothing_of_a_batch_is_sent_if_one_message_is_wrong(
             send_batch(make_publisher(), [Message("T", b"x")] * 600 + [Message("T", b"")])
         )
 
-    assert [] == servers.sent
+    assert servers.sent == []
 
 
 def test_broker_that_does_not_answer_is_avoided_by_later_sends_if_asked_for(
@@ -363,11 +363,11 @@ def test_broker_that_does_not_answer_is_avoided_by_later_sends_if_asked_for(
     for _ in range(5):
         played(send(publisher, Message("T", b"x")))
 
-    assert 1 == [address for address, _ in servers.sent].count("b:1")
+    assert [address for address, _ in servers.sent].count("b:1") == 1
     played.now_ms += 600_000
     for _ in range(2):
         played(send(publisher, Message("T", b"x")))
-    assert 2 == [address for address, _ in servers.sent].count("b:1")
+    assert [address for address, _ in servers.sent].count("b:1") == 2
 
 
 def test_batch_of_several_sharding_keys_is_refused(play: Callable[[Handler], Play]) -> None:
@@ -383,7 +383,7 @@ def test_oneway_is_written_and_not_waited_for(play: Callable[[Handler], Play]) -
     driver(send_oneway(make_publisher(), Message("T", b"x")))
 
     ((address, request),) = driver.oneways
-    assert ("a:1", True) == (address, request.is_oneway)
+    assert (address, request.is_oneway) == ("a:1", True)
 
 
 def test_topic_without_route_is_created_by_the_templates(play: Callable[[Handler], Play]) -> None:
@@ -401,7 +401,7 @@ def test_topic_without_route_is_created_by_the_templates(play: Callable[[Handler
     assert [MessageQueue("NEW", "a", n) for n in range(4)] == queues
     route = publisher.routes.find("NEW")
     assert route is not None
-    assert (8, False) == (len(route.publish_queues), route.is_template)
+    assert (len(route.publish_queues), route.is_template) == (8, False)
 
 
 def test_topic_that_cannot_be_created_is_not_found(play: Callable[[Handler], Play]) -> None:
@@ -434,21 +434,21 @@ def test_old_route_serves_while_a_new_one_is_asked_for(play: Callable[[Handler],
 
     route = publisher.routes.find("T")
     assert route is not None
-    assert {"a", "b"} == {queue.broker_name for queue in route.publish_queues}
+    assert {queue.broker_name for queue in route.publish_queues} == {"a", "b"}
 
 
 def test_brokers_hear_of_the_producer_and_of_its_end(play: Callable[[Handler], Play]) -> None:
     driver = play(Servers("a"))
     publisher = make_publisher()
     driver(leave(publisher))
-    assert [] == driver.requests
+    assert driver.requests == []
     for _ in range(3):
         driver(send(publisher, Message("T", b"x")))
     driver(leave(publisher))
 
     codes = [request.code for _, request in driver.requests]
-    assert 1 == codes.count(RequestCode.HEART_BEAT)
-    assert RequestCode.UNREGISTER_CLIENT == codes[-1]
+    assert codes.count(RequestCode.HEART_BEAT) == 1
+    assert codes[-1] == RequestCode.UNREGISTER_CLIENT
 
 
 def test_answer_without_its_fields_is_a_protocol_error(play: Callable[[Handler], Play]) -> None:
@@ -496,7 +496,7 @@ def test_result_is_a_plain_tuple() -> None:
     queue = MessageQueue("T", "a", 0)
     result = SendResult(SendStatus.SEND_OK, "m", "o", queue, 5)
 
-    assert (SendStatus.SEND_OK, "m", "o", queue, 5, None) == result
+    assert result == (SendStatus.SEND_OK, "m", "o", queue, 5, None)
 
 
 # --- the way around the operation -----------------------------------------------------------------
@@ -606,8 +606,8 @@ def test_batch_of_one_request_goes_around_the_operation(play: Callable[[Handler]
     many, large = [Message("T", b"x")] * BATCH_COUNT_MAX, Message("T", bytes(3_000_000))
     direct = prepared(*many)
     assert direct is not None
-    assert [b"x"] * BATCH_COUNT_MAX == [e.body for e in decode_batch(direct.request.body)]
-    assert BATCH_COUNT_MAX == len(direct.msg_id.split(","))
+    assert [e.body for e in decode_batch(direct.request.body)] == [b"x"] * BATCH_COUNT_MAX
+    assert len(direct.msg_id.split(",")) == BATCH_COUNT_MAX
     assert prepared(*many, many[0]) is None
     assert prepared(large, large) is None
     keyed = [Message("T", b"x", sharding_key=key) for key in "ab"]

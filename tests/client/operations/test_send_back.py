@@ -50,15 +50,15 @@ def test_broker_is_asked_by_the_place_in_its_log(play: Callable[..., Any]) -> No
 
     ((address, request),) = run.requests
     header = decode_header(ConsumerSendMsgBackRequestHeader, request.ext_fields)
-    assert ("b:1", RequestCode.CONSUMER_SEND_MSG_BACK) == (address, request.code)
-    assert (4_096, "G", 3, "U", "T", 40) == (
+    assert (address, request.code) == ("b:1", RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert (
         header.position,
         header.group,
         header.delay_level,
         header.origin_msg_id,
         header.origin_topic,
         header.max_reconsume_times,
-    )
+    ) == (4_096, "G", 3, "U", "T", 40)
 
 
 def test_message_sent_as_a_new_one_keeps_its_origin_and_counts_on(play: Callable[..., Any]) -> None:
@@ -77,23 +77,23 @@ def test_message_sent_as_a_new_one_keeps_its_origin_and_counts_on(play: Callable
 
     ((address, request),) = run.requests
     header = decode_header(SendMessageRequestHeaderV2, request.ext_fields)
-    assert ("c:1", RequestCode.SEND_MESSAGE_V2, b"body") == (address, request.code, request.body)
-    assert ("%RETRY%G", 0, 3, 16, 99, 5) == (
+    assert (address, request.code, request.body) == ("c:1", RequestCode.SEND_MESSAGE_V2, b"body")
+    assert (
         header.topic,
         header.queue_id,
         header.reconsume_times,
         header.max_reconsume_times,
         header.born_timestamp_ms,
         header.flag,
-    )
+    ) == ("%RETRY%G", 0, 3, 16, 99, 5)
     # Level 3 for the first retry, and one more for each time.
-    assert {
+    assert parse_properties(header.properties or "") == {
         "UNIQ_KEY": "U",
         "TAGS": "A",
         "ORIGIN_MESSAGE_ID": "U",
         "RETRY_TOPIC": "T",
         "DELAY": "5",
-    } == parse_properties(header.properties or "")
+    }
 
 
 def test_messages_sent_as_new_ones_spread_over_the_retry_topic() -> None:
@@ -103,8 +103,8 @@ def test_messages_sent_as_new_ones_spread_over_the_retry_topic() -> None:
     chosen = [queues_for_again(message, queues) for message in messages]
 
     assert set(queues) == {first for first, *_ in chosen}
-    assert {AGAIN_BROKERS_MAX} == {len({q.broker_name for q in tried}) for tried in chosen}
-    assert [] == queues_for_again(MESSAGE, [])
+    assert {len({q.broker_name for q in tried}) for tried in chosen} == {AGAIN_BROKERS_MAX}
+    assert queues_for_again(MESSAGE, []) == []
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION])

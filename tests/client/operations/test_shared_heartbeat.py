@@ -75,15 +75,15 @@ def test_one_body_names_all_groups_and_is_the_heartbeat_of_each(broker: Any) -> 
     broker(_heartbeat(begin(one), Heartbeat()))
 
     bodies = [decode_body(HeartbeatData, request.body) for _, request in told(broker)]
-    assert ["a:10911", "b:10911"] == [address for address, _ in told(broker)]
+    assert [address for address, _ in told(broker)] == ["a:10911", "b:10911"]
     assert [bodies[0]] * 2 == bodies
-    assert "10.0.0.1@same" == bodies[0].client_id
-    assert [("GID_1", "T_GID_1"), ("GID_2", "T_GID_2")] == [
+    assert bodies[0].client_id == "10.0.0.1@same"
+    assert [
         (data.group_name, data.subscription_data_set[0].topic)
         for data in bodies[0].consumer_data_set
-    ]
+    ] == [("GID_1", "T_GID_1"), ("GID_2", "T_GID_2")]
     next_ms = [each.member.heartbeat.next_due_ms(NOW_MS) for each in (one, other)]
-    assert [NOW_MS + 30_000] * 2 == next_ms
+    assert next_ms == [NOW_MS + 30_000] * 2
 
 
 def test_what_is_asked_for_meanwhile_leads_to_one_more(broker: Any) -> None:
@@ -95,8 +95,8 @@ def test_what_is_asked_for_meanwhile_leads_to_one_more(broker: Any) -> None:
 
     broker(_heartbeat(begin(one), Heartbeat()))
 
-    assert NOW_MS == other.member.heartbeat.next_due_ms(NOW_MS)
-    assert NOW_MS + 30_000 == one.member.heartbeat.next_due_ms(NOW_MS)
+    assert other.member.heartbeat.next_due_ms(NOW_MS) == NOW_MS
+    assert one.member.heartbeat.next_due_ms(NOW_MS) == NOW_MS + 30_000
 
 
 def test_several_that_are_due_at_once_send_one(broker: Any) -> None:
@@ -106,15 +106,15 @@ def test_several_that_are_due_at_once_send_one(broker: Any) -> None:
 
     def answer(_: str, request: RemotingCommand) -> RemotingCommand:
         # The second's own operation runs while the first's request is under way.
-        assert [] == list(second)
+        assert list(second) == []
         return response_to(request)
 
     broker.handler = answer
     broker(_heartbeat(both[0], Heartbeat()))
 
-    assert 1 == len(told(broker))
-    assert [None, None] == [one.member.heartbeat.started_ms for one in both]
-    assert [False, False] == [one.is_beating for one in both]
+    assert len(told(broker)) == 1
+    assert [one.member.heartbeat.started_ms for one in both] == [None, None]
+    assert [one.is_beating for one in both] == [False, False]
 
 
 def test_one_under_way_or_without_routes_is_not_joined(broker: Any) -> None:
@@ -128,8 +128,8 @@ def test_one_under_way_or_without_routes_is_not_joined(broker: Any) -> None:
 
     broker(_heartbeat(begin(one), Heartbeat()))
 
-    assert NOW_MS == busy.member.heartbeat.started_ms
-    assert 0 == new.member.heartbeat.next_due_ms(NOW_MS)
+    assert busy.member.heartbeat.started_ms == NOW_MS
+    assert new.member.heartbeat.next_due_ms(NOW_MS) == 0
 
 
 def test_leaving_is_told_after_the_heartbeat_and_no_other_names_the_group(broker: Any) -> None:
@@ -140,9 +140,9 @@ def test_leaving_is_told_after_the_heartbeat_and_no_other_names_the_group(broker
     broker(_leave(other, Leave()))
     broker(_heartbeat(begin(one), Heartbeat()))
 
-    assert 3_000 == sum(broker.slept_ms)
+    assert sum(broker.slept_ms) == 3_000
     (unregister,) = told(broker, RequestCode.UNREGISTER_CLIENT)
-    assert "GID_2" == (unregister[1].ext_fields or {})["consumerGroup"]
+    assert (unregister[1].ext_fields or {})["consumerGroup"] == "GID_2"
     (heartbeat,) = told(broker)
     data = decode_body(HeartbeatData, heartbeat[1].body)
-    assert ["GID_1"] == [each.group_name for each in data.consumer_data_set]
+    assert [each.group_name for each in data.consumer_data_set] == ["GID_1"]

@@ -55,9 +55,9 @@ def test_what_is_sent_is_pulled(run: Run, cluster: EmbeddedCluster, topic: str) 
     result = run(pull(cluster.broker, header))
 
     messages = decode_messages(result.records, broker_name="broker-a").messages
-    assert (PullStatus.FOUND, 3, 0, 3) == result[:4]
-    assert [b"one", b"two", b"three"] == [message.body for message in messages]
-    assert [0, 1, 2] == [message.queue_offset for message in messages]
+    assert result[:4] == (PullStatus.FOUND, 3, 0, 3)
+    assert [message.body for message in messages] == [b"one", b"two", b"three"]
+    assert [message.queue_offset for message in messages] == [0, 1, 2]
     assert (first.msg_id, first.offset_msg_id) == (messages[0].msg_id, messages[0].offset_msg_id)
 
 
@@ -73,7 +73,7 @@ def test_pull_of_a_whole_queue_takes_large_steps(
     header = make_pull_header("GID_reader", queue, offset=0, count_max=2048)
     result = run(pull(cluster.broker, header))
 
-    assert 1_024 == len(decode_messages(result.records, broker_name="broker-a").messages)
+    assert len(decode_messages(result.records, broker_name="broker-a").messages) == 1_024
 
 
 def stored_ms(run: Run, cluster: EmbeddedCluster, queue: MessageQueue, offset: int) -> int:
@@ -90,17 +90,17 @@ def test_offsets_of_queue_and_group(run: Run, cluster: EmbeddedCluster, topic: s
         run(send(publisher, Message(topic, b"x"), queue=queue))
     directory = make_directory(cluster.name_server, timeout_ms=3_000)
 
-    assert 0 == run(offsets.min_offset(cluster.broker, queue))
-    assert 3 == run(offsets.max_offset(cluster.broker, queue))
+    assert run(offsets.min_offset(cluster.broker, queue)) == 0
+    assert run(offsets.max_offset(cluster.broker, queue)) == 3
     earliest = stored_ms(run, cluster, queue, 0)
     found = run(offsets.search_offset(cluster.broker, queue, timestamp_ms=earliest))
     # Messages of one millisecond are all as good an answer.
     assert earliest == stored_ms(run, cluster, queue, found)
-    assert 2 == run(offsets.search_offset(cluster.broker, queue, timestamp_ms=earliest + 10**9))
+    assert run(offsets.search_offset(cluster.broker, queue, timestamp_ms=earliest + 10**9)) == 2
     run(offsets.update_offset(cluster.broker, "GID_offsets", queue=queue, offset=2))
-    assert 2 == run(offsets.query_offset(cluster.broker, "GID_offsets", queue=queue))
+    assert run(offsets.query_offset(cluster.broker, "GID_offsets", queue=queue)) == 2
     lags = run(administer.group_lag(directory, "GID_offsets", topic))
-    assert QueueLag(queue, 3, 2, 1) == lags[1]
+    assert lags[1] == QueueLag(queue, 3, 2, 1)
 
 
 def test_members_are_listed_until_they_leave(
@@ -110,13 +110,13 @@ def test_members_are_listed_until_they_leave(
 
     told = run(membership.heartbeat_all([cluster.broker], data))
 
-    assert membership.HeartbeatRound({}, MARKED_EXPIRY_MS, {cluster.broker: MQ_VERSION}) == told
-    assert ["me"] == run(membership.consumer_list(cluster.broker, group))
+    assert told == membership.HeartbeatRound({}, MARKED_EXPIRY_MS, {cluster.broker: MQ_VERSION})
+    assert run(membership.consumer_list(cluster.broker, group)) == ["me"]
     connections = run(membership.consumer_connections(cluster.broker, group))
-    assert [("me", True)] == [
+    assert [
         (connection.client_id, is_marked(connection.version))
         for connection in connections.connection_set
-    ]
+    ] == [("me", True)]
     run(membership.unregister(cluster.broker, "me", consumer_group=group))
     with pytest.raises(BrokerError, match="no consumer for this group"):
         run(membership.consumer_list(cluster.broker, group))
@@ -127,7 +127,7 @@ def test_heartbeat_tells_which_brokers_did_not_hear_it(run: Run, cluster: Embedd
 
     failures, *_ = run(membership.heartbeat_all([cluster.broker, "127.0.0.1:1"], data))
 
-    assert ["127.0.0.1:1"] == list(failures)
+    assert list(failures) == ["127.0.0.1:1"]
     assert isinstance(failures["127.0.0.1:1"], ConnectFailed)
 
 
@@ -165,7 +165,7 @@ def test_topics_come_and_go(run: Run, cluster: EmbeddedCluster, group: str) -> N
     route = run(administer.create_topic(directory, topic, queues=3))
     run(administer.delete_topic(directory, topic))
 
-    assert [0, 1, 2] == [queue.queue_id for queue in route.publish_queues]
+    assert [queue.queue_id for queue in route.publish_queues] == [0, 1, 2]
     with pytest.raises(TopicRouteNotFound, match="create the topic"):
         run(administer.get_route(directory, topic, is_fresh=True))
 
@@ -173,8 +173,8 @@ def test_topics_come_and_go(run: Run, cluster: EmbeddedCluster, group: str) -> N
 def test_group_without_members_and_offsets(run: Run, cluster: EmbeddedCluster) -> None:
     directory = make_directory(cluster.name_server, timeout_ms=3_000)
 
-    assert [] == run(administer.consumer_ids(directory, "GID_nobody"))
-    assert [] == run(administer.group_connections(directory, "GID_nobody")).connection_set
+    assert run(administer.consumer_ids(directory, "GID_nobody")) == []
+    assert run(administer.group_connections(directory, "GID_nobody")).connection_set == []
 
 
 def test_gather_raises_the_first_error_after_all_have_ended(
@@ -188,9 +188,9 @@ def test_gather_raises_the_first_error_after_all_have_ended(
                 [offsets.max_offset(a, good) for a in (cluster.broker, "127.0.0.1:1")], name="test"
             )
         )
-    assert [0, 0] == run(
+    assert run(
         gather([offsets.max_offset(cluster.broker, good) for _ in range(2)], name="test")
-    )
+    ) == [0, 0]
 
 
 def test_refusal_of_the_broker_is_typed(run: Run, cluster: EmbeddedCluster) -> None:
@@ -199,7 +199,7 @@ def test_refusal_of_the_broker_is_typed(run: Run, cluster: EmbeddedCluster) -> N
     with pytest.raises(BrokerError) as caught:
         run(pull(cluster.broker, make_pull_header("GID_x", unknown, offset=0, count_max=1)))
 
-    assert ResponseCode.TOPIC_NOT_EXIST == caught.value.code
+    assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_messages_are_found_by_key_and_by_either_id(
@@ -218,12 +218,12 @@ def test_messages_are_found_by_key_and_by_either_id(
     of_place = run(administer.view_message(directory, topic, sent[4].offset_msg_id))
 
     assert [sent[2].offset_msg_id] == [message.offset_msg_id for message in one]
-    assert [b"3", b"4"] == [message.body for message in latest]
-    assert [b"3", b"4"] == [of_id.body, of_place.body]
+    assert [message.body for message in latest] == [b"3", b"4"]
+    assert [of_id.body, of_place.body] == [b"3", b"4"]
     # No record begins one byte behind another.
     between = f"{int(sent[0].offset_msg_id, 16) + 1:032X}"
     for nothing in ("k9", "7F000001000030A20000000000000000", between):
-        assert [] == run(administer.query_message(directory, topic, nothing))
+        assert run(administer.query_message(directory, topic, nothing)) == []
         assert None is run(administer.view_message(directory, topic, nothing))
 
 
@@ -252,7 +252,7 @@ def test_found_messages_that_inflate_to_much_are_refused(
 
     with pytest.raises(UsageError, match="ask for fewer by count_max"):
         run(administer.query_message(directory, topic, msg_id))
-    assert 6 == len(run(administer.query_message(directory, topic, msg_id, count_max=6)))
+    assert len(run(administer.query_message(directory, topic, msg_id, count_max=6))) == 6
 
 
 def test_messages_of_a_namespace_are_found_by_its_plain_names(
@@ -264,4 +264,4 @@ def test_messages_of_a_namespace_are_found_by_its_plain_names(
 
     (found,) = run(administer.query_message(directory, topic, "k"))
 
-    assert (topic, b"inside") == (found.topic, found.body)
+    assert (found.topic, found.body) == (topic, b"inside")

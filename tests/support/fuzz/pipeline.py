@@ -36,11 +36,11 @@ def check_columns(data: bytes) -> None:
     except RemoteProtocolError:
         return
     if is_whole:
-        assert [] == unreadable
+        assert unreadable == []
         expected = [
             (m.topic, m.queue_id, m.queue_offset, m.body, m.tags, m.store_size) for m in messages
         ]
-        assert expected == [tuple(row.values()) for row in rows]
+        assert [tuple(row.values()) for row in rows] == expected
 
 
 def check_offsets_json(data: bytes) -> None:
