@@ -209,7 +209,7 @@ class SimulatedCluster:
         producer.start(
             partial(
                 produce,
-                topic=TOPIC,
+                queues=self.queues,
                 name=f"p{number}",
                 count=message_count,
                 pause_ms_max=pause_ms_max,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import select_queue_by_key
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import (
     ConsumeContext,
@@ -134,7 +136,7 @@ def make_listener(
 
 def produce(
     publisher: Publisher,
-    topic: str,
+    queues: Sequence[MessageQueue],
     *,
     name: str,
     count: int,
@@ -142,7 +144,12 @@ def produce(
     checkers: Checkers,
     dice: Dice,
 ) -> Operation[int]:
-    """Send messages with different bodies; return the number of acknowledged ones."""
+    """Send messages with different bodies; return the number of acknowledged ones.
+
+    Args:
+        queues: all queues of the topic.
+    """
+    topic = queues[0].topic
     acked = sent = 0
     while sent < count:
         yield from sleep(dice.randrange(0, pause_ms_max))
@@ -154,14 +161,19 @@ def produce(
             key = f"k{number % 7}" if dice.random() < 0.2 else None
             message = Message(topic, body.ljust(size, b"."), sharding_key=key)
             delay_ms = 0 if burst == 1 else dice.randrange(0, BURST_MS)
-            sends.append(_send_one(publisher, message, checkers, delay_ms=delay_ms))
+            sends.append(_send_one(publisher, message, queues, checkers, delay_ms=delay_ms))
         acked += sum((yield from gather(sends, name=f"burst of {name}")))
         sent += burst
     return acked
 
 
 def _send_one(
-    publisher: Publisher, message: Message, checkers: Checkers, *, delay_ms: int
+    publisher: Publisher,
+    message: Message,
+    queues: Sequence[MessageQueue],
+    checkers: Checkers,
+    *,
+    delay_ms: int,
 ) -> Operation[bool]:
     """Send a message once; return whether it was acknowledged."""
     yield from sleep(delay_ms)
@@ -175,4 +187,18 @@ def _send_one(
     if result.status is not SendStatus.SEND_OK:
         return False
     checkers.note_acked(message.body, result.queue, result.queue_offset)
+    key = message.sharding_key
+    if key is not None and result.queue not in find_key_queues(key, queues):
+        name = message.body.rstrip(b".").decode()
+        checkers.fail(f"{name} of key {key} went to {result.queue}")
     return True
+
+
+def find_key_queues(key: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
+    """Return the queues that a key may have, while some of the topic's brokers are away."""
+    names = sorted({queue.broker_name for queue in queues})
+    return {
+        select_queue_by_key([queue for queue in queues if queue.broker_name in present], key)
+        for count in range(1, len(names) + 1)
+        for present in combinations(names, count)
+    }

@@ -404,6 +404,42 @@ def test_topic_without_route_is_created_by_the_templates(play: Callable[[Handler
     assert (len(route.publish_queues), route.is_template) == (8, False)
 
 
+@pytest.mark.parametrize("left", [{"TBW102": ("a",)}, {}])
+def test_restarted_name_server_moves_no_key(
+    play: Callable[[Handler], Play], left: dict[str, tuple[str, ...]]
+) -> None:
+    servers = Servers("a", queues=8)
+    driver = play(servers)
+    publisher = make_publisher()
+    keyed = [Message("T", b"x", sharding_key=f"k{number}") for number in range(8)]
+    before = [driver(send(publisher, message)).queue for message in keyed]
+    servers.topics = left
+    driver.now_ms += 30_001
+
+    after = [driver(send(publisher, message)).queue for message in keyed]
+
+    assert after == before
+    assert max(queue.queue_id for queue in after) > 3
+    with pytest.raises(TopicRouteNotFound):
+        driver(fetch_publish_queues(publisher, "T"))
+
+
+def test_topic_registered_between_two_answers_keeps_its_queues(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a", queues=8)
+    servers.topics = {}
+
+    def register_after_one_answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        answer = servers(address, request)
+        servers.topics = {"TBW102": ("a",), "T": ("a",)}
+        return answer
+
+    queues = play(register_after_one_answer)(fetch_publish_queues(make_publisher(), "T"))
+
+    assert queues == [MessageQueue("T", "a", n) for n in range(8)]
+
+
 def test_topic_that_cannot_be_created_is_not_found(play: Callable[[Handler], Play]) -> None:
     with pytest.raises(TopicRouteNotFound, match="'NONE'"):
         play(Servers("a"))(send(make_publisher(), Message("NONE", b"x")))

@@ -179,30 +179,54 @@ def _begin_look_up(publisher: Publisher, topic: str) -> Operation[Task]:
 
 
 def _look_up(publisher: Publisher, topic: str) -> Operation[SparrowError | None]:
-    """Look a route up; return the error, None for success, to all senders that wait."""
-    config, name_servers = publisher.config, publisher.name_servers
-    timeout_ms = config.times.invoke_timeout_ms
+    """Look a route up; return the error, None for success, to all senders that wait.
+
+    A known route of a topic stays, also if the name server does not know the topic: the name server
+    may have restarted, and its brokers register again. The template's route in its place would
+    move sharding keys to other queues.
+    """
+    timeout_ms = publisher.config.times.invoke_timeout_ms
+    refresh = partial(
+        refresh_route, publisher.routes, publisher.name_servers, topic, timeout_ms=timeout_ms
+    )
     try:
-        yield from refresh_route(publisher.routes, name_servers, topic, timeout_ms=timeout_ms)
-    except TopicRouteNotFound as missing:
         try:
-            data = yield from find_route(name_servers, config.template_topic, timeout_ms=timeout_ms)
-        except TopicRouteNotFound:
-            publisher.routes.remove(topic)
-            return missing
-        except SparrowError as error:
-            return error
-        instant = yield from now()
-        template = route_from(config.template_topic, data, now_ms=instant)
-        route = route_from_template(
-            topic, template, queue_count_max=config.template_queues_max, now_ms=instant
-        )
-        publisher.routes.update(route)
+            yield from refresh()
+        except TopicRouteNotFound as missing:
+            known = publisher.routes.find(topic)
+            if known is not None and not known.is_template:
+                return missing
+            template = yield from _find_template(publisher, topic, timeout_ms=timeout_ms)
+            if template is None:
+                return missing
+            try:
+                # A broker registers all its topics at once, perhaps between the two answers.
+                yield from refresh()
+            except TopicRouteNotFound:
+                publisher.routes.update(template)
     except SparrowError as error:
         return error
     finally:
         publisher.lookups.pop(topic, None)
     return None
+
+
+def _find_template(
+    publisher: Publisher, topic: str, *, timeout_ms: int
+) -> Operation[TopicRoute | None]:
+    """Make a new topic's route from the template's; None if no broker makes topics."""
+    config = publisher.config
+    try:
+        data = yield from find_route(
+            publisher.name_servers, config.template_topic, timeout_ms=timeout_ms
+        )
+    except TopicRouteNotFound:
+        return None
+    instant = yield from now()
+    template = route_from(config.template_topic, data, now_ms=instant)
+    return route_from_template(
+        topic, template, queue_count_max=config.template_queues_max, now_ms=instant
+    )
 
 
 def find_cluster(
