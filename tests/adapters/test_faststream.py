@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Annotated, Any
 
 import pytest
 from faststream import AckPolicy, Context, FastStream, Header
-from faststream.exceptions import FeatureNotSupportedException, NackMessage, RejectMessage
+from faststream.exceptions import (
+    FeatureNotSupportedException,
+    NackMessage,
+    RejectMessage,
+    StopConsume,
+)
 from faststream.specification import AsyncAPI
 
 from sparrowmq import Admin, ConsumeFromWhere
 from sparrowmq.adapters.faststream import RocketBroker, RocketMessage
+from sparrowmq.errors import BrokerError, UsageError
+from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.testing import InProcessCluster, read_messages
 
 pytestmark = pytest.mark.slow
@@ -114,6 +121,125 @@ async def test_what_becomes_of_a_message_is_what_its_handler_decides(
             await asyncio.sleep(0.01)
     await asyncio.to_thread(cluster.wait_until_consumed, f"GID_{topic}", topic)
     assert calls == len(seen)
+
+
+async def consume_in_order(
+    cluster: InProcessCluster,
+    broker: RocketBroker,
+    topic: str,
+    handle: Callable[[str, RocketMessage], Awaitable[None]],
+    **settings: Any,
+) -> None:
+    """Send a, b and c of one sharding key, and consume them in order until all are done."""
+
+    @broker.subscriber(
+        topic, group=f"GID_{topic}", orderly=True, consume_from_where=FIRST, **settings
+    )
+    async def handler(body: str, message: Annotated[RocketMessage, Context("message")]) -> None:
+        await handle(body, message)
+
+    await asyncio.to_thread(cluster.create_topic, topic)
+    for body in "abc":
+        await broker.publish(body, topic, headers={"sharding_key": "one"})
+    await broker.start()
+    await asyncio.to_thread(cluster.wait_until_consumed, f"GID_{topic}", topic)
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        (AckPolicy.NACK_ON_ERROR, ValueError),
+        (AckPolicy.NACK_ON_ERROR, NackMessage),
+        (AckPolicy.MANUAL, None),
+    ],
+)
+async def test_failed_message_in_order_comes_again_before_the_next(
+    cluster: InProcessCluster,
+    broker: RocketBroker,
+    policy: AckPolicy,
+    error: type[Exception] | None,
+) -> None:
+    seen: list[str] = []
+
+    async def fail_once(body: str, message: RocketMessage) -> None:
+        seen.append(body)
+        if seen == ["a", "b"]:
+            if error is not None:
+                raise error
+        elif policy is AckPolicy.MANUAL:
+            await message.ack()
+
+    topic = f"T_ordered_{policy.name}_{error.__name__ if error else 'none'}"
+    await consume_in_order(cluster, broker, topic, fail_once, ack_policy=policy)
+
+    assert seen == ["a", "b", "b", "c"]
+
+
+async def test_message_in_order_is_not_rejected_but_comes_again(
+    cluster: InProcessCluster, broker: RocketBroker
+) -> None:
+    seen: list[str] = []
+
+    async def reject_once(body: str, message: RocketMessage) -> None:
+        seen.append(body)
+        if seen == ["a"]:
+            with pytest.raises(FeatureNotSupportedException, match="holds its queue"):
+                await message.reject()
+            raise RejectMessage
+
+    await consume_in_order(cluster, broker, "T_ordered_rejected", reject_once)
+
+    assert seen == ["a", "a", "b", "c"]
+    with pytest.raises(UsageError, match=r"orderly=True .* max_reconsume_times"):
+        broker.subscriber(
+            "orders", group="GID_x", orderly=True, ack_policy=AckPolicy.REJECT_ON_ERROR
+        )
+
+
+async def test_headers_come_back_as_they_were_sent(
+    cluster: InProcessCluster, broker: RocketBroker
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    @broker.subscriber("headers", group="GID_headers", consume_from_where=FIRST)
+    async def handle(message: Annotated[RocketMessage, Context("message")]) -> None:
+        seen.append(message.headers)
+
+    await asyncio.to_thread(cluster.create_topic, "headers")
+    headers = {"tags": "new", "sharding_key": "k-1", "shop": "north", "retries": 0}
+    await broker.publish("x", "headers", headers=headers)
+    await broker.start()
+    await until(lambda: seen)
+
+    assert seen == [{"tags": "new", "sharding_key": "k-1", "shop": "north", "retries": "0"}]
+
+
+async def test_handler_may_stop_its_subscriber(
+    cluster: InProcessCluster, broker: RocketBroker
+) -> None:
+    await asyncio.to_thread(cluster.create_topic, "stopped")
+    seen: list[str] = []
+
+    @broker.subscriber("stopped", group="GID_stopped", consume_from_where=FIRST)
+    async def handle(body: str) -> None:
+        seen.append(body)
+        raise StopConsume
+
+    await broker.start()
+    await broker.publish("x", "stopped")
+    await until(lambda: seen)
+
+    def has_members() -> bool:
+        with Admin(name_server=cluster.name_server) as admin:
+            try:
+                return bool(admin.consumer_connections("GID_stopped").connection_set)
+            except BrokerError as error:
+                return error.code != ResponseCode.CONSUMER_NOT_ONLINE
+
+    # Sooner than a consumer that waits for its own listener, and gives up after its drain time.
+    async with asyncio.timeout(5):
+        while await asyncio.to_thread(has_members):
+            await asyncio.sleep(0.01)
 
 
 async def test_reply_goes_to_the_topic_that_the_message_names(

@@ -16,10 +16,12 @@ import pytest
 from celery import Celery
 from kombu import pools
 from kombu.connection import Connection
-from kombu.exceptions import OperationalError
+from kombu.entity import Queue
+from kombu.exceptions import ChannelError, OperationalError
 
 import sparrowmq.adapters.kombu as transport
 from sparrowmq import Admin, Message, Producer
+from sparrowmq.errors import UsageError
 from sparrowmq.testing import InProcessCluster, read_messages
 from waiting import wait_until
 
@@ -206,6 +208,23 @@ def test_worker_that_ends_gives_back_what_it_has_not_begun(
     }
 
 
+def test_remote_control_is_refused(
+    app: Celery, start_worker: Any, notes: Path, tmp_path: Path, cluster: InProcessCluster
+) -> None:
+    start_worker("--pool", "solo")
+    task = app.send_task("celery_app.add", (1, 1))
+
+    with pytest.raises(UsageError, match="fan-out exchange"):
+        task.revoke()
+    with pytest.raises(UsageError, match="delete itself"):
+        app.control.inspect().ping()
+    with pytest.raises(UsageError, match="delete itself"), app.connection_for_read() as connection:
+        app.events.Receiver(connection).capture(limit=1, timeout=1)
+
+    with Admin(name_server=cluster.name_server) as admin:
+        assert not [name for name in admin.list_topics() if "pidbox" in name or "celeryev" in name]
+
+
 # --- the transport itself ---------------------------------------------------------------------
 
 
@@ -238,6 +257,28 @@ def test_simple_queue_without_acknowledgement(connection: Connection, queue: str
 
     with connection.SimpleQueue(queue) as simple:
         wait_until("committed", lambda: simple.qsize() == 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"auto_delete": True},
+        {"exclusive": True},
+        {"expires": 60},
+        {"message_ttl": 60},
+        {"max_priority": 9},
+        {"queue_arguments": {"x-queue-type": "quorum"}},
+    ],
+)
+def test_queue_that_no_topic_can_be_is_refused(
+    connection: Connection, queue: str, options: dict[str, Any]
+) -> None:
+    declared = Queue(queue, channel=connection.default_channel, **options)
+
+    with pytest.raises(UsageError, match=queue):
+        declared.declare()
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        connection.default_channel.queue_declare(queue, passive=True)
 
 
 def test_message_of_another_program_is_a_dead_letter(

@@ -9,7 +9,8 @@
 
 A subscriber is a member of a consumer group: all members share the topic's queues. A handler
 decides on each message alone: `ack` acknowledges it, `nack` has it delivered again later, `reject`
-makes it a dead letter. An undecided message is delivered again.
+makes it a dead letter. An undecided message is delivered again. With `orderly=True`, a message that
+is not acknowledged holds its queue and is delivered again, and `reject` is refused.
 
 FastStream has no public interface for brokers. This module uses `faststream._internal` of 0.7,
 which may change with each minor version, and the extra `faststream` allows 0.7 only.
@@ -23,6 +24,7 @@ which may change with each minor version, and the extra `faststream` allows 0.7 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -52,20 +54,50 @@ from faststream.specification.schema import Message as MessageSpec
 from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
 from sparrowmq.client.faces.aio_admin import AsyncAdmin
 from sparrowmq.client.outgoing import RESERVED_PROPERTIES
-from sparrowmq.errors import SparrowError
-from sparrowmq.model import ConsumeContext, Message, MessageExt
+from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.model import (
+    ConsumeContext,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    Message,
+    MessageExt,
+)
+from sparrowmq.model.message import PROPERTY_SHARDING_KEY, PROPERTY_TAGS
 
 LOG = logging.getLogger("sparrowmq.faststream")
 # The properties for FastStream's fields beside headers.
 CONTENT_TYPE, CORRELATION_ID, REPLY_TO = "content-type", "correlation_id", "reply_to"
+# The headers for a message's fields beside properties.
+TAGS, SHARDING_KEY = "tags", "sharding_key"
 NACK_DELAY = timedelta(seconds=1)
+_NO_REJECT_IN_ORDER = (
+    "with orderly=True a failed message holds its queue and cannot become a dead letter at once; "
+    "use AckPolicy.NACK_ON_ERROR or NackMessage, and max_reconsume_times=n for a dead letter after "
+    "n repetitions"
+)
+
+
+class _InOrder:
+    """The decision on one message of a consumer in order, by the methods of `ConsumeContext`."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def ack(self, _: MessageExt) -> None:
+        self.is_done = True
+
+    def retry(self, _: MessageExt, *, delay: timedelta) -> None:
+        self.is_done = False
+
+    def dead_letter(self, _: MessageExt, *, reason: str) -> NoReturn:
+        raise FeatureNotSupportedException(f"{reason}: {_NO_REJECT_IN_ORDER}")
 
 
 class _Delivery(NamedTuple):
-    """A message, and the context of the listener's call that decides on the message."""
+    """A message, and what takes the decision on it."""
 
     message: MessageExt
-    context: ConsumeContext
+    context: ConsumeContext | _InOrder
 
 
 class RocketMessage(StreamMessage[_Delivery]):
@@ -93,6 +125,9 @@ class RocketMessage(StreamMessage[_Delivery]):
 async def _parse(delivery: _Delivery) -> RocketMessage:
     message, own = delivery.message, RESERVED_PROPERTIES
     properties = {name: text for name, text in message.properties.items() if name not in own}
+    for header, name in ((TAGS, PROPERTY_TAGS), (SHARDING_KEY, PROPERTY_SHARDING_KEY)):
+        if name in message.properties:
+            properties[header] = message.properties[name]
     return RocketMessage(
         delivery,
         message.body,
@@ -129,10 +164,11 @@ class _Producer(ProducerProto[PublishCommand]):
     async def publish(self, cmd: PublishCommand) -> Any:
         assert self.client is not None, "the broker is not connected; start it first"
         body, content_type = await self.codec.encode(cmd.body, self.serializer)
-        own = {CORRELATION_ID: cmd.correlation_id, REPLY_TO: cmd.reply_to}
-        own[CONTENT_TYPE] = content_type or ""
-        properties = {name: str(value) for name, value in {**cmd.headers, **own}.items() if value}
-        tags, key = properties.pop("tags", ""), properties.pop("sharding_key", "")
+        own = {CORRELATION_ID: cmd.correlation_id, REPLY_TO: cmd.reply_to or None}
+        own[CONTENT_TYPE] = content_type or None
+        headers = {**cmd.headers, **own}
+        properties = {name: str(value) for name, value in headers.items() if value is not None}
+        tags, key = properties.pop(TAGS, ""), properties.pop(SHARDING_KEY, "")
         return await self.client.send(
             Message(cmd.destination, body, tags=tags, sharding_key=key, properties=properties)
         )
@@ -193,6 +229,9 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
         super().__init__(config, specification, calls)
         self._config = config
         self._consumer: AsyncPushConsumer | None = None
+        # The tasks that call handlers now.
+        self._listening: set[asyncio.Task[Any] | None] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     def get_log_context(self, message: StreamMessage[_Delivery] | None) -> dict[str, str]:
         message_id = "" if message is None else message.message_id
@@ -203,23 +242,44 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
         self._post_start()
         if not self.calls:
             return
-        config = self._config
-        self._consumer = AsyncPushConsumer(
-            config.group, listener=self._listen, **self._outer_config.client, **config.settings
-        )
+        config, settings = self._config, {**self._outer_config.client, **self._config.settings}
+        listener = self._listen_in_order if settings.get("orderly") else self._listen
+        self._consumer = AsyncPushConsumer(config.group, listener=listener, **settings)
         await self._consumer.subscribe(config.topic, config.expression)
         await self._consumer.start()
 
     async def stop(self) -> None:
-        if self._consumer is not None:
-            await self._consumer.close()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            self._closing = asyncio.create_task(consumer.close())
+        # A handler that stops its subscriber cannot wait: the consumer closes when handlers end.
+        if self._closing is not None and asyncio.current_task() not in self._listening:
+            await self._closing
         await super().stop()
 
     async def _listen(self, messages: Sequence[MessageExt], context: ConsumeContext) -> None:
         for message in messages:
-            await self.consume(_Delivery(message, context))
+            await self._handle(_Delivery(message, context))
         # Earlier decisions stay; this one is for messages without a decision.
         context.retry(delay=NACK_DELAY)
+
+    async def _handle(self, delivery: _Delivery) -> None:
+        task = asyncio.current_task()
+        self._listening.add(task)
+        try:
+            await self.consume(delivery)
+        finally:
+            self._listening.discard(task)
+
+    async def _listen_in_order(
+        self, messages: Sequence[MessageExt], _: ConsumeOrderlyContext
+    ) -> ConsumeOrderlyStatus:
+        for message in messages:
+            decision = _InOrder()
+            await self._handle(_Delivery(message, decision))
+            if not decision.is_done:
+                return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        return ConsumeOrderlyStatus.SUCCESS
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[Any]:
         return (_Reply(self._outer_config.producer, message.reply_to),)
@@ -334,8 +394,12 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
             expression: tags, as for `PushConsumer.subscribe`.
             ack_policy: FastStream's policy; a message whose handler fails is delivered again.
             no_reply: whether the handler's result is not sent to the message's reply topic.
-            settings: further settings of `PushConsumer`.
+            settings: further settings of `PushConsumer`, such as `orderly`.
+
+        Raises: UsageError for `orderly=True` with `AckPolicy.REJECT_ON_ERROR`.
         """
+        if settings.get("orderly") and ack_policy is AckPolicy.REJECT_ON_ERROR:
+            raise UsageError(_NO_REJECT_IN_ORDER)
         config = _SubscriberConfig(
             _outer_config=self.config,
             _ack_policy=ack_policy,
@@ -386,7 +450,7 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
 
         Args:
             fields: `headers`, `reply_to`, `correlation_id`. The headers `tags` and `sharding_key`
-                become the message's.
+                become the message's, and a handler gets them as headers.
         """
         cmd = _command(self.config, message, destination=topic, **fields)
         return await self._basic_publish(cmd, producer=self.config.producer)

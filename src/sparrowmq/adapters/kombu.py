@@ -13,7 +13,9 @@ and its workers are a consumer group of the topic. The rules:
   unfinished one may run again.
 - A task with an `eta` waits at the broker: in the longest delay level that ends before the `eta`,
   then in further levels. The worker waits for the last second.
-- There are no fan-out exchanges, and therefore no remote control, no gossip and no mingle.
+- There are no fan-out exchanges and no queues that delete themselves: a topic stays, and all
+  workers share it. What needs one of these fails with a UsageError: remote control (`revoke`,
+  `inspect`), receivers of events, `rpc://`. Workers start without gossip and mingle.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from sparrowmq.errors import (
     SparrowError,
     TopicRouteNotFound,
     TransportError,
+    UsageError,
 )
 from sparrowmq.model import ConsumeContext, ConsumeFromWhere, Message, MessageExt
 from sparrowmq.model.delay import DELAY_LEVELS_MS
@@ -165,6 +168,43 @@ class QueueChannel(_Channel):  # type: ignore[misc]
         self._no_ack: set[str] = set()
         self._producer: Producer | None = None
         self._admin: Admin | None = None
+
+    def exchange_declare(
+        self, exchange: str = "", type: str = "direct", *args: Any, **kwargs: Any
+    ) -> None:
+        """Declare an exchange. Raises: UsageError for a fan-out exchange."""
+        if type == "fanout":
+            raise UsageError(
+                f"exchange {exchange!r} is a fan-out exchange, which RocketMQ does not have; "
+                "remote control (revoke, inspect, control) and Broadcast queues need one: end a "
+                "worker by a signal, and let a task ask a database whether it is still wanted"
+            )
+        super().exchange_declare(exchange, type, *args, **kwargs)
+
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        """Declare a queue; create its topic.
+
+        Raises: UsageError for a queue that deletes itself, and for arguments that change a queue.
+        """
+        if kwargs.get("auto_delete") or kwargs.get("exclusive"):
+            raise UsageError(
+                f"queue {queue!r} is to delete itself, but RocketMQ's topics stay; replies of "
+                "remote control (inspect), events and results by rpc:// need such queues: ask "
+                "`sparrowmq group show` for workers, and take a database for results"
+            )
+        if arguments := kwargs.get("arguments"):
+            raise UsageError(
+                f"queue {queue!r} has arguments that RocketMQ's topics do not have: "
+                f"{', '.join(sorted(arguments))}; remove them"
+            )
+        return super().queue_declare(queue, passive, **kwargs)
+
+    def prepare_queue_arguments(
+        self, arguments: dict[str, Any] | None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Return a queue's arguments: those given by name too, for `queue_declare` to refuse."""
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        return {**(arguments or {}), **given}
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
         """Begin to consume a queue."""
