@@ -364,15 +364,14 @@ static PyObject *collect_keys(PyObject *self, PyObject *args) {
             break;
         }
         size_t born = sys_flag & 0x10 ? 20 : 8, store = sys_flag & 0x20 ? 20 : 8;
-        size_t head_size = HEAD_SIZE - 16 + born + store;
-        if (size < head_size + 3) {
+        size_t head_size = HEAD_SIZE - 16 + born + store, length_size = magic == MAGIC_V1 ? 1 : 2;
+        if (size < head_size + length_size + 2) {
             /* Records as damaged as this are for the twin. */
             result = Py_NewRef(Py_None);
             goto done;
         }
         long long time = (long long)read64(at + 48 + born);
         uint32_t body_size = read32(at + head_size - 4);
-        size_t length_size = magic == MAGIC_V1 ? 1 : 2;
         if (body_size > size - head_size - length_size - 2) {
             result = Py_NewRef(Py_None);
             goto done;

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import time
 import tracemalloc
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from fuzz.__main__ import SANITIZED_VARIABLES
 from fuzz.corpora import CORPORA, FAILURES, read_inputs
 from fuzz.targets import TARGETS, Target
 from golden import GoldenDirectory
@@ -34,14 +40,17 @@ def measure_bytes(target: Target, data: bytes) -> int:
     return peak
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_target_holds_for_every_kept_input(name: str, golden: GoldenDirectory) -> None:
-    target = TARGETS[name]
-    inputs = [
-        *islice(target.seeds(golden), SEEDS_REPLAYED),
+def inputs_of(name: str, golden: GoldenDirectory) -> list[bytes]:
+    return [
+        *islice(TARGETS[name].seeds(golden), SEEDS_REPLAYED),
         *read_inputs(CORPORA, name),
         *read_inputs(FAILURES, name),
     ]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_target_holds_for_every_kept_input(name: str, golden: GoldenDirectory) -> None:
+    target, inputs = TARGETS[name], inputs_of(name, golden)
     assert inputs
     # What is made once, at the first use, is not the input's.
     target.check(inputs[0])
@@ -60,3 +69,43 @@ def test_target_holds_for_every_kept_input(name: str, golden: GoldenDirectory) -
 
     assert slow == {}
     assert large == {}
+
+
+def test_functions_in_c_hold_under_sanitizers() -> None:
+    """The address sanitizer must be in a process from its start: all targets share one."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: cc")
+    libraries = ("libasan.so", "libubsan.so")
+    runtimes = [
+        subprocess.check_output(["cc", f"-print-file-name={name}"], text=True).strip()
+        for name in libraries
+    ]
+    # The compiler answers with the bare name if it has no such file.
+    if not all(Path(runtime).is_absolute() for runtime in runtimes):
+        pytest.skip("the C compiler has no sanitizers")
+    names = [name for name, target in TARGETS.items() if target.is_in_c]
+    environment = SANITIZED_VARIABLES | {"LD_PRELOAD": " ".join(runtimes)}
+    replay = [sys.executable, __file__, *names]
+
+    ended = subprocess.run(
+        replay,
+        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout.split()) == (0, names), ended.stderr
+
+
+def replay() -> None:
+    """Replay the inputs of the targets that are named as arguments."""
+    golden = GoldenDirectory(Path(__file__).parents[1] / "golden")
+    for name in sys.argv[1:]:
+        for data in inputs_of(name, golden):
+            TARGETS[name].check(data)
+        print(name)
+
+
+if __name__ == "__main__":
+    replay()

@@ -9,6 +9,7 @@ all reach.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shlex
 import subprocess
 import sys
@@ -20,6 +21,8 @@ ROOT = Path(__file__).parents[3]
 # A longer run of one input counts as a fault, and so does more memory in all.
 INPUT_SECONDS_MAX = 5
 MEMORY_MIB_MAX = 2_048
+# Each object of Python's has memory of its own, with a fence around; Python ends with some in use.
+SANITIZED_VARIABLES = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0"}
 
 
 def main() -> int:
@@ -63,9 +66,11 @@ def run_target(name: str, *, seconds: int, keeps: bool) -> bool:
             f"-timeout={INPUT_SECONDS_MAX}",
             f"-rss_limit_mb={MEMORY_MIB_MAX}",
             f"-max_len={target.input_bytes_max}",
+            # The lines that an input reaches in C are not known, its comparisons are.
+            f"-use_value_profile={int(target.is_in_c)}",
         ]
         print(f"{name}: {len(seeds)} seeds, {len(kept)} kept, {seconds} s", flush=True)
-        program = write_program(directory / "run", name)
+        program = write_program(directory / "run", name, sanitized=target.is_in_c)
         command: list[str | Path] = [program, *options]
         limits = [f"-max_total_time={seconds}"]
         run = subprocess.run(
@@ -89,9 +94,19 @@ def run_target(name: str, *, seconds: int, keeps: bool) -> bool:
     return run.returncode == 0
 
 
-def write_program(path: Path, name: str) -> Path:
+def write_program(path: Path, name: str, *, sanitized: bool) -> Path:
     """Write a program that runs a target."""
     run = shlex.join([sys.executable, "-m", "fuzz.atheris_run", str(path), name])
+    if sanitized:
+        # libFuzzer with the runtime of the address sanitizer, as Atheris has it for extensions.
+        atheris = importlib.util.find_spec("atheris")
+        assert atheris is not None
+        assert atheris.origin is not None
+        runtime = Path(atheris.origin).parents[1] / "asan_with_fuzzer.so"
+        variables = {"LD_PRELOAD": str(runtime), **SANITIZED_VARIABLES}
+        run = (
+            shlex.join(["env", *(f"{name}={text}" for name, text in variables.items())]) + f" {run}"
+        )
     path.write_text(f'#!/bin/sh\nexec {run} "$@"\n')
     path.chmod(0o700)
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fuzz import clients, pipeline, servers, stores, wire
+from fuzz import clients, extension, pipeline, servers, stores, wire
 from fuzz.inputs import from_command, from_fields
 from golden import Case, GoldenDirectory
 from sparrowmq.model import CompressionType
@@ -23,11 +23,13 @@ class Target:
         check: raises where a decoder does other than it says.
         seeds: inputs to begin with.
         input_bytes_max: longer inputs find nothing new.
+        is_in_c: whether the target runs under sanitizers.
     """
 
     check: Callable[[bytes], None]
     seeds: Seeds
     input_bytes_max: int = 1_024
+    is_in_c: bool = False
 
 
 def _hex(name: str, field: str, *prefixes: str) -> Seeds:
@@ -42,6 +44,10 @@ def _texts(name: str, field: str, *prefixes: str) -> Seeds:
 
 def _fixed(*inputs: bytes) -> Seeds:
     return lambda golden: inputs
+
+
+_RECORDS = _hex("message.jsonl", "encodedHex", "msg-", "multi-")
+_BATCHES = _hex("message.jsonl", "encodedHex", "batch-")
 
 
 def _header_seeds(golden: GoldenDirectory) -> Iterable[bytes]:
@@ -116,17 +122,24 @@ def _config_seeds(golden: GoldenDirectory) -> Iterable[bytes]:
             yield bytes([index]) + case["reEncoded"].encode()
 
 
+def _key_seeds(golden: GoldenDirectory) -> Iterable[bytes]:
+    for record in _RECORDS(golden):
+        yield b"\0" + bytes(record)
+    yield b"\0" + extension.record_v2(b"Topic", b"a body", b"KEYS\x01a b\x02UNIQ_KEY\x01c")
+    yield b"\0" + extension.record_v2(b"", b"", b"")
+
+
 TARGETS = {
     "frame": Target(wire.check_frame, _hex("remoting.jsonl", "frameHex", "frame-", "jsonheader-")),
     "header": Target(wire.check_header, _header_seeds),
     "json": Target(wire.check_json, _texts("bodies.jsonl", "text")),
     "body": Target(wire.check_body, _body_seeds),
     "register_body": Target(wire.check_register_body, _register_seeds),
-    "record": Target(wire.check_record, _hex("message.jsonl", "encodedHex", "msg-", "multi-")),
+    "record": Target(wire.check_record, _RECORDS),
     "compressed_body": Target(
         wire.check_compressed_body, _fixed(*map(wire.compressed_seed, CompressionType))
     ),
-    "batch": Target(wire.check_batch, _hex("message.jsonl", "encodedHex", "batch-")),
+    "batch": Target(wire.check_batch, _BATCHES),
     "properties": Target(wire.check_properties, _texts("properties.jsonl", "string")),
     "subscription": Target(wire.check_subscription, _texts("tags.jsonl", "subString", "sub-"), 256),
     "sql92": Target(
@@ -139,9 +152,7 @@ TARGETS = {
         512,
     ),
     "message_id": Target(wire.check_message_id, _texts("msgid.jsonl", "msgId", "offsetMsgId-"), 80),
-    "columns": Target(
-        pipeline.check_columns, _hex("message.jsonl", "encodedHex", "msg-", "multi-")
-    ),
+    "columns": Target(pipeline.check_columns, _RECORDS),
     "offsets_json": Target(
         pipeline.check_offsets_json,
         _fixed(b'\0{"T":{"broker-a":{"0":-2,"1":7}}}', b'\2{"T":{"broker-a":[0,1]}}'),
@@ -160,4 +171,16 @@ TARGETS = {
     "broker": Target(servers.check_broker, _request_seeds(servers.BROKER_CODES)),
     "name_server": Target(servers.check_name_server, _request_seeds(servers.NAME_SERVER_CODES)),
     "answer": Target(clients.check_answer, _answer_seeds),
+    "c_batch": Target(
+        extension.check_batch,
+        lambda golden: [b"\0\0" + bytes(body) for body in _BATCHES(golden)],
+        is_in_c=True,
+    ),
+    "c_keys": Target(extension.check_keys, _key_seeds, is_in_c=True),
+    "c_entries": Target(
+        extension.check_entries,
+        _fixed(b"\6\1\3\0" + bytes(range(80)), b"\1\0\0\2" + b"\xff\0" * 40),
+        is_in_c=True,
+    ),
+    "c_messages": Target(extension.check_messages, _RECORDS, is_in_c=True),
 }

@@ -1,0 +1,227 @@
+"""Targets: the functions in C, beside their twins in Python.
+
+In a process that has the address sanitizer's runtime the extension is built with this sanitizer and
+with the one of undefined behaviour, which both end the process at a fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import struct
+from array import array
+from collections.abc import Generator
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from extension import build_speedups
+from fuzz.inputs import choose
+from sparrowmq.model.delay import DELAY_LEVELS_MS
+from sparrowmq.protocol import speedups
+from sparrowmq.protocol.record import (
+    MAGIC_V2,
+    Record,
+    decode_messages,
+    encode_host,
+    encode_record,
+)
+from sparrowmq.protocol.speedups import Speedups
+from sparrowmq.store.index_file import _add_entries
+from sparrowmq.store.message_batch import (
+    ListedMessages,
+    MessageBatch,
+    PlacedBatch,
+    encode_batch_records,
+    encode_plain_batch,
+    place_batch,
+    read_messages,
+)
+from sparrowmq.store.message_index import LogKeys
+from sparrowmq.store.record_check import RecordChecker
+
+HOSTS = tuple(map(encode_host, ("1.2.3.4:5", "[::1]:6")))
+_COUNT_MAX = 9
+_TOPIC_FIELD = b"\x05Topic"
+POSITION = 7 << 33
+_CHECKER = RecordChecker(DELAY_LEVELS_MS)
+# The head of CPython's bytes, which ends where their content begins.
+_BYTES_HEAD_SIZE = bytes.__basicsize__ - 1
+_PROCESS = ctypes.CDLL(None)
+
+
+def is_sanitized() -> bool:
+    """Return whether the address sanitizer's runtime is in this process."""
+    return hasattr(_PROCESS, "__asan_poison_memory_region")
+
+
+@cache
+def _built() -> Speedups:
+    with TemporaryDirectory(prefix="speedups-") as directory:
+        return build_speedups(Path(directory), sanitized=is_sanitized())
+
+
+@contextlib.contextmanager
+def _extension() -> Generator[Speedups]:
+    """Let the package use the extension as the tree has it."""
+    before, functions = speedups.functions, _built()
+    speedups.functions = functions
+    try:
+        yield functions
+    finally:
+        speedups.functions = before
+
+
+def _fenced(data: bytes) -> bytes:
+    """Return a copy; to read the byte behind it, where CPython keeps a zero, is a fault."""
+    copy = bytes(bytearray(data))
+    # CPython has one object for all bytes of a length of 0 or 1 that are equal.
+    if len(copy) > 1 and is_sanitized():
+        behind = id(copy) + _BYTES_HEAD_SIZE + len(copy)
+        _PROCESS.__asan_poison_memory_region(ctypes.c_void_p(behind), ctypes.c_size_t(1))
+    return copy
+
+
+# --- a batch ------------------------------------------------------------------------------------
+
+
+def make_batch(body: bytes, **fields: Any) -> MessageBatch:
+    """Return the batch of a request's body."""
+    values: dict[str, Any] = {"added": "CLUSTER\x01c", "sys_flag": 0, "reconsume_times": 2}
+    values |= {"born_host": HOSTS[0], "store_host": HOSTS[0]}
+    values |= {"born_timestamp_ms": 1_700_000_000_000, "store_timestamp_ms": 1_700_000_000_001}
+    return MessageBatch("Topic", 3, ListedMessages(body, (), []), **values | fields)
+
+
+def _lay_out_in_python(batch: MessageBatch, body: bytes) -> PlacedBatch:
+    batch = batch._replace(messages=read_messages(body))
+    return place_batch(
+        batch,
+        encode_batch_records(batch, topic_field=_TOPIC_FIELD, append_crc=True),
+        position=POSITION,
+        queue_offset=5 << 33,
+        tags_code=lambda text: _CHECKER.tags_code("Topic", text, 99),
+    )
+
+
+def compare_batch(batch: MessageBatch) -> bool:
+    """Lay a batch out both ways; return whether the extension took it."""
+    assert isinstance(batch.messages, ListedMessages)
+    body = batch.messages.body
+    with _extension():
+        found = encode_plain_batch(
+            batch,
+            _fenced(body),
+            topic_field=_TOPIC_FIELD,
+            position=POSITION,
+            queue_offset=5 << 33,
+            count_max=_COUNT_MAX,
+        )
+    if found is None:
+        return False
+    found = found._replace(tags_codes=frozenset(found.tags_codes))
+    assert found == _lay_out_in_python(batch, body)
+    return True
+
+
+def check_batch(data: bytes) -> None:
+    """The extension lays out a batch as Python does, or leaves it alone."""
+    added, rest = choose(data, ("CLUSTER\x01c", "é\x01c\x02", "X__CRC32#\x01c"))
+    host, body = choose(rest, HOSTS)
+    compare_batch(make_batch(body, added=added, store_host=host))
+
+
+# --- the index ----------------------------------------------------------------------------------
+
+
+def compare_keys(chunk: bytes, skip_position: int) -> bool:
+    """Find the keys of records both ways; return whether the extension took the records."""
+    with _extension() as functions:
+        found = functions.collect_keys(_fenced(chunk), POSITION, skip_position)
+    if found is None:
+        return False
+    keys = LogKeys({})
+    at = keys.collect(chunk, POSITION, skip_position)
+    assert found == (
+        at,
+        array("i", keys.hashes()).tobytes(),
+        array("q", keys.positions).tobytes(),
+        array("q", keys.timestamps_ms).tobytes(),
+    )
+    return True
+
+
+def record_v2(topic: bytes, body: bytes, properties: bytes) -> bytes:
+    """Return a record in the form of RocketMQ 5, whose topic's length has two bytes."""
+    v1 = encode_record(Record(topic="", queue_id=0, body=body))
+    end = b"".join(len(text).to_bytes(2, "big") + text for text in (topic, properties))
+    # Without the topic's length of one byte and the properties' of two.
+    v2 = bytearray(v1[:-3] + end)
+    v2[:8] = struct.pack(">II", len(v2), MAGIC_V2)
+    return bytes(v2)
+
+
+def check_keys(data: bytes) -> None:
+    """The extension finds the keys that Python finds, or leaves the records alone."""
+    skip_position, chunk = choose(data, (-1, POSITION))
+    compare_keys(chunk, skip_position)
+
+
+def compare_entries(
+    entries: list[tuple[int, int, int]],
+    *,
+    slot_count: int,
+    page_slots: int,
+    begin_ms: int,
+    number: int,
+) -> None:
+    """Add entries (hash, position, store time) to slots both ways."""
+    hashes = array("i", [entry[0] for entry in entries])
+    positions, times = (array("q", [entry[column] for entry in entries]) for column in (1, 2))
+    slots = [array("i", range(slot_count)) for _ in range(2)]
+    pages = [bytearray(-(-slot_count // page_slots)) for _ in range(2)]
+    expected, actual = (
+        add(slots[at], pages[at], page_slots, hashes, positions, times, begin_ms, number)
+        for at, add in enumerate((_add_entries, _built().add_entries))
+    )
+    assert actual == expected
+    assert slots[1] == slots[0]
+    assert pages[1] == pages[0]
+    dirty = {at for at, is_dirty in enumerate(pages[0]) if is_dirty}
+    assert dirty == {each % slot_count // page_slots for each in hashes}
+
+
+_ENTRY_BYTES = 8
+
+
+def check_entries(data: bytes) -> None:
+    """The extension adds entries as Python does."""
+    slot_count, rest = choose(data, range(1, 8))
+    page_slots, rest = choose(rest, (1, 2, 3))
+    begin_ms, rest = choose(rest, (-1, 0, 1, 2**40))
+    number, rest = choose(rest, (1, 2, 1_000_000))
+    numbers = [
+        int.from_bytes(rest[at : at + _ENTRY_BYTES], "big", signed=True)
+        for at in range(0, len(rest), _ENTRY_BYTES)
+    ]
+    if not numbers:
+        return
+    compare_entries(
+        [(each & 0x7FFFFFFF, at << 40, each) for at, each in enumerate(numbers)],
+        slot_count=slot_count,
+        page_slots=page_slots,
+        begin_ms=begin_ms,
+        number=number,
+    )
+
+
+# --- the messages of a pull's answer ------------------------------------------------------------
+
+
+def check_messages(data: bytes) -> None:
+    """The extension reads the messages that Python reads."""
+    expected = decode_messages(memoryview(data), broker_name="b")
+    with _extension():
+        actual = decode_messages(_fenced(data), broker_name="b")
+    assert actual == expected
