@@ -19,7 +19,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,10 @@ from sparrowmq.client.config import (
     ProducerConfig,
     SightConfig,
 )
-from sparrowmq.client.settings import rows_of
 from sparrowmq.client.sight.series import CLIENT_SERIES, MetricSeries
-from sparrowmq.config import SETTINGS, Setting
+from sparrowmq.config import Setting, rows_of
 from sparrowmq.exporter.series import CLUSTER_SERIES
+from sparrowmq.hosting.settings import NAME_SERVER, SETTINGS
 
 ROOT = Path(__file__).parent.parent
 CLIENT = ROOT / "src/sparrowmq/client"
@@ -173,6 +173,8 @@ def bounds(row: Setting) -> str:
 
 def shown(value: object) -> str:
     """Return a value as users write it."""
+    if isinstance(value, StrEnum | Path):
+        return f"`{str(value)!r}`"
     if isinstance(value, Enum):
         return f"`{type(value).__name__}.{value.name}`"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -208,16 +210,28 @@ namesakes. Spark's options stand on pages of their own: [the source](spark-sourc
         names = ", ".join(f"`{name}`" for name in owners)
         text += f"\n## {title}\n\nFor {names}.\n\n{markdown(rows_of(table).values())}"
     text += f"""
-## Of servers
+## Of every server
 
 Options of `sparrowmq up`, `sparrowmq broker`, `sparrowmq nameserver` and `python -m
-sparrowmq.hosting`; each command's `--help` lists those it takes. The commands take them from
-variables (`--retention-hours` is `SPARROWMQ_RETENTION_HOURS`) and [from a
+sparrowmq.hosting`, which has those of `up`. The commands take them from variables
+(`--retention-hours` is `SPARROWMQ_RETENTION_HOURS`) and [from a
 file](../howto/configure-servers.md) as well; `python -m sparrowmq.hosting`, which tests and
 benchmarks start, takes options alone, so that no variable of the machine changes what they do.
 
-{markdown(row._replace(name=f"--{row.name}") for row in SETTINGS)}"""
+{markdown(options(row for row in SETTINGS.values() if NAME_SERVER in row.only or not row.only))}
+## Of brokers
+
+Options of `sparrowmq up` and `sparrowmq broker`.
+
+{markdown(options(row for row in SETTINGS.values() if row.only and NAME_SERVER not in row.only))}"""
     return PAGE, text
+
+
+def options(rows: Iterable[Setting]) -> Iterator[Setting]:
+    """Return servers' rows under the names of their options."""
+    for row in rows:
+        only = tuple(f"sparrowmq {each}" for each in row.only) if len(row.only) == 1 else ()
+        yield row._replace(name=f"--{row.option}", only=only)
 
 
 def markdown(rows: Iterable[Setting]) -> str:
@@ -226,7 +240,7 @@ def markdown(rows: Iterable[Setting]) -> str:
     for row in rows:
         help = row.help.replace("|", r"\|")
         if row.only:
-            help += f". Only `{row.only}` has it"
+            help += f". Only `{row.only[0]}` has it"
         source = f"`{row.source}`" if row.source else ""
         lines.append(f"| `{row.name}` | {shown(row.default)} | {bounds(row)} | {source} | {help} |")
     return "\n".join(lines) + "\n"

@@ -1,23 +1,34 @@
-"""The row of a table of settings, and the table of the servers' settings.
+"""Settings as fields: the row at a field holds all facts about a setting. Pure.
 
-The command line takes its help from the servers' rows. The clients' rows stand at the fields of
-`client/config.py`. The page docs/reference/settings.md is made of both.
+A client's settings are fields in `client/config.py`, a server's in `hosting/settings.py` and in the
+tables that it nests. Checks, options, files, variables, the types that editors show and the page
+docs/reference/settings.md are made of the rows.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import field, fields, replace
+from enum import Enum, StrEnum
+from types import UnionType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sparrowmq.errors import ConfigError
 
-_INT_MAX = 0x7FFFFFFF
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+C = TypeVar("C", bound="DataclassInstance")
+
+INT_MAX = 0x7FFFFFFF
+_ROW, _TABLE = "setting", "table"
 
 
 class Setting(NamedTuple):
     """One row.
 
     Args:
-        name: the name that users write.
+        name: the field's name, which users write.
         kind: the type of the values; `object` for values that another check examines.
         default: the value without the setting; if the default is None, users may give None too.
         unit: "" for none.
@@ -25,9 +36,9 @@ class Setting(NamedTuple):
         help: the meaning, without a full stop.
         low: the least allowed number; None for no range.
         high: the greatest allowed number.
-        only: the one client with the setting; "" for all clients that have the table.
+        only: the kinds of client, or the commands, with the setting; () for all that have the
+            table.
         is_secret: whether errors must not show the value.
-        choices: the allowed values; () for any value.
     """
 
     name: str
@@ -38,305 +49,109 @@ class Setting(NamedTuple):
     help: str
     low: int | None = None
     high: int | None = None
-    only: str = ""
+    only: tuple[str, ...] = ()
     is_secret: bool = False
-    choices: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words of the values, () for values that are not words."""
+        return tuple(map(str, self.kind)) if issubclass(self.kind, StrEnum) else ()
+
+    @property
+    def option(self) -> str:
+        """The name on a command line and in a file, such as `retention-hours`."""
+        return self.name.replace("_", "-")
 
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting("host", str, "127.0.0.1", "", "", "the address to listen on"),
-    Setting(
-        "nameserver-port",
-        int,
-        9876,
-        "",
-        "NettyServerConfig.listenPort of the name server",
-        "the name server's port; 0 takes any free port",
-        0,
-        65_535,
-    ),
-    Setting(
-        "broker-port",
-        int,
-        10911,
-        "",
-        "NettyServerConfig.listenPort of the broker",
-        "the broker's port; 0 takes any free port",
-        0,
-        65_535,
-    ),
-    Setting("data", str, "sparrowmq-data", "", "storePathRootDir", "the directory for all data"),
-    Setting(
-        "flush",
-        str,
-        "sync",
-        "",
-        "MessageStoreConfig.flushDiskType",
-        "sync acknowledges a message once it is on the disk; async acknowledges at once, and a "
-        "power cut may lose the last half second of messages",
-        choices=("sync", "async"),
-    ),
-    Setting(
-        "retention-hours",
-        int,
-        None,
-        "h",
-        "MessageStoreConfig.fileReservedTime",
-        "the shortest time for which messages are kept; 0 keeps all; the default is 72, but a "
-        "store made before messages expired keeps all until this option is given",
-        0,
-        876_000,
-    ),
-    Setting(
-        "delete-when",
-        str,
-        "04",
-        "h",
-        "MessageStoreConfig.deleteWhen",
-        "the hours of the day, in local time, at which expired messages are removed, such as 04;16",
-    ),
-    Setting(
-        "disk-expire-percent",
-        int,
-        75,
-        "%",
-        "MessageStoreConfig.diskMaxUsedSpaceRatio",
-        "the use of the disk above which expired messages are removed at any hour",
-        0,
-        100,
-    ),
-    Setting(
-        "disk-force-percent",
-        int,
-        85,
-        "%",
-        "rocketmq.broker.diskSpaceCleanForciblyRatio",
-        "the use of the disk above which the oldest messages are removed before they expire; "
-        "100 never removes them",
-        0,
-        100,
-    ),
-    Setting(
-        "disk-full-percent",
-        int,
-        90,
-        "%",
-        "rocketmq.broker.diskSpaceWarningLevelRatio",
-        "the use of the disk above which the broker refuses messages; 100 lets the disk fill up",
-        0,
-        100,
-    ),
-    Setting(
-        "log-file-mib",
-        int,
-        1024,
-        "MiB",
-        "MessageStoreConfig.mappedFileSizeCommitLog",
-        "the size of each file of the commit log; a file expires as a whole; a store keeps the "
-        "size of its first start",
-        1,
-        1_024,
-    ),
-    Setting(
-        "brokers",
-        int,
-        1,
-        "",
-        "",
-        "the number of brokers, each in a process of its own, as one broker uses one core; the "
-        "second has the name broker-a-2, the directory store-2, and the port ten above the "
-        "first one's",
-        1,
-        16,
-    ),
-    Setting("broker-name", str, "broker-a", "", "BrokerConfig.brokerName", "the broker's name"),
-    Setting(
-        "cluster-name",
-        str,
-        "DefaultCluster",
-        "",
-        "BrokerConfig.brokerClusterName",
-        "the broker's cluster",
-    ),
-    Setting(
-        "auto-create-topics",
-        bool,
-        True,
-        "",
-        "BrokerConfig.autoCreateTopicEnable",
-        "create a missing topic when a message is sent to it",
-    ),
-    Setting(
-        "duplicate-client-id",
-        str,
-        "warn",
-        "",
-        "",
-        "the answer to a consumer whose client id another connection of its group uses: warn "
-        "accepts the consumer, as RocketMQ does, and logs a warning; reject refuses the "
-        "consumer while the other is connected",
-        choices=("warn", "reject"),
-    ),
-    Setting(
-        "transaction-timeout-ms",
-        int,
-        6_000,
-        "ms",
-        "BrokerConfig.transactionTimeOut",
-        "how long a half message waits before its producer is asked for the outcome",
-        1,
-        _INT_MAX,
-    ),
-    Setting(
-        "transaction-check-interval-ms",
-        int,
-        60_000,
-        "ms",
-        "BrokerConfig.transactionCheckInterval",
-        "the time between two rounds of asking producers for outcomes",
-        100,
-        _INT_MAX,
-    ),
-    Setting(
-        "transaction-check-max",
-        int,
-        15,
-        "",
-        "BrokerConfig.transactionCheckMax",
-        "how often producers are asked for one outcome before the broker moves the message to "
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        1,
-        _INT_MAX,
-    ),
-    Setting(
-        "nameserver",
-        str,
-        "127.0.0.1:9876",
-        "",
-        "BrokerConfig.namesrvAddr",
-        "the addresses of the name servers to register at, separated by ';'",
-    ),
-    Setting(
-        "advertise",
-        str,
-        "",
-        "",
-        "BrokerConfig.brokerIP1",
-        "the IP address at which clients reach the broker, if it differs from --host",
-    ),
-    Setting(
-        "health-port",
-        int,
-        None,
-        "",
-        "",
-        "the port that answers /health and /ready over HTTP, on --host; 0 takes any free port",
-        0,
-        65_535,
-    ),
-    Setting(
-        "acl",
-        str,
-        "",
-        "",
-        "aclEnable and conf/plain_acl.yml",
-        "the access control file, in the format of plain_acl.yml; only its accounts may use the "
-        "servers; running servers load a changed file",
-    ),
-    Setting(
-        "acl-credentials",
-        str,
-        "",
-        "",
-        "conf/tools.yml",
-        "a file with the accessKey and secretKey by which a broker registers at name servers "
-        "with access control",
-    ),
-    Setting(
-        "insecure",
-        bool,
-        False,
-        "",
-        "",
-        "allow a --host that other machines can reach, though nothing checks who connects",
-    ),
-    Setting(
-        "tls-cert",
-        str,
-        "",
-        "",
-        "tls.server.certPath",
-        "a PEM file with the servers' certificate (and chain); servers with a certificate speak "
-        "TLS; running servers load a renewed file",
-    ),
-    Setting(
-        "tls-key",
-        str,
-        "",
-        "",
-        "tls.server.keyPath",
-        "a PEM file with the certificate's key, without a pass phrase; not needed if --tls-cert "
-        "contains the key",
-    ),
-    Setting(
-        "tls-client-ca",
-        str,
-        "",
-        "",
-        "tls.server.trustCertPath",
-        "a PEM file with authorities; clients must show a certificate that one of them signed; "
-        "brokers show theirs to name servers",
-    ),
-    Setting(
-        "tls-mode",
-        str,
-        "enforcing",
-        "",
-        "tls.server.mode",
-        "for servers with a certificate: enforcing serves only peers that speak TLS, permissive "
-        "serves all peers, disabled ignores the certificate",
-        choices=("disabled", "permissive", "enforcing"),
-    ),
-    Setting(
-        "tls-ca",
-        str,
-        "",
-        "",
-        "tls.client.trustCertPath",
-        "connect by TLS, and trust the authorities in this PEM file",
-    ),
-    Setting(
-        "salvage",
-        bool,
-        False,
-        "",
-        "",
-        "if the commit log is damaged in its middle, cut it there, lose all later messages, and "
-        "start; without this option the broker refuses to start",
-    ),
-    Setting("verbose", bool, False, "", "", "log every connection"),
-)
-# The prefix of the servers' variables; a setting's name follows in capitals, with `_` for `-`.
-ENVIRONMENT_PREFIX = "SPARROWMQ_"
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
+def setting(
+    default: Any,
+    help: str,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    unit: str = "",
+    source: str = "",
+    kind: type | None = None,
+    only: tuple[str, ...] = (),
+    is_secret: bool = False,
+) -> Any:
+    """Return a dataclass's field that users set; see `Setting`.
 
-
-def find_setting(name: str) -> Setting:
-    """Return the row of a setting.
-
-    Raises: ConfigError for an unknown setting.
+    Args:
+        kind: None for the type of the default.
     """
-    try:
-        return _BY_NAME[name]
-    except KeyError:
-        raise ConfigError(f"there is no setting {name!r}; there are {sorted(_BY_NAME)}") from None
+    row = Setting(
+        "", kind or type(default), default, unit, source, help, low, high, only, is_secret
+    )
+    return field(default=default, repr=not is_secret, metadata={_ROW: row})
 
 
-def has_setting(name: str) -> bool:
-    """Return whether servers have this setting."""
-    return name in _BY_NAME
+def nested(table: Any, *, only: tuple[str, ...] = ()) -> Any:
+    """Return a dataclass's field that holds a table of further settings.
+
+    Args:
+        only: as in `Setting`, for each row of the table.
+    """
+    return field(default=table, metadata={_TABLE: (type(table), only)})
 
 
-def environment_name(name: str) -> str:
-    """Return the environment variable of a server's setting."""
-    return f"{ENVIRONMENT_PREFIX}{name.upper().replace('-', '_')}"
+def rows_of(table: type[DataclassInstance]) -> dict[str, Setting]:
+    """Return the rows at the fields of a dataclass and of its nested tables, by name."""
+    rows: dict[str, Setting] = {}
+    for each in fields(table):
+        if _ROW in each.metadata:
+            rows[each.name] = each.metadata[_ROW]._replace(name=each.name)
+        elif _TABLE in each.metadata:
+            inner, only = each.metadata[_TABLE]
+            for row in rows_of(inner).values():
+                rows[row.name] = row._replace(only=row.only or only)
+    return rows
+
+
+def with_settings(table: C, given: Mapping[str, object]) -> C:
+    """Return a table with other values, by the names of its rows and of its nested tables' rows.
+
+    Raises: ConfigError for a wrong value.
+    """
+    changes: dict[str, Any] = {}
+    for each in fields(table):
+        if _ROW in each.metadata and each.name in given:
+            changes[each.name] = given[each.name]
+        elif _TABLE in each.metadata:
+            changes[each.name] = with_settings(getattr(table, each.name), given)
+    return replace(table, **changes)
+
+
+def check_settings(config: DataclassInstance) -> None:
+    """Raise a ConfigError that names the first value that its row does not allow."""
+    for name, row in rows_of(type(config)).items():
+        # Nested tables check their own rows.
+        value: Any = getattr(config, name, row.default)
+        if value is row.default:
+            continue
+        if row.is_secret and not isinstance(value, row.kind):
+            raise ConfigError(
+                f"{name} must be a {row.kind.__name__}; its value is a secret and not shown"
+            )
+        if row.low is None or row.high is None:
+            check_kind(name, value, row.kind)
+        else:
+            check_range(name, value, row.low, row.high)
+
+
+def check_range(name: str, value: int, low: int, high: int) -> None:
+    """Raise a ConfigError that names the setting unless `low <= value <= high`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
+
+
+def check_kind(name: str, value: object, kind: type | UnionType) -> None:
+    """Raise a ConfigError that names the setting unless it is a text, a flag or a constant."""
+    if isinstance(value, kind):
+        return
+    wanted = "a text"
+    if kind is bool:
+        wanted = "True or False"
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        wanted = f"a {kind.__name__}, such as {next(iter(kind))}"
+    raise ConfigError(f"{name} is {value!r}; it must be {wanted}")

@@ -25,7 +25,7 @@ from sparrowmq.protocol.record import Record, decode_record, encode_host
 from sparrowmq.serving.connections import Connection, Output, Push, Reply
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import bind
-from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore
 from steps import made
@@ -47,11 +47,10 @@ class Rig:
     _numbers: int = 0
 
     def __post_init__(self) -> None:
-        mode = FlushMode.SYNC if self.config.sync_flush else FlushMode.ASYNC
         self.store = MessageStore(
             FileStorage(self.root),
             StoreConfig(
-                flush=mode,
+                flush=self.config.flush,
                 commit_log_file_size=SMALL_FILE_BYTES,
                 index_slot_count=64,
                 index_entry_count=256,

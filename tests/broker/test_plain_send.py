@@ -16,6 +16,7 @@ from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
 from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Output, Reply, Written
+from sparrowmq.store.config import FlushMode
 
 WAIT = "WAIT\x01true"
 PLAIN_TEXTS = (
@@ -151,11 +152,11 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("sync_flush", [False, True])
+@pytest.mark.parametrize("flush", FlushMode)
 def test_short_way_stores_and_answers_as_the_long_way(
-    make_rig: Callable[..., Any], sync_flush: bool
+    make_rig: Callable[..., Any], flush: FlushMode
 ) -> None:
-    (short, short_peer), (long, long_peer) = pair(make_rig, sync_flush=sync_flush)
+    (short, short_peer), (long, long_peer) = pair(make_rig, flush=flush)
     wrong = []
     for opaque, case in enumerate(CASES, 4):
         fields = {name: value for name, value in case.items() if name not in ("text", "plain")}
@@ -245,7 +246,7 @@ def test_short_way_ends_where_a_file_of_the_log_does(make_rig: Callable[..., Any
 def test_what_the_disk_does_not_flush_is_answered_with_its_place(
     make_rig: Callable[..., Any],
 ) -> None:
-    (rig, peer), _ = pair(make_rig, sync_flush=True)
+    (rig, peer), _ = pair(make_rig, flush=FlushMode.SYNC)
     rig.holds_work = True
     assert serve(rig, peer, make_frame("", 5), short=True) == []
 

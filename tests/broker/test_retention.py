@@ -29,7 +29,7 @@ BODY = Random(0).randbytes(50_000)
 
 
 def test_messages_expire_and_pulls_are_sent_on(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(retention=RetentionConfig(expire_percent=0))
+    rig = make_rig(retention=RetentionConfig(disk_expire_percent=0))
     rig.create_topic("T", 4)
     peer = rig.connect()
     for _ in range(60):
@@ -59,7 +59,7 @@ def test_messages_expire_and_pulls_are_sent_on(make_rig: Callable[..., Any]) -> 
 
 
 def test_operators_have_expired_messages_removed_at_any_hour(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(retention=RetentionConfig(expire_percent=100, delete_when=_another_hour()))
+    rig = make_rig(retention=RetentionConfig(disk_expire_percent=100, delete_when=_another_hour()))
     rig.create_topic("T", 4)
     peer = rig.connect()
     for _ in range(60):
@@ -86,7 +86,7 @@ def _another_hour() -> str:
 def test_operators_have_empty_queues_of_deleted_topics_removed(
     make_rig: Callable[..., Any], code: int
 ) -> None:
-    rig = make_rig(retention=RetentionConfig(expire_percent=0))
+    rig = make_rig(retention=RetentionConfig(disk_expire_percent=0))
     for topic in ("gone", "full", "T"):
         rig.create_topic(topic, 4)
     peer = rig.connect()
@@ -109,7 +109,7 @@ def test_operators_have_empty_queues_of_deleted_topics_removed(
 
 
 def test_no_message_is_taken_on_a_full_disk(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(retention=RetentionConfig(reserved_hours=0, full_percent=0))
+    rig = make_rig(retention=RetentionConfig(retention_hours=0, disk_full_percent=0))
     rig.create_topic("T", 4)
 
     reply = rig.send(rig.connect())
@@ -129,7 +129,7 @@ async def test_a_store_from_before_says_that_it_keeps_all(
     for hours in (None, 72, None):
         caplog.clear()
         config = BrokerConfig(
-            address="127.0.0.1:10911", retention=RetentionConfig(reserved_hours=hours)
+            address="127.0.0.1:10911", retention=RetentionConfig(retention_hours=hours)
         )
         await BrokerServer(tmp_path, config).stop()
         counts.append(

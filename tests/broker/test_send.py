@@ -12,6 +12,7 @@ from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import BatchEntry, encode_batch
 from sparrowmq.serving.connections import Fact, PauseReading
+from sparrowmq.store.config import FlushMode
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -165,7 +166,7 @@ def test_send_waits_for_the_flush_but_where_its_property_wait_is_not_true(
 
 
 def test_async_flush_answers_and_shows_at_once(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(sync_flush=False)
+    rig = make_rig(flush=FlushMode.ASYNC)
     rig.create_topic("T")
     rig.holds_work = True
 
@@ -177,7 +178,7 @@ def test_async_flush_answers_and_shows_at_once(make_rig: Callable[..., Any]) -> 
 
 
 def test_async_flush_runs_every_half_second(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(sync_flush=False)
+    rig = make_rig(flush=FlushMode.ASYNC)
     rig.create_topic("T")
     rig.advance(500)
     rig.send(rig.connect())

@@ -86,7 +86,7 @@ def test_listed_settings_change_what_the_broker_does(rig: Any) -> None:
             "autoCreateSubscriptionGroup",
         )
     ) == ("48", "03;15", "95", "7", "false")
-    assert rig.broker.state.retention.reserved_hours == 48
+    assert rig.broker.state.retention.retention_hours == 48
     assert rig.broker.state.transactions.config.transaction_check_max == 7
     assert [each.code for each in pulled] == [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST]
     (fact,) = [each for each in rig.outputs if isinstance(each, Fact)]

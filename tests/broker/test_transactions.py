@@ -28,6 +28,7 @@ from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import TRANSACTION_TYPE, Record, decode_record, encode_record
 from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.connections import Fact, Output, Push
+from sparrowmq.store.config import FlushMode
 from sparrowmq.store.file_storage import FileStorageFile
 from sparrowmq.store.retention import RetentionConfig
 
@@ -437,17 +438,20 @@ def test_messages_of_producers_that_are_gone_are_put_away_too(rig: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reserved_hours", "age_hours", "is_asked"),
+    ("retention_hours", "age_hours", "is_asked"),
     [(None, 71, True), (None, 73, False), (240, 239, True), (240, 241, False), (0, 9_999, True)],
 )
 def test_a_message_older_than_others_are_kept_is_asked_for_no_more(
-    make_rig: Callable[..., Any], reserved_hours: int | None, age_hours: int, *, is_asked: bool
+    make_rig: Callable[..., Any], retention_hours: int | None, age_hours: int, *, is_asked: bool
 ) -> None:
     rig = make_rig(
         transaction_timeout_ms=TIMEOUT_MS,
         transaction_check_interval_ms=INTERVAL_MS,
         retention=RetentionConfig(
-            reserved_hours=reserved_hours, expire_percent=100, force_percent=100, full_percent=100
+            retention_hours=retention_hours,
+            disk_expire_percent=100,
+            disk_force_percent=100,
+            disk_full_percent=100,
         ),
     )
     rig.create_topic("T", 4)
@@ -563,7 +567,9 @@ def test_offsets_beyond_a_shortened_topic_hide_nothing(rig: Any) -> None:
 
 def test_a_round_takes_many_small_steps(make_rig: Callable[..., Any]) -> None:
     rig = make_rig(
-        transaction_timeout_ms=TIMEOUT_MS, transaction_check_interval_ms=10_000, sync_flush=False
+        transaction_timeout_ms=TIMEOUT_MS,
+        transaction_check_interval_ms=10_000,
+        flush=FlushMode.ASYNC,
     )
     rig.create_topic("T", 4)
     join(rig)
@@ -583,7 +589,7 @@ def test_ends_written_together_are_read_and_each_step_reads_few(
     rig = make_rig(
         transaction_timeout_ms=TIMEOUT_MS,
         transaction_check_interval_ms=INTERVAL_MS,
-        sync_flush=False,
+        flush=FlushMode.ASYNC,
     )
     rig.create_topic("T", 4)
     join(rig)

@@ -9,8 +9,7 @@ import pytest
 
 from sparrowmq import Admin, LitePullConsumer, Producer, PushConsumer, UnreadablePolicy
 from sparrowmq.client.config import KINDS, ClientConfig, ConsumerConfig, ProducerConfig
-from sparrowmq.client.settings import rows_of
-from sparrowmq.config import Setting
+from sparrowmq.config import Setting, rows_of
 from sparrowmq.errors import ConfigError
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
-from sparrowmq.broker.config import DuplicateClientIdPolicy
-from sparrowmq.config import SETTINGS, find_setting
 from sparrowmq.errors import ConfigError
-from sparrowmq.hosting.servers import Flush, TlsMode
+from sparrowmq.hosting.settings import BROKER, NAME_SERVER, SETTINGS, UP, settings_of
 from sparrowmq.hosting.settings_file import FILE_BYTES_MAX, read_environment, read_settings
 
-ALL = [setting.name for setting in SETTINGS]
 # As Apache's distribution has it in conf/2m-noslave/broker-a.properties, with what users add.
 BROKER_CONF = """
 # Licensed to the Apache Software Foundation (ASF) under one or more
@@ -41,16 +37,16 @@ def written(tmp_path: Path) -> Path:
 def test_apaches_broker_conf_is_taken(written: Path) -> None:
     written.write_text(BROKER_CONF)
 
-    assert read_settings(written, ALL) == {
-        "cluster-name": "DefaultCluster",
-        "broker-name": "broker-b",
-        "delete-when": "04",
-        "retention-hours": "48",
+    assert read_settings(written, SETTINGS) == {
+        "cluster_name": "DefaultCluster",
+        "broker_name": "broker-b",
+        "delete_when": "04",
+        "retention_hours": "48",
         "flush": "async",
-        "broker-port": "10921",
+        "broker_port": "10921",
         "advertise": "192.168.0.7",
-        "auto-create-topics": "false",
-        "log-file-mib": "64",
+        "auto_create_topics": "false",
+        "log_file_mib": "64",
         "nameserver": "10.0.0.1:9876;10.0.0.2:9876",
     }
 
@@ -58,16 +54,17 @@ def test_apaches_broker_conf_is_taken(written: Path) -> None:
 def test_our_names_are_taken_and_values_are_kept_whole(written: Path) -> None:
     written.write_text("delete-when = 04;16\n\n# x = y\n data=/var/lib/a = b \nhost=\n")
 
-    given = read_settings(written, ALL)
+    given = read_settings(written, SETTINGS)
 
-    assert given == {"delete-when": "04;16", "data": "/var/lib/a = b", "host": ""}
+    assert given == {"delete_when": "04;16", "data": "/var/lib/a = b", "host": ""}
 
 
 def test_listen_port_is_that_of_the_server_that_asks(written: Path) -> None:
     written.write_text("listenPort=1234")
 
-    assert read_settings(written, ["nameserver-port"]) == {"nameserver-port": "1234"}
-    assert read_settings(written, ["nameserver-port", "broker-port"]) == {"broker-port": "1234"}
+    assert read_settings(written, settings_of(NAME_SERVER)) == {"nameserver_port": "1234"}
+    assert read_settings(written, settings_of(BROKER)) == {"broker_port": "1234"}
+    assert read_settings(written, settings_of(UP)) == {"broker_port": "1234"}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ def test_wrong_line_is_named_with_what_to_write(written: Path, line: str, words:
     written.write_text(f"# A comment.\n{line}\n")
 
     with pytest.raises(ConfigError) as caught:
-        read_settings(written, ALL)
+        read_settings(written, SETTINGS)
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"{written}:")
 
@@ -106,7 +103,7 @@ def test_what_is_no_settings_file_is_refused(tmp_path: Path) -> None:
 
     for name, words in {"long": "more than", "image": "UTF-8", "none": "cannot be read"}.items():
         with pytest.raises(ConfigError, match=f"{name}.*{words}"):
-            read_settings(tmp_path / name, ALL)
+            read_settings(tmp_path / name, SETTINGS)
 
 
 def test_variables_are_taken_and_checked() -> None:
@@ -125,9 +122,9 @@ def test_variables_are_taken_and_checked() -> None:
         "SPARROWMQ_CONTEXT": "dev",
     }
 
-    given = read_environment(environ, ["retention-hours", "tls-mode", "flush", "salvage"])
+    given = read_environment(environ, settings_of(UP))
 
-    assert given == {"retention-hours": "5", "tls-mode": "permissive", "salvage": "true"}
+    assert given == {"retention_hours": "5", "tls_mode": "permissive", "salvage": "true"}
 
 
 @pytest.mark.parametrize(
@@ -141,13 +138,5 @@ def test_variables_are_taken_and_checked() -> None:
 )
 def test_wrong_variable_is_named_with_what_to_write(name: str, value: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_environment({name: value}, ALL)
+        read_environment({name: value}, SETTINGS)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("flush", Flush), ("tls-mode", TlsMode), ("duplicate-client-id", DuplicateClientIdPolicy)],
-)
-def test_choices_are_those_of_the_types(name: str, kind: type[StrEnum]) -> None:
-    assert find_setting(name).choices == tuple(each.value for each in kind)

@@ -307,7 +307,7 @@ def test_a_file_that_cannot_be_removed_is_tried_again(
 ) -> None:
     store = open_store(storage)
     fill(store, new_record, range(60))
-    retention = Retention(RetentionConfig(reserved_hours=1), store)
+    retention = Retention(RetentionConfig(retention_hours=1), store)
     retention.ask()
     work, _ = retention.work(now_ms=1, timestamp_ms=NOON_MS)
     assert work is not None
@@ -336,7 +336,7 @@ def test_messages_go_at_the_hour_once_they_are_old(
         store.put(new_record(b"x" * 400), timestamp_ms=at_noon(0) + number)
     flush(store)
     retention = Retention(RetentionConfig(), store)
-    assert retention.reserved_hours == 72
+    assert retention.retention_hours == 72
 
     def removed(now_ms: int, timestamp_ms: int) -> bool:
         work, _ = retention.work(now_ms=now_ms, timestamp_ms=timestamp_ms)
@@ -394,17 +394,17 @@ def test_a_store_from_before_keeps_all_until_it_is_said(
 ) -> None:
     store = open_store(storage)
     fill(store, new_record, range(60))
-    assert Retention(RetentionConfig(), store).reserved_hours == 72
+    assert Retention(RetentionConfig(), store).retention_hours == 72
     store.close()
     storage.remove("expiring")
     store = open_store(storage)
     storage.percent_used = 89
     unasked = Retention(RetentionConfig(), store)
 
-    assert unasked.reserved_hours == 0
+    assert unasked.retention_hours == 0
     unasked.ask()
     assert unasked.work(now_ms=1, timestamp_ms=NOON_MS) == (None, [])
-    asked = Retention(RetentionConfig(reserved_hours=NOON_MS // HOUR_MS - 1), store)
+    asked = Retention(RetentionConfig(retention_hours=NOON_MS // HOUR_MS - 1), store)
     asked.ask()
     assert asked.work(now_ms=1, timestamp_ms=NOON_MS)[0] is not None
 
@@ -412,11 +412,11 @@ def test_a_store_from_before_keeps_all_until_it_is_said(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"reserved_hours": -1}, "are -1; they must be from 0"),
+        ({"retention_hours": -1}, "retention_hours is -1; it must be a whole number from 0"),
         ({"delete_when": "24"}, "'24'; give hours"),
         ({"delete_when": ""}, "''; give hours"),
-        ({"full_percent": 101}, "full_percent is 101"),
-        ({"force_percent": -1}, "force_percent is -1"),
+        ({"disk_full_percent": 101}, "disk_full_percent is 101"),
+        ({"disk_force_percent": -1}, "disk_force_percent is -1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(arguments: Any, named: str) -> None:

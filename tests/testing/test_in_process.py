@@ -66,9 +66,9 @@ def test_it_leaves_nothing_behind_and_starts_again() -> None:
 
 
 def test_failed_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparrowmq.testing.in_process.Flush", None)
+    monkeypatch.setattr("sparrowmq.testing.in_process.HostSettings", None)
 
-    with pytest.raises(ClusterFailed, match="the cluster did not start: AttributeError"):
+    with pytest.raises(ClusterFailed, match="the cluster did not start: TypeError"):
         InProcessCluster().start()
 
 

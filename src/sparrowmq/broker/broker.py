@@ -341,7 +341,7 @@ class Broker:
     def is_work_due(self, now_ms: int) -> bool:
         """Return whether `flush_work` or another kind of work may be due; most turns have none."""
         state = self.state
-        is_flush_due = state.config.sync_flush or now_ms >= self._flush_due_ms
+        is_flush_due = state.config.is_sync or now_ms >= self._flush_due_ms
         return (
             (is_flush_due and not self._flush_runs)
             or state.journal.is_asked
@@ -354,7 +354,7 @@ class Broker:
         if self._flush_runs or self._flush_rests:
             return None
         config = self.state.config
-        if not config.sync_flush:
+        if not config.is_sync:
             if now_ms < self._flush_due_ms:
                 return None
             self._flush_due_ms = now_ms + config.async_flush_interval_ms

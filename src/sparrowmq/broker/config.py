@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sparrowmq.config import INT_MAX, check_settings, setting
 from sparrowmq.errors import ConfigError
+from sparrowmq.store.config import FlushMode
 from sparrowmq.store.retention import RetentionConfig
 
 # Nothing expires, and the disk may be full.
-KEEP_ALL = RetentionConfig(reserved_hours=0, full_percent=100)
+KEEP_ALL = RetentionConfig(retention_hours=0, disk_full_percent=100)
 
 
 class DuplicateClientIdPolicy(StrEnum):
@@ -26,15 +28,10 @@ class DuplicateClientIdPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The settings of one broker.
+    """The settings of one broker. A field with a row is an operator's setting.
 
     Args:
         address: `ip:port` as clients reach the broker; message ids carry it, so it must be an ip.
-        broker_name: the name of one master and its slaves; this broker is always the master.
-        cluster_name: the cluster the broker registers in.
-        sync_flush: acknowledge a message, and show it to readers, only once it is on the disk.
-        auto_create_topics: make an unknown topic at its first send, from the template the
-            producer names (TBW102). BrokerConfig.autoCreateTopicEnable.
         auto_create_groups: make an unknown consumer group at its first use.
             BrokerConfig.autoCreateSubscriptionGroup.
         default_topic_queue_count: queues of the template. BrokerConfig.defaultTopicQueueNums.
@@ -51,23 +48,57 @@ class BrokerConfig:
             MessageStoreConfig.flushIntervalCommitLog.
         in_memory_bytes_max: how far before the log's end a message counts as in memory; RocketMQ
             takes 40 % of the machine's memory.
-        duplicate_client_id: the treatment of a second connection of a group with the same client
-            id.
         retention: when messages expire; by default never.
         region: the region every send answer names. BrokerConfig.regionId.
-        transaction_timeout_ms: the age of a half message at which its producer is first asked for
-            the outcome. BrokerConfig.transactionTimeOut.
-        transaction_check_interval_ms: the time between rounds of asking.
-            BrokerConfig.transactionCheckInterval.
-        transaction_check_max: how often a producer is asked about one message before the message
-            goes into TRANS_CHECK_MAX_TIME_TOPIC. BrokerConfig.transactionCheckMax.
     """
 
-    address: str
-    broker_name: str = "broker-a"
-    cluster_name: str = "DefaultCluster"
-    sync_flush: bool = True
-    auto_create_topics: bool = True
+    address: str = "127.0.0.1:10911"
+    broker_name: str = setting("broker-a", "the broker's name", source="BrokerConfig.brokerName")
+    cluster_name: str = setting(
+        "DefaultCluster", "the broker's cluster", source="BrokerConfig.brokerClusterName"
+    )
+    flush: FlushMode = setting(
+        FlushMode.SYNC,
+        "sync acknowledges a message once it is on the disk; async acknowledges at once, and a "
+        "power cut may lose the last half second of messages",
+        source="MessageStoreConfig.flushDiskType",
+    )
+    # The template is the topic that the producer names (TBW102).
+    auto_create_topics: bool = setting(
+        True,
+        "create a missing topic when a message is sent to it",
+        source="BrokerConfig.autoCreateTopicEnable",
+    )
+    duplicate_client_id: DuplicateClientIdPolicy = setting(
+        DuplicateClientIdPolicy.WARN,
+        "the answer to a consumer whose client id another connection of its group uses: warn "
+        "accepts the consumer, as RocketMQ does, and logs a warning; reject refuses the "
+        "consumer while the other is connected",
+    )
+    transaction_timeout_ms: int = setting(
+        6_000,
+        "how long a half message waits before its producer is asked for the outcome",
+        low=1,
+        high=INT_MAX,
+        unit="ms",
+        source="BrokerConfig.transactionTimeOut",
+    )
+    transaction_check_interval_ms: int = setting(
+        60_000,
+        "the time between two rounds of asking producers for outcomes",
+        low=100,
+        high=INT_MAX,
+        unit="ms",
+        source="BrokerConfig.transactionCheckInterval",
+    )
+    transaction_check_max: int = setting(
+        15,
+        "how often producers are asked for one outcome before the broker moves the message to "
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        low=1,
+        high=INT_MAX,
+        source="BrokerConfig.transactionCheckMax",
+    )
     auto_create_groups: bool = True
     default_topic_queue_count: int = 8
     message_bytes_max: int = 4 * 1024 * 1024
@@ -79,16 +110,18 @@ class BrokerConfig:
     offsets_save_interval_ms: int = 1_000
     async_flush_interval_ms: int = 500
     in_memory_bytes_max: int = 2 * 1024 * 1024 * 1024
-    duplicate_client_id: DuplicateClientIdPolicy = DuplicateClientIdPolicy.WARN
     retention: RetentionConfig = KEEP_ALL
     region: str = "DefaultRegion"
-    transaction_timeout_ms: int = 6_000
-    transaction_check_interval_ms: int = 60_000
-    transaction_check_max: int = 15
 
     def __post_init__(self) -> None:
         """Check settings whose faults would show late. Raises: ConfigError."""
+        check_settings(self)
         for name in ("broker_name", "cluster_name"):
             value: str = getattr(self, name)
             if not value or not value.isprintable() or set(value) & set("/\\ "):
                 raise ConfigError(f"{name} {value!r} must be a name without blanks and '/'")
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether a message is acknowledged, and shown to readers, only once it is on the disk."""
+        return self.flush is FlushMode.SYNC

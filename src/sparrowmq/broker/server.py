@@ -29,7 +29,7 @@ from sparrowmq.serving.connections import Output
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import RemotingServer
 from sparrowmq.serving.world import LoopWorld
-from sparrowmq.store.config import COMMIT_LOG_FILE_SIZE, FlushMode, StoreConfig
+from sparrowmq.store.config import COMMIT_LOG_FILE_SIZE, StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.retention import RESERVED_HOURS
@@ -75,11 +75,10 @@ class BrokerServer:
     ) -> None:
         self._wall_clock = wall_clock
         self._storage = FileStorage(root)
-        mode = FlushMode.SYNC if config.sync_flush else FlushMode.ASYNC
         self._store = MessageStore(
             self._storage,
             StoreConfig(
-                flush=mode,
+                flush=config.flush,
                 commit_log_file_size=log_file_size,
                 message_bytes_max=config.message_bytes_max,
                 salvage=salvage,
@@ -156,7 +155,7 @@ class BrokerServer:
         return found
 
     def _note_retention(self, root: Path, config: BrokerConfig) -> None:
-        if config.retention.reserved_hours is None and not self._store.is_expiring:
+        if config.retention.retention_hours is None and not self._store.is_expiring:
             LOG.warning(
                 "store %s has messages from before messages expired: it keeps all until "
                 "--retention-hours says how long (%d is the default for a new store, 0 keeps all)",

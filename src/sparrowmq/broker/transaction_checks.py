@@ -271,7 +271,7 @@ class TransactionChecks:
 
         Source: fileReservedTime in TransactionalMessageServiceImpl.needSkip.
         """
-        hours = self.config.retention.reserved_hours
+        hours = self.config.retention.retention_hours
         if hours is None:
             hours = RESERVED_HOURS if self._store.is_expiring else 0
         return 0 < hours * HOUR_MS < age_ms

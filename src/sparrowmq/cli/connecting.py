@@ -28,7 +28,6 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.thread_host import open_driver
 from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.topics import list_topics
-from sparrowmq.config import find_setting
 from sparrowmq.errors import ConnectFailed, SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model.names import find_nearest, is_system_topic
 
@@ -44,7 +43,10 @@ ContextName = Annotated[
         "--context", "-c", help="the name of a cluster, as `sparrowmq context ls` lists it"
     ),
 ]
-TlsCa = Annotated[str | None, typer.Option("--tls-ca", help=find_setting("tls-ca").help)]
+TlsCa = Annotated[
+    str | None,
+    typer.Option("--tls-ca", help="connect by TLS, and trust the authorities in this PEM file"),
+]
 Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, max=60.0, help="seconds to wait for each answer")
 ]

@@ -1,118 +1,157 @@
-"""`sparrowmq up`, `nameserver` and `broker`: servers in the foreground, by `sparrowmq.hosting`."""
+"""`sparrowmq up`, `nameserver` and `broker`: servers in the foreground, by `sparrowmq.hosting`.
+
+The options are the rows of `HostSettings`.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
 
-from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.cli.failures import EXIT_USAGE, say
-from sparrowmq.config import environment_name, find_setting, has_setting
+from sparrowmq.config import Setting, with_settings
 from sparrowmq.errors import ConfigError
-from sparrowmq.hosting.servers import (
-    Flush,
+from sparrowmq.hosting.servers import run_both, run_broker, run_name_server
+from sparrowmq.hosting.settings import (
+    BROKER,
+    NAME_SERVER,
+    PORT_MAX,
+    UP,
     HostSettings,
     TlsMode,
-    run_both,
-    run_broker,
-    run_name_server,
+    environment_name,
+    settings_of,
 )
 from sparrowmq.hosting.settings_file import read_environment, read_settings
 
 # The key under which a context keeps the error of its file or variables.
 _FAILURE = "sparrowmq.settings"
+# The time that a process beside the servers has to end.
+_BESIDE_TIMEOUT_S = 20
 
 
-def _option(name: str, *declarations: str, **extra: Any) -> Any:
-    """Return the option of a setting, under other names if given."""
-    return typer.Option(*(declarations or [f"--{name}"]), help=find_setting(name).help, **extra)
+def with_server_options(
+    name: str, **defaults: object
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Pass a command its `HostSettings` as its first argument, and give it their options.
 
+    The commands of a single server name its port `--port`.
 
-def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
-    """Take settings that no option gives from variables, and then from a file.
-
-    Their errors are reported only when servers start: subcommands of `broker` do not use them.
+    Args:
+        name: the command's name.
+        defaults: the defaults that differ from the rows'.
     """
-    parameters: dict[str, str] = {}
-    for each in context.command.params:
-        option = each.opts[0].removeprefix("--")
-        name = f"{context.info_name}-port" if option == "port" else option
-        if has_setting(name) and each.name:
-            parameters[name] = each.name
-    try:
-        given = read_environment(os.environ, parameters)
-        if path is not None:
-            given = read_settings(path, parameters) | given
-    except ConfigError as error:
-        context.meta[_FAILURE] = error
-    else:
-        context.default_map = {parameters[name]: value for name, value in given.items()}
-    return path
+    rows = settings_of(name)
+    for key, default in defaults.items():
+        rows[key] = rows[key]._replace(default=default)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(
+            row.name,
+            keyword,
+            default=row.default,
+            annotation=_option(row, "port" if row.name == f"{name}_port" else row.option),
+        )
+        for row in rows.values()
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [each.replace(kind=keyword) for each in list(signature.parameters.values())[1:]]
+
+        @functools.wraps(command)
+        def start(*, context: typer.Context, stop_with_stdin: bool, **given: Any) -> None:
+            if context.invoked_subcommand is not None:
+                return
+            given.pop("config")
+            try:
+                if _FAILURE in context.meta:
+                    raise context.meta[_FAILURE]
+                settings = with_settings(HostSettings(), {each: given.pop(each) for each in rows})
+            except ConfigError as error:
+                say(str(error))
+                raise typer.Exit(EXIT_USAGE) from None
+            command(replace(settings, stop_with_stdin=stop_with_stdin), **given)
+
+        shared = [
+            inspect.Parameter("context", keyword, annotation=typer.Context),
+            inspect.Parameter("config", keyword, default=None, annotation=_config(rows)),
+            *options,
+            inspect.Parameter("stop_with_stdin", keyword, default=False, annotation=_StopWithStdin),
+        ]
+        parameters = shared + own
+        del start.__wrapped__
+        start.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        start.__annotations__ = {each.name: each.annotation for each in parameters}
+        return start
+
+    return decorate
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        is_eager=True,
-        callback=_take_settings,
-        envvar=environment_name("config"),
-        show_envvar=False,
-        help="a file of settings, name = value, under the names of these options or of "
-        "RocketMQ's broker.conf; options and variables override it",
-    ),
-]
+def _option(row: Setting, name: str) -> Any:
+    """Return the type of a row's option."""
+    kind: Any = row.kind if row.default is not None else row.kind | None
+    declaration = f"--{name}/--no-{name}" if row.default is True else f"--{name}"
+    return Annotated[kind, typer.Option(declaration, help=row.help, min=row.low, max=row.high)]
 
 
-Host = Annotated[str, _option("host")]
-Data = Annotated[Path, _option("data")]
-FlushOption = Annotated[Flush, _option("flush")]
-LogFileMib = Annotated[int, _option("log-file-mib", min=1, max=1024)]
-RetentionHours = Annotated[int | None, _option("retention-hours", min=0, max=876_000)]
-DeleteWhen = Annotated[str, _option("delete-when")]
-DiskExpirePercent = Annotated[int, _option("disk-expire-percent", min=0, max=100)]
-DiskForcePercent = Annotated[int, _option("disk-force-percent", min=0, max=100)]
-DiskFullPercent = Annotated[int, _option("disk-full-percent", min=0, max=100)]
-Insecure = Annotated[bool, _option("insecure")]
-Acl = Annotated[str, _option("acl")]
-AclCredentials = Annotated[str, _option("acl-credentials")]
-Advertise = Annotated[str, _option("advertise")]
-HealthPort = Annotated[int | None, _option("health-port", min=0, max=65_535)]
-BrokerName = Annotated[str, _option("broker-name")]
-ClusterName = Annotated[str, _option("cluster-name")]
-AutoCreate = Annotated[
-    bool, _option("auto-create-topics", "--auto-create-topics/--no-auto-create-topics")
-]
-DuplicateIds = Annotated[DuplicateClientIdPolicy, _option("duplicate-client-id")]
-TransactionTimeout = Annotated[int, _option("transaction-timeout-ms", min=1)]
-TransactionInterval = Annotated[int, _option("transaction-check-interval-ms", min=100)]
-TransactionChecks = Annotated[int, _option("transaction-check-max", min=1)]
-Salvage = Annotated[bool, _option("salvage")]
-TlsCert = Annotated[str, _option("tls-cert")]
-TlsKey = Annotated[str, _option("tls-key")]
-TlsClientCa = Annotated[str, _option("tls-client-ca")]
-TlsModeOption = Annotated[TlsMode, _option("tls-mode")]
-StopWithStdin = Annotated[
+def _config(rows: dict[str, Setting]) -> Any:
+    """Return the type of the option of a settings file."""
+
+    def take(context: typer.Context, path: Path | None) -> Path | None:
+        """Take settings that no option gives from variables, and then from a file.
+
+        Their errors are reported only when servers start: subcommands of `broker` do not use them.
+        """
+        try:
+            given = read_environment(os.environ, rows)
+            if path is not None:
+                given = read_settings(path, rows) | given
+        except ConfigError as error:
+            context.meta[_FAILURE] = error
+        else:
+            context.default_map = given
+        return path
+
+    return Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            is_eager=True,
+            callback=take,
+            envvar=environment_name("config"),
+            show_envvar=False,
+            help="a file of settings, name = value, under the names of these options or of "
+            "RocketMQ's broker.conf; options and variables override it",
+        ),
+    ]
+
+
+_StopWithStdin = Annotated[
     bool,
     typer.Option("--stop-with-stdin", hidden=True, help="stop when standard input closes"),
 ]
-Verbose = Annotated[bool, _option("verbose")]
 Dashboard = Annotated[
     bool, typer.Option("--dashboard", help="also serve the live page, in a separate process")
 ]
 DashboardPort = Annotated[
     int,
     typer.Option(
-        "--dashboard-port", min=0, max=65_535, help="the live page's port; 0 takes any free port"
+        "--dashboard-port",
+        min=0,
+        max=PORT_MAX,
+        help="the live page's port; 0 takes any free port",
     ),
 ]
 MetricsPort = Annotated[
@@ -120,58 +159,25 @@ MetricsPort = Annotated[
     typer.Option(
         "--metrics-port",
         min=0,
-        max=65_535,
+        max=PORT_MAX,
         help="serve Prometheus metrics at this port in a separate process, as `sparrowmq "
         "metrics` does; 0 takes any free port",
     ),
 ]
-# The time that a process beside the servers has to end.
-_BESIDE_TIMEOUT_S = 20
 
 
+@with_server_options(UP)
 def up(
-    context: typer.Context,
-    config: Config = None,
-    host: Host = "127.0.0.1",
-    nameserver_port: Annotated[int, _option("nameserver-port", min=0, max=65_535)] = 9876,
-    broker_port: Annotated[int, _option("broker-port", min=0, max=65_535)] = 10911,
-    brokers: Annotated[int, _option("brokers", min=1, max=16)] = 1,
-    data: Data = Path("sparrowmq-data"),
-    flush: FlushOption = Flush.SYNC,
-    log_file_mib: LogFileMib = 1024,
-    retention_hours: RetentionHours = None,
-    delete_when: DeleteWhen = "04",
-    disk_expire_percent: DiskExpirePercent = 75,
-    disk_force_percent: DiskForcePercent = 85,
-    disk_full_percent: DiskFullPercent = 90,
-    broker_name: BrokerName = "broker-a",
-    cluster_name: ClusterName = "DefaultCluster",
-    auto_create_topics: AutoCreate = True,
-    duplicate_client_id: DuplicateIds = DuplicateClientIdPolicy.WARN,
-    transaction_timeout_ms: TransactionTimeout = 6_000,
-    transaction_check_interval_ms: TransactionInterval = 60_000,
-    transaction_check_max: TransactionChecks = 15,
-    advertise: Advertise = "",
-    health_port: HealthPort = None,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_client_ca: TlsClientCa = "",
-    tls_mode: TlsModeOption = TlsMode.ENFORCING,
-    acl: Acl = "",
-    insecure: Insecure = False,
-    salvage: Salvage = False,
+    settings: HostSettings,
     dashboard: Dashboard = False,
     dashboard_port: DashboardPort = 8181,
     metrics_port: MetricsPort = None,
-    stop_with_stdin: StopWithStdin = False,
-    verbose: Verbose = False,
 ) -> None:
     """Run a name server and a broker, or several, in the foreground."""
-    settings = _settings(context, locals())
-    tls_ca = "" if tls_mode is TlsMode.DISABLED else tls_cert
+    tls_ca = "" if settings.tls_mode is TlsMode.DISABLED else settings.tls_cert
     beside = []
     if dashboard:
-        page = ["dash", "--data", str(data), "--port", str(dashboard_port)]
+        page = ["dash", "--data", str(settings.data), "--port", str(dashboard_port)]
         beside.append(_ProcessBeside(page, tls_ca=tls_ca))
     if metrics_port is not None:
         beside.append(_ProcessBeside(["metrics", "--port", str(metrics_port)], tls_ca=tls_ca))
@@ -185,16 +191,6 @@ def up(
             held.enter_context(process)
         code = run_both(settings, on_ready=start)
     raise typer.Exit(code)
-
-
-def _settings(context: typer.Context, given: dict[str, Any], **renamed: Any) -> HostSettings:
-    """Return the settings among a command's arguments, which have the names of HostSettings."""
-    failure = context.meta.get(_FAILURE)
-    if failure is not None:
-        say(str(failure))
-        raise typer.Exit(EXIT_USAGE)
-    names = {field.name for field in fields(HostSettings)}
-    return HostSettings(**{n: v for n, v in {**given, **renamed}.items() if n in names})
 
 
 class _ProcessBeside:
@@ -225,24 +221,10 @@ class _ProcessBeside:
             self._process.communicate(timeout=_BESIDE_TIMEOUT_S)
 
 
-def nameserver(
-    context: typer.Context,
-    config: Config = None,
-    host: Host = "127.0.0.1",
-    port: Annotated[int, _option("nameserver-port", "--port", min=0, max=65_535)] = 9876,
-    health_port: HealthPort = None,
-    data: Data = Path("sparrowmq-data/nameserver"),
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_client_ca: TlsClientCa = "",
-    tls_mode: TlsModeOption = TlsMode.ENFORCING,
-    acl: Acl = "",
-    insecure: Insecure = False,
-    stop_with_stdin: StopWithStdin = False,
-    verbose: Verbose = False,
-) -> None:
+@with_server_options(NAME_SERVER, data=Path("sparrowmq-data/nameserver"))
+def nameserver(settings: HostSettings) -> None:
     """Run a name server in the foreground."""
-    raise typer.Exit(run_name_server(_settings(context, locals(), nameserver_port=port)))
+    raise typer.Exit(run_name_server(settings))
 
 
 broker = typer.Typer(
@@ -252,42 +234,7 @@ broker = typer.Typer(
 
 
 @broker.callback(invoke_without_command=True)
-def serve_broker(
-    context: typer.Context,
-    config: Config = None,
-    host: Host = "127.0.0.1",
-    port: Annotated[int, _option("broker-port", "--port", min=0, max=65_535)] = 10911,
-    nameserver: Annotated[str, _option("nameserver")] = "127.0.0.1:9876",
-    data: Data = Path("sparrowmq-data/store"),
-    flush: FlushOption = Flush.SYNC,
-    log_file_mib: LogFileMib = 1024,
-    retention_hours: RetentionHours = None,
-    delete_when: DeleteWhen = "04",
-    disk_expire_percent: DiskExpirePercent = 75,
-    disk_force_percent: DiskForcePercent = 85,
-    disk_full_percent: DiskFullPercent = 90,
-    broker_name: BrokerName = "broker-a",
-    cluster_name: ClusterName = "DefaultCluster",
-    auto_create_topics: AutoCreate = True,
-    duplicate_client_id: DuplicateIds = DuplicateClientIdPolicy.WARN,
-    transaction_timeout_ms: TransactionTimeout = 6_000,
-    transaction_check_interval_ms: TransactionInterval = 60_000,
-    transaction_check_max: TransactionChecks = 15,
-    advertise: Advertise = "",
-    health_port: HealthPort = None,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_client_ca: TlsClientCa = "",
-    tls_mode: TlsModeOption = TlsMode.ENFORCING,
-    tls_ca: Annotated[str, _option("tls-ca")] = "",
-    acl: Acl = "",
-    acl_credentials: AclCredentials = "",
-    insecure: Insecure = False,
-    salvage: Salvage = False,
-    stop_with_stdin: StopWithStdin = False,
-    verbose: Verbose = False,
-) -> None:
+@with_server_options(BROKER, data=Path("sparrowmq-data/store"))
+def serve_broker(settings: HostSettings) -> None:
     """Run a broker in the foreground; with a subcommand, look at the brokers of a cluster."""
-    if context.invoked_subcommand is not None:
-        return
-    raise typer.Exit(run_broker(_settings(context, locals(), broker_port=port)))
+    raise typer.Exit(run_broker(settings))

@@ -8,31 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from functools import partial
-from types import UnionType
 from typing import Any
 
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model import Message, MessageExt, MessageQueue
-
-
-def check_range(name: str, value: int, low: int, high: int) -> None:
-    """Raise a ConfigError that names the setting unless `low <= value <= high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
-
-
-def check_kind(name: str, value: object, kind: type | UnionType) -> None:
-    """Raise a ConfigError that names the setting unless it is a text, a flag or a constant."""
-    if isinstance(value, kind):
-        return
-    wanted = "a text"
-    if kind is bool:
-        wanted = "True or False"
-    elif isinstance(kind, type) and issubclass(kind, Enum):
-        wanted = f"a {kind.__name__}, such as {next(iter(kind))}"
-    raise ConfigError(f"{name} is {value!r}; it must be {wanted}")
 
 
 def check_function(

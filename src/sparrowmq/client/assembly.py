@@ -9,7 +9,7 @@ from typing import Any, Unpack, cast
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.scheduler import NEVER_MS
-from sparrowmq.client.arguments import check_function, check_kind
+from sparrowmq.client.arguments import check_function
 from sparrowmq.client.config import (
     KINDS,
     LITE_PULL,
@@ -21,6 +21,7 @@ from sparrowmq.client.config import (
     IdentityConfig,
     ProducerConfig,
     SightConfig,
+    take,
 )
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
@@ -36,7 +37,6 @@ from sparrowmq.client.setting_types import (
     ProducerSettings,
     PushConsumerSettings,
 )
-from sparrowmq.client.settings import take
 from sparrowmq.client.sight.observers import observe_consumer, observe_polls, observe_sends
 from sparrowmq.client.subscriber import (
     AsyncListener,
@@ -47,6 +47,7 @@ from sparrowmq.client.subscriber import (
 )
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.client.transactions import AsyncCheck, Coordinator
+from sparrowmq.config import check_kind
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import GROUP_LENGTH_MAX, check_topic, retry_topic

@@ -6,10 +6,12 @@ DefaultMQProducer, DefaultMQPushConsumer and ClientConfig where a comment says n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeVar
 
-from sparrowmq.client.settings import ClientKind, check_settings, setting
+from sparrowmq.config import Setting, check_settings, rows_of, setting
 from sparrowmq.errors import ConfigError
 from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.membership.process_queue import FlowLimits
@@ -35,10 +37,13 @@ if TYPE_CHECKING:
     import ssl
     from pathlib import Path
 
+    from _typeshed import DataclassInstance
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
     from sparrowmq.strategies.registry import StrategyChoice
+
+C = TypeVar("C", bound="DataclassInstance")
 
 PUSH, LITE_PULL = "PushConsumer", "LitePullConsumer"
 # The answer to a batch names every message, with up to 57 characters, in one field of its header;
@@ -371,7 +376,7 @@ class ConsumerConfig:
     orderly: bool = setting(
         False,
         "consume each queue in order, one call at a time, under its lock at the broker",
-        only=PUSH,
+        only=(PUSH,),
         source="MessageListenerOrderly",
     )
     consume_from_where: ConsumeFromWhere = setting(
@@ -418,7 +423,7 @@ class ConsumerConfig:
         low=1,
         high=2048,
         unit="messages",
-        only=PUSH,
+        only=(PUSH,),
         source="consumeMessageBatchMaxSize",
     )
     pull_suspend_ms: int = setting(
@@ -445,7 +450,7 @@ class ConsumerConfig:
         low=1,
         high=1000,
         unit="calls",
-        only=PUSH,
+        only=(PUSH,),
         source="consumeThreadMin",
     )
     # This number overrides the group's number at the broker.
@@ -456,7 +461,7 @@ class ConsumerConfig:
         low=0,
         high=2**31 - 1,
         kind=int,
-        only=PUSH,
+        only=(PUSH,),
         source="maxReconsumeTimes",
     )
     # Differs from RocketMQ, which loses the message and those after it in the same answer.
@@ -496,7 +501,7 @@ class ConsumerConfig:
         low=1_000,
         high=_DAY_MS,
         unit="ms",
-        only=PUSH,
+        only=(PUSH,),
         source="consumeTimeout",
     )
     drain_timeout_ms: int = setting(
@@ -510,7 +515,7 @@ class ConsumerConfig:
     auto_commit: bool = setting(
         True,
         "commit finished messages every `commit_interval_ms`; False commits only on `commit`",
-        only=LITE_PULL,
+        only=(LITE_PULL,),
         source="autoCommit",
     )
     # Differs from RocketMQ: 1 s, not 5 s, and each commit is answered, so that a late commit never
@@ -536,7 +541,7 @@ class ConsumerConfig:
         False,
         "report each message to the topic RMQ_SYS_TRACE_TOPIC, as Java's clients do; reports "
         "never delay messages: when the buffer is full or no broker takes them, they are dropped",
-        only=PUSH,
+        only=(PUSH,),
         source="enableMsgTrace",
     )
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -590,6 +595,46 @@ class AdminConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKind:
+    """A kind of client: its name, and the tables that hold its settings."""
+
+    name: str
+    tables: tuple[type[DataclassInstance], ...]
+
+    def rows(self) -> dict[str, Setting]:
+        """Return the rows of all its settings, by name."""
+        return {
+            name: row
+            for table in self.tables
+            for name, row in rows_of(table).items()
+            if not row.only or self.name in row.only
+        }
+
+    def check_names(self, given: Mapping[str, object]) -> None:
+        """Raise a ConfigError for a name that is not a setting of this kind of client."""
+        known = self.rows()
+        for name in given:
+            if name in known:
+                continue
+            near = get_close_matches(name.lower(), known, n=1)
+            hint = f"did you mean {near[0]}" if near else f"there are {', '.join(sorted(known))}"
+            raise ConfigError(f"{self.name} has no setting {name!r}; {hint}")
+
+
+def take(table: type[C], given: Mapping[str, object], **made: object) -> C:
+    """Make one table's value from the given settings.
+
+    Args:
+        made: fields that come from elsewhere.
+
+    Raises: ConfigError for a wrong value.
+    """
+    names = rows_of(table)
+    chosen = {name: value for name, value in given.items() if name in names}
+    return table(**chosen, **made)
 
 
 _OF_ALL = (ClientConfig, IdentityConfig, ClientTimes, SightConfig)

@@ -21,14 +21,12 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from sparrowmq.broker.config import BrokerConfig, DuplicateClientIdPolicy
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.calling import clock
 from sparrowmq.calling.tls import client_context, own_server_context, server_context
@@ -43,80 +41,22 @@ from sparrowmq.hosting.broker_processes import (
 )
 from sparrowmq.hosting.certificate_files import CertificateFiles
 from sparrowmq.hosting.health import serve_health
+from sparrowmq.hosting.settings import PORT_MAX, HostSettings, TlsMode
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.protocol.acl import Credentials
 from sparrowmq.serving.access import AccessControl
 from sparrowmq.serving.access_file import AccessFile, read_credentials
 from sparrowmq.serving.descriptors import raise_descriptor_limit
 from sparrowmq.serving.remoting_server import bind
-from sparrowmq.store.retention import RetentionConfig
 
 LOG = logging.getLogger("sparrowmq.hosting")
 
-_PORT_MAX = 65_535
 EXIT_FAILURE = 1
 # The time between two looks at the files of access control and certificates.
 LOOK_S = 1.0
 EXIT_USAGE = 2
 # Python's default is 700.
 _NEW_OBJECTS_PER_COLLECTION = 50_000
-
-
-class Flush(StrEnum):
-    """When the broker acknowledges a message: on the disk, or at once."""
-
-    SYNC = "sync"
-    ASYNC = "async"
-
-
-class TlsMode(StrEnum):
-    """The peers that servers with a certificate serve. Source: TlsMode.java."""
-
-    DISABLED = "disabled"
-    PERMISSIVE = "permissive"
-    ENFORCING = "enforcing"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSettings:
-    """The settings of one process's servers: rows of `sparrowmq.config`, by their names.
-
-    `stop_with_stdin` stops the servers when standard input closes; `verbose` logs every connection.
-    """
-
-    host: str = "127.0.0.1"
-    nameserver_port: int = 9876
-    broker_port: int = 10911
-    nameserver: str = "127.0.0.1:9876"
-    data: Path = Path("sparrowmq-data")
-    flush: Flush = Flush.SYNC
-    log_file_mib: int = 1024
-    retention_hours: int | None = None
-    delete_when: str = "04"
-    disk_expire_percent: int = 75
-    disk_force_percent: int = 85
-    disk_full_percent: int = 90
-    broker_name: str = "broker-a"
-    cluster_name: str = "DefaultCluster"
-    auto_create_topics: bool = True
-    duplicate_client_id: DuplicateClientIdPolicy = DuplicateClientIdPolicy.WARN
-    transaction_timeout_ms: int = 6_000
-    transaction_check_interval_ms: int = 60_000
-    transaction_check_max: int = 15
-    advertise: str = ""
-    health_port: int | None = None
-    brokers: int = 1
-    tls_cert: str = ""
-    tls_key: str = ""
-    tls_client_ca: str = ""
-    tls_mode: TlsMode = TlsMode.ENFORCING
-    tls_ca: str = ""
-    acl: str = ""
-    acl_credentials: str = ""
-    insecure: bool = False
-    salvage: bool = False
-    stop_with_stdin: bool = False
-    verbose: bool = False
 
 
 def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None = None) -> int:
@@ -194,7 +134,7 @@ def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None)
         data = settings.data
         own = Credentials(access_key=secrets.token_hex(16), secret_key=secrets.token_hex(32))
         places = [
-            nth(number, name=settings.broker_name, port=settings.broker_port)
+            nth(number, name=settings.broker.broker_name, port=settings.broker_port)
             for number in range(1, settings.brokers + 1)
         ]
         _check_places(settings, places)
@@ -206,7 +146,7 @@ def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None)
             def make_order(place: Place) -> bytes:
                 ordered = replace(
                     settings,
-                    broker_name=place.name,
+                    broker=replace(settings.broker, broker_name=place.name),
                     broker_port=place.port,
                     data=data / place.directory,
                     health_port=None,
@@ -229,7 +169,7 @@ def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None)
 
 
 def _check_places(settings: HostSettings, places: Sequence[Place]) -> None:
-    if places[-1].port > _PORT_MAX:
+    if places[-1].port > PORT_MAX:
         raise ConfigError(
             f"--broker-port {settings.broker_port} leaves no port for {places[-1].name}, which "
             f"would have {places[-1].port}; choose a lower one"
@@ -294,7 +234,7 @@ def run_ordered(order: BrokerOrder) -> int:
             async with _looking(print_change):
                 await stop.wait()
 
-    return _run(serve, settings, label=f" {settings.broker_name}")
+    return _run(serve, settings, label=f" {settings.broker.broker_name}")
 
 
 def run_name_server(settings: HostSettings) -> int:
@@ -440,29 +380,11 @@ async def _broker(
     wall_clock: Callable[[], int] = clock.timestamp_ms,
 ) -> AsyncGenerator[tuple[str, BrokerServer]]:
     """Run a broker; yield its address for clients, and the server."""
-    retention = RetentionConfig(
-        reserved_hours=settings.retention_hours,
-        delete_when=settings.delete_when,
-        expire_percent=settings.disk_expire_percent,
-        force_percent=settings.disk_force_percent,
-        full_percent=settings.disk_full_percent,
-    )
     tls = _server_tls(settings)
     listening = bind(ip, settings.broker_port)
     with contextlib.closing(listening):
         address = _join(_advertised(ip, settings.advertise), listening.getsockname()[1])
-        config = BrokerConfig(
-            address=address,
-            broker_name=settings.broker_name,
-            cluster_name=settings.cluster_name,
-            sync_flush=settings.flush is Flush.SYNC,
-            auto_create_topics=settings.auto_create_topics,
-            duplicate_client_id=settings.duplicate_client_id,
-            transaction_timeout_ms=settings.transaction_timeout_ms,
-            transaction_check_interval_ms=settings.transaction_check_interval_ms,
-            transaction_check_max=settings.transaction_check_max,
-            retention=retention,
-        )
+        config = replace(settings.broker, address=address, retention=settings.retention)
         server = BrokerServer(
             root,
             config,

@@ -8,12 +8,13 @@ begin with `#` are ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from sparrowmq.config import ENVIRONMENT_PREFIX, SETTINGS, Setting, environment_name, find_setting
+from sparrowmq.config import Setting
 from sparrowmq.errors import ConfigError
+from sparrowmq.hosting.settings import ENVIRONMENT_PREFIX, SETTINGS, environment_name
 
 FILE_BYTES_MAX = 64 << 10
 # The pattern of RocketMQ's names in a row's `source`; other sources are not in a broker.conf.
@@ -32,23 +33,18 @@ _BOOLS = ("true", "false")
 _SIMILARITY = 0.75
 
 
-def read_settings(path: Path, taken: Iterable[str]) -> dict[str, str]:
-    """Return a file's checked values, by SparrowMQ's names.
+def read_settings(path: Path, rows: Mapping[str, Setting]) -> dict[str, str]:
+    """Return a file's checked values, by the rows' names.
 
     Args:
         path: the file.
-        taken: the names of the settings that the caller accepts.
+        rows: the settings that the caller accepts.
 
     Raises: ConfigError that names the line.
     """
-    rows = [find_setting(name) for name in taken]
-    ours = {row.name: row for row in rows}
+    ours = {row.option: row for row in rows.values()}
     # A caller with both ports takes listenPort for the broker's, which comes later in the table.
-    theirs = {
-        found[1]: row
-        for row in sorted(rows, key=SETTINGS.index)
-        if (found := _ROCKETMQ_NAME.match(row.source))
-    }
+    theirs = {found[1]: row for row in rows.values() if (found := _ROCKETMQ_NAME.match(row.source))}
     given: dict[str, str] = {}
     for number, line in enumerate(_read(path).splitlines(), 1):
         text = line.strip()
@@ -65,24 +61,23 @@ def read_settings(path: Path, taken: Iterable[str]) -> dict[str, str]:
         if row is None:
             raise ConfigError(f"{where}: {_unknown(name, [*ours, *theirs])}")
         if row.name in given:
-            raise ConfigError(f"{where}: {row.name} is given twice; leave one of the lines")
+            raise ConfigError(f"{where}: {row.option} is given twice; leave one of the lines")
         if name not in ours:
             value = _to_ours(where, row, value)
         given[row.name] = _check(where, name, row, value)
     return given
 
 
-def read_environment(environ: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
-    """Return the checked values of variables, by SparrowMQ's names; empty values are ignored.
+def read_environment(environ: Mapping[str, str], rows: Mapping[str, Setting]) -> dict[str, str]:
+    """Return the checked values of variables, by the rows' names; empty values are ignored.
 
     Args:
         environ: the variables.
-        taken: the names of the settings that the caller accepts; variables of other settings are
-            ignored.
+        rows: the settings that the caller accepts; variables of other settings are ignored.
 
     Raises: ConfigError that names the variable; also for a name that nearly is a setting's.
     """
-    known = [environment_name(name) for name in (*(row.name for row in SETTINGS), "config")]
+    known = [environment_name(name) for name in (*SETTINGS, "config")]
     suffixes = [name.removeprefix(ENVIRONMENT_PREFIX) for name in known]
     for name in environ:
         if not name.startswith(ENVIRONMENT_PREFIX) or name in known:
@@ -94,8 +89,8 @@ def read_environment(environ: Mapping[str, str], taken: Iterable[str]) -> dict[s
                 f"the variable {name} is no setting; did you mean {ENVIRONMENT_PREFIX}{near[0]}"
             )
     return {
-        name: _check("the environment", environment_name(name), find_setting(name), value)
-        for name in taken
+        name: _check("the environment", environment_name(name), row, value)
+        for name, row in rows.items()
         if (value := environ.get(environment_name(name), ""))
     }
 
@@ -137,7 +132,7 @@ def _to_ours(where: str, row: Setting, value: str) -> str:
     """Return a value of RocketMQ in SparrowMQ's spelling."""
     if row.name == "flush":
         return _FLUSH_MODES.get(value, value)
-    if row.name == "log-file-mib" and value.isdecimal():
+    if row.name == "log_file_mib" and value.isdecimal():
         size, rest = divmod(int(value), 1 << 20)
         if rest:
             raise ConfigError(f"{where}: {value} bytes are no whole number of MiB; write one")

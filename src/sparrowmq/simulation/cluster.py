@@ -30,6 +30,7 @@ from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.trace import Trace
 from sparrowmq.simulation.transactions import TransactionHost
 from sparrowmq.simulation.workload import LISTENER_MS_MAX, Workload, produce
+from sparrowmq.store.config import FlushMode
 from sparrowmq.store.retention import RetentionConfig
 from sparrowmq.strategies.registry import strategy_from
 
@@ -161,8 +162,8 @@ class SimulatedCluster:
             BrokerConfig(
                 address=f"10.0.1.{number + 1}:{BROKER_PORT}",
                 broker_name=f"broker-{'ab'[number]}",
-                sync_flush=self.scenario.sync_flush,
-                retention=RetentionConfig(full_percent=100),
+                flush=FlushMode.SYNC if self.scenario.sync_flush else FlushMode.ASYNC,
+                retention=RetentionConfig(disk_full_percent=100),
                 transaction_timeout_ms=transactions.TIMEOUT_MS,
                 transaction_check_interval_ms=transactions.CHECK_INTERVAL_MS,
                 transaction_check_max=transactions.CHECKS_MAX,

@@ -33,7 +33,7 @@ from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.server import SimulatedServer
 from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
 from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
-from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.journal import Journal
@@ -157,11 +157,10 @@ class BrokerNode:
         process = self.process = Process(
             self.name, self.host, self._timeline, timestamp_ms=self._wall_ms
         )
-        mode = FlushMode.SYNC if self.config.sync_flush else FlushMode.ASYNC
         store = self._store = MessageStore(
             self.storage,
             StoreConfig(
-                flush=mode,
+                flush=self.config.flush,
                 commit_log_file_size=LOG_FILE_SIZE,
                 index_slot_count=64,
                 index_entry_count=256,

@@ -7,7 +7,7 @@ Apache broker and back. Tests use small sizes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.delay import DELAY_LEVELS_MS
@@ -26,7 +26,7 @@ _CHECKPOINT_INTERVAL_MS = 10_000
 _VERIFY_BYTES = 64 << 20
 
 
-class FlushMode(Enum):
+class FlushMode(StrEnum):
     """When a message counts as stored."""
 
     SYNC = "sync"

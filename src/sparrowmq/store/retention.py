@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from sparrowmq.config import check_settings, setting
 from sparrowmq.errors import ConfigError
 from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.message_store import MessageStore
@@ -34,38 +35,54 @@ RESERVED_HOURS_MAX = 876_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig:
-    """When messages expire.
+    """When messages expire."""
 
-    Args:
-        reserved_hours: how long messages are kept at least; 0 keeps all, however full the disk is.
-            None means `RESERVED_HOURS`, but keeps all in a directory whose first messages come from
-            a version without expiry. MessageStoreConfig.fileReservedTime.
-        delete_when: the hours of the day, in local time, as `04` or `04;16`.
-            MessageStoreConfig.deleteWhen.
-        expire_percent: on a fuller disk, expired messages are removed at any hour.
-            MessageStoreConfig.diskMaxUsedSpaceRatio.
-        force_percent: on a fuller disk, the oldest messages are removed whatever their age.
-            rocketmq.broker.diskSpaceCleanForciblyRatio.
-        full_percent: on a fuller disk, no message is stored.
-            rocketmq.broker.diskSpaceWarningLevelRatio.
-    """
-
-    reserved_hours: int | None = None
-    delete_when: str = "04"
-    expire_percent: int = 75
-    force_percent: int = 85
-    full_percent: int = 90
+    # None means `RESERVED_HOURS`, but keeps all in a directory whose first messages come from a
+    # version without expiry.
+    retention_hours: int | None = setting(
+        None,
+        "the shortest time for which messages are kept; 0 keeps all; the default is 72, but a "
+        "store made before messages expired keeps all until this option is given",
+        low=0,
+        high=RESERVED_HOURS_MAX,
+        unit="h",
+        kind=int,
+        source="MessageStoreConfig.fileReservedTime",
+    )
+    delete_when: str = setting(
+        "04",
+        "the hours of the day, in local time, at which expired messages are removed, such as 04;16",
+        unit="h",
+        source="MessageStoreConfig.deleteWhen",
+    )
+    disk_expire_percent: int = setting(
+        75,
+        "the use of the disk above which expired messages are removed at any hour",
+        low=0,
+        high=100,
+        unit="%",
+        source="MessageStoreConfig.diskMaxUsedSpaceRatio",
+    )
+    disk_force_percent: int = setting(
+        85,
+        "the use of the disk above which the oldest messages are removed before they expire; "
+        "100 never removes them",
+        low=0,
+        high=100,
+        unit="%",
+        source="rocketmq.broker.diskSpaceCleanForciblyRatio",
+    )
+    disk_full_percent: int = setting(
+        90,
+        "the use of the disk above which the broker refuses messages; 100 lets the disk fill up",
+        low=0,
+        high=100,
+        unit="%",
+        source="rocketmq.broker.diskSpaceWarningLevelRatio",
+    )
 
     def __post_init__(self) -> None:
-        hours = self.reserved_hours
-        if hours is not None and not 0 <= hours <= RESERVED_HOURS_MAX:
-            raise ConfigError(
-                f"the hours to keep messages are {hours}; they must be from 0, which keeps all, to "
-                f"{RESERVED_HOURS_MAX}"
-            )
-        for name in ("expire_percent", "force_percent", "full_percent"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 100")
+        check_settings(self)
         parse_hours(self.delete_when)
 
 
@@ -100,7 +117,7 @@ class Retention:
     def __init__(self, config: RetentionConfig, store: MessageStore) -> None:
         self.config = config
         self._store = store
-        self._keeps_unasked = config.reserved_hours is None and not store.is_expiring
+        self._keeps_unasked = config.retention_hours is None and not store.is_expiring
         self._check_due_ms = 0
         # Whether an operator has asked for the removal of expired messages now.
         self._is_asked = False
@@ -108,9 +125,9 @@ class Retention:
         self._failed: ExpiryWork | None = None
 
     @property
-    def reserved_hours(self) -> int:
+    def retention_hours(self) -> int:
         """How many hours messages are kept at least; 0 for ever."""
-        hours = self.config.reserved_hours
+        hours = self.config.retention_hours
         if hours is None:
             return 0 if self._keeps_unasked else RESERVED_HOURS
         return hours
@@ -150,7 +167,7 @@ class Retention:
         return [RetentionFact(text)]
 
     def _note_room(self, percent: int) -> list[RetentionFact]:
-        limit = self.config.full_percent
+        limit = self.config.disk_full_percent
         was_full = self._store.refusal is not None
         is_full = percent > limit
         if is_full:
@@ -166,13 +183,17 @@ class Retention:
         return []
 
     def _choose(self, percent: int, timestamp_ms: int) -> ExpiryWork | None:
-        config, hours = self.config, self.reserved_hours
+        config, hours = self.config, self.retention_hours
         if hours == 0:
             return None
         is_asked, self._is_asked = self._is_asked, False
         hour = datetime.fromtimestamp(timestamp_ms / 1000).hour
         work = None
-        if is_asked or percent > config.expire_percent or hour in parse_hours(config.delete_when):
+        if (
+            is_asked
+            or percent > config.disk_expire_percent
+            or hour in parse_hours(config.delete_when)
+        ):
             work = self._store.expire(
                 before_timestamp_ms=timestamp_ms - hours * HOUR_MS,
                 files_max=FILES_MAX,
@@ -180,7 +201,7 @@ class Retention:
             )
             # More files may have expired than one check removes.
             self._is_asked = is_asked and (work is not None or self._store.expiry_waits)
-        if work is None and percent > config.force_percent:
+        if work is None and percent > config.disk_force_percent:
             work = self._store.expire(
                 before_timestamp_ms=None, files_max=1, reason=f"the disk is {percent} % full"
             )

@@ -22,10 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from sparrowmq.broker.config import KEEP_ALL, BrokerConfig
 from sparrowmq.calling import clock
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.errors import UsageError
-from sparrowmq.hosting.servers import Flush, HostSettings, Serving, serving_both
+from sparrowmq.hosting.servers import Serving, serving_both
+from sparrowmq.hosting.settings import HostSettings
+from sparrowmq.store.config import FlushMode
 from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed
 
 START_TIMEOUT_S = 20
@@ -139,11 +142,9 @@ class InProcessCluster:
             broker_port=0,
             data=Path(self._directory.name),
             # No process reads the files later.
-            flush=Flush.ASYNC,
-            retention_hours=0,
+            broker=BrokerConfig(flush=FlushMode.ASYNC),
             # A test must pass on a machine with a full disk.
-            disk_force_percent=100,
-            disk_full_percent=100,
+            retention=KEEP_ALL,
         )
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()

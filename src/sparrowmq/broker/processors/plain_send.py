@@ -88,6 +88,6 @@ def send_plain(
     return state.pending.add(
         Written(connection, frame_json_header(answer)),
         position=end,
-        waits_for_flush=state.config.sync_flush,
+        waits_for_flush=state.config.is_sync,
         now_ms=now_ms,
     )

@@ -188,7 +188,7 @@ def _check_put(state: BrokerState, result: PutResult) -> None:
 def _reply_when_safe(
     state: BrokerState, request: Request, reply: Reply, result: PutResult, *, waits: bool
 ) -> Sequence[Output]:
-    waits_for_flush = waits and state.config.sync_flush
+    waits_for_flush = waits and state.config.is_sync
     if state.journal.finished < state.topics_journal_round:
         # A topic made by a send must survive a crash as the message does.
         return state.pending.add_for_rounds(

@@ -43,11 +43,11 @@ class Changeable(NamedTuple):
 
 CHANGEABLE: Mapping[str, Changeable] = MappingProxyType(
     {
-        "fileReservedTime": Changeable("reserved_hours", True, 1, RESERVED_HOURS_MAX),
+        "fileReservedTime": Changeable("retention_hours", True, 1, RESERVED_HOURS_MAX),
         "deleteWhen": Changeable("delete_when", True),
-        "diskMaxUsedSpaceRatio": Changeable("expire_percent", True, 10, 100),
-        "diskSpaceCleanForciblyRatio": Changeable("force_percent", True, 50, 100),
-        "diskSpaceWarningLevelRatio": Changeable("full_percent", True, 50, 100),
+        "diskMaxUsedSpaceRatio": Changeable("disk_expire_percent", True, 10, 100),
+        "diskSpaceCleanForciblyRatio": Changeable("disk_force_percent", True, 50, 100),
+        "diskSpaceWarningLevelRatio": Changeable("disk_full_percent", True, 50, 100),
         "transactionTimeOut": Changeable("transaction_timeout_ms", False, 1, 3_600_000),
         "transactionCheckMax": Changeable("transaction_check_max", False, 1, 1_000),
         "transactionCheckInterval": Changeable(
@@ -117,30 +117,30 @@ def _parse_value(name: str, text: str, change: Changeable) -> Any:
 
 def broker_config(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the settings that tools read, as Java properties; paths are left out."""
-    lines = _settings(state.config, state.retention.config, state.retention.reserved_hours)
+    lines = _settings(state.config, state.retention.config, state.retention.retention_hours)
     text = "".join(f"{name}={value}\n" for name, value in lines.items())
     return answer(request, ext_fields={}, body=text.encode())
 
 
 def _settings(
-    config: BrokerConfig, retention: RetentionConfig, reserved_hours: int
+    config: BrokerConfig, retention: RetentionConfig, retention_hours: int
 ) -> dict[str, str]:
     return {
         "brokerName": config.broker_name,
         "brokerClusterName": config.cluster_name,
         "brokerId": "0",
         "brokerRole": "ASYNC_MASTER",
-        "flushDiskType": "SYNC_FLUSH" if config.sync_flush else "ASYNC_FLUSH",
+        "flushDiskType": "SYNC_FLUSH" if config.is_sync else "ASYNC_FLUSH",
         "autoCreateTopicEnable": _java(config.auto_create_topics),
         "autoCreateSubscriptionGroup": _java(config.auto_create_groups),
         "defaultTopicQueueNums": str(config.default_topic_queue_count),
         "maxMessageSize": str(config.message_bytes_max),
         "messageDelayLevel": _DELAY_LEVELS,
-        "fileReservedTime": str(reserved_hours),
+        "fileReservedTime": str(retention_hours),
         "deleteWhen": retention.delete_when,
-        "diskMaxUsedSpaceRatio": str(retention.expire_percent),
-        "diskSpaceCleanForciblyRatio": str(retention.force_percent),
-        "diskSpaceWarningLevelRatio": str(retention.full_percent),
+        "diskMaxUsedSpaceRatio": str(retention.disk_expire_percent),
+        "diskSpaceCleanForciblyRatio": str(retention.disk_force_percent),
+        "diskSpaceWarningLevelRatio": str(retention.disk_full_percent),
         "transactionTimeOut": str(config.transaction_timeout_ms),
         "transactionCheckMax": str(config.transaction_check_max),
         "transactionCheckInterval": str(config.transaction_check_interval_ms),

@@ -6,7 +6,7 @@ Source: DefaultMQAdminExtImpl.java, MQAdminImpl.java.
 from __future__ import annotations
 
 from sparrowmq.calling.effects import Operation, now, sleep
-from sparrowmq.client.arguments import check_offset, check_queue, check_range
+from sparrowmq.client.arguments import check_offset, check_queue
 from sparrowmq.client.directory import Directory, QueueLag
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.membership import consumer_connections, consumer_list
@@ -20,6 +20,7 @@ from sparrowmq.client.operations.offsets import (
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import find_cluster, refresh_route
 from sparrowmq.client.route_cache import QUEUES_MAX, TopicRoute
+from sparrowmq.config import check_range
 from sparrowmq.errors import (
     BrokerError,
     InvokeTimeout,

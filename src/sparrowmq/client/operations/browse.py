@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparrowmq.calling.effects import Event, Operation, Task, cancel, join, sleep, spawn, wait
-from sparrowmq.client.arguments import check_offset, check_queue, check_range
+from sparrowmq.client.arguments import check_offset, check_queue
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import (
     get_broker_address,
@@ -29,6 +29,7 @@ from sparrowmq.client.operations.pull import (
     make_pull_header,
     pull,
 )
+from sparrowmq.config import check_range
 from sparrowmq.errors import TransportError, UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 from sparrowmq.model.names import TOOLS_GROUP

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from msgspec import structs
 
 from sparrowmq.calling.effects import Operation
-from sparrowmq.client.arguments import check_range
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import delete_topic, master_addresses
 from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.config import check_range
 from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.errors import SparrowError
 from sparrowmq.model.names import check_group, dlq_topic, is_system_group, retry_topic

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparrowmq.calling.effects import Now, Operation, Timestamp, Wait, bounded
-from sparrowmq.client.arguments import check_range
 from sparrowmq.client.operations.send import make_known, send
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.replies import AwaitedReply, Replies
+from sparrowmq.config import check_range
 from sparrowmq.errors import InvokeTimeout, UsageError
 from sparrowmq.model import Message, MessageExt, MessageQueue, SendResult
 from sparrowmq.model.message import (

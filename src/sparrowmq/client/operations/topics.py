@@ -12,12 +12,12 @@ from typing import NamedTuple
 from msgspec import structs
 
 from sparrowmq.calling.effects import Operation
-from sparrowmq.client.arguments import check_range
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, ask_name_servers, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
 from sparrowmq.client.route_cache import QUEUES_MAX
+from sparrowmq.config import check_range
 from sparrowmq.errors import ConfigError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC
