@@ -16,9 +16,8 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from sparrowmq.pipeline import balance, parquet_writer
-from sparrowmq.spark import spark_session
+from sparrowmq.spark import prepare_environment, spark_session
 from sparrowmq.spark.exactly_once import exactly_once
-from sparrowmq.spark.java import prepare_environment
 
 
 def main(kind: str, name_server: str, out: str) -> None:

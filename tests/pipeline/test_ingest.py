@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +27,6 @@ from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.ingest import Batch, IngestSettings, job
 from sparrowmq.pipeline.ingest.bodies import with_fields
 from sparrowmq.pipeline.ingest.compaction import compact
-from sparrowmq.spark.source import RocketMQDataSource
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -241,31 +239,6 @@ def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
         assert "batch " in result.stderr
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert len(sent) == 80
-
-
-def test_a_query_whose_planning_process_starts_too_slowly_is_started_again(
-    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Spark waits ten seconds for it; the first one takes longer.
-    slow, flag = tmp_path / "python", tmp_path / "was-slow"
-    slow.write_text(
-        f"""#!/bin/sh
-case "$*" in
-*streaming_source_runner*) [ -e {flag} ] || {{ touch {flag}; exec sleep 12; }};;
-esac
-exec {sys.executable} "$@"
-"""
-    )
-    slow.chmod(0o755)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(slow))
-    session = spark.newSession()
-    # What is registered runs by the Python of the moment.
-    session.dataSource.register(RocketMQDataSource)
-
-    result = ingest.run(session, settings_for(cluster, tmp_path / "out"))
-
-    assert flag.exists()
-    assert (result.counts.rows, result.counts.gap_count) == (FLIGHTS, 0)
 
 
 def test_a_compaction_that_was_killed_is_finished_by_the_next_run(

@@ -38,7 +38,7 @@ from sparrowmq.pipeline import duplicates, ingest
 from sparrowmq.pipeline.duplicates import judging
 from sparrowmq.pipeline.duplicates.records import with_key
 from sparrowmq.processes.logbook import EventTail, Failed, Logbook, open_logbook
-from sparrowmq.spark.java import find_java, spark_session
+from sparrowmq.spark import find_java, spark_session
 
 _POLL_INTERVAL_S = 0.2
 # Far longer than the demo's own deadlines; the demo ends this process if a stage fails.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparrowmq.errors import UsageError
+from sparrowmq.spark.session import require_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,12 +28,6 @@ class DirectoryUsage(NamedTuple):
 
     files: int
     size: int
-
-
-def require_classic(session: SparkSession) -> None:
-    """Raise a UsageError if the session has no JVM, as with Spark Connect."""
-    if not hasattr(session, "_jsc"):
-        raise UsageError("the jobs need a classic Spark session; Spark Connect has no JVM here")
 
 
 class Files:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S = 0.5
-# Spark gives the process that plans a stream ten seconds to start, without a setting for more. A
-# query that fails for this reason is started again and continues from its checkpoint.
-STARTS_MAX = 3
-_NO_WORKER = "Python worker failed to connect back"
 
 
 def never() -> bool:
@@ -47,16 +41,7 @@ def run_query(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{interval_s:g} seconds")
-    for starts_left in reversed(range(STARTS_MAX)):
-        try:
-            return _await_end(writer.start(), should_stop)
-        except StreamingQueryException as error:
-            if not starts_left or _NO_WORKER not in str(error):
-                raise
-    raise AssertionError("the last start returns or raises")
-
-
-def _await_end(query: StreamingQuery, should_stop: Callable[[], bool]) -> bool:
+    query = writer.start()
     try:
         while not should_stop():
             if query.awaitTermination(_POLL_S):  # type: ignore[arg-type]

@@ -108,4 +108,4 @@ def settle(
 
 def _is_spark_worker() -> bool:
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")
+    return spec is not None and spec.name.startswith(("pyspark.", "sparrowmq.spark.planning_"))

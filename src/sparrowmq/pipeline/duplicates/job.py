@@ -15,6 +15,7 @@ from sparrowmq.pipeline.duplicates import judging, records
 from sparrowmq.pipeline.duplicates.stream import DELAY_S, Progress, read_tables, watch_duplicates
 from sparrowmq.pipeline.running_query import never
 from sparrowmq.pipeline.tables import collect_as
+from sparrowmq.spark.session import register
 
 EVENTS_MAX = 200
 LOST_NAMED_MAX = 20
@@ -156,6 +157,8 @@ def run(
 
     Raises: ConfigError if an input table does not exist or has other columns.
     """
+    if settings.trace is not None:
+        register(session)
     if settings.follow_interval_s is None:
         return _run_once(session, settings)
     entries = (

@@ -41,6 +41,7 @@ from sparrowmq.spark.dead_letters import to_dlq
 from sparrowmq.spark.offsets import encode_offsets
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.queue_watch import QueueWatch
+from sparrowmq.spark.session import register
 
 METADATA = (
     *QUEUE_COLUMNS,
@@ -185,6 +186,7 @@ def run(
     if settings.dlq_group is not None:
         _create_dlq(settings, settings.dlq_group)
     files = Files(session, settings.out)
+    register(session)
     ledger = Ledger(
         files,
         settings.root,

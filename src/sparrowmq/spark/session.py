@@ -1,0 +1,150 @@
+"""Start a Spark session, which by default stays on this machine.
+
+Spark's JVM starts the Python of PYSPARK_DRIVER_PYTHON to look for data sources, to plan them, and
+to read. It first asks a shell for this Python, without quotes: where the path has a blank or
+another character of the shell, Spark finds no data source, and says nothing. It gives the process
+that plans a stream ten seconds to connect back, without a setting for more; the imports of this
+process alone take a second of a core, and far more time beside other work.
+
+Local sessions therefore start Python by a *launcher*: a program with a plain name on the PATH. It
+runs `planning_process` in place of Spark's module for streams, and this Python in all other cases.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.spark.java import JavaHome, find_java, write_program
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_PYTHON = "sparrowmq-python"
+_LAUNCHER = """#!/bin/sh
+# Starts the Python processes of Spark on this machine.
+case "$*" in
+"-m pyspark.sql.streaming.python_streaming_source_runner")
+    set -- -m sparrowmq.spark.planning_process ;;
+esac
+exec {python} "$@"
+"""
+
+
+def prepare_environment(java: JavaHome | None = None) -> JavaHome:
+    """Set the environment variables that Spark's launcher and its Python workers read.
+
+    JAVA_HOME becomes the Java found, PYSPARK_PYTHON this interpreter (workers of another one lack
+    this package), PYSPARK_DRIVER_PYTHON a launcher of this interpreter, and SPARK_LOCAL_IP the
+    loopback address unless it is set already. For sessions whose executors run on this machine.
+    """
+    java = java or find_java()
+    os.environ["JAVA_HOME"] = str(java.path)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = _launcher_name()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return java
+
+
+def spark_session(
+    app_name: str,
+    *,
+    master: str = "local[*]",
+    driver_memory: str = "1g",
+    short_lived: bool = False,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start, or get, a Spark session: loopback only, no web UI, times in UTC.
+
+    Args:
+        app_name: the application's name.
+        master: Spark's master URL.
+        driver_memory: the JVM's heap, which in local mode serves the executors too.
+        short_lived: for a session of a few minutes: the JVM compiles quickly rather than well.
+            The start and the first jobs then take less than half the processor time; jobs over
+            many millions of rows take more.
+        conf: further Spark settings, which override the settings made here.
+
+    Raises: ConfigError if there is no Java, or PySpark is not installed.
+    """
+    prepare_environment()
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError(
+            f"PySpark is not installed ({error}); install sparrowmq with the extra 'spark'"
+        ) from error
+    settings = {
+        "spark.driver.memory": driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
+        **({"spark.driver.extraJavaOptions": _QUICK_JAVA} if short_lived else {}),
+        **(conf or {}),
+    }
+    if SparkSession.getActiveSession() is None:
+        # Spark would make `spark-warehouse` in the working directory.
+        settings.setdefault("spark.sql.warehouse.dir", _warehouse())
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def register(session: SparkSession) -> None:
+    """Register the data source in a session that does not find it by itself.
+
+    Raises: UsageError if the session has no JVM, as with Spark Connect.
+    """
+    require_classic(session)
+    classic: Any = session
+    if not classic._jsparkSession.sessionState().dataSourceManager().dataSourceExists("rocketmq"):
+        from sparrowmq.spark.source import RocketMQDataSource
+
+        session.dataSource.register(RocketMQDataSource)
+
+
+def require_classic(session: SparkSession) -> None:
+    """Raise a UsageError if the session has no JVM, as with Spark Connect."""
+    if not hasattr(session, "_jsc"):
+        raise UsageError("a classic Spark session is needed; Spark Connect has no JVM here")
+
+
+def _launcher_name() -> str:
+    """Return the name of this Python's launcher, which is on the PATH from now on."""
+    if os.name == "nt":
+        return sys.executable
+    script = _LAUNCHER.format(python=shlex.quote(sys.executable))
+    # The name depends on the Python, since environments may share a directory.
+    name = f"python-{zlib.crc32(sys.executable.encode()):08x}/{_PYTHON}"
+    directory = str(write_program(name, script).parent)
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join([directory, *(p for p in path if p != directory)])
+    return _PYTHON
+
+
+@functools.cache
+def _warehouse() -> str:
+    """Make a directory for the tables that a session manages, as long as this process lives."""
+    directory, owner = tempfile.mkdtemp(prefix="sparrowmq-warehouse-"), os.getpid()
+
+    def remove() -> None:
+        # A forked process runs this too.
+        if os.getpid() == owner:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
+    return directory

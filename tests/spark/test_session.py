@@ -1,0 +1,150 @@
+"""The Python that Spark starts on this machine, and a session in any directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyspark
+
+import sparrowmq
+from sparrowmq.spark.session import prepare_environment
+
+JOB = Path(__file__).with_name("odd_paths_job.py")
+# What a shell, a URI, a glob or Java's properties take for more than a letter.
+ODD = "my projects/50%41 #1 it's $HOME + a\ttab 麻雀 & (more); " + "long " * 30
+SOURCE_DIRECTORY = Path(sparrowmq.__file__).parents[1]
+
+
+def make_python(root: Path) -> Path:
+    """Make a Python below a directory, with this one's libraries and PySpark's own programs."""
+    (libraries,) = {Path(pyspark.__file__).parents[1]}
+    site = root / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    site.mkdir(parents=True)
+    for each in libraries.iterdir():
+        if each.suffix != ".pth" and each.name not in ("sparrowmq", "pyspark_rocketmq"):
+            (site / each.name).symlink_to(each)
+    for name in ("sparrowmq", "pyspark_rocketmq"):
+        (site / name).symlink_to(SOURCE_DIRECTORY / name)
+    (root / "bin").mkdir()
+    (root / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", root)
+    return root / "bin" / "python"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_source_sink_sql_and_jobs_work_in_any_directory(tmp_path: Path) -> None:
+    root = tmp_path / ODD.rstrip()
+    for name in ("home", "tmp", "work"):
+        (root / name).mkdir(parents=True)
+    python = make_python(root / "environment")
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYSPARK_", "PYTHON"))
+    }
+    (spark_home,) = root.glob("environment/lib/*/site-packages/pyspark")
+    places = {"HOME": root / "home", "TMPDIR": root / "tmp", "SPARK_HOME": spark_home}
+
+    answer = subprocess.run(
+        [python, JOB, root],
+        env={**environ, **{name: str(path) for name, path in places.items()}},
+        cwd=root / "work",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    found = json.loads(answer.stdout.splitlines()[-1])
+    counts = dict.fromkeys(("view", "ingested", "table", "rows", "store"), 100)
+    assert found == {**counts, "managed": 3}
+    # Nothing is left beside the project, and the session's own tables are gone with it.
+    assert list((root / "work").iterdir()) == []
+    assert list((root / "tmp").glob("sparrowmq-*")) == []
+
+
+def test_the_process_that_plans_a_stream_connects_before_its_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # PySpark's module, as slow as on a busy machine: it begins once it may.
+    package = tmp_path / "pyspark" / "sql" / "streaming"
+    package.mkdir(parents=True)
+    for each in (package, package.parent, package.parents[1]):
+        (each / "__init__.py").write_text("")
+    (package / "python_streaming_source_runner.py").write_text(
+        "import sys\n"
+        "assert sys.stdin.readline() == 'go\\n'\n"
+        "def main(infile, outfile):\n"
+        "    outfile.write(infile.read(4)[::-1])\n"
+    )
+    monkeypatch.delenv("PYTHON_WORKER_FACTORY_SOCK_PATH", raising=False)
+    for name in ("JAVA_HOME", "PATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    prepare_environment()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        process = subprocess.Popen(
+            [
+                shutil.which(os.environ["PYSPARK_DRIVER_PYTHON"]) or "",
+                "-m",
+                "pyspark.sql.streaming.python_streaming_source_runner",
+            ],
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE_DIRECTORY}",
+                "PYTHON_WORKER_FACTORY_PORT": str(server.getsockname()[1]),
+                "PYTHON_WORKER_FACTORY_SECRET": "hush",
+            },
+            stdin=subprocess.PIPE,
+        )
+        connection, _ = server.accept()
+        with connection, process:
+            connection.settimeout(60)
+            stream = connection.makefile("rwb")
+            assert stream.read(8) == struct.pack(">i4s", 4, b"hush")
+            stream.write(struct.pack(">i2s", 2, b"ok"))
+            stream.flush()
+            # The process itself: Spark ends a stream by its number.
+            assert stream.read(4) == struct.pack(">i", process.pid)
+            stream.write(b"abcd")
+            stream.flush()
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+            assert stream.read(4) == b"dcba"
+    assert process.returncode == 0
+
+
+def test_the_launcher_is_this_python_in_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAVA_HOME", "PATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    prepare_environment()
+
+    answer = subprocess.run(
+        [
+            shutil.which(os.environ["PYSPARK_DRIVER_PYTHON"]) or "",
+            "-c",
+            "import sys; print(sys.executable, *sys.argv[1:], sep='|')",
+            "a b",
+            "",
+            "it's",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert answer.stdout.rstrip("\n") == f"{sys.executable}|a b||it's"
