@@ -92,6 +92,17 @@ def test_what_is_not_there_is_said(smq: Commands, shared_cluster: EmbeddedCluste
     assert f"no group has dead letters at {shared_cluster.name_server}" in dead.stderr
 
 
+def test_a_misspelt_topic_is_refused_and_not_made(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_spelt", queues=1)
+
+    result = smq("send", "T_splet", "hello")
+
+    assert (result.exit_code, "did you mean T_spelt?" in result.stderr) == (2, True)
+    assert "T_splet" not in smq("topic", "ls", "--all").stdout
+
+
 def test_lines_of_standard_input_and_of_files_are_messages(
     smq: Commands, shared_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
@@ -259,6 +270,13 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         wait_until("a dead letter", lambda: smq.json("dlq", "ls"), timeout_s=30)
 
         assert [(r["group"], r["messages"]) for r in smq.json("dlq", "ls")] == [("GID_dead", 1)]
+        rows = {row["group"]: row for row in smq.json("group", "ls")}
+        assert rows["GID_dead"]["dead_letters"] == 1
+        failed = smq.json("group", "show", "GID_dead")["failed"]
+        assert (failed["dead_letters"], failed["last_dead_letter_timestamp_ms"] is None) == (
+            1,
+            False,
+        )
         (letter,) = smq.json("dlq", "show", "GID_dead")
         assert (letter["body"], letter["keys"]) == ("hard to digest", ["d1"])
         assert smq.json("dlq", "show", "GID_dead", "--key", "d2") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from sparrowmq.cli.output import OutputColumn, format_value, print_rows
@@ -39,6 +40,19 @@ def test_optional_column_of_which_nothing_is_known_is_left_out() -> None:
     print_rows(rows, columns, console=Console(file=file, width=80))
 
     assert "topics" not in file.getvalue()
+
+
+def test_a_narrow_terminal_names_what_it_leaves_out_and_keeps_the_trouble(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = StringIO()
+    rows = [ROWS[0] | {"trouble": "nobody consumes"}]
+    columns = [*COLUMNS, OutputColumn("trouble", optional=True, keeps=True)]
+
+    print_rows(rows, columns, console=Console(file=file, width=60, force_terminal=True))
+
+    assert "nobody consumes" in file.getvalue()
+    assert "too narrow for topics" in capsys.readouterr().err
 
 
 def test_values_are_written_for_people() -> None:

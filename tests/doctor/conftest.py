@@ -64,11 +64,7 @@ class SeenGroup:
         for view in self.topics.values():
             for queue in view.subscribe_queues:
                 self.offsets[queue] = ((100, 100), (100, 100))
-        self._details = {
-            "consume_type": consume_type,
-            "message_model": model,
-            "consume_from_where": where,
-        }
+        self._consume_type, self._model, self._where = consume_type, model, where
         self._language = language
         self.then: dict[str, BrokerView] = {}
         self.now: dict[str, BrokerView] = {}
@@ -107,7 +103,9 @@ class SeenGroup:
                 subscriptions=tuple(SubscriptionView(t, e, versions) for t, e in wanted.items()),
                 failure=failure,
                 answer_ms=answer_ms,
-                **self._details,
+                consume_type=self._consume_type,
+                message_model=self._model,
+                consume_from_where=self._where,
             )
 
         wanted = expressions or dict.fromkeys(self.topics, "*")

@@ -130,6 +130,37 @@ def test_each_cause_is_named_with_its_beginning_and_its_owners(
     assert text.count('stroke-dasharray="12 36"') == 4
 
 
+def test_a_living_incident_comes_before_the_queues_of_groups_that_nobody_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def row(group: str, queue_id: int, look: int, lag: int, members: int) -> dict[str, object]:
+        return {
+            "snapshotTimestamp": BEGIN + timedelta(seconds=20 * look),
+            "consumerGroup": group,
+            "topic": "orders",
+            "brokerName": "broker-a",
+            "queueId": queue_id,
+            "brokerOffset": lag,
+            "consumerOffset": 0,
+            "lag": lag,
+            "owners": ["c@1"] * members,
+            "rules": [],
+            "members": members,
+            "idleMembers": 0,
+        }
+
+    rows = [row("GID_gone", n, look, 5_000, 0) for n in range(42) for look in range(2)]
+    rows += [row("GID_lives", 0, look, 200 + look, 1) for look in range(2)]
+    (tmp_path / "queues").mkdir()
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=SCHEMAS["queues"]), tmp_path / "queues" / "1.parquet"
+    )
+
+    result = run(spark, tmp_path)
+
+    assert [each.consumer_group for each in result.accumulations[:2]] == ["GID_lives", "GID_gone"]
+
+
 def test_one_look_says_what_it_cannot_know(spark: SparkSession, tmp_path: Path) -> None:
     write_history(tmp_path, first=6)
 

@@ -79,14 +79,14 @@ def test_a_snapshot_becomes_a_row_a_group_and_strategy(spark: SparkSession, tmp_
     assert rows["GID_empty", "AVG"]["failure"] == "the group has no member"
     assert [
         (each.strategy, each.groups, each.failed, each.unowned) for each in result.strategies
-    ] == [("AVG", 2, 1, 6), ("sticky", 2, 1, 0)]
+    ] == [("AVG", 2, 1, 6 + 8), ("sticky", 2, 1, 0 + 8)]
     assert (
         result.current,
         [(each.consumer_group, each.unowned) for each in result.worst],
-    ) == ("AVG", [("GID_twins", 6)])
+    ) == ("AVG", [("GID_empty", 8), ("GID_twins", 6)])
     text = balance.render(result)
     assert "GID_twins" in text
-    assert "refused 1 of 2 groups: the group has no member" in text
+    assert "could not divide 1 of 2 groups: the group has no member" in text
 
 
 def test_a_generated_cluster_is_the_same_each_time(spark: SparkSession) -> None:

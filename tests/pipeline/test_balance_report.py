@@ -52,7 +52,7 @@ def test_a_strategy_that_refused_every_group_is_named_and_not_plotted() -> None:
 
     text = page_of(AVG, refused)
 
-    assert "MACHINE_ROOM refused 2 of 2 groups: no room." in text
+    assert "MACHINE_ROOM could not divide 2 of 2 groups: no room." in text
     assert text.count("MACHINE_ROOM") == 1
 
 

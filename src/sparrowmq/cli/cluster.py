@@ -44,12 +44,14 @@ GROUP_COLUMNS = (
     OutputColumn("group"),
     OutputColumn("lag"),
     OutputColumn("retries", optional=True),
+    OutputColumn("dead_letters", "dead", optional=True),
     OutputColumn("in_per_s", "in/s", optional=True),
     OutputColumn("out_per_s", "out/s", optional=True),
+    OutputColumn("retried_per_s", "retried/s", optional=True),
     OutputColumn("member_count", "members"),
     OutputColumn("behind_since_timestamp_ms", "behind since", optional=True),
     OutputColumn("topics", optional=True),
-    OutputColumn("trouble", optional=True),
+    OutputColumn("trouble", optional=True, keeps=True),
 )
 
 
@@ -81,7 +83,9 @@ def ls(
       sparrowmq ls --interval 2        # with messages a second
       sparrowmq ls --json | jq '.groups[] | select(.lag > 1000) | .group'
     """
-    before, seen = cluster.run(look_twice(cluster, round(interval * 1000)))
+    console = make_console()
+    shown = limit if limit and console.is_terminal and not cluster.as_json else None
+    before, seen = cluster.run(look_twice(cluster, round(interval * 1000), asked_max=shown))
     topics = [t for t in seen.topics if every or not t.is_internal]
     flows = {} if before is None else group_flows(before, seen)
     rates = {} if before is None else topic_rates(before, seen)
@@ -97,8 +101,6 @@ def ls(
     if cluster.as_json:
         print_json(found)
         return
-    console = make_console()
-    shown = limit if limit and console.is_terminal else None
     for title, rows, columns in (
         ("Brokers", found["brokers"], BROKER_COLUMNS),
         ("Topics", found["topics"], TOPIC_COLUMNS),
@@ -110,14 +112,14 @@ def ls(
 
 
 def look_twice(
-    cluster: CommandCluster, interval_ms: int
+    cluster: CommandCluster, interval_ms: int, *, asked_max: int | None
 ) -> Operation[tuple[Overview | None, Overview]]:
-    """Look at the cluster, twice if an interval is given. Raises: as `take_overview`."""
+    """Look at the cluster, twice if an interval is given. Args and raises: as `take_overview`."""
     before = None
     if interval_ms:
-        before = yield from take_overview(cluster.directory)
+        before = yield from take_overview(cluster.directory, asked_max=0)
         yield from sleep(interval_ms)
-    return before, (yield from take_overview(cluster.directory))
+    return before, (yield from take_overview(cluster.directory, asked_max=asked_max))
 
 
 def broker_row(broker: BrokerOverview) -> Json:
@@ -152,8 +154,10 @@ def group_row(group: GroupOverview, flow: FlowRates | None) -> Json:
         "group": group.group,
         "lag": group.known_lag,
         "retries": group.retry_lag,
+        "dead_letters": group.dead_letters,
         "in_per_s": None if flow is None else flow.produced_per_s,
         "out_per_s": None if flow is None else flow.consumed_per_s,
+        "retried_per_s": None if flow is None else flow.retried_per_s,
         "member_count": None if group.members is None else len(group.members),
         "members": group.members,
         "behind_since_timestamp_ms": min(times, default=None),
@@ -223,7 +227,7 @@ def check(
     if warn_lag > max_lag:
         raise UsageError(f"--warn-lag {warn_lag} is more than --max-lag {max_lag}")
     wanted = group or []
-    seen = cluster.run(take_overview(cluster.directory, asked_first=wanted))
+    seen = cluster.run(take_overview(cluster.directory, asked_first=wanted, asked_max=None))
     known = {each.group for each in seen.groups}
     for name in wanted:
         if name not in known:

@@ -226,7 +226,8 @@ def naming_topic(cluster: CommandCluster, topic: str) -> Generator[None]:
         yield
     except TopicRouteNotFound:
         nearest = find_nearest(topic, cluster.run(list_topics(cluster.directory)))
-        hint = f"did you mean {nearest}?" if nearest else "`sparrowmq topic ls` lists the topics"
+        hint = f"did you mean {nearest}? " if nearest else ""
         raise UsageError(
             f"there is no topic {topic!r} at {cluster.context.name_server}; {hint}"
+            f"`sparrowmq topic ls` lists the topics, `sparrowmq topic create {topic}` makes it"
         ) from None

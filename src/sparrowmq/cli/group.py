@@ -64,7 +64,7 @@ def list_groups(
     ] = 0.0,
 ) -> None:
     """List consumer groups; those that need attention come first."""
-    before, seen = cluster.run(look_twice(cluster, round(interval * 1000)))
+    before, seen = cluster.run(look_twice(cluster, round(interval * 1000), asked_max=None))
     flows = {} if before is None else group_flows(before, seen)
     rows = [group_row(each, flows.get(each.group)) for each in seen.groups]
     if cluster.as_json:
@@ -94,8 +94,17 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
         }
         for broker, found in known
     ]
+    letters = snapshot.last.dead_letters
+    retries = [p for p in snapshot.last.progress if p.queue.topic == retry_topic(name)]
+    failed = {
+        "retries": sum(p.lag for p in retries),
+        "retried": sum(p.max_offset for p in retries),
+        "dead_letters": letters.message_count,
+        "last_dead_letter_timestamp_ms": letters.last_timestamp_ms or None,
+    }
     if cluster.as_json:
-        print_json({"group": name, "members": members, "topics": topics, "settings": shown})
+        found = {"members": members, "topics": topics, "failed": failed, "settings": shown}
+        print_json({"group": name, **found})
         return
     console = make_console()
     columns = [
@@ -113,6 +122,13 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
         OutputColumn("brokers", optional=True),
     ]
     print_rows(members, columns, title="Members", console=console)
+    columns = [
+        OutputColumn("retries", "waiting for a retry"),
+        OutputColumn("retried", "retried so far"),
+        OutputColumn("dead_letters", "dead letters"),
+        OutputColumn("last_dead_letter_timestamp_ms", "last dead letter", optional=True),
+    ]
+    print_rows([failed], columns, title="Failed messages", console=console)
     columns = [
         OutputColumn("broker"),
         OutputColumn("enabled"),

@@ -1,8 +1,8 @@
 """The output of commands: rows, as a table for people or as JSON for programs.
 
 Data goes to stdout, prose to stderr. On a terminal a table drops its optional columns, the last
-first, until it fits; long names are folded, numbers never. A pipe has no width, so that nothing is
-folded or dropped.
+first, until it fits, and a line names them; long names are folded, numbers never. A pipe has no
+width, so that nothing is folded or dropped.
 """
 
 from __future__ import annotations
@@ -26,11 +26,23 @@ _NOTHING = "–"
 
 
 class OutputColumn(NamedTuple):
-    """A column: the row's key, the title (the key if ""), and whether the column is optional."""
+    """A column of a table.
+
+    Args:
+        key: the row's key, which is also the title if `title` is "".
+        optional: whether the column is left out if no row has a value, or if it does not fit.
+        keeps: whether an optional column with a value stays even if it does not fit.
+    """
 
     key: str
     title: str = ""
     optional: bool = False
+    keeps: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The title shown."""
+        return self.title or self.key
 
 
 def make_console() -> Console:
@@ -72,8 +84,8 @@ def print_rows(
 ) -> None:
     """Print rows as a table: texts left, numbers right, a dash for None.
 
-    An optional column without any value is left out. After a table with a title, a blank line
-    follows.
+    An optional column without any value is left out; a column that does not fit is left out with
+    a line on stderr. After a table with a title, a blank line follows.
 
     Args:
         empty: the line to print on stderr if there are no rows; without it stdout has `none`.
@@ -96,12 +108,15 @@ def _print_table(
 ) -> None:
     known = {key for row in rows for key, value in row.items() if value not in (None, "", [], ())}
     shown = [column for column in columns if not column.optional or column.key in known]
+    left_out: list[str] = []
     table = make_table(rows, shown)
-    while not fits(console, table) and any(column.optional for column in shown):
-        last = max(at for at, column in enumerate(shown) if column.optional)
-        del shown[last]
+    while not fits(console, table) and any(c.optional and not c.keeps for c in shown):
+        last = max(at for at, c in enumerate(shown) if c.optional and not c.keeps)
+        left_out.insert(0, shown.pop(last).heading)
         table = make_table(rows, shown)
     print_on(console, table)
+    if left_out:
+        say(f"this terminal is too narrow for {', '.join(left_out)}; --json shows them")
 
 
 def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn]) -> Table:
@@ -110,7 +125,7 @@ def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn
     for column in columns:
         is_number = any(_is_number(row[column.key]) for row in rows)
         table.add_column(
-            column.title or column.key,
+            column.heading,
             justify="right" if is_number else "left",
             no_wrap=is_number,
             overflow="fold",

@@ -267,6 +267,8 @@ def _print_table(values: Table) -> None:
     for row in values.shown[:_ROWS_PRINTED]:
         table.add_row(*row)
     Console().print(table)
+    if (more := len(values.rows) - _ROWS_PRINTED) > 0:
+        say(f"{more:,} more rows are in the report")
 
 
 def _say_batch(batch: Batch) -> None:

@@ -16,6 +16,7 @@ from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on
 from sparrowmq.cli.failures import say
 from sparrowmq.cli.output import print_json
 from sparrowmq.client.faces.blocking import Producer
+from sparrowmq.client.operations.administer import get_route
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
 from sparrowmq.model.message import BODY_BYTES_MAX
@@ -59,7 +60,7 @@ def send(
         str | None, typer.Option("--queue", "-q", help="BROKER:ID, such as broker-a:3")
     ] = None,
 ) -> None:
-    """Send a message, or a message for each line of a file or of standard input.
+    """Send a message, or one for each line of a file or standard input, to a topic that exists.
 
     \b
     Examples:
@@ -82,10 +83,9 @@ def send(
         properties=_parse_properties(prop or []),
     )
     place = None if queue is None else MessageQueue(topic, *parse_queue(queue))
-    with (
-        naming_topic(cluster, topic),
-        Producer(PRODUCER_GROUP, **cluster.client_settings) as producer,
-    ):
+    with naming_topic(cluster, topic):
+        cluster.run(get_route(cluster.directory, topic))
+    with Producer(PRODUCER_GROUP, **cluster.client_settings) as producer:
         if body is not None:
             _show(cluster, producer.send(message, queue=place))
             return

@@ -84,6 +84,8 @@ CHINESE: Mapping[str, str] = MappingProxyType(
         "trouble": "问题",
         "lag": "堆积",
         "to retry": "待重试",
+        "dead letters": "死信",
+        "to retry / dead letters": "待重试 / 死信",
         "in/s": "生产 TPS",
         "out/s": "消费 TPS",
         "members": "成员",

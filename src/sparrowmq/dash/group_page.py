@@ -17,6 +17,7 @@ from sparrowmq.dash.matrix import (
     MatrixColumn,
     MatrixRow,
     falls_behind,
+    is_retry,
     make_columns,
     make_matrix,
 )
@@ -162,18 +163,21 @@ def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> lis
         if rates
         else None
     )
+    retries = case.lag([q for q in case.snapshot.progress() if is_retry(case, q)])
+    letters = case.snapshot.last.dead_letters.message_count
     model = "BROADCASTING" if case.snapshot.is_broadcasting else case.snapshot.strategy
     is_assumed = not case.snapshot.is_broadcasting and not case.snapshot.strategy_is_known
     return [
         GroupTile(
             number(look.lag),
             words("messages behind"),
-            "bad" if flow and falls_behind(look.lag, *flow) else "",
+            "bad" if flow and falls_behind(look.lag, flow) else "",
         ),
         GroupTile(
             f"{rate(flow.produced_per_s)} / {rate(flow.consumed_per_s)}" if flow else "–",
             words("in and out a second"),
         ),
+        GroupTile(f"{number(retries)} / {number(letters)}", words("to retry / dead letters")),
         GroupTile(number(sum(look.members.values())), words("members")),
         GroupTile(number(sum(look.queue_counts.values())), words("queues")),
         GroupTile(

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.dash.history import Standing
 from sparrowmq.dash.looks import find_owners
 from sparrowmq.doctor import Finding
-from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.case import Case, QueueRate
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 
@@ -184,9 +185,9 @@ def make_matrix(
     )
 
 
-def falls_behind(lag: int, produced_per_s: float, consumed_per_s: float) -> bool:
+def falls_behind(lag: int, flow: FlowRates | QueueRate) -> bool:
     """Return whether a queue or group falls behind; a lag of one second's input does not count."""
-    return lag > produced_per_s > 1.05 * consumed_per_s
+    return lag > flow.produced_per_s > 1.05 * flow.consumed_per_s
 
 
 def is_retry(case: Case, queue: MessageQueue) -> bool:
@@ -224,7 +225,7 @@ def _row(
         produced_per_s=None if rate is None else rate.produced_per_s,
         consumed_per_s=None if rate is None else rate.consumed_per_s,
         drain_s=lag / -growth if lag and growth < 0 else None,
-        grows=rate is not None and falls_behind(lag or 0, rate.produced_per_s, rate.consumed_per_s),
+        grows=rate is not None and falls_behind(lag or 0, rate),
         owners=owners,
         since_ms=None if standing is None else standing.since_ms,
         is_exact=standing is not None and standing.is_exact,

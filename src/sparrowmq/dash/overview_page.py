@@ -18,6 +18,7 @@ _COLUMNS = (
     TableColumn("trouble", "trouble", "prose"),
     TableColumn("lag", "lag", "number"),
     TableColumn("retry_lag", "to retry", "number"),
+    TableColumn("dead_letters", "dead letters", "number"),
     TableColumn("produced_per_s", "in/s", "rate"),
     TableColumn("consumed_per_s", "out/s", "rate"),
     TableColumn("members", "members", "number"),
@@ -87,11 +88,15 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
     elif glance is not None and glance.members is not None:
         members, twins = len(glance.members), len(glance.duplicate_ids)
     lag = glance.known_lag if glance else look.lag if look else None
+    letters = glance.dead_letters if glance else None
+    if watched is not None and watched.case is not None:
+        letters = watched.case.snapshot.last.dead_letters.message_count
     return [
         Cell(name, group_href(name)),
         _trouble(watched, members, lag, words),
-        Cell(lag, tone="bad" if flow and falls_behind(lag or 0, *flow) else ""),
+        Cell(lag, tone="bad" if flow and falls_behind(lag or 0, flow) else ""),
         Cell(glance.retry_lag if glance else None),
+        Cell(letters),
         Cell(flow.produced_per_s if flow else None),
         Cell(flow.consumed_per_s if flow else None),
         Cell(members, tone="bad" if members == 0 and lag else ""),

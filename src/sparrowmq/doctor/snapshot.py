@@ -39,6 +39,16 @@ class SubscriptionView(NamedTuple):
     expression_type: str = "TAG"
 
 
+class DeadLetterCount(NamedTuple):
+    """The dead letters of a group that brokers keep; `last_timestamp_ms` is 0 without one."""
+
+    message_count: int = 0
+    last_timestamp_ms: int = 0
+
+
+_NO_DEAD_LETTERS = DeadLetterCount()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     """One broker's report of the group.
@@ -53,6 +63,7 @@ class BrokerView:
         consume_type, message_model, consume_from_where: RocketMQ's names; "" if unknown.
         failure: the reason why a field is missing; "" if none is.
         answer_ms: the time of the answer with the client ids; None without one, or unmeasured.
+        dead_letters: the group's dead letters at this broker.
     """
 
     broker_name: str
@@ -66,6 +77,7 @@ class BrokerView:
     consume_from_where: str = ""
     failure: str = ""
     answer_ms: int | None = None
+    dead_letters: DeadLetterCount = _NO_DEAD_LETTERS
 
 
 class QueueProgress(NamedTuple):
@@ -94,6 +106,15 @@ class Sample:
     timestamp_ms: int
     brokers: tuple[BrokerView, ...]
     progress: tuple[QueueProgress, ...] = ()
+
+    @property
+    def dead_letters(self) -> DeadLetterCount:
+        """The group's dead letters at all brokers."""
+        found = [broker.dead_letters for broker in self.brokers]
+        return DeadLetterCount(
+            sum(each.message_count for each in found),
+            max((each.last_timestamp_ms for each in found), default=0),
+        )
 
 
 class TopicQueues(NamedTuple):

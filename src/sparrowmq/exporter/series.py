@@ -61,6 +61,18 @@ CLUSTER_SERIES = (
         "messages that failed and wait to be delivered again",
     ),
     MetricSeries(
+        "sparrowmq_group_retried",
+        "gauge",
+        ("group",),
+        "failed messages that came to the group's retry topic so far; its growth is what fails",
+    ),
+    MetricSeries(
+        "sparrowmq_group_dead_letters",
+        "gauge",
+        ("group",),
+        "dead letters of the group that brokers keep",
+    ),
+    MetricSeries(
         "sparrowmq_group_members", "gauge", ("group",), "connections of members of the group"
     ),
     MetricSeries(

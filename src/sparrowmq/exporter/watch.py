@@ -184,6 +184,7 @@ def _describe_cluster(out: _Families, overview: Overview) -> None:
             out.set("sparrowmq_topic_end_offset", topic.max_offset, topic.topic)
     for group in overview.groups:
         out.set("sparrowmq_group_retry_lag", group.retry_lag, group.group)
+        out.set("sparrowmq_group_retried", group.retried, group.group)
         for progress in group.topics:
             out.set("sparrowmq_group_lag", progress.lag, group.group, progress.topic)
             behind_s = 0.0
@@ -200,10 +201,12 @@ def _number(table: Mapping[str, str], name: str) -> float | None:
 
 
 def _describe_group(out: _Families, name: str, course: GroupCourse) -> None:
-    look = course.look
+    look, case = course.look, course.case
     assert look is not None
+    assert case is not None
     twins = sum(count - 1 for count in look.members.values())
     out.set("sparrowmq_group_members", sum(look.members.values()), name)
+    out.set("sparrowmq_group_dead_letters", case.snapshot.last.dead_letters.message_count, name)
     out.set("sparrowmq_duplicate_client_ids", twins, name)
     out.set("sparrowmq_unowned_queues", look.unowned, name)
     out.set("sparrowmq_multiply_owned_queues", look.double, name)

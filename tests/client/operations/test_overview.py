@@ -26,11 +26,17 @@ from sparrowmq.protocol.bodies import (
     OffsetWrapper,
     TopicConfig,
     TopicConfigTable,
+    TopicOffset,
+    TopicStatsTable,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.headers import GetConsumerListByGroupRequestHeader, decode_header
+from sparrowmq.protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    decode_header,
+)
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 Run = Callable[[Operation[Any]], Any]
@@ -97,6 +103,13 @@ def servers(
             )
         if request.code == RequestCode.GET_BROKER_CONSUME_STATS:
             return response_to(request, body=encode_body(stats[names[address]]))
+        if request.code == RequestCode.GET_TOPIC_STATS_INFO:
+            topic = decode_header(GetTopicStatsInfoRequestHeader, request.ext_fields).topic
+            queue, bounds = MessageQueue(topic, names[address], 0), (2, 5)
+            offset = TopicOffset(min_offset=bounds[0], max_offset=bounds[1])
+            return response_to(
+                request, body=encode_body(TopicStatsTable(offset_table={queue: offset}))
+            )
         assert request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP
         header = decode_header(GetConsumerListByGroupRequestHeader, request.ext_fields)
         ids = members.get(header.consumer_group, [])
@@ -186,6 +199,21 @@ def test_thousands_of_groups_take_as_few_requests_as_one() -> None:
     assert seen.groups[0].lag == 2 * 8 * (2_299 + 10)
 
 
+def test_a_list_of_all_groups_knows_every_groups_members_and_dead_letters() -> None:
+    groups = {f"GID_{number:02d}": {"t": [(10, 9, 1)]} for number in range(30)}
+    stats = {name: stats_of(groups, name) for name in BROKERS}
+    topics = ["t", "%DLQ%GID_17"]
+
+    def play() -> Play:
+        return Play(servers(stats, topics=topics, members={name: ["a"] for name in groups}))
+
+    some, every = take(play()), take(play(), asked_max=None)
+
+    assert sum(group.members is not None for group in some.groups) == overview.GROUPS_ASKED_MAX
+    assert [group.members for group in every.groups] == [("a",)] * 30
+    assert {g.group: g.dead_letters for g in every.groups if g.dead_letters} == {"GID_17": 2 * 3}
+
+
 @pytest.mark.parametrize("topic", ["plain", "%RETRY%|odd_-"])
 def test_both_readers_of_progress_read_the_same(topic: str) -> None:
     body = encode_body(
@@ -217,7 +245,7 @@ def test_flows_are_those_between_two_looks() -> None:
 
     before, after = look(1_000, 10, 0), look(3_000, 50, 10)
 
-    assert overview.group_flows(before, after) == {"G": (20.0, 5.0)}
+    assert overview.group_flows(before, after) == {"G": (20.0, 5.0, 0.0)}
     assert overview.topic_rates(before, after) == {"t": 20.0}
     assert overview.group_flows(before, look(1_100, 50, 10)) == {}
 

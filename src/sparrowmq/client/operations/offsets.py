@@ -14,7 +14,12 @@ from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask, decode_a
 from sparrowmq.errors import BrokerError, RemoteProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import OFFSET_MAX
-from sparrowmq.protocol.bodies import ConsumerOffsetTable, TopicStatsTable, decode_body
+from sparrowmq.protocol.bodies import (
+    ConsumerOffsetTable,
+    TopicOffset,
+    TopicStatsTable,
+    decode_body,
+)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
     GetMaxOffsetRequestHeader,
@@ -108,6 +113,16 @@ def min_offset(
     )
 
 
+def topic_offsets(
+    address: str, topic: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[Mapping[MessageQueue, TopicOffset]]:
+    """Return the offsets of a topic's writable queues at a broker, as the broker gives them."""
+    header = GetTopicStatsInfoRequestHeader(topic=topic)
+    code = RequestCode.GET_TOPIC_STATS_INFO
+    reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
+    return decode_answer(TopicStatsTable, reply, address, absent=b"{}").offset_table
+
+
 def topic_bounds(
     address: str, topic: str, *, broker_name: str, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[dict[int, tuple[int, int]]]:
@@ -116,10 +131,7 @@ def topic_bounds(
     A broker answers for its writable queues. For a queue that can only be read, ask `min_offset`
     and `max_offset`.
     """
-    header = GetTopicStatsInfoRequestHeader(topic=topic)
-    code = RequestCode.GET_TOPIC_STATS_INFO
-    reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
-    table = decode_answer(TopicStatsTable, reply, address).offset_table
+    table = yield from topic_offsets(address, topic, timeout_ms=timeout_ms)
     return {
         queue.queue_id: (
             _check(found.min_offset, queue, address),

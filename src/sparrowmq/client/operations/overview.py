@@ -1,8 +1,9 @@
 """An overview of a whole cluster: its brokers, its topics, and the lag of every group.
 
 The number of requests does not depend on the number of topics and groups. Each broker gets three
-requests. The members of the groups that need attention first cost at most `GROUPS_ASKED_MAX` more.
-A broker that does not answer is noted, and the overview goes on without it.
+requests. The groups that need attention first cost at most `GROUPS_ASKED_MAX` more for their
+members and as many for their dead letters. A broker that does not answer is noted, and the overview
+goes on without it.
 
 Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, BrokerStatsData.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import msgspec
@@ -20,13 +21,16 @@ from msgspec import Struct
 from sparrowmq.calling.effects import Operation, now, timestamp
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
 from sparrowmq.client.operations.membership import consumer_list
+from sparrowmq.client.operations.offsets import topic_bounds
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.errors import BrokerError, SparrowError
 from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
+    dlq_topic,
     is_system_group,
     is_system_topic,
     retry_topic,
@@ -46,7 +50,8 @@ from sparrowmq.protocol.framing import FRAME_BYTES_MAX
 from sparrowmq.protocol.headers import GetConsumeStatsInBrokerHeader
 from sparrowmq.protocol.wire_names import Int64, wire_names
 
-# Groups whose members are asked for. With the three requests below, a broker gets 15 at most.
+# Groups whose members and dead letters are asked for. With the three requests below, a broker gets
+# 27 at most.
 GROUPS_ASKED_MAX = 12
 # Apache's broker reads all its offsets once for each group, which takes seconds with thousands.
 STATS_TIMEOUT_MS = 15_000
@@ -86,14 +91,18 @@ class GroupOverview:
         topics: the group's progress in each topic with a committed offset, by name, without the
             retry topic.
         retry_lag: the number of failed messages that wait to come again.
+        retried: the number of failed messages that came to the retry topic so far.
         members: the client ids that a broker lists, duplicates included; None if no broker was
             asked.
+        dead_letters: the number of dead letters that brokers keep; None if no broker was asked.
     """
 
     group: str
     topics: tuple[TopicProgress, ...] = ()
     retry_lag: int = 0
+    retried: int = 0
     members: tuple[str, ...] | None = None
+    dead_letters: int | None = None
 
     @property
     def lag(self) -> int:
@@ -202,10 +211,14 @@ class Overview:
 
 
 class FlowRates(NamedTuple):
-    """The rates of a group between two overviews, in messages per second."""
+    """The rates of a group between two overviews, in messages per second.
+
+    `retried_per_s` counts the failed messages that came to the retry topic.
+    """
 
     produced_per_s: float
     consumed_per_s: float
+    retried_per_s: float = 0.0
 
 
 def by_attention(group: GroupOverview) -> tuple[bool, bool, int, str]:
@@ -223,10 +236,12 @@ def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
     if seconds is None:
         return {}
     then = {(group.group, t.topic): t for group in before.groups for t in group.topics}
+    retried = {group.group: group.retried for group in before.groups}
     return {
         group.group: FlowRates(
             sum(t.max_offset - b.max_offset for t, b in pairs) / seconds,
             sum(t.committed_offset - b.committed_offset for t, b in pairs) / seconds,
+            (group.retried - retried[group.group]) / seconds,
         )
         for group in after.groups
         if (
@@ -255,11 +270,17 @@ def _seconds_between(before: Overview, after: Overview) -> float | None:
     return interval_ms / 1000 if interval_ms >= RATE_INTERVAL_MS_MIN else None
 
 
-def take_overview(directory: Directory, *, asked_first: Sequence[str] = ()) -> Operation[Overview]:
+def take_overview(
+    directory: Directory,
+    *,
+    asked_first: Sequence[str] = (),
+    asked_max: int | None = GROUPS_ASKED_MAX,
+) -> Operation[Overview]:
     """Take an overview of a cluster.
 
     Args:
-        asked_first: groups whose members are asked for before other groups' members.
+        asked_first: groups whose members and dead letters are asked for before other groups'.
+        asked_max: the number of groups that are asked for; None asks for all.
 
     Raises: ConnectFailed if no name server answers; RouteError if no broker is known.
     """
@@ -270,21 +291,12 @@ def take_overview(directory: Directory, *, asked_first: Sequence[str] = ()) -> O
     groups = _merge_groups(views)
     wanted = {group: place for place, group in enumerate(asked_first)}
     first = sorted(groups, key=lambda g: (wanted.get(g.group, len(wanted)), *by_attention(g)))
-    answering = [view.broker.address for view in views if not view.broker.failure]
-    members = yield from gather(
-        [_members(directory, answering, group.group) for group in first[:GROUPS_ASKED_MAX]],
-        name="members",
-    )
-    asked = dict(zip((group.group for group in first), members, strict=False))
-    groups = [
-        GroupOverview(
-            group=group.group,
-            topics=group.topics,
-            retry_lag=group.retry_lag,
-            members=asked.get(group.group),
-        )
-        for group in groups
-    ]
+    chosen = first[:asked_max]
+    asked: dict[str, GroupOverview] = {}
+    for start in range(0, len(chosen), GROUPS_AT_ONCE):
+        asking = [_ask_about(directory, views, g) for g in chosen[start : start + GROUPS_AT_ONCE]]
+        asked |= {group.group: group for group in (yield from gather(asking, name="members"))}
+    groups = [asked.get(group.group, group) for group in groups]
     return Overview(
         at_ms=at_ms,
         timestamp_ms=at_timestamp_ms,
@@ -329,6 +341,30 @@ def _look_at(directory: Directory, at: BrokerAt) -> Operation[_View]:
     return _View(broker, topics, progress)
 
 
+def _ask_about(
+    directory: Directory, views: Sequence[_View], group: GroupOverview
+) -> Operation[GroupOverview]:
+    """Add a group's members and its dead letters."""
+    answering = [view.broker.address for view in views if not view.broker.failure]
+    members = yield from _members(directory, answering, group.group)
+    topic, count = dlq_topic(group.group), 0
+    for view in views:
+        if topic in view.topics:
+            count += yield from _count_messages(directory, view.broker, topic)
+    return replace(group, members=members, dead_letters=count)
+
+
+def _count_messages(directory: Directory, broker: BrokerOverview, topic: str) -> Operation[int]:
+    """Return the number of a topic's messages at a broker; 0 without an answer."""
+    try:
+        bounds = yield from topic_bounds(
+            broker.address, topic, broker_name=broker.name, timeout_ms=directory.timeout_ms
+        )
+    except SparrowError:
+        return 0
+    return sum(end - begin for begin, end in bounds.values())
+
+
 def _members(
     directory: Directory, addresses: Sequence[str], group: str
 ) -> Operation[tuple[str, ...] | None]:
@@ -366,6 +402,7 @@ def _merge_groups(views: Sequence[_View]) -> list[GroupOverview]:
                 group=group,
                 topics=tuple(found[topic] for topic in sorted(found)),
                 retry_lag=0 if retries is None else retries.lag,
+                retried=0 if retries is None else retries.max_offset,
             )
         )
     return groups

@@ -1,9 +1,9 @@
 """Take a snapshot of a consumer group, by requests that every RocketMQ broker answers.
 
-One sample asks every broker for the group's connections, its list of members and its progress, a
-few brokers at a time. Members are asked about themselves during the wait for the second sample; a
-member that does not answer only lacks its line. A failure is noted and the snapshot goes on, since
-snapshots are taken of sick clusters.
+One sample asks every broker for the group's connections, its list of members, its progress and its
+dead letters, a few brokers at a time. Members are asked about themselves during the wait for the
+second sample; a member that does not answer only lacks its line. A failure is noted and the
+snapshot goes on, since snapshots are taken of sick clusters.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from sparrowmq.client.operations.membership import (
     is_silence,
     running_info,
 )
-from sparrowmq.client.operations.offsets import topic_bounds
+from sparrowmq.client.operations.offsets import topic_bounds, topic_offsets
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, read_route
 from sparrowmq.doctor.snapshot import (
     BrokerView,
+    DeadLetterCount,
     GroupSnapshot,
     HeldQueue,
     MemberReport,
@@ -44,7 +45,7 @@ from sparrowmq.errors import (
     UsageError,
 )
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import find_nearest, retry_topic
+from sparrowmq.model.names import dlq_topic, find_nearest, retry_topic
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
@@ -161,7 +162,7 @@ def _look_at_broker(
 ) -> Operation[tuple[BrokerView, list[QueueProgress]]]:
     timeout_ms = directory.timeout_ms
     failure = ""
-    connections, cid_all, progress = _Connections(), None, []
+    connections, cid_all, progress, letters = _Connections(), None, [], DeadLetterCount()
     answer_ms: int | None = None
     asked_ms = yield from now()
     try:
@@ -169,6 +170,7 @@ def _look_at_broker(
         answer_ms = (yield from now()) - asked_ms
         connections = yield from _connections(broker.address, group, timeout_ms=timeout_ms)
         progress = yield from _progress(broker.address, group, timeout_ms=timeout_ms)
+        letters = yield from _dead_letters(broker.address, group, timeout_ms=timeout_ms)
     except SparrowError as error:
         failure = str(error)
     view = BrokerView(
@@ -188,6 +190,7 @@ def _look_at_broker(
         consume_from_where=connections.consume_from_where or "",
         failure=failure,
         answer_ms=answer_ms,
+        dead_letters=letters,
     )
     return view, progress
 
@@ -212,6 +215,18 @@ def _connections(address: str, group: str, *, timeout_ms: int) -> Operation[_Con
             return _Connections()
         raise
     return decode_answer(_Connections, reply, address)
+
+
+def _dead_letters(address: str, group: str, *, timeout_ms: int) -> Operation[DeadLetterCount]:
+    try:
+        table = yield from topic_offsets(address, dlq_topic(group), timeout_ms=timeout_ms)
+    except BrokerError:
+        # The topic is made with the group's first dead letter.
+        return DeadLetterCount()
+    return DeadLetterCount(
+        sum(at.max_offset - at.min_offset for at in table.values()),
+        max((at.last_update_timestamp_ms for at in table.values()), default=0),
+    )
 
 
 def _progress(

@@ -14,6 +14,7 @@ from msgspec import structs
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.offsets import topic_offsets
 from sparrowmq.client.operations.request import ask, ask_name_servers, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
 from sparrowmq.client.route_cache import QUEUES_MAX
@@ -29,14 +30,12 @@ from sparrowmq.protocol.bodies import (
     TopicConfig,
     TopicConfigTable,
     TopicList,
-    TopicStatsTable,
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FRAME_BYTES_MAX
 from sparrowmq.protocol.headers import (
     CreateTopicRequestHeader,
-    GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
 
@@ -128,10 +127,7 @@ def topic_status(directory: Directory, topic: str) -> Operation[TopicStatus]:
 
 
 def _queue_statuses(directory: Directory, address: str, topic: str) -> Operation[list[QueueStatus]]:
-    header = GetTopicStatsInfoRequestHeader(topic=topic)
-    code = RequestCode.GET_TOPIC_STATS_INFO
-    reply = yield from ask(address, code, header, timeout_ms=directory.timeout_ms)
-    table = decode_answer(TopicStatsTable, reply, address, absent=b"{}").offset_table
+    table = yield from topic_offsets(address, topic, timeout_ms=directory.timeout_ms)
     return [
         QueueStatus(
             directory.namespace.unwrap_queue(queue),

@@ -149,7 +149,8 @@ class BacklogResult:
     Args:
         lag_by_cause: the lag of each cause at the newest look at each group, in messages, the
             greatest first.
-        accumulations: at most `LISTED_MAX` accumulations, open ones first, then by their peak.
+        accumulations: at most `LISTED_MAX` accumulations: open ones first, those of groups with
+            members before those of groups without, then by their peak.
         accumulation_count: the number of all accumulations.
         courses: some accumulations, each with all looks at its queue.
     """
@@ -296,7 +297,10 @@ def find_accumulations(history: DataFrame, *, peak_min: int) -> DataFrame:
 
 
 def _list_accumulations(found: DataFrame) -> list[Accumulation]:
-    rows = found.orderBy(F.desc("isOpen"), F.desc("lagPeak"), *_QUEUE, "since").limit(LISTED_MAX)
+    # A group that nobody runs any more has a backlog in each queue; it would hide living groups.
+    is_abandoned = F.col("cause") == Cause.NO_MEMBER
+    order = (F.desc("isOpen"), is_abandoned, F.desc("lagPeak"), *_QUEUE, "since")
+    rows = found.orderBy(*order).limit(LISTED_MAX)
     return [replace(each, cause=Cause(each.cause)) for each in collect_as(rows, Accumulation)]
 
 

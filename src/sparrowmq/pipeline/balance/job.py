@@ -65,6 +65,9 @@ RESULT_COLUMNS = {
     "killDuplicates": "double",
     "failure": "string",
 }
+# The failure of a group without members, which counts as refused by every strategy; nobody consumes
+# its queues.
+NO_MEMBER = "the group has no member"
 # Half of persistConsumerOffsetInterval and of Kafka's auto.commit.interval.ms, which are 5 s.
 COMMIT_AGE_MEAN_S = 2.5
 # Groups are divided into so many tasks for each core, so that slow groups delay one task only.
@@ -107,7 +110,8 @@ class StrategySummary:
     """The figures of one strategy over all groups: sums, and the mean `skew_mean`.
 
     Args:
-        failed: the number of groups that the strategy refused.
+        failed: the number of groups that the strategy refused, those without members included.
+        unowned: the queues that nobody consumes now, those of groups without members included.
         failure: the most frequent reason of a refusal.
         joiner_queues: the queues that joining members get.
         leave_unowned: the queues that no member consumes after a leave.
@@ -287,7 +291,8 @@ def summarise(result: DataFrame) -> list[StrategySummary]:
 def find_worst(result: DataFrame, strategy: str, *, count: int = 12) -> list[WorstGroup]:
     """Return the worst groups: by unowned queues, then by idle members, then by skew."""
     rows = (
-        result.where((F.col("strategy") == strategy) & F.col("failure").isNull())
+        result.where(F.col("strategy") == strategy)
+        .fillna(0)
         .where("unowned > 0 or doubled > 0 or idle > 0 or skew > 1")
         .orderBy(F.desc("unowned"), F.desc("idle"), F.desc("skew"), "consumerGroup")
         .limit(count)
@@ -319,9 +324,11 @@ def _evaluate_row(row: dict[str, Any], strategies: dict[str, str]) -> Iterator[t
     rate = row["messagesPerSecond"] / queue_count if queue_count else 0.0
     places = make_places(client_ids) if client_ids else None
     for strategy, family in strategies.items():
+        if places is None:
+            unknown = (None, None, queue_count, *(None,) * 9)
+            yield (group, strategy, family, *head, *unknown, NO_MEMBER)
+            continue
         try:
-            if places is None:
-                raise ValueError("the group has no member")
             figures = evaluate(strategy, group, topics, places)
         except (ValueError, TypeError) as error:
             yield (group, strategy, family, *head, *(None,) * 12, str(error))

@@ -98,7 +98,7 @@ def _comparison(summaries: Sequence[StrategySummary]) -> Markup:
             lambda each: float(each.leave_unowned),
         ),
         (
-            "Queues that nobody consumes now, because two members have one client id",
+            "Queues that nobody consumes now: equal client ids, or a group without members",
             "queues",
             lambda each: float(each.unowned),
         ),
@@ -132,7 +132,8 @@ def _all_figures(result: BalanceResult) -> Markup:
         "of a member that leaves must move in any case and are not counted.",
         main_table(result),
         *(
-            f"{each.strategy} refused {each.failed:,} of {each.groups:,} groups: {each.failure}."
+            f"{each.strategy} could not divide {each.failed:,} of {each.groups:,} groups: "
+            f"{each.failure}."
             for each in result.strategies
             if each.failed
         ),
@@ -149,7 +150,8 @@ def _suffering(result: BalanceResult) -> Markup:
     header = ["group", "queues", "members", "ids too few", "skew", "idle", "unowned", "doubled"]
     return section(
         title,
-        f"Under {current}. Give every member a client id of its own where queues are unowned; "
+        f"Under {current}. Start a member where there is none. Give every member a client id of "
+        "its own where queues are unowned; "
         "choose another strategy, or fewer members, where members are idle or skew is large.",
         Table(header, [astuple(each) for each in result.worst]),
     )
