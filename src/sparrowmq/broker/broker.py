@@ -401,6 +401,11 @@ class Broker:
         """Return the config files to write, or None."""
         return self._saving.save_work(now_ms=now_ms)
 
+    @property
+    def offsets_cut(self) -> int:
+        """How many committed offsets were beyond their queue's end at the start."""
+        return self._saving.offsets_cut
+
     def ask_last_save(self) -> None:
         """Ask for a last write of all changed tables, before the broker stops."""
         self._saving.ask_last()

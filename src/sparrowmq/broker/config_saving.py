@@ -7,7 +7,8 @@ journal has grown long, and at the end. The files replace the journal before the
 stop there is no journal.
 
 Committed offsets and the progress of delay levels change constantly, and no reply waits for them.
-Their files are written whole once in an interval, as in RocketMQ.
+Their files are written whole once in an interval, as in RocketMQ, and never run ahead of the log's
+flush (`FlushGate`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sparrowmq.broker.changes import (
     TopicTableChange,
     encode_changes,
 )
+from sparrowmq.broker.flush_gate import FlushGate
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.coordination.queue_lock_table import SavedLock
@@ -134,13 +136,26 @@ class ConfigSaving:
         self._seen_round = 0
         self._due_files: set[str] = set()
         self._locks_writing = 0
+        self._gates: dict[str, FlushGate[Struct]] = {
+            OFFSETS_FILE: FlushGate(),
+            DELAYS_FILE: FlushGate(),
+        }
+        # The committed offsets that were beyond their queue's end at the start.
+        self.offsets_cut = 0
 
     def load(self, saved: SavedTables, *, now_ms: int, timestamp_ms: int) -> None:
-        """Load the saved tables and changes into the state."""
+        """Load the saved tables and changes into the state.
+
+        If the tables speak of messages that the log does not have, they are corrected, and a save
+        is asked for, which must end before the first message is stored: a second crash would bring
+        the old tables back.
+        """
         state = self._state
         state.topics.load(saved.topics or TopicConfigTable())
         state.groups.load(saved.groups or SubscriptionGroupTable())
-        state.offsets.load(saved.offsets or ConsumerOffsetTable())
+        self.offsets_cut = state.offsets.load(
+            saved.offsets or ConsumerOffsetTable(), end_of=state.store.queues.max_offset
+        )
         state.delays.load(saved.delays or DelayOffsetTable())
         if saved.locks is not None:
             queue_lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
@@ -153,6 +168,8 @@ class ConfigSaving:
                 state.locks.restore([SavedLock(*_lock_of(change))], now_ms=now_ms)
         if state.topics.add_missing(timestamp_ms=timestamp_ms):
             state.note_topics_changed()
+        if state.offsets.is_changed or state.delays.is_changed:
+            state.saves.ask()
 
     def _note_unfiled(self, changes: Sequence[Change], number: int) -> None:
         for change_type, name in _FILES.items():
@@ -170,7 +187,9 @@ class ConfigSaving:
             name for name, number in self._unfiled.items() if is_long or number <= self._seen_round
         }
         self._seen_round = state.journal.finished
-        if self._due_files or state.offsets.is_changed or state.delays.is_changed:
+        is_progress_due = state.offsets.is_changed or state.delays.is_changed
+        is_held = any(not gate.is_empty for gate in self._gates.values())
+        if self._due_files or is_progress_due or is_held:
             state.saves.ask()
 
     def ask_last(self) -> None:
@@ -233,13 +252,21 @@ class ConfigSaving:
         number = state.saves.begin()
         if number is None:
             return None
+        store = state.store
         tables: dict[str, Struct] = {}
-        if state.offsets.is_changed:
-            tables[OFFSETS_FILE] = state.offsets.table()
-            state.offsets.is_changed = False
-        if state.delays.is_changed:
-            tables[DELAYS_FILE] = state.delays.table()
-            state.delays.is_changed = False
+        for name, progress, position in (
+            # Groups consume what they can read; delayed messages are delivered to the log's end.
+            (OFFSETS_FILE, state.offsets, store.readable_position),
+            (DELAYS_FILE, state.delays, store.appended_position),
+        ):
+            gate = self._gates[name]
+            table = gate.take(store.flushed_position)
+            if progress.is_changed and gate.is_empty:
+                progress.is_changed = False
+                gate.hold(progress.table(), position=position)
+                table = gate.take(store.flushed_position) or table
+            if table is not None:
+                tables[name] = table
         due, self._due_files = self._due_files, set()
         if not due:
             return SaveWork(number, tables)

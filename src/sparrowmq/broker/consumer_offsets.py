@@ -6,7 +6,7 @@ Source: ConsumerOffsetManager.java; `config/consumerOffset.json` has the same fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from sparrowmq.protocol.bodies import ConsumerOffsetTable
 
@@ -20,9 +20,27 @@ class ConsumerOffsets:
         self._offsets: dict[str, dict[int, int]] = {}
         self.is_changed = False
 
-    def load(self, table: ConsumerOffsetTable) -> None:
-        """Load the table of a file."""
-        self._offsets = {key: dict(queues) for key, queues in table.offset_table.items()}
+    def load(self, table: ConsumerOffsetTable, *, end_of: Callable[[str, int], int]) -> int:
+        """Load the table of a file, and cut offsets beyond their queue's end back to the end.
+
+        A power cut may lose messages that a group has consumed, and a store may have been repaired
+        or replaced. The group would skip the messages that are stored at these offsets next.
+
+        Args:
+            end_of: returns the end of a topic's queue.
+
+        Returns: how many offsets were cut back.
+        """
+        count = 0
+        for key, queues in table.offset_table.items():
+            topic = key.partition(_SEPARATOR)[0]
+            kept = self._offsets[key] = {
+                queue_id: min(offset, end_of(topic, queue_id))
+                for queue_id, offset in queues.items()
+            }
+            count += sum(offset != queues[queue_id] for queue_id, offset in kept.items())
+        self.is_changed = count > 0
+        return count
 
     def table(self) -> ConsumerOffsetTable:
         """Return a copy of the whole table."""

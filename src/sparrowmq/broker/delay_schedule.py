@@ -49,7 +49,8 @@ class DelaySchedule:
             if 1 <= level <= len(DELAY_LEVELS_MS):
                 lowest = max(0, self._store.queues.min_offset(SCHEDULE_TOPIC, level - 1))
                 highest = max(0, self._store.queues.max_offset(SCHEDULE_TOPIC, level - 1))
-                self._offsets[level] = min(max(offset, lowest), highest)
+                kept = self._offsets[level] = min(max(offset, lowest), highest)
+                self.is_changed |= kept != offset
 
     def table(self) -> DelayOffsetTable:
         """Return a copy of the offsets by level."""

@@ -160,6 +160,18 @@ class BrokerHost:
         if registration is not None:
             self._world.begin_operation(self._register(registration))
 
+    def first_rounds(self) -> Iterator[Round]:
+        """Yield the rounds to run before the broker serves."""
+        save = self._save_round(self._broker.save_work(now_ms=self._world.monotonic_ms()))
+        if save is not None:
+            yield save
+        if count := self._broker.offsets_cut:
+            text = (
+                f"{count} committed offsets were beyond the end of their queue, and were set back "
+                "to the end: a power cut has lost the messages, or the store is another one"
+            )
+            self._world.perform([Fact(text, warning=True)])
+
     def last_rounds(self) -> Iterator[Round]:
         """Yield the rounds to run before a stop, so that every accepted request is answered."""
         broker = self._broker

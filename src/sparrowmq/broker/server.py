@@ -174,6 +174,8 @@ class BrokerServer:
 
         A name server that does not answer does not delay the start: the broker keeps trying.
         """
+        for round in self._host.first_rounds():
+            await self._run(round)
         await self._server.start(listening)
         self._tick()
         while self._broker.state.registrations.finished == 0 and self._running:

@@ -37,6 +37,7 @@ from msgspec.structs import replace
 
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.consumer_offsets import ConsumerOffsets
+from sparrowmq.broker.flush_gate import FlushGate
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model.message import (
     PROPERTY_CHECK_IMMUNITY_TIME,
@@ -93,8 +94,6 @@ class _Round:
     op_offset: int
     # For each ended half message the offset of its first op, in the op topic's order.
     ended: dict[int, int] = field(default_factory=dict)
-    # The log's position after the round's last write; None while the round goes on.
-    end_position: int | None = None
     put_away: int = 0
 
 
@@ -111,6 +110,8 @@ class TransactionChecks:
         self.config = config
         self._due_ms: int | None = None
         self._round: _Round | None = None
+        # The round that has decided on its last message.
+        self._decided: FlushGate[_Round] = FlushGate()
         # By the first offset of a message: the offset of its latest copy.
         self._again: dict[int, int] = {}
         # The end of the half topic at the start. Before this offset a message may have a copy, and
@@ -132,9 +133,9 @@ class TransactionChecks:
         if self._round is not None:
             self._go_on(self._round, timestamp_ms)
             put_away, self._round.put_away = self._round.put_away, 0
-            end_position = self._round.end_position
-            if end_position is not None and self._store.flushed_position >= end_position:
-                self._commit(self._round, offsets)
+            decided = self._decided.take(self._store.flushed_position)
+            if decided is not None:
+                self._commit(decided, offsets)
                 self._round = None
         return CheckStep(self._take_readable(), put_away)
 
@@ -179,14 +180,14 @@ class TransactionChecks:
         return min(max(offsets.find(TRANSACTION_GROUP, topic, 0) or 0, low), high)
 
     def _go_on(self, current: _Round, timestamp_ms: int) -> None:
-        if current.end_position is not None or len(self._to_ask) >= TO_ASK_MAX:
+        if not self._decided.is_empty or len(self._to_ask) >= TO_ASK_MAX:
             return
         if not self._read_ops(current):
             return
         unended = 0
         for _ in range(ENDED_PER_STEP):
             if current.half_offset >= current.half_end:
-                current.end_position = self._store.appended_position
+                self._decided.hold(current, position=self._store.appended_position)
                 return
             if unended == UNENDED_PER_STEP:
                 return

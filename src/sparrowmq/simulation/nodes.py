@@ -135,6 +135,8 @@ class BrokerNode:
         self._wall_ms = START_TIMESTAMP_MS - START_MS + wall_ms
         self._rounds: dict[RoundLane, Round] = {}
         self._save_ms = 0
+        # The last instant at which the log was not flushed as far as members read it.
+        self._unflushed_ms = 0
         self._checked_position: int | None = None
         # The send-backs under way; each is called when the broker confirms it.
         self._backs: dict[tuple[Connection, int], Callable[[], None]] = {}
@@ -201,6 +203,8 @@ class BrokerNode:
             on_failure=self._checkers.note_failure,
             on_connection_lost=self._host.connection_lost,
         )
+        for round in self._host.first_rounds():
+            round.end(attempt(round))
         self._network.power_on(self.host)
         self._server.listen(self.config.address)
         self._tick()
@@ -301,10 +305,12 @@ class BrokerNode:
     def _tick(self) -> None:
         assert self.process is not None
         self._host.tick()
+        if self._store.flushed_position < self._store.readable_position:
+            self._unflushed_ms = self._timeline.now_ms
         if RoundLane.SAVE not in self._rounds:
             self._checkers.check_saving(
                 self.name,
-                last_ms=self._save_ms,
+                last_ms=max(self._save_ms, self._unflushed_ms),
                 latest_ms=self._timeline.now_ms
                 - self.config.offsets_save_interval_ms
                 - SAVE_MARGIN_MS,

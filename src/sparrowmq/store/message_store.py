@@ -250,7 +250,7 @@ class MessageStore:
                 self._take_work(with_checkpoint=False).run()
                 self.flushed_position = self._log.end
                 self.dispatch()
-                self._index.build(self._readable_position, _INDEX_REST_BYTES_MAX)
+                self._index.build(self.readable_position, _INDEX_REST_BYTES_MAX)
                 self.queues.write_tails()
                 self._take_work(with_checkpoint=True).run()
                 if not self._pending:
@@ -631,7 +631,7 @@ class MessageStore:
 
     def _next_checkpoint(self) -> Checkpoint:
         """Return the checkpoint that is true once all bytes written so far are synced."""
-        end = self._pending[0].position if self._pending else self._readable_position
+        end = self._pending[0].position if self._pending else self.readable_position
         return Checkpoint(
             physic_timestamp_ms=self._put_timestamp_ms,
             logics_timestamp_ms=self._dispatched_timestamp_ms,
@@ -647,7 +647,8 @@ class MessageStore:
     # -- making visible ------------------------------------------------------------------------
 
     @property
-    def _readable_position(self) -> int:
+    def readable_position(self) -> int:
+        """The position up to which readers may see the log."""
         return self.flushed_position if self._is_sync else self._log.written
 
     @property
@@ -662,7 +663,7 @@ class MessageStore:
         """
         self._seen_end = self._log.end
         pending = self._pending
-        ready = take_readable(pending, self._readable_position)
+        ready = take_readable(pending, self.readable_position)
         if not ready:
             return []
         if left_out := self.queues.append(ready):
@@ -688,7 +689,7 @@ class MessageStore:
     @property
     def _indexable_position(self) -> int:
         """The position up to which all records have their consume queue entries."""
-        return self._pending[0].position if self._pending else self._readable_position
+        return self._pending[0].position if self._pending else self.readable_position
 
     def query(
         self,
@@ -748,7 +749,7 @@ class MessageStore:
             position: the record's position in the log.
             size: the record's size, if the caller knows it; a record of another size gives None.
         """
-        if not self._log.files.begin <= position < self._readable_position:
+        if not self._log.files.begin <= position < self.readable_position:
             return None
         record = LogScan(self._log.files, self._checker).record_at(position)
         if record is None or (size is not None and record.size != size):

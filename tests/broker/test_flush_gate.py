@@ -1,0 +1,276 @@
+"""Files beside the log never speak of what a power cut can take back from the log."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pytest
+from tests.broker.conftest import send_fields
+
+from sparrowmq.broker.broker import Broker
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
+from sparrowmq.broker.config_saving import OFFSETS_FILE
+from sparrowmq.broker.flush_gate import FlushGate
+from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
+from sparrowmq.calling.effects import Operation
+from sparrowmq.protocol.bodies import ConsumerOffsetTable, TopicConfig, encode_body
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.record import decode_record, encode_host
+from sparrowmq.serving.connections import Connection, Fact, Output, Reply
+from sparrowmq.simulation.storage import SimulatedStorage
+from sparrowmq.store import FlushMode, MessageStore, StoreConfig
+from sparrowmq.store.config_file import write_config
+
+T = TypeVar("T")
+GROUP = "GID_c"
+RETRY = f"%RETRY%{GROUP}"
+
+
+class Losing:
+    """Dice of a power cut that takes all that was not synced."""
+
+    def random(self) -> float:
+        return 0.99
+
+    def randrange(self, start: int, stop: int, /) -> int:
+        return start
+
+    def choice(self, seq: Sequence[T], /) -> T:
+        return seq[0]
+
+    def expovariate(self, lambd: float, /) -> float:
+        return 1 / lambd
+
+
+class Machine:
+    """A broker's host over a disk in memory: its rounds run at once, flushes unless they wait."""
+
+    def __init__(self, storage: SimulatedStorage, *, is_sync: bool = True) -> None:
+        self.storage = storage
+        self.is_sync = is_sync
+        self.now_ms = 1_000
+        self.waits = False
+        self.start()
+
+    def start(self) -> None:
+        mode = FlushMode.SYNC if self.is_sync else FlushMode.ASYNC
+        config = StoreConfig(flush=mode, commit_log_file_size=65_536, consume_queue_file_size=2_000)
+        self.store = MessageStore(self.storage, config)
+        self.store.load(timestamp_ms=self.now_ms)
+        self.broker = Broker(
+            BrokerConfig(flush=mode, async_flush_interval_ms=100),
+            self.store,
+            random_below=lambda _: 0,
+            saved=read_tables(self.storage).tables,
+            now_ms=self.now_ms,
+            timestamp_ms=self.now_ms,
+        )
+        self.outputs: list[Output] = []
+        self.waiting: list[Round] = []
+        self.host = BrokerHost(self.broker, self.storage, self, name_servers=())
+        for round in self.host.first_rounds():
+            round.end(attempt(round))
+        topic = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
+        self.broker.state.put_topic(topic, timestamp_ms=self.now_ms)
+        self.connection = Connection(1, "10.0.0.1:1", encode_host("10.0.0.1:1"))
+        self.pass_time(200)
+
+    def lose_power(self) -> None:
+        self.storage.lose_power()
+        self.waits = False
+        self.start()
+
+    def stop(self) -> None:
+        for round in self.host.last_rounds():
+            round.end(attempt(round))
+        self.store.close()
+
+    def pass_time(self, duration_ms: int) -> None:
+        for _ in range(duration_ms // 100):
+            self.now_ms += 100
+            self.host.tick()
+
+    def call(self, code: int, fields: dict[str, str], body: bytes | None = None) -> int:
+        """Serve a request that is answered at once."""
+        request = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=7)
+        self.outputs.clear()
+        self.perform(
+            self.broker.handle(
+                request, self.connection, now_ms=self.now_ms, timestamp_ms=self.now_ms
+            )
+        )
+        self.end_turn()
+        (answer,) = (each.command.code for each in self.outputs if isinstance(each, Reply))
+        return answer
+
+    def send(self, body: bytes, properties: str = "") -> None:
+        fields = send_fields("T", 0, properties)
+        assert self.call(RequestCode.SEND_MESSAGE_V2, fields, body) == 0
+
+    def send_back(self, body: bytes) -> None:
+        self.send(body)
+        entry = self.store.queues.entry("T", 0, self.store.queues.max_offset("T", 0) - 1)
+        assert entry is not None
+        fields = {"offset": str(entry[0]), "group": GROUP, "delayLevel": "1", "originTopic": "T"}
+        assert self.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields) == 0
+
+    def commit(self, offset: int) -> None:
+        fields = {"consumerGroup": GROUP, "topic": "T", "queueId": "0"}
+        fields["commitOffset"] = str(offset)
+        assert self.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields) == 0
+
+    def bodies(self, topic: str) -> list[bytes]:
+        found = []
+        for offset in range(self.store.queues.max_offset(topic, 0)):
+            entry = self.store.queues.entry(topic, 0, offset)
+            assert entry is not None
+            found.append(decode_record(self.store.read_record(*entry[:2]) or b"").body)
+        return found
+
+    def saved_offset(self) -> int | None:
+        offsets = read_tables(self.storage).tables.offsets or ConsumerOffsetTable()
+        return offsets.offset_table.get(f"T@{GROUP}", {}).get(0)
+
+    # --- the host's world -------------------------------------------------------------------
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def timestamp_ms(self) -> int:
+        return self.now_ms
+
+    def perform(self, outputs: Sequence[Output]) -> None:
+        self.outputs += outputs
+
+    def end_turn(self) -> None:
+        self.host.settle()
+        self.host.begin_rounds()
+
+    def end_turn_soon(self) -> None:
+        raise AssertionError("no pull is held")
+
+    def begin_round(self, round: Round) -> None:
+        if self.waits and round.lane is RoundLane.FLUSH:
+            self.waiting.append(round)
+        else:
+            round.end(attempt(round))
+
+    def begin_operation(self, operation: Operation[None]) -> None:
+        assert list(operation) == []
+
+
+@pytest.fixture
+def make_machine() -> Callable[..., Machine]:
+    return lambda **settings: Machine(SimulatedStorage(Losing()), **settings)
+
+
+def test_progress_is_held_until_the_log_is_flushed_so_far() -> None:
+    gate: FlushGate[str] = FlushGate()
+    empty = gate.take(100)
+    gate.hold("done", position=50)
+
+    found = [gate.take(position) for position in (0, 49, 50, 51)]
+
+    assert empty is None
+    assert found == [None, None, "done", None]
+    assert gate.is_empty
+
+
+@pytest.mark.parametrize("is_sync", [True, False])
+@pytest.mark.parametrize("is_sent_back", [True, False])
+def test_delayed_message_survives_a_power_cut_before_its_delivery_is_flushed(
+    make_machine: Callable[..., Machine], is_sync: bool, is_sent_back: bool
+) -> None:
+    machine = make_machine(is_sync=is_sync)
+    if is_sent_back:
+        machine.send_back(b"late")
+    else:
+        machine.send(b"late", "DELAY\x011")
+    machine.pass_time(500)
+    machine.waits = True
+    machine.pass_time(5_000)
+    assert machine.waiting
+
+    machine.lose_power()
+    machine.pass_time(2_000)
+
+    assert machine.bodies(RETRY if is_sent_back else "T").count(b"late") == 1
+
+
+def test_flushed_delivery_is_not_repeated_after_a_power_cut(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine()
+    machine.send(b"late", "DELAY\x011")
+    machine.pass_time(5_000)
+
+    machine.lose_power()
+    machine.pass_time(5_000)
+
+    assert machine.bodies("T") == [b"late"]
+
+
+def test_delayed_message_survives_a_failed_sync_and_a_restart(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine()
+    machine.send(b"late", "DELAY\x011")
+    machine.waits = True
+    machine.pass_time(3_000)
+    (flush,) = machine.waiting
+    flush.end(OSError(errno.EIO, "the disk does not answer"))
+    machine.pass_time(3_000)
+    machine.stop()
+
+    # The disk has dropped the pages that it could not write.
+    machine.lose_power()
+    machine.pass_time(2_000)
+
+    assert machine.bodies("T") == [b"late"]
+
+
+def test_commit_of_messages_that_are_not_flushed_is_written_after_them(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine(is_sync=False)
+    machine.send(b"kept")
+    machine.pass_time(200)
+    machine.waits = True
+    machine.send(b"lost")
+    machine.commit(2)
+    machine.pass_time(3_000)
+    saved_early = machine.saved_offset()
+    machine.waits = False
+    for round in machine.waiting:
+        round.end(attempt(round))
+    machine.pass_time(3_000)
+
+    assert saved_early is None
+    assert machine.saved_offset() == 2
+
+
+def test_offsets_beyond_the_end_of_a_queue_are_cut_back_before_a_message_is_taken(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine()
+    machine.send(b"kept")
+    machine.pass_time(2_000)
+    table = ConsumerOffsetTable(offset_table={f"T@{GROUP}": {0: 5}, f"Gone@{GROUP}": {0: 3}})
+    write_config(
+        machine.storage, f"{CONFIG_DIRECTORY}/{OFFSETS_FILE}", encode_body(table, pretty=True)
+    )
+
+    machine.lose_power()
+    told = [output.text for output in machine.outputs if isinstance(output, Fact)]
+    machine.send(b"new")
+    # Without a second in which offsets are written.
+    machine.lose_power()
+
+    assert machine.bodies("T") == [b"kept", b"new"]
+    assert machine.broker.state.offsets.find(GROUP, "T", 0) == 1
+    assert machine.broker.state.offsets.find(GROUP, "Gone", 0) == 0
+    assert len([text for text in told if text.startswith("2 committed offsets were beyond")]) == 1
