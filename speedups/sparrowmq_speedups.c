@@ -348,8 +348,8 @@ static int add_keys(Keys *keys, uint32_t topic_hash, Value value, long long posi
 static PyObject *collect_keys(PyObject *self, PyObject *args) {
     Bytes chunk;
     Py_ssize_t chunk_size;
-    long long position, skip_position;
-    if (!PyArg_ParseTuple(args, "y#LL", &chunk, &chunk_size, &position, &skip_position)) {
+    long long position;
+    if (!PyArg_ParseTuple(args, "y#L", &chunk, &chunk_size, &position)) {
         return NULL;
     }
     Keys keys = {NULL, NULL, NULL, 0, 0};
@@ -385,7 +385,7 @@ static PyObject *collect_keys(PyObject *self, PyObject *args) {
         }
         long long place = position + (at - chunk);
         /* A rollback is in no queue, and so not in the index. */
-        if ((sys_flag & 0xC) != 0xC && place != skip_position) {
+        if ((sys_flag & 0xC) != 0xC) {
             Value unique, others;
             uint32_t topic_hash = hash_on(0, topic, topic + topic_size) * 31 + '#';
             find_values(topic + topic_size + 2, record_end, &unique, &others);
@@ -576,7 +576,7 @@ PyMODINIT_FUNC PyInit_sparrowmq_speedups(void) {
     fill_crc_table();
     PyObject *made = PyModule_Create(&module);
     /* What the functions take and return; sparrowmq uses them only with the number it knows. */
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 3) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 4) < 0) {
         Py_DECREF(made);
         return NULL;
     }

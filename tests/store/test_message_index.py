@@ -154,11 +154,23 @@ def test_an_index_survives_a_clean_stop_without_another_look_at_the_log(
     assert again.appended_position == again._index.built_position
 
 
+def check_all_keys(store: MessageStore) -> None:
+    """Each message is found by each of its keys, and counts once."""
+    bodies = [b"%d" % number for number in range(12)]
+    for number, body in enumerate(bodies):
+        assert query(store, f"U{number}", count_max=1) == [body]
+    assert query(store, "all", count_max=5) == bodies[-5:]
+    assert [query(store, f"mod{n}", count_max=4) for n in range(3)] == [
+        bodies[n::3] for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize("timestamp_ms", range(1_000_000, 1_012_000, 1_000))
 def test_files_that_another_broker_has_left_after_a_crash_are_built_anew(
-    store: MessageStore, storage: Any
+    store: MessageStore, storage: Any, timestamp_ms: int
 ) -> None:
+    """A file has five entries and a message three keys: a file ends amid the keys of a message."""
     store.close()
-    timestamp_ms = 1_005_000
     # Apache's broker writes the three timestamps alone; it was killed later.
     sector = b"".join(each.to_bytes(8, "big") for each in (1_011_000, 1_011_000, timestamp_ms))
     storage.open("checkpoint").write(0, sector)
@@ -169,8 +181,25 @@ def test_files_that_another_broker_has_left_after_a_crash_are_built_anew(
 
     kept = storage.list_names("index")
     assert kept == names[: len(kept)]
-    assert 0 < len(kept) < len(names)
-    assert len(query(again, "all")) == 12
+    assert (len(kept) == len(names)) is (timestamp_ms == 1_011_000)
+    check_all_keys(again)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("at", range(8))
+def test_a_cut_file_and_the_files_after_it_are_built_anew(
+    store: MessageStore, storage: Any, at: int, is_clean: bool
+) -> None:
+    store.close()
+    names = storage.list_names("index")
+    storage.open(f"index/{names[at]}").resize(60)
+    if not is_clean:
+        storage.create("abort", size=0)
+
+    again = open_store(storage)
+
+    assert storage.list_names("index") == names[:at]
+    check_all_keys(again)
 
 
 def test_an_index_of_another_size_is_built_anew(store: MessageStore, storage: Any) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fuzz.extension import (
     HOSTS,
-    POSITION,
     compare_batch,
     compare_entries,
     compare_keys,
@@ -115,11 +114,11 @@ records = st.builds(
 
 
 @settings(deadline=None)
-@given(st.lists(records, max_size=5), st.integers(0, 200), st.booleans())
-def test_keys_are_found_alike(found: list[Record], cut: int, skips: bool) -> None:
+@given(st.lists(records, max_size=5), st.integers(0, 200))
+def test_keys_are_found_alike(found: list[Record], cut: int) -> None:
     chunk = b"".join(map(encode_record, found))
 
-    taken = compare_keys(chunk[: len(chunk) - cut], POSITION if skips else -1)
+    taken = compare_keys(chunk[: len(chunk) - cut])
 
     if all(record.topic.isascii() and record.properties.isascii() for record in found):
         assert taken
@@ -137,7 +136,7 @@ def test_keys_of_damaged_records_are_found_alike_or_left_alone(
     for at, value in damage:
         chunk[at % len(chunk)] = value
 
-    compare_keys(bytes(chunk), -1)
+    compare_keys(bytes(chunk))
 
 
 @given(
@@ -181,7 +180,7 @@ def test_wrong_arguments_are_errors(built_speedups: speedups.Speedups) -> None:
         lambda: functions.add_entries(b"1234", page, 1, key, one, one, 0, 1),
         lambda: functions.add_entries(slots, page, 1, [1], [1], [1], 0, 1),
         lambda: functions.encode_batch(b"", b"", b"", b"", 0, 0, 0),
-        lambda: functions.collect_keys("", 0, 0),
+        lambda: functions.collect_keys("", 0),
     )
     for call in calls:
         with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sparrowmq.model import MessageExt
 
 # The extension's number of this interface; another number takes or returns other values.
-_INTERFACE = 3
+_INTERFACE = 4
 
 
 class Speedups(Protocol):
@@ -55,13 +55,12 @@ class Speedups(Protocol):
         ...
 
     def collect_keys(
-        self, chunk: bytes, position: int, skip_position: int, /
+        self, chunk: bytes, position: int, /
     ) -> tuple[int, bytes, bytes, bytes] | None:
         """Find the keys of the whole records at the beginning of a chunk of the log.
 
         Args:
             position: the position of the chunk in the log.
-            skip_position: the position of a record whose keys are left out.
 
         Returns: the end of the last record in the chunk; and for each key its `slot_hash`, its
             record's position and its record's store time, as numbers of 4, 8 and 8 bytes in this

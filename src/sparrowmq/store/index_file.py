@@ -326,35 +326,40 @@ class IndexFile:
         return begin_ms <= self.header.end_timestamp_ms and end_ms >= self.header.begin_timestamp_ms
 
     def find(
-        self, key_hash: int, *, count_max: int, begin_ms: int, end_ms: int
-    ) -> Generator[None, None, list[int]]:
-        """Return positions of records whose key has this hash, the latest first.
+        self,
+        key_hash: int,
+        positions: dict[int, None],
+        *,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+    ) -> Generator[None, None, None]:
+        """Add the positions of records whose key has this hash, the latest first, each once.
 
         Many records may share a slot, so the search yields after every `ENTRIES_PER_STEP` of them.
         Entries may be added, or the file closed, meanwhile.
 
         Args:
             key_hash: the key's `slot_hash`.
-            count_max: the most positions.
+            positions: the positions of later files, to which others are added.
+            count_max: the most positions in all.
             begin_ms: the earliest store time, in wall-clock milliseconds; entries have whole
                 seconds.
             end_ms: the latest store time.
         """
-        found: list[int] = []
         number = self._slot(key_hash % self._slot_count)
         read = 0
-        while 0 < number < self.header.next_number and len(found) < count_max:
+        while 0 < number < self.header.next_number and len(positions) < count_max:
             entry_hash, position, seconds, previous = self._entry(number)
             timestamp_ms = self.header.begin_timestamp_ms + 1000 * seconds
             if entry_hash == key_hash and begin_ms <= timestamp_ms <= end_ms:
-                found.append(position)
+                positions[position] = None
             if seconds < 0 or timestamp_ms < begin_ms or previous >= number:
                 break
             number = previous
             read += 1
             if read % ENTRIES_PER_STEP == 0:
                 yield
-        return found
 
     def _slot(self, slot: int) -> int:
         if self._slots is not None:

@@ -8,7 +8,9 @@ to `LAG_BYTES_MAX` of the log may wait to be indexed. A query first builds the r
 file, and the position up to which the log is indexed. After a crash all later entries are discarded
 and built again. Without a mark, because another broker wrote the files or the checkpoint,
 RocketMQ's rule applies: after a clean stop the files are right; otherwise files that end after the
-checkpoint's `indexMsgTimestamp` are removed.
+checkpoint's `indexMsgTimestamp` are removed. The index then goes on with the last record that it
+has, and not behind it: a file may end amid the keys of a record. An entry that is there twice is
+found once.
 
 *Keys.* A record is found by UNIQ_KEY, the id that its producer set, and by each blank-separated
 part of KEYS. A key is looked for within its topic.
@@ -160,8 +162,6 @@ class MessageIndex:
         self._config = config
         self._log_files = log_files
         self._files: list[IndexFile] = []
-        # The position of the last record that RocketMQ has indexed; it is not indexed again.
-        self._skip_position = -1
         self.mark: IndexMark | None = None
         self._has_new_file = False
         self._flush: IndexFlush | None = None
@@ -201,9 +201,8 @@ class MessageIndex:
                 self._keep(
                     [f for f in self._files if f.header.end_timestamp_ms <= index_timestamp_ms]
                 )
-            self.built_position = self._skip_position = -1
-            if self._files:
-                self.built_position = self._skip_position = self._files[-1].header.end_position
+            # The file may lack the later keys of its last record: index this record again.
+            self.built_position = self._end_position if self._files else 0
         if self.built_position > log_end or (self._files and self._end_position >= log_end):
             self._cut(log_end, end_timestamp_ms)
         self.built_position = max(self.built_position, self._log_files.begin)
@@ -213,12 +212,15 @@ class MessageIndex:
     def _open_files(self) -> None:
         config = self._config
         size = index_file_size(config.index_slot_count, config.index_entry_count)
+        is_whole = True
         for name in self._storage.list_names(INDEX_DIRECTORY):
             if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
                 continue
             file = self._storage.open(f"{INDEX_DIRECTORY}/{name}")
-            if file.size != size:
-                # The file has other settings or was cut by a crash; it is built again from the log.
+            # A file of other settings, or cut by a crash, is built again from the log. So are the
+            # files after it: all records before the last file's end must be in the index.
+            is_whole &= file.size == size
+            if not is_whole:
                 file.close()
                 self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
                 self._has_new_file = True
@@ -306,14 +308,12 @@ class MessageIndex:
 
     def _find_run(self, chunk: bytes, position: int) -> KeyRun | None:
         powers = LogKeys(self._topics).powers
-        run = find_run(chunk, position, names=_NAMES, of_topic=powers)
-        has_skipped = run is not None and 0 <= self._skip_position - position < run.size
-        return None if has_skipped else run
+        return find_run(chunk, position, names=_NAMES, of_topic=powers)
 
     def _collect(self, chunk: bytes, position: int) -> tuple[int, _Found]:
         """Return the end of the last whole record in a chunk of the log, and the keys before it."""
         if (functions := speedups.functions) is not None:
-            collected = functions.collect_keys(chunk, position, self._skip_position)
+            collected = functions.collect_keys(chunk, position)
             if collected is not None:
                 at, hashes, positions, timestamps_ms = collected
                 return at, _Found(
@@ -322,7 +322,7 @@ class MessageIndex:
                     memoryview(timestamps_ms).cast("q"),
                 )
         keys = LogKeys(self._topics)
-        at = keys.collect(chunk, position, self._skip_position)
+        at = keys.collect(chunk, position)
         return at, _Found(
             array("i", keys.hashes()), array("q", keys.positions), array("q", keys.timestamps_ms)
         )
@@ -464,19 +464,16 @@ class MessageIndex:
         if not self._files:
             return Found([], 0, 0)
         key_hash = slot_hash(hash_text(f"{topic}#{key}"))
-        positions: list[int] = []
+        positions: dict[int, None] = {}
         last = self._files[-1].header
         for file in reversed(tuple(self._files)):
             if file.overlaps(begin_ms, end_ms):
-                positions += yield from file.find(
-                    key_hash,
-                    count_max=count_max - len(positions),
-                    begin_ms=begin_ms,
-                    end_ms=end_ms,
+                yield from file.find(
+                    key_hash, positions, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
                 )
             if file.header.begin_timestamp_ms < begin_ms or len(positions) >= count_max:
                 break
-        return Found(positions, last.end_timestamp_ms, last.end_position)
+        return Found(list(positions), last.end_timestamp_ms, last.end_position)
 
 
 class _Found(NamedTuple):
@@ -510,14 +507,13 @@ class LogKeys:
             for key_hash, added in zip(hash_keys(self._keys), self._added, strict=True)
         ]
 
-    def collect(self, chunk: bytes, position: int, skip_position: int) -> int:
+    def collect(self, chunk: bytes, position: int) -> int:
         """Collect the keys of a chunk's records; return the end of the last record read.
 
         This is the last whole record, or the last record before a run that `find_run` may take.
 
         Args:
             position: the chunk's position in the log.
-            skip_position: the position of a record whose keys are left out.
         """
         at, last_at, unpack = 0, len(chunk) - _HEAD_SIZE, _HEAD.unpack_from
         # A chunk that looks like a run but is none may have many false runs: do not stop there.
@@ -539,7 +535,7 @@ class LogKeys:
             else:
                 topic_at += 2
                 topic_end = topic_at + (chunk[topic_at - 2] << 8 | chunk[topic_at - 1])
-            if sys_flag & _TRANSACTION != _TRANSACTION_ROLLBACK and position + at != skip_position:
+            if sys_flag & _TRANSACTION != _TRANSACTION_ROLLBACK:
                 topic = chunk[topic_at:topic_end]
                 for name in _NAMES:
                     found = chunk.rfind(name, topic_end + 2, end)

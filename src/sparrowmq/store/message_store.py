@@ -731,7 +731,7 @@ class MessageStore:
         )
         records: list[bytes] = []
         size = 0
-        for position in sorted(set(found.positions), reverse=True):
+        for position in sorted(found.positions, reverse=True):
             record = self.read_record(position)
             # Other topics may have messages with the same hash, which the caller may not see.
             if record is not None and any(place[0] == topic for place in scan_records(record)):

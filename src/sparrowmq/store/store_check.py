@@ -378,10 +378,10 @@ class _KeysOfLog:
         file_end = self._log.file_size - position % self._log.file_size
         chunk = self._log.read(position, min(_CHUNK_BYTES, file_end))
         keys = LogKeys(self._topics)
-        at = keys.collect(chunk, position, -1)
+        at = keys.collect(chunk, position)
         if at == 0 and len(chunk) == _CHUNK_BYTES:
             # The record is longer than a piece.
             size = int.from_bytes(chunk[:4], "big")
-            at = keys.collect(self._log.read(position, min(size, file_end)), position, -1)
+            at = keys.collect(self._log.read(position, min(size, file_end)), position)
         self._found = set(zip(keys.hashes(), keys.positions, strict=True))
         self._stop = position + max(at, 1)

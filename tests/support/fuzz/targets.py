@@ -124,9 +124,9 @@ def _config_seeds(golden: GoldenDirectory) -> Iterable[bytes]:
 
 def _key_seeds(golden: GoldenDirectory) -> Iterable[bytes]:
     for record in _RECORDS(golden):
-        yield b"\0" + bytes(record)
-    yield b"\0" + extension.record_v2(b"Topic", b"a body", b"KEYS\x01a b\x02UNIQ_KEY\x01c")
-    yield b"\0" + extension.record_v2(b"", b"", b"")
+        yield bytes(record)
+    yield extension.record_v2(b"Topic", b"a body", b"KEYS\x01a b\x02UNIQ_KEY\x01c")
+    yield extension.record_v2(b"", b"", b"")
 
 
 TARGETS = {
