@@ -6,6 +6,7 @@
 - The reference page of commands is made of the command line itself, the page of metrics of the
   tables of series.
 - The tables of the pages on speed are the last results of the benchmarks beside Apache and Kafka.
+- The catalogues of translations are made of the texts in the code (`tools/texts.py`).
 - The types of settings (for editors and type checkers) and the reference page of settings are made
   of the rows in `client/config.py` and `config.py`.
 """
@@ -42,6 +43,7 @@ from sparrowmq.client.sight.series import CLIENT_SERIES, MetricSeries
 from sparrowmq.config import Setting, rows_of
 from sparrowmq.exporter.series import CLUSTER_SERIES
 from sparrowmq.hosting.settings import NAME_SERVER, SETTINGS
+from texts import make_catalogs
 
 ROOT = Path(__file__).parent.parent
 CLIENT = ROOT / "src/sparrowmq/client"
@@ -386,17 +388,18 @@ def main(arguments: list[str]) -> int:
             *make_speed_pages(),
         ]
     )
-    changed = [path for path, text in made.items() if not same(path, text)]
+    files = {path: text.encode() for path, text in made.items()} | dict(make_catalogs())
+    changed = [path for path, data in files.items() if not same(path, data)]
     for path in changed:
         print(path.relative_to(ROOT))
         if "--check" not in arguments:
-            path.write_text(made[path])
+            path.write_bytes(files[path])
     return 1 if changed and "--check" in arguments else 0
 
 
-def same(path: Path, text: str) -> bool:
-    """Return whether a file has this text."""
-    return path.exists() and path.read_text() == text
+def same(path: Path, data: bytes) -> bool:
+    """Return whether a file has these bytes."""
+    return path.exists() and path.read_bytes() == data
 
 
 if __name__ == "__main__":

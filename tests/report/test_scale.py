@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrowmq.report.scale import (
-    Scale,
-    choose_ticks,
-    format_compact,
-    format_duration_ms,
-    format_number,
-    round_up,
-)
+from sparrowmq.report.scale import Scale, choose_ticks, round_up
 
 
 def test_scale_maps_linearly_and_may_turn_around() -> None:
@@ -49,20 +42,3 @@ def test_axis_ends_at_or_above_the_value(value: float) -> None:
     end = round_up(value)
 
     assert value * (1 - 1e-6) <= end <= 2 * value
-
-
-def test_numbers_are_written_for_people() -> None:
-    assert [format_number(value) for value in (336_776, 12.5, 0.25, 0)] == [
-        "336,776",
-        "12.5",
-        "0.25",
-        "0",
-    ]
-    assert [format_compact(v) for v in (50_000, 1_200_000, 999)] == ["50 k", "1.2 M", "999"]
-    assert [format_duration_ms(value) for value in (None, 12, 1250, 61_000, 125_000)] == [
-        "never",
-        "12 ms",
-        "1.25 s",
-        "61.0 s",
-        "2 min 05 s",
-    ]

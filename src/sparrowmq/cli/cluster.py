@@ -21,9 +21,9 @@ from sparrowmq.client.operations.overview import (
     take_overview,
     topic_rates,
 )
-from sparrowmq.doctor.finding import count_of
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import find_nearest
+from sparrowmq.words import count_of
 
 BROKER_COLUMNS = (
     OutputColumn("broker"),

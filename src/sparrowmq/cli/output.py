@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sparrowmq.cli.failures import say
+from sparrowmq.words.amounts import NOTHING, format_number
 
 Json: TypeAlias = dict[str, Any]
 
 _UNLIMITED_WIDTH = 10_000
-_NOTHING = "–"
 
 
 class OutputColumn(NamedTuple):
@@ -142,13 +142,13 @@ def _is_number(value: object) -> bool:
 def format_value(value: object, key: str = "") -> str:
     """Write a value for people; a key that ends in `timestamp_ms` makes a number a time of day."""
     if value is None or value == "" or value == [] or value == ():
-        return _NOTHING
+        return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return format_time(value) if key.endswith("timestamp_ms") else f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.1f}"
+        return format_number(round(value, 1))
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, list | tuple):

@@ -27,13 +27,14 @@ from sparrowmq.doctor import GroupSnapshot, Severity, diagnose
 from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import explain as explain_queue
 from sparrowmq.doctor.explain import find_queue
-from sparrowmq.doctor.finding import Finding, count_of
+from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.whatif import Plan, parse_events, simulate_all
 from sparrowmq.doctor.whatif import simulate as simulate_strategy
 from sparrowmq.drills.drill import DrillKind, run_drill
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.strategies.registry import strategy_from
+from sparrowmq.words import count_of
 
 # Only the members know the settings of these strategies, so that owners come from their reports.
 _STRATEGIES_WITH_SETTINGS = frozenset({"CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY"})

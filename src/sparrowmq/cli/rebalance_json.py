@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.explain import Explanation
-from sparrowmq.doctor.finding import Finding, encode_phrase
+from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.ownership import Ownership
 from sparrowmq.doctor.snapshot import GroupSnapshot, Seat
 from sparrowmq.doctor.whatif import Course, Plan, Step
 from sparrowmq.drills.drill import Report
 from sparrowmq.model import MessageQueue
+from sparrowmq.words import encode_phrase
 
 Json: TypeAlias = dict[str, Any]
 

@@ -21,13 +21,14 @@ from sparrowmq.cli.rebalance_json import state_of
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.explain import Explanation
-from sparrowmq.doctor.finding import Finding, Severity, count_of, describe_runs
+from sparrowmq.doctor.finding import Finding, Severity, describe_runs
 from sparrowmq.doctor.snapshot import Seat
 from sparrowmq.doctor.whatif import SPARROW_NAMES, Course, Plan, SplitView, Step
 from sparrowmq.drills.drill import Report
 from sparrowmq.drills.stage import LateWork
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
+from sparrowmq.words import count_of, format_duration, format_rate
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # A matrix with more columns is unreadable; owners are then only named.
@@ -136,15 +137,11 @@ def _row(
     return [
         f"  {queue.broker_name}:{describe_runs([queue.queue_id for queue in queues])}",
         Text(f"{lag:,}" if known.keys() & set(queues) else "?", style),
-        _rate_text(sum(rate.produced_per_s for rate in rates)) if rates else "",
-        _rate_text(sum(rate.consumed_per_s for rate in rates)) if rates else "",
+        format_rate(sum(rate.produced_per_s for rate in rates)) if rates else "",
+        format_rate(sum(rate.consumed_per_s for rate in rates)) if rates else "",
         *cells,
         _owner_text(state, [labels[seat] for seat in owners if seat in labels]),
     ]
-
-
-def _rate_text(per_s: float) -> str:
-    return f"{per_s:,.1f}" if 0 < per_s < 10 else f"{per_s:,.0f}"
 
 
 def _owner_text(state: str, names: list[str]) -> Text:
@@ -267,14 +264,13 @@ def render_drill(report: Report, console: Console) -> RenderableType:
     for name in ("one owner each", "no owner", "two owners", "moved"):
         figures.add_column(name, justify="right")
     for event, episode in report.phases:
-        settled = (
-            "never" if episode.settled_ms is None else f"after {episode.settled_ms / 1000:.2f} s"
-        )
+        settled_ms = episode.settled_ms
+        settled = "never" if settled_ms is None else f"after {format_duration(settled_ms)}"
         figures.add_row(
             event,
-            _flag(episode.settled_ms is None, settled),
-            f"{episode.unowned_ms / 1000:.2f} s",
-            f"{episode.double_ms / 1000:.2f} s",
+            _flag(settled_ms is None, settled),
+            format_duration(episode.unowned_ms),
+            format_duration(episode.double_ms),
             count_of(episode.moved, "queue"),
         )
     left = report.sent - report.consumed
@@ -308,14 +304,16 @@ def _changes(report: Report) -> Table:
     for change in report.changes:
         held = describe_runs(change.queue_ids) or "nothing"
         what = "finds queues lost, is left with" if change.is_lost else "has"
-        table.add_row(f"+{change.after_ms / 1000:.2f} s", change.member, f"{what} {held}")
+        table.add_row(f"+{format_duration(change.after_ms)}", change.member, f"{what} {held}")
     return table
 
 
 def _late_work(late: LateWork) -> Text:
-    last = "" if late.last_ms is None else f", the last {late.last_ms / 1000:.2f} s after the cut"
+    last = (
+        "" if late.last_ms is None else f", the last {format_duration(late.last_ms)} after the cut"
+    )
     return Text(
-        f"cut off   for {late.healed_ms / 1000:.2f} s the member had what was in its hands: "
+        f"cut off   for {format_duration(late.healed_ms)} the member had what was in its hands: "
         f"{late.delivered:,} messages{last}; {late.again:,} of them came to others again, since "
         f"their offsets could not be committed"
     )
@@ -431,7 +429,7 @@ def _figures(course: Course) -> list[RenderableType]:
         _flag(double, str(double)),
         str(sum(step.cost.messages for step in events)),
         str(max((step.cost.trips for step in events), default=0)),
-        f"{wait_ms / 1000:.0f} s",
+        format_duration(wait_ms),
         str(sum(step.cost.stopped for step in events)),
         str(sum(step.cost.overlapping for step in events)),
         _flag(_harm(worst), f"{worst.unowned} / {worst.double} / {worst.idle}"),

@@ -35,8 +35,9 @@ from sparrowmq.client.operations.overview import (
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import diagnose
 from sparrowmq.doctor.case import Case, examine
-from sparrowmq.doctor.finding import Finding, count_of
+from sparrowmq.doctor.finding import Finding
 from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.words import count_of
 
 # The number of looks that a sparkline shows.
 HISTORY_MAX = 30

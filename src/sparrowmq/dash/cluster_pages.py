@@ -9,10 +9,10 @@ from sparrowmq.dash.overview_page import group_href
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
-from sparrowmq.dash.words import Words
 from sparrowmq.doctor import Finding, Severity
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_topic
+from sparrowmq.words.catalog import Words
 
 # The list names at most so many groups that read a topic.
 _GROUPS_NAMED = 5
@@ -208,7 +208,11 @@ async def show_broker(watcher: Watcher, visit: Visit) -> View:
 def _finding_cells(finding: Finding, words: Words) -> tuple[Cell, Cell, Cell]:
     """Return title, consequence and remedy."""
     consequence = words.phrase(finding.consequence)
-    return Cell(words.phrase(finding.title)), Cell(consequence), Cell(words.remedy(finding))
+    return (
+        Cell(words.phrase(finding.title)),
+        Cell(consequence),
+        Cell(words.remedy(finding.rule, finding.remedy)),
+    )
 
 
 async def show_doctor(watcher: Watcher, visit: Visit) -> View:

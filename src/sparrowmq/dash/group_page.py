@@ -34,7 +34,6 @@ from sparrowmq.dash.strips import TimeWindow, draw_bands, draw_lag
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
-from sparrowmq.dash.words import Words, number, rate
 from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.explain import Explanation, explain, find_queue
 from sparrowmq.doctor.finding import describe_runs
@@ -42,6 +41,8 @@ from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import queue_order
+from sparrowmq.words import format_number, format_rate
+from sparrowmq.words.catalog import Words
 
 WINDOWS_S = (300, 900, 3_600, 21_600, 86_400)
 # A timeline of more queues is unreadable; nobody reads more rebalances.
@@ -169,26 +170,32 @@ def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> lis
     is_assumed = not case.snapshot.is_broadcasting and not case.snapshot.strategy_is_known
     return [
         GroupTile(
-            number(look.lag),
+            format_number(look.lag),
             words("messages behind"),
             "bad" if flow and falls_behind(look.lag, flow) else "",
         ),
         GroupTile(
-            f"{rate(flow.produced_per_s)} / {rate(flow.consumed_per_s)}" if flow else "–",
+            f"{format_rate(flow.produced_per_s)} / {format_rate(flow.consumed_per_s)}"
+            if flow
+            else "–",
             words("in and out a second"),
         ),
-        GroupTile(f"{number(retries)} / {number(letters)}", words("to retry / dead letters")),
-        GroupTile(number(sum(look.members.values())), words("members")),
-        GroupTile(number(sum(look.queue_counts.values())), words("queues")),
         GroupTile(
-            number(look.unowned), words("queues without owner"), "bad" if look.unowned else "good"
+            f"{format_number(retries)} / {format_number(letters)}", words("to retry / dead letters")
+        ),
+        GroupTile(format_number(sum(look.members.values())), words("members")),
+        GroupTile(format_number(sum(look.queue_counts.values())), words("queues")),
+        GroupTile(
+            format_number(look.unowned),
+            words("queues without owner"),
+            "bad" if look.unowned else "good",
         ),
         GroupTile(
-            number(look.double),
+            format_number(look.double),
             words("queues with several owners"),
             "bad" if look.double else "good",
         ),
-        GroupTile(number(twins), words("duplicate client ids"), "bad" if twins else "good"),
+        GroupTile(format_number(twins), words("duplicate client ids"), "bad" if twins else "good"),
         GroupTile(model, words("strategy, assumed") if is_assumed else words("strategy")),
     ]
 

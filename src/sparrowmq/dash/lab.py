@@ -25,13 +25,13 @@ from sparrowmq.dash.strips import TimeWindow, draw_bands
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
-from sparrowmq.dash.words import Words
 from sparrowmq.doctor import Finding, Severity
-from sparrowmq.doctor.finding import decode_phrase
 from sparrowmq.drills.drill import SCRIPTS, DrillKind
 from sparrowmq.drills.stage import TOPIC
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
+from sparrowmq.words import decode_phrase
+from sparrowmq.words.catalog import Words
 
 # The subject of the page's news.
 SUBJECT = "lab"

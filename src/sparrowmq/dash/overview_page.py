@@ -10,8 +10,9 @@ from sparrowmq.dash.matrix import falls_behind
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
-from sparrowmq.dash.words import Words, number
 from sparrowmq.doctor import Severity
+from sparrowmq.words import format_number
+from sparrowmq.words.catalog import Words
 
 _COLUMNS = (
     TableColumn("group", "group"),
@@ -135,13 +136,19 @@ def _tiles(watcher: Watcher, seen: Overview, words: Words) -> list[GroupTile]:
     silent = sum(bool(broker.failure) for broker in seen.brokers)
     behind = sum(group.lag for group in seen.groups)
     return [
-        GroupTile(number(behind), words("messages behind")),
-        GroupTile(number(unowned), words("queues without owner"), "bad" if unowned else "good"),
-        GroupTile(number(double), words("queues with several owners"), "bad" if double else "good"),
-        GroupTile(number(len(twins)), words("duplicate client ids"), "bad" if twins else "good"),
-        GroupTile(number(len(watcher.names)), words("groups")),
+        GroupTile(format_number(behind), words("messages behind")),
         GroupTile(
-            number(sum(not topic.is_internal for topic in seen.topics)),
+            format_number(unowned), words("queues without owner"), "bad" if unowned else "good"
+        ),
+        GroupTile(
+            format_number(double), words("queues with several owners"), "bad" if double else "good"
+        ),
+        GroupTile(
+            format_number(len(twins)), words("duplicate client ids"), "bad" if twins else "good"
+        ),
+        GroupTile(format_number(len(watcher.names)), words("groups")),
+        GroupTile(
+            format_number(sum(not topic.is_internal for topic in seen.topics)),
             words("topics"),
         ),
         GroupTile(

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from sparrowmq.dash.history import LagSample
 from sparrowmq.dash.matrix import MatrixColumn
 from sparrowmq.dash.rebalances import OwnerBand
+from sparrowmq.report.band_chart import hatches
 from sparrowmq.report.markup import Markup as Svg
 from sparrowmq.report.markup import tag
 
@@ -87,21 +88,7 @@ def _draw_band(
 
 def draw_hatches() -> Markup:
     """Return the hatch patterns of bands; a page contains them once."""
-
-    def hatch(name: str, *paths: str) -> Svg:
-        strokes = [tag("path", d=path, class_="hatch") for path in paths]
-        return tag(
-            "pattern",
-            *strokes,
-            id=name,
-            width=7,
-            height=7,
-            patternUnits="userSpaceOnUse",
-            patternTransform="rotate(45)",
-        )
-
-    patterns = tag("defs", hatch("hatch-none", "M0 0V7"), hatch("hatch-both", "M0 0V7", "M0 0H7"))
-    return Markup(tag("svg", patterns, width=0, height=0, class_="patterns", aria_hidden="true"))
+    return Markup(tag("svg", hatches(), width=0, height=0, class_="patterns", aria_hidden="true"))
 
 
 def draw_lag(samples: Sequence[LagSample], span: TimeWindow, *, bucket_ms: int) -> Markup:

@@ -18,8 +18,9 @@ from sparrowmq.dash.access import Access, Session, check_form_token, read_form
 from sparrowmq.dash.strips import draw_hatches
 from sparrowmq.dash.tables import PageTable, arrange, write_csv, write_json
 from sparrowmq.dash.watcher import Watcher
-from sparrowmq.dash.words import LANGUAGES, Words, choose_language, number, rate
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
+from sparrowmq.words import format_number, format_rate
+from sparrowmq.words.catalog import LANGUAGES, Words, choose_language
 
 HERE = Path(__file__).parent
 THEMES = ("auto", "light", "dark")
@@ -105,8 +106,8 @@ class Site:
             lstrip_blocks=True,
         )
         self._pages.filters |= {
-            "number": number,
-            "rate": rate,
+            "number": format_number,
+            "rate": format_rate,
             "path": _quote_part,
         }
         names: dict[str, Any] = self._pages.globals
@@ -185,6 +186,7 @@ class Site:
         return self._pages.get_template(template).render(
             _=words,
             words=words,
+            count_of=words.count,
             languages=LANGUAGES,
             themes=THEMES,
             pages=PAGES,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparrowmq.demo.outcome import DemoOutcome, GroupFigure
-from sparrowmq.doctor.finding import count_of
 from sparrowmq.report import (
     Band,
     BandRow,
@@ -28,7 +27,8 @@ from sparrowmq.report import (
     value_table,
 )
 from sparrowmq.report.plot import text_width
-from sparrowmq.report.scale import format_duration_ms
+from sparrowmq.words import count_of
+from sparrowmq.words.amounts import format_duration
 
 _SECONDS = "seconds since the demo began"
 _MIB = 1024 * 1024
@@ -73,7 +73,7 @@ def _tiles(outcome: DemoOutcome) -> Markup:
                 f"{production.sending_rate:,.0f} a second while sending",
             ),
             Tile(
-                format_duration_ms(worst),
+                format_duration(worst, none="never"),
                 "to one owner a queue",
                 "the slowest of: leave, join, kill -9",
             ),
@@ -88,7 +88,7 @@ def _tiles(outcome: DemoOutcome) -> Markup:
                 "while two members shared an id",
             ),
             Tile(
-                format_duration_ms(outcome.duration_ms),
+                format_duration(outcome.duration_ms),
                 "from start to verified",
                 "" if memory is None else f"{memory / 1024:.1f} GiB of memory at most",
             ),
@@ -99,7 +99,7 @@ def _tiles(outcome: DemoOutcome) -> Markup:
 def _production(outcome: DemoOutcome) -> Markup:
     production, found = outcome.production, outcome.table
     bars = [Bar(f"queue {queue_id}", count) for queue_id, count in enumerate(found.per_queue)]
-    elapsed = format_duration_ms(production.end_ms - production.begin_ms)
+    elapsed = format_duration(production.end_ms - production.begin_ms)
     return section(
         "Producing: each flight once, each aircraft in one queue",
         f"{production.flights:,} flights in {elapsed}, {production.rate:,.0f} a second. The pace "
@@ -118,9 +118,9 @@ def _balance(outcome: DemoOutcome) -> Markup:
         [
             event.name,
             f"{outcome.seconds(event.at_ms):.1f} s",
-            format_duration_ms(event.settled_ms),
-            format_duration_ms(event.unowned_ms),
-            format_duration_ms(event.double_ms),
+            format_duration(event.settled_ms, none="never"),
+            format_duration(event.unowned_ms),
+            format_duration(event.double_ms),
             str(event.queues_moved),
             f"{event.produced_meanwhile:,}",
             f"{event.duplicates:,}",
@@ -214,8 +214,8 @@ def _twins(outcome: DemoOutcome) -> Markup:
         f"queues that nobody owned fell {sum(twins.backlog_at_remedy):,} messages behind.",
         "The remedy is the instance name that RocketMQ has made since 4.9, process number and "
         "nanoseconds. With it each queue had one owner after "
-        f"{format_duration_ms(twins.healed_ms - twins.remedy_ms)}, and the backlog was zero "
-        f"after {format_duration_ms(twins.drained_ms - twins.remedy_ms)}.",
+        f"{format_duration(twins.healed_ms - twins.remedy_ms)}, and the backlog was zero "
+        f"after {format_duration(twins.drained_ms - twins.remedy_ms)}.",
         tag("p", "Their client ids: ", *_code_list(remedies)),
     )
 
@@ -294,7 +294,7 @@ def _pipeline(outcome: DemoOutcome) -> Markup:
         [
             str(batch.batch_id),
             f"{outcome.seconds(batch.at_ms):.1f} s",
-            format_duration_ms(batch.seconds * 1000),
+            format_duration(batch.seconds * 1000),
         ]
         for batch in ingest.batches
     ]
@@ -355,7 +355,7 @@ def _machine(outcome: DemoOutcome) -> Markup:
                 Band(
                     outcome.seconds(begin_ms),
                     outcome.seconds(end_ms),
-                    (format_duration_ms(end_ms - begin_ms),),
+                    (format_duration(end_ms - begin_ms),),
                 )
             ],
         )
@@ -380,7 +380,7 @@ def _machine(outcome: DemoOutcome) -> Markup:
         ["Java", session.java],
         ["memory at most, all processes", memory],
         ["processor time, all processes", f"{sum(outcome.cpu_s.values()):,.0f} s"],
-        ["in total", format_duration_ms(outcome.duration_ms)],
+        ["in total", format_duration(outcome.duration_ms)],
     ]
     return section(
         "Time, memory, machine",

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sparrowmq.demo.directory import DemoDirectory
 from sparrowmq.demo.outcome import DemoOutcome
-from sparrowmq.report.scale import format_duration_ms
+from sparrowmq.words.amounts import format_duration
 
 _CARRIERS_SHOWN = 5
 # Without a terminal's width, tables must not be cut at 80 columns.
@@ -50,7 +50,8 @@ def _events(outcome: DemoOutcome) -> Table:
     for event in outcome.events:
         table.add_row(
             event.name,
-            *map(format_duration_ms, (event.settled_ms, event.unowned_ms, event.double_ms)),
+            format_duration(event.settled_ms, none="never"),
+            *map(format_duration, (event.unowned_ms, event.double_ms)),
             str(event.queues_moved),
             f"{event.duplicates:,}",
         )
@@ -67,8 +68,8 @@ def _twins(outcome: DemoOutcome) -> Table:
     table.add_row("fell behind", f"{sum(twins.backlog_at_remedy):,} messages")
     table.add_row(
         "with unique ids",
-        f"one owner each after {format_duration_ms(twins.healed_ms - twins.remedy_ms)}, nothing "
-        f"behind after {format_duration_ms(twins.drained_ms - twins.remedy_ms)}",
+        f"one owner each after {format_duration(twins.healed_ms - twins.remedy_ms)}, nothing "
+        f"behind after {format_duration(twins.drained_ms - twins.remedy_ms)}",
     )
     return table
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparrowmq.doctor.finding import Phrase, count_of, describe_age
 from sparrowmq.doctor.ownership import Ownership, compute_ownership
 from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Sample, Seat
 from sparrowmq.model import MessageQueue
+from sparrowmq.words import Phrase, count_of, format_duration
 
 # Looks that are closer together give no reliable rate.
 INTERVAL_MS_MIN = 500
@@ -131,7 +131,7 @@ class Case:
             "{messages} behind, shrinking by {rate} a second: none left in {time}",
             messages=messages,
             rate=f"{-flow.growth_per_s:,.1f}",
-            time=describe_age(flow.drain_s),
+            time=format_duration(1000 * flow.drain_s),
         )
 
     def describe_interval(self) -> Phrase:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparrowmq.doctor.finding import count_of, describe_queues, describe_runs
+from sparrowmq.doctor.finding import describe_queues, describe_runs
 from sparrowmq.doctor.ownership import (
     allocate_all,
     find_strategy,
@@ -20,6 +20,7 @@ from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.consistent_hash import VIRTUAL_NODE_COUNT_DEFAULT, md5_hash
+from sparrowmq.words import count_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

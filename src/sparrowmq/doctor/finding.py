@@ -1,57 +1,14 @@
-"""The doctor's findings and the texts in them. Pure."""
+"""The doctor's findings and the queues in their texts. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Self
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
-
-
-class Phrase(str):
-    """An English text that keeps its template and values, so that a page can translate it.
-
-    A phrase is a `str`: callers that want English use it as any other text.
-
-    Args:
-        template: a format string of `str.format`.
-        values: texts by name, which may be phrases; a tuple of texts is joined by `; `.
-    """
-
-    __slots__ = ("template", "values")
-
-    template: str
-    values: dict[str, str | tuple[str, ...]]
-
-    def __new__(cls, template: str, /, **values: str | tuple[str, ...]) -> Self:
-        """Format the English text."""
-        english = {k: v if isinstance(v, str) else "; ".join(v) for k, v in values.items()}
-        phrase = super().__new__(cls, template.format(**english))
-        phrase.template, phrase.values = template, values
-        return phrase
-
-
-def encode_phrase(text: str | tuple[str, ...]) -> Any:
-    """Return a text as a JSON value; a phrase becomes an object of its template and values."""
-    if isinstance(text, tuple):
-        return [encode_phrase(each) for each in text]
-    if not isinstance(text, Phrase):
-        return text
-    values = {name: encode_phrase(value) for name, value in text.values.items()}
-    return {"template": text.template, "values": values}
-
-
-def decode_phrase(found: Any) -> Any:
-    """Return the text, or tuple of texts, that `encode_phrase` encoded."""
-    if isinstance(found, list):
-        return tuple(decode_phrase(each) for each in found)
-    if not isinstance(found, dict):
-        return found
-    values = {name: decode_phrase(value) for name, value in found["values"].items()}
-    return Phrase(found["template"], **values)
+from sparrowmq.words import Phrase
 
 
 class Severity(IntEnum):
@@ -114,26 +71,3 @@ def describe_runs(numbers: Sequence[int]) -> str:
     return ", ".join(
         f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
     )
-
-
-def count_of(count: int, noun: str) -> Phrase:
-    """Write a count with its noun: `1 queue`, `2,000 queues`."""
-    return Phrase(f"{{n}} {noun}{'' if count == 1 else 's'}", n=f"{count:,}")
-
-
-def describe_age(seconds: float) -> Phrase:
-    """Write a number of seconds: `12 s`, `5 min`, `3.2 h`, `4.0 days`."""
-    if seconds < 120:
-        return Phrase("{n} s", n=f"{max(0.0, seconds):.0f}")
-    if seconds < 7_200:
-        return Phrase("{n} min", n=f"{seconds / 60:.0f}")
-    if seconds < 172_800:
-        return Phrase("{n} h", n=f"{seconds / 3600:.1f}")
-    return Phrase("{n} days", n=f"{seconds / 86_400:.1f}")
-
-
-def describe_time(milliseconds: float) -> Phrase:
-    """Write a number of milliseconds: `35 ms`, `2.4 s`."""
-    if milliseconds < 1_000:
-        return Phrase("{n} ms", n=f"{milliseconds:.0f}")
-    return Phrase("{n} s", n=f"{milliseconds / 1000:.1f}")

@@ -8,19 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparrowmq.doctor.case import COMMITTED_S, Case, Flow, describe_rates
-from sparrowmq.doctor.finding import (
-    Finding,
-    Phrase,
-    Severity,
-    count_of,
-    describe_age,
-    describe_queues,
-    describe_time,
-)
+from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.load_rules import find_crowded_queues
 from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.doctor.snapshot import TopicPace
 from sparrowmq.model import MessageQueue
+from sparrowmq.words import Phrase, count_of, format_duration
 
 # A member with fewer messages does not count as behind: messages are always under way.
 BEHIND_MIN = 100
@@ -89,7 +82,8 @@ def find_slow_members(case: Case) -> list[Finding]:
     elif shrinks:
         what = Phrase("the backlog is shrinking")
         means = Phrase(
-            "at this pace the members catch up in {time}", time=describe_age(lag / -growth)
+            "at this pace the members catch up in {time}",
+            time=format_duration(1000 * lag / -growth),
         )
     else:
         what = Phrase("the backlog does not shrink")
@@ -177,7 +171,7 @@ def _describe_hands(case: Case, client_id: str) -> Phrase:
         "{id} has {messages} in hand and last pulled {time} ago",
         id=client_id,
         messages=messages,
-        time=describe_age(age_s),
+        time=format_duration(1000 * age_s),
     )
 
 
@@ -248,7 +242,7 @@ def find_slow_growth(case: Case) -> list[Finding]:
                     "{messages} behind: more than the input of {time}, which members may have "
                     "consumed but not yet committed",
                     messages=count_of(flow.lag, "message"),
-                    time=describe_age(COMMITTED_S),
+                    time=format_duration(1000 * COMMITTED_S),
                 ),
             ),
             consequence=Phrase(
@@ -289,7 +283,7 @@ def _listener_finding(case: Case, client_id: str, slow: list[TopicPace]) -> Find
             Phrase(
                 "{topic}: {time} per call, {rate} messages a second",
                 topic=pace.topic,
-                time=describe_time(pace.listener_ms),
+                time=format_duration(pace.listener_ms),
                 rate=f"{pace.done_per_s:,.1f}",
             )
             for pace in slow

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 
 from sparrowmq.doctor.case import Case, find_duplicates
-from sparrowmq.doctor.finding import Finding, Phrase, Severity, count_of, describe_queues
+from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.ownership import (
     allocate_all,
     find_strategy,
@@ -20,6 +20,7 @@ from sparrowmq.doctor.ownership import (
 from sparrowmq.doctor.snapshot import Seat
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
+from sparrowmq.words import Phrase, count_of
 
 # Container engines give their bridges addresses of this network.
 _BRIDGES = ipaddress.ip_network("172.16.0.0/12")

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from sparrowmq.doctor.case import Case, describe_rates
-from sparrowmq.doctor.finding import (
-    Finding,
-    Phrase,
-    Severity,
-    count_of,
-    describe_age,
-    describe_queues,
-)
+from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
+from sparrowmq.words import Phrase, count_of, format_duration
 
 # A queue's backlog is out of line if it has this many messages and is this many times the mean
 # backlog of the topic's other queues.
@@ -257,7 +251,7 @@ def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Findin
     ]
     if progress.last_timestamp_ms:
         age_s = (case.snapshot.last.timestamp_ms - progress.last_timestamp_ms) / 1000
-        age = describe_age(age_s)
+        age = format_duration(1000 * age_s)
         evidence.append(Phrase("the last message consumed was stored {time} ago", time=age))
     return Finding(
         rule="R30",

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.case import Case, member_ids
-from sparrowmq.doctor.finding import Finding, Phrase, Severity, count_of, describe_queues
+from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.snapshot import BrokerView, TopicSnapshot
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.registry import SPARROW_STRATEGIES
+from sparrowmq.words import Phrase, count_of
 
 _HEARTBEAT_REMEDY = (
     "check whether these members reach that broker (address, port, firewall): a member must "

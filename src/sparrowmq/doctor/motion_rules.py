@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.case import Case
-from sparrowmq.doctor.finding import Finding, Phrase, Severity, count_of, describe_time
+from sparrowmq.doctor.finding import Finding, Severity
 from sparrowmq.doctor.membership_rules import serving_brokers
 from sparrowmq.doctor.ownership import allocate_all, find_strategy
 from sparrowmq.doctor.snapshot import BrokerView, Seat
 from sparrowmq.model import MessageQueue
+from sparrowmq.words import Phrase, count_of, format_duration
 
 # From this share of moved queues on, a join is worth a finding.
 CHURN_SHARE_MIN = 0.6
@@ -159,7 +160,7 @@ def find_slow_start(case: Case) -> list[Finding]:
             evidence=(
                 Phrase(
                     "all brokers together took {time} to answer this machine",
-                    time=describe_time(total_ms),
+                    time=format_duration(total_ms),
                 ),
                 *(
                     Phrase(

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparrowmq.doctor.case import Case
-from sparrowmq.doctor.finding import Finding, Phrase, Severity, describe_queues
+from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.snapshot import MemberReport, SubscriptionView
 from sparrowmq.model.names import retry_topic
+from sparrowmq.words import Phrase
 
 
 def find_different_topics(case: Case) -> list[Finding]:

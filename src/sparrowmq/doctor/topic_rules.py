@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from sparrowmq.doctor.case import Case, member_ids
-from sparrowmq.doctor.finding import Finding, Phrase, Severity, count_of, describe_queues
+from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
+from sparrowmq.words import Phrase, count_of
 
 _LAST_OFFSETS = frozenset(
     {

@@ -21,7 +21,8 @@ from sparrowmq.report.plot import (
     text_width,
     x_axis,
 )
-from sparrowmq.report.scale import Scale, format_duration_ms
+from sparrowmq.report.scale import Scale
+from sparrowmq.words.amounts import format_duration
 
 _ROW_HEIGHT, _BAND_HEIGHT = 30.0, 22.0
 _LEFT, _RIGHT, _AXIS_HEIGHT = 76.0, 24.0, 48.0
@@ -80,7 +81,7 @@ def band_chart(
         ordered = sorted(row.bands, key=lambda band: len(band.owners) != 1)
         drawn += [_draw(band, x_scale, y=y, label=row.label, tones=tones) for band in ordered]
     return svg(
-        _hatches(),
+        hatches(),
         *drawn,
         x_axis(area, x_scale, label=x_label),
         draw_marks(marks, x_scale, area, top=0.0),
@@ -97,7 +98,7 @@ def _draw(band: Band, x_scale: Scale, *, y: float, label: str, tones: Mapping[st
     has_trouble = len(band.owners) != 1
     width = max(end - begin, _TROUBLE_WIDTH_MIN) if has_trouble else end - begin
     names = " + ".join(band.owners) or "nobody"
-    lasted = format_duration_ms((band.end - band.start) * 1000)
+    lasted = format_duration((band.end - band.start) * 1000)
     tone = "danger" if has_trouble else tones.get(band.owners[0], "quiet")
     shape = {"x": begin, "y": y, "width": width, "height": _BAND_HEIGHT, "rx": 2}
     parts = [tag("title", f"{label}: {names}, {lasted}")]
@@ -116,8 +117,10 @@ def _draw(band: Band, x_scale: Scale, *, y: float, label: str, tones: Mapping[st
     return tag("g", *parts, class_=f"tone-{tone}")
 
 
-def _hatches() -> Markup:
-    def hatch(name: str, angle: int, *paths: str) -> Markup:
+def hatches() -> Markup:
+    """Return the patterns that fill bands without an owner and bands with several."""
+
+    def hatch(name: str, *paths: str) -> Markup:
         strokes = [tag("path", d=path, class_="hatch") for path in paths]
         return tag(
             "pattern",
@@ -126,11 +129,7 @@ def _hatches() -> Markup:
             width=7,
             height=7,
             patternUnits="userSpaceOnUse",
-            patternTransform=f"rotate({angle})",
+            patternTransform="rotate(45)",
         )
 
-    return tag(
-        "defs",
-        hatch("hatch-none", 45, "M0 0V7"),
-        hatch("hatch-both", 45, "M0 0V7", "M0 0H7"),
-    )
+    return tag("defs", hatch("hatch-none", "M0 0V7"), hatch("hatch-both", "M0 0V7", "M0 0H7"))

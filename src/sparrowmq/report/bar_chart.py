@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparrowmq.report.markup import Markup, number, tag
-from sparrowmq.report.scale import format_number
+from sparrowmq.words.amounts import format_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from sparrowmq.report.plot import (
     x_axis,
     y_axis,
 )
-from sparrowmq.report.scale import Scale, format_number, round_up
+from sparrowmq.report.scale import Scale, round_up
+from sparrowmq.words.amounts import format_number
 
 _PLOT_HEIGHT = 260.0
 _LEFT, _AXIS_HEIGHT, _NAME_HEIGHT = 64.0, 48.0, 28.0

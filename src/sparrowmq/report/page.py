@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 from sparrowmq.report.bar_chart import Bar, bar_chart
 from sparrowmq.report.markup import Markup, join, tag
-from sparrowmq.report.scale import format_number
 from sparrowmq.report.style import STYLE
+from sparrowmq.words.amounts import format_number
 
 # The browser may fetch nothing, whatever a name in the report contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparrowmq.report.markup import Markup, join, tag
-from sparrowmq.report.scale import Scale, choose_ticks, format_compact, format_number
+from sparrowmq.report.scale import Scale, choose_ticks
+from sparrowmq.words.amounts import format_compact, format_number
 
 WIDTH = 960.0
 _MARK_ROW_HEIGHT = 18.0

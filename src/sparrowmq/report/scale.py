@@ -43,30 +43,3 @@ def round_up(value: float, *, count_max: int = 6) -> float:
     ticks = choose_ticks(0, value, count_max=count_max)
     step = ticks[1] - ticks[0] if len(ticks) > 1 else value
     return math.ceil(value / step - 1e-9) * step
-
-
-def format_number(value: float) -> str:
-    """Write a number for people: 336,776 or 12.5 or 0.25."""
-    if abs(value - round(value)) < 1e-9:
-        return f"{round(value):,}"
-    return f"{value:,.2f}".rstrip("0").rstrip(".")
-
-
-def format_compact(value: float) -> str:
-    """Write an axis label: 50 k, 1.2 M."""
-    for limit, unit in ((1_000_000, " M"), (1_000, " k")):
-        if abs(value) >= limit:
-            return format_number(round(value / limit, 2)) + unit
-    return format_number(value)
-
-
-def format_duration_ms(value: float | None) -> str:
-    """Write a duration: 12 ms, 1.25 s, 2 min 05 s; "never" for None."""
-    if value is None:
-        return "never"
-    if value < 1000:
-        return f"{value:.0f} ms"
-    if value < 120_000:
-        return f"{value / 1000:.2f} s" if value < 10_000 else f"{value / 1000:.1f} s"
-    minutes, seconds = divmod(round(value / 1000), 60)
-    return f"{minutes} min {seconds:02d} s"

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from datetime import datetime
 
-from sparrowmq.doctor.finding import count_of
 from sparrowmq.pipeline.backlog.job import Accumulation, BacklogResult, Cause
 from sparrowmq.report import (
     Band,
@@ -25,7 +24,8 @@ from sparrowmq.report import (
     section,
 )
 from sparrowmq.report.plot import text_width
-from sparrowmq.report.scale import format_compact, format_duration_ms
+from sparrowmq.words import count_of
+from sparrowmq.words.amounts import format_compact, format_duration
 
 REMEDIES = {
     Cause.DUPLICATE_IDS: "give every process a client id of its own (instanceName)",
@@ -54,7 +54,7 @@ def render(result: BacklogResult) -> str:
                 Tile.of(
                     extent.looks,
                     "look",
-                    f"over {format_duration_ms(seconds * 1000)}" if seconds else "",
+                    f"over {format_duration(seconds * 1000)}" if seconds else "",
                 ),
                 Tile.of(extent.groups, "consumer group", count_of(extent.queues, "queue")),
                 Tile.of(result.accumulation_count, "accumulation", f"{open_count:,} go on"),

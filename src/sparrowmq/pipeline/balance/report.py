@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 
-from sparrowmq.doctor.finding import count_of
 from sparrowmq.pipeline.balance.job import COMMIT_AGE_MEAN_S, BalanceResult, StrategySummary
 from sparrowmq.report import (
     Bar,
@@ -17,7 +16,8 @@ from sparrowmq.report import (
     page,
     section,
 )
-from sparrowmq.report.scale import format_compact
+from sparrowmq.words import count_of
+from sparrowmq.words.amounts import format_compact
 
 _TONES = {"RocketMQ": "c1", "SparrowMQ": "c3", "Kafka": "c2"}
 

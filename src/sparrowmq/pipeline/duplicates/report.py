@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from sparrowmq.doctor.finding import count_of
 from sparrowmq.pipeline.duplicates.job import DuplicatesResult, EventFigures, LostMessage
 from sparrowmq.pipeline.duplicates.judging import UNKNOWN
 from sparrowmq.report import (
@@ -19,6 +18,7 @@ from sparrowmq.report import (
     page,
     section,
 )
+from sparrowmq.words import count_of
 
 _EVENTS_PLOTTED = 30
 

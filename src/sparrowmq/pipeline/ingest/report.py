@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sparrowmq.doctor.finding import count_of
 from sparrowmq.pipeline.ingest.job import IngestResult
 from sparrowmq.report import (
     Bar,
@@ -19,7 +18,8 @@ from sparrowmq.report import (
     page,
     section,
 )
-from sparrowmq.report.scale import format_compact, format_number
+from sparrowmq.words import count_of
+from sparrowmq.words.amounts import format_compact, format_number
 
 # More bars are unreadable; the newest dates are shown.
 _DATES_SHOWN = 60
