@@ -12,7 +12,7 @@ from sparrowmq import CompressionType, Message, MessageQueue
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import make_directory, make_publisher
 from sparrowmq.client.directory import QueueLag
-from sparrowmq.client.operations import administer, handover, membership, offsets
+from sparrowmq.client.operations import administer, handover, membership, offsets, topics
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
@@ -168,6 +168,22 @@ def test_topics_come_and_go(run: Run, cluster: EmbeddedCluster, group: str) -> N
     assert [queue.queue_id for queue in route.publish_queues] == [0, 1, 2]
     with pytest.raises(TopicRouteNotFound, match="create the topic"):
         run(administer.get_route(directory, topic, is_fresh=True))
+
+
+def test_existing_topic_keeps_its_queues_and_permissions(
+    run: Run, cluster: EmbeddedCluster, group: str
+) -> None:
+    directory = make_directory(cluster.name_server, timeout_ms=3_000)
+    topic = f"T_{group}"
+    run(administer.create_topic(directory, topic, queues=9))
+    run(topics.update_topic(directory, run(topics.plan_topic_update(directory, topic, perm=4))))
+
+    route = run(administer.create_topic(directory, topic, queues=2))
+
+    assert len(route.subscribe_queues) == 9
+    (change,) = run(topics.plan_topic_update(directory, topic))
+    kept = change.before
+    assert (kept.read_queue_nums, kept.write_queue_nums, kept.perm) == (9, 9, 4)
 
 
 def test_group_without_members_and_offsets(run: Run, cluster: EmbeddedCluster) -> None:

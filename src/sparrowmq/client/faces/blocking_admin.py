@@ -77,7 +77,9 @@ class Admin:
     def create_topic(
         self, topic: str, queues: int = 8, *, cluster: str | None = None
     ) -> TopicRoute:
-        """Create a topic at every master, or change its queues; wait until clients can use it.
+        """Create a topic at every master that does not have it; wait until clients can use it.
+
+        A topic that a broker has stays as it is there; `update_topic` changes it.
 
         Args:
             queues: the number of queues on each broker.

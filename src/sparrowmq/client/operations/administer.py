@@ -5,6 +5,9 @@ Source: DefaultMQAdminExtImpl.java, MQAdminImpl.java.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from sparrowmq.calling.effects import Operation, now, sleep
 from sparrowmq.client.arguments import check_offset, check_queue
 from sparrowmq.client.directory import Directory, QueueLag
@@ -41,6 +44,7 @@ from sparrowmq.protocol.headers import (
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
+    GetTopicStatsInfoRequestHeader,
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
@@ -119,7 +123,10 @@ def master_addresses(directory: Directory, *, cluster: str | None = None) -> Ope
 def create_topic(
     directory: Directory, topic: str, *, queues: int = 8, cluster: str | None = None
 ) -> Operation[TopicRoute]:
-    """Create a topic at every master, or change its number of queues; wait until it is known.
+    """Create a topic at every master that does not have it; wait until the topic is known.
+
+    Differs from RocketMQ: a topic that a broker has stays as it is there. Fewer queues would hide
+    their messages, so only `update_topic` changes a topic.
 
     Args:
         queues: the number of queues at each broker, for reading and for writing.
@@ -128,6 +135,33 @@ def create_topic(
     """
     topic = check_topic(directory.namespace.wrap(topic))
     check_range("queues", queues, 1, QUEUES_MAX)
+    addresses = yield from master_addresses(directory, cluster=cluster)
+    outcomes = yield from gather(
+        [_create_missing(directory, address, topic, queues=queues) for address in addresses],
+        name=f"create topic {topic}",
+    )
+    created = [address for address, is_new in zip(addresses, outcomes, strict=True) if is_new]
+    route = yield from _await_topic(directory, topic, created=created, queues=queues)
+    return route.without(directory.namespace)
+
+
+def _create_missing(
+    directory: Directory, address: str, topic: str, *, queues: int
+) -> Operation[bool]:
+    """Create a topic at a broker that does not have it; return whether it was missing."""
+    try:
+        # Every version of RocketMQ answers this for one topic; a route may be behind the brokers.
+        yield from ask(
+            address,
+            RequestCode.GET_TOPIC_STATS_INFO,
+            GetTopicStatsInfoRequestHeader(topic=topic),
+            timeout_ms=directory.timeout_ms,
+        )
+    except BrokerError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+    else:
+        return False
     header = CreateTopicRequestHeader(
         topic=topic,
         default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
@@ -137,39 +171,32 @@ def create_topic(
         topic_filter_type="SINGLE_TAG",
         topic_sys_flag=0,
     )
-    addresses = yield from master_addresses(directory, cluster=cluster)
-    yield from gather(
-        [
-            ask(
-                address,
-                RequestCode.UPDATE_AND_CREATE_TOPIC,
-                header,
-                timeout_ms=directory.timeout_ms,
-            )
-            for address in addresses
-        ],
-        name=f"create topic {topic}",
-    )
-    route = yield from _await_topic(directory, topic, queue_count=queues * len(addresses))
-    return route.without(directory.namespace)
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
+    yield from ask(address, code, header, timeout_ms=directory.timeout_ms)
+    return True
 
 
-def _await_topic(directory: Directory, topic: str, *, queue_count: int) -> Operation[TopicRoute]:
-    """Wait until the topic's brokers have registered it with the name server."""
+def _await_topic(
+    directory: Directory, topic: str, *, created: Sequence[str], queues: int
+) -> Operation[TopicRoute]:
+    """Wait until the brokers at the addresses have registered the topic with the name server."""
     instant = yield from now()
     deadline_ms = instant + TOPIC_KNOWN_MS
     while instant < deadline_ms:
         try:
             route = yield from get_route(directory, topic, is_fresh=True)
-            if len(route.publish_queues) >= queue_count:
+            names = [directory.routes.broker_names_at(address) for address in created]
+            counts = Counter(queue.broker_name for queue in route.publish_queues)
+            if all(sum(counts[name] for name in each) >= queues for each in names):
                 return route
         except TopicRouteNotFound:
             pass
         yield from sleep(TOPIC_POLL_MS)
         instant = yield from now()
     raise InvokeTimeout(
-        f"topic {topic!r} was created, but the name server does not show all {queue_count} queues "
-        f"after {TOPIC_KNOWN_MS} ms; see whether the brokers reach it",
+        f"topic {topic!r} was created, but the name server does not show its queues at "
+        f"{', '.join(created) or 'any broker'} after {TOPIC_KNOWN_MS} ms; see whether the brokers "
+        "reach it",
         address=directory.name_servers.in_order()[0],
     )
 

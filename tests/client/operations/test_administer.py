@@ -1,0 +1,55 @@
+"""An administrator's operations against brokers that differ, without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from play import Handler, Play
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.operations.administer import create_topic
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicRouteData,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+
+BROKERS = [BrokerData(broker_name=name, broker_addrs={0: f"{name}:1"}) for name in "ab"]
+
+
+def test_topic_is_created_only_at_brokers_that_lack_it(play: Callable[[Handler], Play]) -> None:
+    queues = {"a:1": 9}
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        fields = request.ext_fields or {}
+        match request.code:
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                table = {broker.broker_name: broker for broker in BROKERS}
+                return response_to(request, body=encode_body(ClusterInfo(broker_addr_table=table)))
+            case RequestCode.GET_TOPIC_STATS_INFO if address not in queues:
+                return response_to(request, ResponseCode.TOPIC_NOT_EXIST)
+            case RequestCode.UPDATE_AND_CREATE_TOPIC:
+                queues[address] = int(fields["writeQueueNums"])
+            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                datas = [
+                    QueueData(
+                        broker_name=address[0],
+                        read_queue_nums=count,
+                        write_queue_nums=count,
+                        perm=6,
+                    )
+                    for address, count in queues.items()
+                ]
+                route = TopicRouteData(broker_datas=BROKERS, queue_datas=datas)
+                return response_to(request, body=encode_body(route))
+        return response_to(request)
+
+    route = play(answer)(create_topic(make_directory("ns:1"), "T", queues=2))
+
+    assert queues == {"a:1": 9, "b:1": 2}
+    assert len(route.publish_queues) == 11
+    assert MessageQueue("T", "a", 8) in route.publish_queues
