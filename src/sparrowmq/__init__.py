@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         SendStatus,
         TransactionState,
         UnreadablePolicy,
-        nearest_delay_level,
+        shortest_delay_level,
     )
     from sparrowmq.protocol.bodies import ConsumerConnection
 
@@ -145,11 +145,11 @@ __all__ = [
     "UnreadableMessage",
     "UnreadablePolicy",
     "UsageError",
-    "nearest_delay_level",
     "select_at_random",
     "select_by_hash",
     "select_by_machine_room",
     "select_in_turn",
+    "shortest_delay_level",
 ]
 
 # Where a name is defined, if not in `sparrowmq.model`.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import ConsumeContext, MessageExt, MessageQueue, nearest_delay_level
+from sparrowmq import ConsumeContext, MessageExt, MessageQueue, shortest_delay_level
 from sparrowmq.errors import UsageError
 from sparrowmq.model.message import Decision
 
@@ -40,8 +40,8 @@ def test_each_message_may_be_decided_on_by_itself(context: ConsumeContext) -> No
 
     assert context.end() == {
         0: DONE,
-        1: Decision(4),
-        2: Decision(4),
+        1: Decision(5),
+        2: Decision(5),
         3: Decision(-1, "no such flight"),
     }
 
@@ -81,20 +81,22 @@ def test_nothing_is_decided_after_the_return(context: ConsumeContext) -> None:
         (timedelta(milliseconds=1), 1),
         (timedelta(seconds=1), 1),
         (timedelta(seconds=3), 2),
+        (timedelta(seconds=7), 3),
         (timedelta(seconds=29), 4),
-        (timedelta(seconds=45), 5),
+        (timedelta(seconds=30, microseconds=1), 5),
+        (timedelta(seconds=61), 6),
         (timedelta(minutes=10), 14),
-        (timedelta(minutes=15), 15),
-        (timedelta(hours=1.4), 17),
+        (timedelta(minutes=11), 15),
+        (timedelta(hours=1.4), 18),
         (timedelta(hours=2), 18),
     ],
     ids=str,
 )
-def test_nearest_level_of_a_delay(delay: timedelta, level: int) -> None:
-    assert level == nearest_delay_level(delay)
+def test_level_of_a_delay_never_ends_before_the_delay(delay: timedelta, level: int) -> None:
+    assert shortest_delay_level(delay) == level
 
 
 @pytest.mark.parametrize("delay", [timedelta(0), timedelta(hours=2, seconds=1), 30, None])
-def test_delay_that_no_level_is_near_is_refused(delay: Any) -> None:
+def test_delay_that_no_level_lasts_is_refused(delay: Any) -> None:
     with pytest.raises(UsageError, match="above zero, of 2 hours at most"):
-        nearest_delay_level(delay)
+        shortest_delay_level(delay)

@@ -12,7 +12,7 @@ from sparrowmq.errors import UsageError
 
 def test_delay_is_the_nearest_level() -> None:
     assert Message("T", b"x", delay=timedelta(seconds=1)).delay_level == 1
-    assert Message("T", b"x", delay=timedelta(minutes=5, seconds=10)).delay_level == 9
+    assert Message("T", b"x", delay=timedelta(minutes=5, seconds=10)).delay_level == 10
     assert Message("T", b"x", delay=timedelta(minutes=5), delay_level=9).delay_level == 9
 
 

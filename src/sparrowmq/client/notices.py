@@ -170,7 +170,7 @@ class NoticeLog:
             self._warn(kind, text, notice.outcome.name, notice.msg_id, notice.error)
         elif isinstance(notice, DelayRounded):
             text = (
-                "messages to %s with a delay of %s are delivered after %s, the nearest delay "
+                "messages to %s with a delay of %s are delivered after %s, the next delay "
                 "level: the broker at %s, unlike RocketMQ 5, has only delay levels"
             )
             self._warn((text, notice.topic, str(notice.level)), text, *notice)

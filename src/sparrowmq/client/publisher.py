@@ -27,7 +27,7 @@ Ended: TypeAlias = Callable[[SendResult | None, BaseException | None], None]
 
 
 class DelayRounded(NamedTuple):
-    """Messages of a topic are delayed by the level nearest to the time asked for."""
+    """Messages of a topic are delayed by a level longer than the time asked for."""
 
     topic: str
     delay: timedelta

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrowmq.model.delay import nearest_delay_level
+from sparrowmq.model.delay import shortest_delay_level
 from sparrowmq.model.group import (
     ConsumeFromWhere,
     ConsumeType,
@@ -41,5 +41,5 @@ __all__ = [
     "SendStatus",
     "TransactionState",
     "UnreadablePolicy",
-    "nearest_delay_level",
+    "shortest_delay_level",
 ]

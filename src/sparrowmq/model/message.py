@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from sparrowmq.errors import UsageError
-from sparrowmq.model.delay import DELAY_MAX, DELAY_MIN, nearest_delay_level
+from sparrowmq.model.delay import DELAY_MAX, DELAY_MIN, shortest_delay_level
 from sparrowmq.model.queue import MessageQueue
 
 # MessageConst.java: the property names that carry a message's standard attributes.
@@ -68,11 +68,11 @@ class Message(msgspec.Struct, frozen=True):
         keys: keys for searches; a key may not contain a blank.
         sharding_key: messages of one sharding key go to one queue, in the order of sending.
         delay_level: 1-18 delays delivery (1 s ... 2 h by default), 0 does not. `delay` sets the
-            nearest level.
+            shortest level that lasts so long.
         properties: further properties, texts by name; RocketMQ's reserved names are refused.
         flag: the user's 32 bit number, carried unchanged.
-        delay: the delay of delivery. Brokers of RocketMQ 5 keep it exactly. Other brokers take the
-            nearest level, which may be shorter (see `nearest_delay_level`), and 2 h at most.
+        delay: the delay of delivery. Brokers of RocketMQ 5 keep it exactly. Other brokers take
+            the shortest level that lasts so long (`shortest_delay_level`), 2 h at most.
 
     Raises: UsageError for a value of a wrong type; a send checks the values.
     """
@@ -120,7 +120,7 @@ class Message(msgspec.Struct, frozen=True):
             raise UsageError(
                 f"delay of a message to {self.topic!r} is {delay!r}; give a timedelta above zero"
             )
-        level = nearest_delay_level(min(delay, DELAY_MAX))
+        level = shortest_delay_level(min(delay, DELAY_MAX))
         if self.delay_level not in (0, level):
             raise UsageError(
                 f"a message to {self.topic!r} has delay_level {self.delay_level} and delay "
@@ -365,12 +365,12 @@ class ConsumeContext(msgspec.Struct):
         """Have messages delivered again later, to any member of the group.
 
         Args:
-            delay: the delay, by the nearest level (see `nearest_delay_level`); None takes 10 s the
+            delay: the delay, by a level (`shortest_delay_level`); None takes 10 s the
                 first time and longer each time.
 
         Raises: UsageError as `ack`, and for a delay of zero or less or of more than 2 h.
         """
-        self._decide(messages, Decision(0 if delay is None else nearest_delay_level(delay)))
+        self._decide(messages, Decision(0 if delay is None else shortest_delay_level(delay)))
 
     def dead_letter(self, *messages: MessageExt, reason: str) -> None:
         """Put messages among the group's dead letters, which no consumer gets.

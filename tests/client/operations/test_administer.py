@@ -46,6 +46,8 @@ def test_topic_is_created_only_at_brokers_that_lack_it(play: Callable[[Handler],
                 ]
                 route = TopicRouteData(broker_datas=BROKERS, queue_datas=datas)
                 return response_to(request, body=encode_body(route))
+            case _:
+                pass
         return response_to(request)
 
     route = play(answer)(create_topic(make_directory("ns:1"), "T", queues=2))
