@@ -57,6 +57,13 @@ class Machine:
         self.start()
 
     def start(self) -> None:
+        self.load()
+        topic = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
+        self.broker.state.put_topic(topic, timestamp_ms=self.now_ms)
+        self.pass_time(200)
+
+    def load(self) -> None:
+        """Start up to the moment from which requests are served."""
         mode = FlushMode.SYNC if self.is_sync else FlushMode.ASYNC
         config = StoreConfig(flush=mode, commit_log_file_size=65_536, consume_queue_file_size=2_000)
         self.store = MessageStore(self.storage, config)
@@ -74,10 +81,7 @@ class Machine:
         self.host = BrokerHost(self.broker, self.storage, self, name_servers=())
         for round in self.host.first_rounds():
             round.end(attempt(round))
-        topic = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
-        self.broker.state.put_topic(topic, timestamp_ms=self.now_ms)
         self.connection = Connection(1, "10.0.0.1:1", encode_host("10.0.0.1:1"))
-        self.pass_time(200)
 
     def lose_power(self) -> None:
         self.storage.lose_power()
@@ -264,13 +268,32 @@ def test_offsets_beyond_the_end_of_a_queue_are_cut_back_before_a_message_is_take
         machine.storage, f"{CONFIG_DIRECTORY}/{OFFSETS_FILE}", encode_body(table, pretty=True)
     )
 
-    machine.lose_power()
+    machine.storage.lose_power()
+    machine.load()
     told = [output.text for output in machine.outputs if isinstance(output, Fact)]
     machine.send(b"new")
-    # Without a second in which offsets are written.
+    # Without a tick, by which offsets are written.
     machine.lose_power()
 
     assert machine.bodies("T") == [b"kept", b"new"]
     assert machine.broker.state.offsets.find(GROUP, "T", 0) == 1
     assert machine.broker.state.offsets.find(GROUP, "Gone", 0) == 0
     assert len([text for text in told if text.startswith("2 committed offsets were beyond")]) == 1
+
+
+def test_topic_that_only_the_page_cache_has_is_on_the_disk_before_it_is_served(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine()
+    machine.storage.fail()
+    machine.broker.state.put_topic(TopicConfig(topic_name="U"), timestamp_ms=1)
+    machine.end_turn()
+    machine.storage.mend()
+    machine.storage.kill()
+
+    machine.load()
+    served = machine.broker.state.topics.find("U")
+    machine.lose_power()
+
+    assert served is not None
+    assert machine.broker.state.topics.find("U") == served

@@ -248,3 +248,33 @@ def test_nothing_is_taken_between_a_write_that_failed_on_its_way_and_its_report(
         *[PutStatus.SERVICE_NOT_AVAILABLE] * 3,
     ]
     assert PutStatus.PUT_OK is store.put(new_record(b"z"), timestamp_ms=1).status
+
+
+def test_records_of_a_failed_sync_are_on_the_disk_before_a_restart_serves_them(
+    storage: Any, new_record: NewRecord
+) -> None:
+    """The kernel takes pages for written that a failed sync has lost: a later sync skips them."""
+    store = MessageStore(storage, CONFIG)
+    store.load(timestamp_ms=1)
+    store.put(new_record(b"a" * 600), timestamp_ms=1)
+    flush(store)
+    store.put(new_record(b"b" * 600), timestamp_ms=1)
+    work = store.flush_work()
+    assert work is not None
+    storage.fail()
+    with pytest.raises(OSError, match="does not answer") as raised:
+        work.run()
+    storage.mend()
+    store.flush_done(work, raised.value)
+    store.close()
+
+    again = MessageStore(storage, CONFIG)
+    again.load(timestamp_ms=1)
+    again.put(new_record(b"c" * 600), timestamp_ms=1)
+    flush(again)
+    served = bodies(again)
+    after = MessageStore(storage.lose_power(), CONFIG)
+    after.load(timestamp_ms=1)
+
+    assert [body[:1] for body in served] == [b"a", b"b", b"c"]
+    assert bodies(after) == served

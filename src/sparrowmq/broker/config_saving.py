@@ -146,9 +146,9 @@ class ConfigSaving:
     def load(self, saved: SavedTables, *, now_ms: int, timestamp_ms: int) -> None:
         """Load the saved tables and changes into the state.
 
-        If the tables speak of messages that the log does not have, they are corrected, and a save
-        is asked for, which must end before the first message is stored: a second crash would bring
-        the old tables back.
+        What the load has changed is to be saved before the first request is served. A second crash
+        would bring offsets of messages back that the log does not have; and after a failed sync
+        only the page cache may have the journal's last changes.
         """
         state = self._state
         state.topics.load(saved.topics or TopicConfigTable())
@@ -168,8 +168,7 @@ class ConfigSaving:
                 state.locks.restore([SavedLock(*_lock_of(change))], now_ms=now_ms)
         if state.topics.add_missing(timestamp_ms=timestamp_ms):
             state.note_topics_changed()
-        if state.offsets.is_changed or state.delays.is_changed:
-            state.saves.ask()
+        self.tick()
 
     def _note_unfiled(self, changes: Sequence[Change], number: int) -> None:
         for change_type, name in _FILES.items():

@@ -13,7 +13,7 @@ from typing import Self
 
 from sparrowmq.errors import StoreError
 from sparrowmq.simulation.dice import Dice
-from sparrowmq.store.storage import Bytes, DiskSpace, StorageFile, parent_directory
+from sparrowmq.store.storage import Bytes, DiskSpace, StorageFile, is_shortage, parent_directory
 
 SECTOR_SIZE = 512
 
@@ -54,6 +54,10 @@ class Inode:
     def sync(self) -> None:
         """Make the written content durable."""
         self._persist(sorted(self.dirty))
+        self.dirty.clear()
+
+    def fail_to_sync(self) -> None:
+        """Take unsynced content for written, as a kernel does after a failed sync."""
         self.dirty.clear()
 
     def lose_power(self, dice: Dice) -> None:
@@ -129,8 +133,13 @@ class SimulatedFile:
         return position + len(rest) - len(stripped) if stripped else None
 
     def sync(self) -> None:
-        """Make the content durable."""
-        self._storage.begin_sync()
+        """Make the content durable. Raises: OSError; no later sync writes the content then."""
+        try:
+            self._storage.begin_sync()
+        except OSError as error:
+            if not is_shortage(error):
+                self._inode.fail_to_sync()
+            raise
         self._inode.sync()
 
     def close(self) -> None:

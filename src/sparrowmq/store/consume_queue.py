@@ -224,15 +224,6 @@ class ConsumeQueue:
         self.next_offset = offset
         return file is not None or self.is_directory_dirty
 
-    def touch(self, begin: int, end: int) -> None:
-        """Mark the files of the entries from `begin` to `end` to be synced, though unchanged."""
-        position = begin * ENTRY_SIZE
-        while position < end * ENTRY_SIZE and (base := self.files.base_of(position)) is not None:
-            file = self.files.file_at(base)
-            self.dirty_files[file.path] = file
-            self.is_directory_dirty = True
-            position = base + self.files.file_size
-
     def take_dirty(self) -> tuple[tuple[StorageFile, ...], bool]:
         """Return the files written since the last call, and whether its directory changed."""
         assert not self._tail

@@ -15,6 +15,7 @@ from sparrowmq.store.storage import Bytes, Storage, StorageFile
 _NAME_DIGITS = 20
 # A crash loses the names of files made since the last sync. More missing files mean other damage.
 _MISSING_FILES_MAX = 64
+_REWRITE_BYTES = 4 << 20
 
 
 class DamagedSeries(StoreError):
@@ -173,6 +174,17 @@ class FileSeries:
             at += count
             view = view[count:]
         return written
+
+    def rewrite(self, begin: int, end: int) -> None:
+        """Write the bytes from `begin` to `end` again, so that the next sync brings them to disk.
+
+        After a failed sync the kernel may count pages as written that the disk never got. A later
+        sync, also by another process, then writes nothing of them and succeeds.
+        """
+        while begin < end:
+            data = self.read(begin, min(_REWRITE_BYTES, end - begin))
+            self.write(begin, data)
+            begin += len(data)
 
     def cut(self, position: int) -> StorageFile | None:
         """Zero everything from `position` on and remove the files that begin after it.

@@ -374,8 +374,12 @@ class Recovery:
         is_torn = self._files.next_data(end) is not None
         self._files.cut(end)
         self._log.set_end(end)
-        # A killed process leaves records that only the page cache has. They are about to be served
-        # and to get queue entries, which prove a sync, so they must be on the disk first.
+        # A killed process, or a failed sync, leaves records that only the page cache has. They are
+        # about to be served and to get queue entries, which prove a sync, so they must be on the
+        # disk first.
+        mark = self._checkpoint.mark
+        if mark is not None and not self._is_clean:
+            self._files.rewrite(max(start, mark.end_position), end)
         for base in self._files.bases:
             if base + self._files.file_size >= start and not (self._is_clean and not is_torn):
                 self._files.file_at(base).sync()
@@ -446,9 +450,9 @@ class Recovery:
         if files.bases and not files.begin <= position <= files.end:
             files.discard()
         is_same = files.read(position, len(rebuilt.entries)) == bytes(rebuilt.entries)
-        if not is_same:
+        # Entries that only the page cache has are written again, as the log's records are.
+        if not is_same or (rebuilt.entries and not self._is_clean):
             queue.write(rebuilt.begin, rebuilt.entries)
-        elif not self._is_clean:
-            queue.touch(rebuilt.begin, rebuilt.end)
         is_cut = queue.cut(rebuilt.end)
+        queue.is_directory_dirty |= not self._is_clean
         return is_cut or not is_same
