@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from sparrowmq import Admin, ConsumeFromWhere, LitePullConsumer, Message, Produc
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import invoke
 from sparrowmq.errors import BrokerError, SparrowError
-from sparrowmq.protocol.acl import Credentials
+from sparrowmq.protocol.acl import Credentials, signed
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.serving.access import AccessControl, Document
+from sparrowmq.serving.connections import Aside, Reply
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -238,6 +241,45 @@ def test_administrators_change_the_rules(
     assert "newcomer" not in text
     assert "- 10.0.0.1\n" in text
     assert "secret-of" not in cluster.log_path.read_text()
+
+
+def test_no_request_about_ten_thousand_accounts_holds_up_the_loop(rig: Any) -> None:
+    accounts = [
+        {"accessKey": f"account-{n}", "secretKey": f"secret-{n}", "topicPerms": ["T=PUB"]}
+        for n in range(10_000)
+    ]
+    accounts[0]["admin"] = "true"
+    saved: list[Document] = []
+    rig.broker.state.access = AccessControl({"accounts": accounts}, saved.append)
+    requests = {
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: {
+            "accessKey": "account-9999",
+            "secretKey": "another-secret",
+        },
+        RequestCode.DELETE_ACL_CONFIG: {"accessKey": "account-9998"},
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: {},
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO: {},
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: {"globalWhiteAddrs": "127.0.0.1"},
+    }
+    keys = Credentials(access_key="account-0", secret_key="secret-0")
+    slow: dict[RequestCode, float] = {}
+    for code, fields in requests.items():
+        command = signed(RemotingCommand(code=code, ext_fields=dict(fields)), keys)
+        begin_s = time.process_time()
+        outputs = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
+        if (taken_s := time.process_time() - begin_s) > 0.05:
+            slow[code] = taken_s
+        (output,) = outputs
+        (reply,) = output.serve() if isinstance(output, Aside) else outputs
+        assert isinstance(reply, Reply)
+        assert reply.command.code == 0, reply.command.remark
+
+    assert slow == {}
+    assert len(saved) == 3
+    assert [len(saved[-1]["accounts"]), saved[-1]["accounts"][-1]["secretKey"]] == [
+        9_999,
+        "another-secret",
+    ]
 
 
 def test_rules_follow_their_file(cluster: EmbeddedCluster, rules: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.serving.access_file import AccessFile, read_credentials
@@ -76,36 +78,124 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         AccessFile(tmp_path / "nothing.yml", own=None)
 
 
-def test_changes_are_taken_and_a_wrong_one_leaves_the_old_rules(
+async def follow(file: AccessFile) -> None:
+    """Look until a change that was made before is read."""
+    for _ in range(2):
+        await file.look()
+
+
+async def test_changes_are_taken_and_a_wrong_one_leaves_the_old_rules(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = file_of(tmp_path, TEXT)
     path = tmp_path / "plain_acl.yml"
 
     path.write_text(TEXT.replace("rocketmq2", "rocketmq3"))
-    file.reload()
+    await follow(file)
     assert list(file.control.table.accounts) == ["RocketMQ", "rocketmq3"]
     for wrong in ("accounts: [", TEXT.replace("DENY", "NO")):
         path.write_text(wrong)
         caplog.clear()
-        file.reload()
-        file.reload()
+        await follow(file)
+        await follow(file)
         assert list(file.control.table.accounts) == ["RocketMQ", "rocketmq3"]
         assert len(caplog.records) == 1
         assert "stay as they were" in caplog.text
     path.unlink()
-    file.reload()
-    assert "stay as they were" in caplog.text
+    await follow(file)
+    assert "cannot be read: No such file" in caplog.text
     path.write_text(TEXT)
-    file.reload()
+    await follow(file)
     assert list(file.control.table.accounts) == ["RocketMQ", "rocketmq2"]
+
+
+async def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    file = file_of(tmp_path, TEXT)
+    before = file.control.table
+
+    for cut in range(len(TEXT)):
+        (tmp_path / "plain_acl.yml").write_text(TEXT[:cut])
+        await file.look()
+
+    assert file.control.table is before
+
+
+def bomb(levels: int) -> str:
+    """Return a short text of YAML that stands for 9 ** levels texts."""
+    lines = ["a0: &a0 x"]
+    lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+ODD = {
+    "lists in lists": "[" * 1_000_000,
+    "mappings in mappings": "{a: " * 100_000,
+    "a list in each line": "- " * 1_000_000,
+    "an impossible character": 'accounts: "\\UFFFFFFFF"',
+    "aliases": bomb(9),
+    "a list as a key": "? [a]\n: b",
+    "a mapping as a key": "? {a: b}\n: b",
+    "two documents": "accounts: []\n---\naccounts: []",
+    "a text": "accounts",
+    "a list": "- accounts",
+    "a number of accounts": "accounts: 3",
+    "bytes": "\x00\x01",
+    "half a character": "\udcff",
+    "too many values": "accounts: [" + "a," * 600_000 + "]",
+    "too large": "#" * (5 << 20),
+    "a tag": "!!python/object/apply:os.system [true]",
+}
+
+
+@pytest.mark.parametrize("pure", [False, True], ids=["in C", "in Python"])
+async def test_no_file_ends_the_watch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, pure: bool
+) -> None:
+    if pure:
+        monkeypatch.delattr(yaml, "CSafeLoader")
+        monkeypatch.delattr(yaml, "CSafeDumper")
+    file = file_of(tmp_path, TEXT)
+    path = tmp_path / "plain_acl.yml"
+    logged: dict[str, int] = {}
+    slow: dict[str, float] = {}
+    for name, text in ODD.items():
+        if pure and len(text) > 1_000_000:
+            continue
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        caplog.clear()
+        begin_s = time.process_time()
+        await follow(file)
+        if (taken_s := time.process_time() - begin_s) > 5:
+            slow[name] = taken_s
+        logged[name] = len(caplog.records)
+    path.write_text(TEXT.replace("rocketmq2", "rocketmq3"))
+    await follow(file)
+
+    assert logged == dict.fromkeys(logged, 1)
+    assert slow == {}
+    assert list(file.control.table.accounts) == ["RocketMQ", "rocketmq3"]
+
+
+async def test_a_change_by_a_request_is_not_undone_by_what_a_look_has_found(
+    tmp_path: Path,
+) -> None:
+    file = file_of(tmp_path, TEXT)
+    (tmp_path / "plain_acl.yml").write_text(TEXT.replace("rocketmq2", "rocketmq3"))
+    await file.look()
+
+    file.control.change(lambda document: {**document, "accounts": document["accounts"][:1]})
+    await follow(file)
+
+    assert list(file.control.table.accounts) == ["RocketMQ"]
+    assert "rocketmq" not in (tmp_path / "plain_acl.yml").read_text()
 
 
 def test_what_is_written_is_read_again_and_is_for_its_owner_alone(tmp_path: Path) -> None:
     file = file_of(tmp_path, TEXT)
-    before = file.control.document
 
-    file.control.change({**before, "dataVersion": [{"counter": "3", "timestamp": "17"}]})
+    file.control.change(
+        lambda document: {**document, "dataVersion": [{"counter": "3", "timestamp": "17"}]}
+    )
 
     path = tmp_path / "plain_acl.yml"
     assert path.stat().st_mode & 0o777 == 0o600

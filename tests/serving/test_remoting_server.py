@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand, response_to
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.serving.connections import (
+    Aside,
     Connection,
     Output,
     PauseReading,
@@ -24,9 +26,10 @@ from sparrowmq.serving.connections import (
     ResumeReading,
 )
 from sparrowmq.serving.limits import ServerLimits
+from sparrowmq.serving.link import Link
 from sparrowmq.serving.remoting_server import RemotingServer, bind
 
-ANSWER, PAUSE, PRODUCE, BURN, PUSH = range(100, 105)
+ANSWER, PAUSE, PRODUCE, BURN, PUSH, ASIDE, FAIL_ASIDE = range(100, 107)
 MIB = 1 << 20
 
 
@@ -37,6 +40,8 @@ class Machine:
     body: bytes = b""
     served: list[tuple[str, int]] = field(default_factory=list)
     made: int = 0
+    # What a request that is served aside waits for, at most this long.
+    gate: threading.Event = field(default_factory=threading.Event)
     connections: list[Connection] = field(default_factory=list)
     closed: list[Connection] = field(default_factory=list)
 
@@ -54,9 +59,16 @@ class Machine:
             return [Produce(connection, lambda: self._make(reply))] * 50
         if command.code == PUSH:
             return [Push(c, RemotingCommand(code=1, body=self.body)) for c in self.connections]
+        if command.code == ASIDE:
+            return [Aside(connection, command, lambda: [reply] if self.gate.wait(30) else [])]
+        if command.code == FAIL_ASIDE:
+            return [Aside(connection, command, self._fail)]
         if command.code == BURN:
             sum(range(20_000))
         return [reply]
+
+    def _fail(self) -> Sequence[Output]:
+        raise KeyError("nothing")
 
     def _make(self, reply: Reply) -> Sequence[Output]:
         self.made += 1
@@ -176,6 +188,49 @@ async def test_no_more_answers_are_made_than_fit_a_peer_that_takes_none(serve: S
     assert made <= 40
     assert unsent <= 2 * MIB
     assert list(range(300)) == [reply.opaque for reply in await peer.read(300)]
+
+
+async def test_what_is_served_aside_stops_no_other_peer(serve: Serve) -> None:
+    machine = Machine()
+    server, connect = await serve(machine)
+    peer, other, leaver = await connect(), await connect(), await connect()
+    await leaver.send(*requests(1, ASIDE))
+    await until(lambda: len(machine.served) == 1)
+    leaver.close()
+    await peer.send(*requests(1, ASIDE), RemotingCommand(code=ANSWER, opaque=1))
+    await until(lambda: len(machine.served) == 2)
+
+    await other.send(*requests(1))
+    (answered,) = await other.read(1)
+    machine.gate.set()
+    in_order = await peer.read(2)
+    await peer.send(*requests(1, FAIL_ASIDE), RemotingCommand(code=ANSWER, opaque=1))
+    failed, _ = await peer.read(2)
+    await until(lambda: server.connection_count == 2)
+
+    assert answered.opaque == 0
+    assert [reply.opaque for reply in in_order] == [0, 1]
+    assert (failed.code, failed.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'nothing'")
+
+
+async def test_a_failed_sweep_is_not_the_last(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    _, connect = await serve(Machine(), sweep_ms=10, first_frame_ms=200)
+    overdue = Link.overdue
+
+    def fail(link: Link, now_ms: int) -> str | None:
+        monkeypatch.setattr(Link, "overdue", overdue)
+        raise MemoryError
+
+    monkeypatch.setattr(Link, "overdue", fail)
+    peer = await connect()
+
+    assert await peer.read(1) == []
+    assert [type(failure) for failure in failures] == [MemoryError]
 
 
 async def test_answers_made_later_wait_for_room_too(serve: Serve) -> None:

@@ -166,18 +166,11 @@ async def watching(settings: DashSettings) -> AsyncGenerator[Watcher]:
         async with open_driver(settings.directory.client) as driver:
             watcher = Watcher(settings.directory, driver, history)
             task = asyncio.create_task(watcher.run(), name="dash watcher")
-            task.add_done_callback(partial(_note_end, watcher))
             try:
                 yield watcher
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-
-
-def _note_end(watcher: Watcher, task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        LOG.error("the cluster is not watched any more", exc_info=task.exception())
-        watcher.failure = "an error of this page; its log has more, start it again"
 
 
 def make_app(site: Site, lab: Lab) -> ASGIApp:

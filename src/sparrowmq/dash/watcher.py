@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.calling.repetition import repeat
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.overview import (
@@ -122,8 +123,12 @@ class Watcher:
         """Watch until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._survey_for_ever())
-                tasks.create_task(self._look_for_ever())
+                tasks.create_task(
+                    repeat(self._survey, name="a look at the cluster", pause_s=self._survey_pause_s)
+                )
+                tasks.create_task(
+                    repeat(self._begin_looks, name="the choice of groups", pause_s=lambda: _TICK_S)
+                )
         finally:
             for look in self._looks:
                 look.cancel()
@@ -181,22 +186,26 @@ class Watcher:
         """Look at a group at once, as after a change of its offsets."""
         await self._look(self._group(name))
 
-    async def _survey_for_ever(self) -> None:
-        while True:
-            try:
-                asked = [name for name, group in self.groups.items() if group.shown]
-                found = await self.driver.run(take_overview(self.directory, asked_first=asked))
-            except SparrowError as error:
-                self.failure = str(error)
+    async def _survey(self) -> None:
+        try:
+            asked = [name for name, group in self.groups.items() if group.shown]
+            found = await self.driver.run(take_overview(self.directory, asked_first=asked))
+            silent = [broker for broker in found.brokers if broker.failure]
+            if len(silent) == len(found.brokers):
+                self.failure = silent[0].failure
             else:
-                silent = [broker for broker in found.brokers if broker.failure]
-                if len(silent) == len(found.brokers):
-                    self.failure = silent[0].failure
-                else:
-                    self.failure = ""
-                    self._take_overview(found, await self._list_known())
+                self._take_overview(found, await self._list_known())
+                self.failure = ""
+        except SparrowError as error:
+            self.failure = str(error)
+        except Exception:
+            self.failure = "an error of this page; its log has more"
+            raise
+        finally:
             await self.announce("")
-            await asyncio.sleep((RETRY_MS if self.failure else OVERVIEW_MS) / 1000)
+
+    def _survey_pause_s(self) -> float:
+        return (RETRY_MS if self.failure else OVERVIEW_MS) / 1000
 
     async def _list_known(self) -> list[str]:
         """Return the groups that brokers know; after an error, the groups known before."""
@@ -221,13 +230,11 @@ class Watcher:
                 del self.groups[name]
                 self._versions.pop(name, None)
 
-    async def _look_for_ever(self) -> None:
-        while True:
-            for group in self._due():
-                task = asyncio.create_task(self._look_safely(group))
-                self._looks.add(task)
-                task.add_done_callback(self._looks.discard)
-            await asyncio.sleep(_TICK_S)
+    async def _begin_looks(self) -> None:
+        for group in self._due():
+            task = asyncio.create_task(self._look_safely(group))
+            self._looks.add(task)
+            task.add_done_callback(self._looks.discard)
 
     def _due(self) -> list[WatchedGroup]:
         now_ms = monotonic_ms()

@@ -52,9 +52,11 @@ class Allowance:
         return self._allowed is not None
 
     def _read(self) -> None:
-        for line in sys.stdin:
-            self._marks.put(int(line))
-        self._marks.put(None)
+        try:
+            for line in sys.stdin:
+                self._marks.put(int(line))
+        finally:
+            self._marks.put(None)
 
 
 class FlightPace:

@@ -20,6 +20,7 @@ from prometheus_client.core import (
 
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
+from sparrowmq.calling.repetition import repeat
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.overview import Overview, take_overview
@@ -59,6 +60,9 @@ class ClusterWatch:
         self._overview: Overview | None = None
         self._groups: dict[str, GroupCourse] = {}
         self._failure = ""
+        # Groups whose last look ended with an error of the exporter.
+        self._failed_groups: set[str] = set()
+        self._due_ms = 0
         # Each pass replaces the whole list, because another thread serves scrapes.
         self._families: list[Metric] = []
         self._publish()
@@ -69,12 +73,18 @@ class ClusterWatch:
 
     async def run(self) -> None:
         """Look until cancelled."""
-        while True:
-            end_ms = monotonic_ms() + round(self._interval_s * 1000)
-            await self.look()
-            while (left_s := (end_ms - monotonic_ms()) / 1000) > 0:
-                await asyncio.sleep(min(left_s, MOVING_S))
-                await self._look_at_moving()
+        await repeat(self._pass, name="a look at the cluster", pause_s=self._pause_s)
+
+    async def _pass(self) -> None:
+        """Look at the cluster, and until the next pass at the groups whose queues move."""
+        self._due_ms = monotonic_ms() + round(self._interval_s * 1000)
+        await self.look()
+        while left_s := self._pause_s():
+            await asyncio.sleep(min(left_s, MOVING_S))
+            await self._look_at_moving()
+
+    def _pause_s(self) -> float:
+        return max(0, self._due_ms - monotonic_ms()) / 1000
 
     async def look(self) -> None:
         """Make one pass over the cluster and its groups."""
@@ -91,6 +101,7 @@ class ClusterWatch:
             seen = [group.group for group in overview.groups]
             names = [*seen, *sorted(set(known) - set(seen))][:GROUPS_MAX]
             self._groups = {name: self._groups.get(name) or GroupCourse() for name in names}
+            self._failed_groups.intersection_update(names)
             for name, course in self._groups.items():
                 await self._look_at(name, course)
         self._publish()
@@ -108,8 +119,16 @@ class ClusterWatch:
         except SparrowError as error:
             LOG.debug("group %s cannot be looked at: %s", name, error)
             return
-        case = examine(snapshot)
-        course.note(case, tuple(diagnose(snapshot)), look_of(case))
+        try:
+            case = examine(snapshot)
+            course.note(case, tuple(diagnose(snapshot)), look_of(case))
+        except Exception:
+            # An error in the look at one group must not stop the looks at others.
+            if name not in self._failed_groups:
+                LOG.exception("group %s cannot be looked at", name)
+            self._failed_groups.add(name)
+        else:
+            self._failed_groups.discard(name)
 
     def _publish(self) -> None:
         gauges = _Families()

@@ -13,7 +13,6 @@ ends by itself is started again on its port.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -113,16 +112,27 @@ class BrokerProcess:
             )
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RESTART_MAX_S)
-            with contextlib.suppress(BrokerFailed):
+            try:
                 await self.start()
                 LOG.info("%s serves again", self.place.name)
+            except BrokerFailed as error:
+                LOG.error("%s", error)
+            except Exception:
+                # Whatever is wrong, such as a lack of processes, may pass.
+                LOG.exception("%s cannot be started", self.place.name)
 
     async def _listen(self) -> int:
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        while line := await process.stdout.readline():
-            self._condition = msgspec.json.decode(line, type=BrokerCondition)
+        while not process.stdout.at_eof():
+            try:
+                line = await process.stdout.readline()
+                if line:
+                    self._condition = msgspec.json.decode(line, type=BrokerCondition)
+            except (msgspec.MsgspecError, ValueError) as error:
+                # A line of something else, or one that is too long.
+                LOG.warning("%s printed a line that is no report: %s", self.place.name, error)
         self._condition = None
         return await process.wait()
 

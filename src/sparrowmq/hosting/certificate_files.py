@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import os
 import ssl
 from collections.abc import Callable, Iterable
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.serving.watched_files import WatchedFiles
 
 LOG = logging.getLogger("sparrowmq.hosting")
 
@@ -16,7 +17,7 @@ class CertificateFiles:
     """A context made of files, and made anew when the files change.
 
     Args:
-        make: makes the context; raises ConfigError.
+        make: makes the context; raises ConfigError; called in a thread.
         files: the paths of the files.
 
     Raises: ConfigError, as `make`.
@@ -24,32 +25,24 @@ class CertificateFiles:
 
     def __init__(self, make: Callable[[], ssl.SSLContext], files: Iterable[str]) -> None:
         self._make = make
-        self._files = [path for path in files if path]
-        self._stamp = self._look()
+        self._paths = [path for path in files if path]
+        self._files = WatchedFiles(self._paths, what="the certificates", log=LOG)
         self.context = make()
 
-    def reload(self, use: Callable[[ssl.SSLContext], None]) -> None:
+    async def look(self, use: Callable[[ssl.SSLContext], None]) -> None:
         """Make the context anew if a file has changed, and pass it to `use`."""
-        stamp = self._look()
-        if stamp == self._stamp:
+        stamps = self._files.find_change()
+        if stamps is None:
             return
-        self._stamp = stamp
         try:
-            self.context = self._make()
+            context = await asyncio.to_thread(self._make)
         except ConfigError as error:
-            # The key is often written after its certificate: the next look finds both.
-            LOG.error("the certificates stay as they were: %s", error)
+            # The key is often written after its certificate: a later look finds both.
+            self._files.note_failure(stamps, error)
             return
-        use(self.context)
-        LOG.info("certificates were read again: %s", ", ".join(self._files))
-
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp_of(path) for path in self._files]
-
-
-def _stamp_of(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        if not self._files.are_still(stamps):
+            return
+        self.context = context
+        use(context)
+        self._files.note_used(stamps)
+        LOG.info("certificates were read again: %s", ", ".join(self._paths))

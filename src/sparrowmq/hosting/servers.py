@@ -29,6 +29,7 @@ import msgspec
 
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.calling import clock
+from sparrowmq.calling.repetition import repeat
 from sparrowmq.calling.tls import client_context, own_server_context, server_context
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, SparrowError
@@ -52,8 +53,9 @@ from sparrowmq.serving.remoting_server import bind
 LOG = logging.getLogger("sparrowmq.hosting")
 
 EXIT_FAILURE = 1
-# The time between two looks at the files of access control and certificates.
-LOOK_S = 1.0
+# The time between two looks at the files of access control and certificates. Two looks, and the
+# reading, are to take less than 2 s.
+LOOK_S = 0.5
 EXIT_USAGE = 2
 # Python's default is 700.
 _NEW_OBJECTS_PER_COLLECTION = 50_000
@@ -224,7 +226,7 @@ def run_ordered(order: BrokerOrder) -> int:
             _print_ready(f"broker={address}")
             last = BrokerCondition()
 
-            def print_change() -> None:
+            async def print_change() -> None:
                 nonlocal last
                 now = BrokerCondition(server.failures(), server.obstacles())
                 if now != last:
@@ -289,27 +291,23 @@ async def _access(
         yield None
         return
     file = AccessFile(Path(settings.acl), own=own)
-    async with _looking(file.reload):
+    async with _looking(file.look):
         yield file.control
 
 
 @asynccontextmanager
-async def _looking(*looks: Callable[[], None]) -> AsyncGenerator[None]:
+async def _looking(*looks: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
     """Look at files every `LOOK_S`."""
-
-    async def follow() -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            for look in looks:
-                look()
-
-    follower = asyncio.create_task(follow())
+    followers = [
+        asyncio.create_task(repeat(look, name="a look at files", pause_s=lambda: LOOK_S))
+        for look in looks
+    ]
     try:
         yield
     finally:
-        follower.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await follower
+        for follower in followers:
+            follower.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -362,7 +360,7 @@ async def _following(
     *followers: tuple[CertificateFiles | None, Callable[[ssl.SSLContext], None]],
 ) -> AsyncGenerator[None]:
     """Let servers and clients use the contexts of files, and renewed contexts later."""
-    looks = [partial(files.reload, use) for files, use in followers if files is not None]
+    looks = [partial(files.look, use) for files, use in followers if files is not None]
     async with _looking(*looks):
         yield
 

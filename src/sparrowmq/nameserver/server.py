@@ -77,8 +77,9 @@ class NameServerServer:
         self._storage.unlock()
 
     def _tick(self) -> None:
-        self._server.perform(self._machine.tick(now_ms=clock.monotonic_ms()))
+        # First of all: a failed tick must not be the last.
         self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
+        self._server.perform(self._machine.tick(now_ms=clock.monotonic_ms()))
 
     def _turn(self) -> None:
         # The answers of this turn go out after the write: an acknowledged change is on the disk.

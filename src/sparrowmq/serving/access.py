@@ -18,6 +18,7 @@ PlainPermissionManager, PlainAccessValidator, Permission, 4.9.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Flag
 from types import MappingProxyType
@@ -241,10 +242,14 @@ def _permissions(fields: Mapping[str, Any], name: str, path: Path) -> dict[str, 
 class AccessControl:
     """The rules in force.
 
+    `replace` and `change` may be called by any thread. A table and its document are never changed:
+    new ones take their place, so the loop that reads them needs no lock.
+
     Args:
         document: the content of the file.
         save: writes a changed document to the file.
         own: the credentials of this process's own broker, which no rule restricts; None for none.
+        lock: held while the rules are changed.
 
     Raises: AccessFault if the document is invalid.
     """
@@ -255,8 +260,10 @@ class AccessControl:
         save: Callable[[Document], None],
         *,
         own: Credentials | None = None,
+        lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._save = save
+        self._lock = nullcontext() if lock is None else lock
         self._own: Account | None = None
         if own is not None:
             self._own = Account(access_key=own.access_key, secret_key=own.secret_key, is_admin=True)
@@ -264,15 +271,26 @@ class AccessControl:
         self.table = parse_access(document)
 
     def replace(self, document: Document) -> None:
-        """Replace the rules. Raises: AccessFault; the old rules then stay in force."""
+        """Replace the rules; the caller holds `lock`.
+
+        Raises: AccessFault; the old rules then stay in force.
+        """
         self.table = parse_access(document)
         self.document = document
 
-    def change(self, document: Document) -> None:
-        """Replace the rules and write them to the file. Raises: AccessFault, OSError."""
-        table = parse_access(document)
-        self._save(document)
-        self.table, self.document = table, document
+    def change(self, edit: Callable[[Document], Document]) -> None:
+        """Replace the rules and write them to the file.
+
+        Args:
+            edit: returns the new document, given the one in force.
+
+        Raises: AccessFault, OSError; the old rules then stay in force.
+        """
+        with self._lock:
+            document = edit(self.document)
+            table = parse_access(document)
+            self._save(document)
+            self.table, self.document = table, document
 
     def find_refusal(self, command: RemotingCommand, address: str) -> str | None:
         """Return why a request may not be served, None if it may.

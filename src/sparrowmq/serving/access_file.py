@@ -1,27 +1,32 @@
 """The file of access control, plain_acl.yml: read, watched, and written. An edge.
 
 All scalars are read as texts, exactly as in the file: a secret key of digits keeps its leading
-zeros. PyYAML, of the extra `server`, only builds the tree of nodes and constructs no object from
-it.
+zeros. PyYAML, of the extra `server`, only finds the marks of the text and constructs no object
+from it. Aliases are refused: with them a small file stands for a large tree.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
+import threading
+from collections.abc import Iterable
 from pathlib import Path as FilePath
 from typing import Any
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.protocol.acl import Credentials
 from sparrowmq.serving.access import AccessControl, AccessFault, Document, Path
+from sparrowmq.serving.watched_files import Stamps, WatchedFiles
 
 LOG = logging.getLogger("sparrowmq.access")
 
 _FILE_BYTES_MAX = 4 << 20
 _NODES_MAX = 500_000
 _DEPTH_MAX = 8
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 class AccessFile:
@@ -36,9 +41,14 @@ class AccessFile:
 
     def __init__(self, path: FilePath, *, own: Credentials | None) -> None:
         self._path = path
-        self._stamp = self._look()
-        document = self._read()
-        self.control = self._make(document, own)
+        self._files = WatchedFiles([path], what="the rules of access control", log=LOG)
+        # Only one thread reads or writes the file.
+        self._lock = threading.Lock()
+        document, lines = _read_yaml(self._path)
+        try:
+            self.control = AccessControl(document, self._write, own=own, lock=self._lock)
+        except AccessFault as error:
+            raise self._located(error, lines) from error
         LOG.info(
             "access control by %s: %d accounts; white lists narrow who may come, and replace no "
             "signature",
@@ -46,62 +56,29 @@ class AccessFile:
             len(self.control.table.accounts),
         )
 
-    def _make(
-        self, document: tuple[Document, dict[Path, int]], own: Credentials | None
-    ) -> AccessControl:
-        try:
-            return AccessControl(document[0], self._write, own=own)
-        except AccessFault as error:
-            raise self._located(error, document[1]) from error
+    async def look(self) -> None:
+        """Read the file if it has changed, in a thread; invalid rules change nothing."""
+        stamps = self._files.find_change()
+        if stamps is not None:
+            await asyncio.to_thread(self._reload, stamps)
 
-    def reload(self) -> None:
-        """Load the file's rules if the file has changed; invalid rules change nothing."""
-        stamp = self._look()
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
+    def _reload(self, stamps: Stamps) -> None:
         try:
-            document, lines = self._read()
-            try:
-                self.control.replace(document)
-            except AccessFault as error:
-                raise self._located(error, lines) from error
+            with self._lock:
+                document, lines = _read_yaml(self._path)
+                # Whoever writes meanwhile is noticed by the next looks.
+                if not self._files.are_still(stamps):
+                    return
+                try:
+                    self.control.replace(document)
+                except AccessFault as error:
+                    raise self._located(error, lines) from error
         except ConfigError as error:
-            LOG.error("the rules of access control stay as they were: %s", error)
+            self._files.note_failure(stamps, error)
         else:
+            self._files.note_used(stamps)
             count = len(self.control.table.accounts)
             LOG.info("access control by %s was changed: %d accounts", self._path, count)
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
-
-    def _read(self) -> tuple[Document, dict[Path, int]]:
-        yaml = _import_yaml()
-        try:
-            with self._path.open("rb") as file:
-                data = file.read(_FILE_BYTES_MAX + 1)
-        except OSError as error:
-            raise ConfigError(f"{self._path} cannot be read: {error.strerror}") from error
-        if len(data) > _FILE_BYTES_MAX:
-            raise ConfigError(f"{self._path} has more than {_FILE_BYTES_MAX} bytes")
-        try:
-            node = yaml.compose(data, Loader=yaml.SafeLoader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark
-            line = "" if mark is None else f", line {mark.line + 1}"
-            raise ConfigError(f"{self._path}{line}: {error.problem}") from error
-        except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError(f"{self._path} is no YAML: {error}") from error
-        lines: dict[Path, int] = {}
-        try:
-            document = {} if node is None else _plain(yaml, node, (), lines)
-        except AccessFault as error:
-            raise self._located(error, lines) from error
-        return document, lines
 
     def _located(self, error: AccessFault, lines: dict[Path, int]) -> ConfigError:
         path = error.path
@@ -111,8 +88,10 @@ class AccessFile:
 
     def _write(self, document: Document) -> None:
         yaml = _import_yaml()
-        text = yaml.safe_dump(_typed(document), sort_keys=False, allow_unicode=True)
-        temporary = self._path.with_name(f"{self._path.name}.tmp")
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        text = yaml.dump(_typed(document), Dumper=dumper, sort_keys=False, allow_unicode=True)
+        # Brokers of several processes may share the file.
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             with open(descriptor, "w", encoding="utf-8") as file:
@@ -124,7 +103,7 @@ class AccessFile:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        self._stamp = self._look()
+        self._files.note_used()
 
 
 def _typed(document: Document) -> Document:
@@ -153,25 +132,114 @@ def _import_yaml() -> Any:
     return yaml
 
 
-def _plain(yaml: Any, node: Any, path: Path, lines: dict[Path, int]) -> Any:
-    """Return the texts, lists and mappings of a node, and note the line of each."""
-    lines[path] = node.start_mark.line + 1
-    if len(lines) > _NODES_MAX or len(path) > _DEPTH_MAX:
-        raise AccessFault("the file is nested too deep, or too large", path)
-    if isinstance(node, yaml.ScalarNode):
-        return "" if node.value == "~" or node.tag.endswith(":null") else node.value
-    if isinstance(node, yaml.SequenceNode):
-        return [
-            _plain(yaml, each, (*path, number), lines) for number, each in enumerate(node.value)
-        ]
-    found: dict[str, Any] = {}
-    for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode) or key.value in found:
-            lines[path] = key.start_mark.line + 1
-            raise AccessFault(f"the key {getattr(key, 'value', '?')!r} is there twice", path)
-        found[key.value] = _plain(yaml, value, (*path, key.value), lines)
-        lines[(*path, key.value)] = key.start_mark.line + 1
-    return found
+class _Tree:
+    """The texts, lists and mappings of a YAML document, built from its events.
+
+    Attributes:
+        lines: the line of each, by its path.
+    """
+
+    def __init__(self) -> None:
+        self.document: Any = {}
+        self.lines: dict[Path, int] = {}
+        # The open lists and mappings, the outermost first, each with its path.
+        self._open: list[tuple[list[Any] | dict[str, Any], Path]] = []
+        # The key whose value comes next, of each open mapping.
+        self._keys: list[str | None] = []
+
+    def build(self, events: Iterable[Any], yaml: Any) -> None:
+        """Build the document. Raises: AccessFault; YAMLError."""
+        documents = 0
+        for event in events:
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.ScalarEvent):
+                is_null = not event.style and event.implicit[0] and event.value in _NULLS
+                self._add_text("" if is_null else event.value, line)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._begin([] if isinstance(event, yaml.SequenceStartEvent) else {}, line)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self._open.pop()
+                self._keys.pop()
+            elif isinstance(event, yaml.AliasEvent):
+                raise self._fault(f"the alias *{event.anchor} is not taken; repeat its text", line)
+            elif isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._fault("a second document begins here; one is taken", line)
+
+    def _fault(self, text: str, line: int) -> AccessFault:
+        path = self._open[-1][1] if self._open else ()
+        self.lines[path] = line
+        return AccessFault(text, path)
+
+    def _add_text(self, text: str, line: int) -> None:
+        if self._open and isinstance(self._open[-1][0], dict) and self._keys[-1] is None:
+            if text in self._open[-1][0]:
+                raise self._fault(f"the key {text!r} is there twice", line)
+            self._keys[-1] = text
+            self.lines[*self._open[-1][1], text] = line
+        else:
+            self._place(text, line)
+
+    def _begin(self, collection: list[Any] | dict[str, Any], line: int) -> None:
+        path = self._place(collection, line)
+        if len(path) > _DEPTH_MAX:
+            raise AccessFault(f"more than {_DEPTH_MAX} lists or mappings are in each other", path)
+        self._open.append((collection, path))
+        self._keys.append(None)
+
+    def _place(self, value: Any, line: int) -> Path:
+        """Put a value where it belongs; return its path."""
+        path: Path
+        if not self._open:
+            self.document, path = value, ()
+        else:
+            parent, parent_path = self._open[-1]
+            if isinstance(parent, list):
+                path = (*parent_path, len(parent))
+                parent.append(value)
+            elif (key := self._keys[-1]) is None:
+                raise self._fault("a key must be a text", line)
+            else:
+                path = (*parent_path, key)
+                parent[key] = value
+                self._keys[-1] = None
+        if path not in self.lines:
+            self.lines[path] = line
+        if len(self.lines) > _NODES_MAX:
+            raise AccessFault(f"there are more than {_NODES_MAX} values", path)
+        return path
+
+
+def _read_yaml(path: FilePath) -> tuple[Any, dict[Path, int]]:
+    """Return the texts, lists and mappings of a file, and the line of each by its path.
+
+    Depth and count are checked event by event, before anything is built of the rest.
+
+    Raises: ConfigError.
+    """
+    yaml = _import_yaml()
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > _FILE_BYTES_MAX:
+        raise ConfigError(f"{path} has more than {_FILE_BYTES_MAX} bytes")
+    tree = _Tree()
+    # The one in C takes a twentieth of the time, and is in most builds of PyYAML.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        tree.build(yaml.parse(data, Loader=loader), yaml)
+    except AccessFault as error:
+        raise ConfigError(f"{path}, line {tree.lines.get(error.path, 1)}: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise ConfigError(f"{path}{line}: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    return tree.document, tree.lines
 
 
 def read_credentials(path: FilePath) -> Credentials:
@@ -179,14 +247,7 @@ def read_credentials(path: FilePath) -> Credentials:
 
     Raises: ConfigError.
     """
-    yaml = _import_yaml()
-    try:
-        node = yaml.compose(path.read_bytes(), Loader=yaml.SafeLoader)
-        found = {} if node is None else _plain(yaml, node, (), {})
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, AccessFault, ValueError) as error:
-        raise ConfigError(f"{path} is no file of keys: {error}") from error
+    found, _ = _read_yaml(path)
     if not isinstance(found, dict) or not all(
         isinstance(found.get(name), str) and found[name] for name in ("accessKey", "secretKey")
     ):

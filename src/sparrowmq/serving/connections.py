@@ -67,6 +67,17 @@ class Produce(NamedTuple):
     make: Callable[[], Sequence[Output]]
 
 
+class Aside(NamedTuple):
+    """Serve a request in a thread, which may wait for a disk; carry out the outputs on the loop.
+
+    No further request of the connection is served meanwhile.
+    """
+
+    connection: Connection
+    command: RemotingCommand
+    serve: Callable[[], Sequence[Output]]
+
+
 class Close(NamedTuple):
     """Close a connection after writing its earlier outputs."""
 
@@ -107,4 +118,6 @@ class Fact(NamedTuple):
         return 40 if self.error else 30 if self.warning else 20
 
 
-Output: TypeAlias = Reply | Written | Push | Produce | Close | PauseReading | ResumeReading | Fact
+Output: TypeAlias = (
+    Reply | Written | Push | Produce | Aside | Close | PauseReading | ResumeReading | Fact
+)

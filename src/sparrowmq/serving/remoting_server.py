@@ -35,6 +35,7 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import RefusedHeader, encode_head
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.serving.connections import (
+    Aside,
     Close,
     Connection,
     Fact,
@@ -43,6 +44,7 @@ from sparrowmq.serving.connections import (
     Produce,
     Push,
     Reply,
+    ResumeReading,
     Written,
 )
 from sparrowmq.serving.descriptors import peer_descriptors_max
@@ -211,6 +213,8 @@ class RemotingServer:
             elif isinstance(output, Produce):
                 link.unmade.append(output)
                 self._serve_soon(link)
+            elif isinstance(output, Aside):
+                self._serve_aside(link, output)
             elif isinstance(output, Close):
                 link.close(output.reason)
             elif isinstance(output, PauseReading):
@@ -218,6 +222,33 @@ class RemotingServer:
             else:
                 link.resume()
                 self._serve_soon(link)
+
+    def _serve_aside(self, link: Link, aside: Aside) -> None:
+        connection = link.connection
+
+        def serve() -> Sequence[Output] | Exception:
+            try:
+                return aside.serve()
+            except Exception as error:
+                return error
+
+        def done(result: Sequence[Output] | Exception) -> None:
+            if isinstance(result, Exception):
+                result = self._answer_failure(aside.command, connection, result)
+            self.perform([*result, ResumeReading(connection)])
+
+        link.pause()
+        self._world.call_aside(serve, done)
+
+    def _answer_failure(
+        self, command: RemotingCommand, connection: Connection, error: Exception
+    ) -> Sequence[Output]:
+        """Log a failure of the machine, and return the answer to its request."""
+        self._on_failure(f"request {command.code} of {connection.address}", error)
+        remark = f"{type(error).__name__}: {error}"
+        now_ms, timestamp_ms = self._monotonic_ms(), self._world.timestamp_ms()
+        request = Request(command, connection, now_ms, timestamp_ms)
+        return answer(request, ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def _write(self, link: Link, head: bytes, body: bytes | None) -> None:
         if link.write(head, body):
@@ -381,10 +412,7 @@ class RemotingServer:
                 command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
             )
         except Exception as error:
-            self._on_failure(f"request {command.code} of {connection.address}", error)
-            remark = f"{type(error).__name__}: {error}"
-            request = Request(command, connection, now_ms, timestamp_ms)
-            return answer(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return self._answer_failure(command, connection, error)
 
     def lost(self, link: Link) -> None:
         """Forget a connection that is closed."""
@@ -404,6 +432,8 @@ class RemotingServer:
             self.end_turn_soon()
 
     def _sweep(self) -> None:
+        # First of all: a failed sweep must not be the last.
+        self.begin_sweeps()
         now_ms = self._monotonic_ms()
         if self._refused:
             LOG.warning(
@@ -419,7 +449,6 @@ class RemotingServer:
             if reason is not None:
                 link.refuse(reason)
         self._measure_unsent()
-        self.begin_sweeps()
 
 
 def bind(host: str, port: int) -> socket.socket:

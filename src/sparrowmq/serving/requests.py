@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from sparrowmq.errors import ProtocolError, StoreError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.serving.connections import Connection, Fact, Output, Produce, Reply
+from sparrowmq.serving.connections import Aside, Connection, Fact, Output, Produce, Reply
 
 # FAQUrl.suggestTodo's suffix, which clients print and some clients match.
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -121,6 +121,22 @@ def answer_in_steps(request: Request, steps: Steps) -> Sequence[Output]:
         return [Produce(request.connection, step)]
 
     return [Produce(request.connection, step)]
+
+
+def serve_aside(request: Request, serve: Callable[[], Sequence[Output]]) -> Sequence[Output]:
+    """Serve a request in a thread, beside the loop; errors become answers.
+
+    Args:
+        serve: serves the request; it reads only what never changes, or under a lock.
+    """
+
+    def run() -> Sequence[Output]:
+        try:
+            return serve()
+        except _ANSWERED as error:
+            return _answer_error(request, error)
+
+    return (Aside(request.connection, request.command, run),)
 
 
 def _answer_error(request: Request, error: Exception) -> Sequence[Output]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sparrowmq.calling import clock
+
+Result = TypeVar("Result")
 
 
 class ServerTimer(Protocol):
@@ -39,6 +41,12 @@ class ServerWorld(Protocol):
         """Call a function after a time."""
         ...
 
+    def call_aside(
+        self, function: Callable[[], Result], done: Callable[[Result], None], /
+    ) -> object:
+        """Call a function, which raises nothing, in a thread, and then `done` on the loop."""
+        ...
+
 
 class LoopWorld:
     """The running event loop, and the machine's clocks.
@@ -50,6 +58,8 @@ class LoopWorld:
     def __init__(self, *, timestamp_ms: Callable[[], int] = clock.timestamp_ms) -> None:
         self.monotonic_ms = clock.monotonic_ms
         self.timestamp_ms = timestamp_ms
+        # The loop itself keeps no task.
+        self._calls: set[asyncio.Task[None]] = set()
 
     def call_soon(self, function: Callable[[], None]) -> object:
         """Call a function at the loop's next step."""
@@ -58,3 +68,14 @@ class LoopWorld:
     def call_later(self, delay_ms: int, function: Callable[[], None]) -> asyncio.TimerHandle:
         """Call a function after a time."""
         return asyncio.get_running_loop().call_later(delay_ms / 1000, function)
+
+    def call_aside(self, function: Callable[[], Result], done: Callable[[Result], None]) -> object:
+        """Call a function in a thread of the loop's executor, and then `done` on the loop."""
+
+        async def call() -> None:
+            done(await asyncio.to_thread(function))
+
+        task = asyncio.get_running_loop().create_task(call())
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task

@@ -14,6 +14,7 @@ from typing import Any
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.connections import Connection, Output, Reply, Written
 from sparrowmq.serving.remoting_server import Machine, RemotingServer
+from sparrowmq.serving.world import Result
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.timeline import Timer
@@ -103,6 +104,10 @@ class _ProcessWorld:
         self.timestamp_ms = process.timestamp_ms
         self.call_soon: Callable[[Callable[[], None]], Timer] = partial(process.call_in, 0)
         self.call_later = process.call_in
+
+    def call_aside(self, function: Callable[[], Result], done: Callable[[Result], None]) -> Timer:
+        """Call a function at once, and then `done` at the loop's next step."""
+        return self.call_soon(partial(done, function()))
 
 
 class _Descriptor:

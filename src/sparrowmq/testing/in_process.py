@@ -14,6 +14,7 @@ ends connections, members and locks. A test can kill an `EmbeddedCluster`, but n
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 import threading
 from contextlib import suppress
@@ -30,6 +31,8 @@ from sparrowmq.hosting.servers import Serving, serving_both
 from sparrowmq.hosting.settings import HostSettings
 from sparrowmq.store.config import FlushMode
 from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed
+
+LOG = logging.getLogger("sparrowmq.testing")
 
 START_TIMEOUT_S = 20
 
@@ -87,6 +90,8 @@ class InProcessCluster:
             try:
                 asyncio.run(self._serve(started))
             except Exception as error:
+                if started.is_set():
+                    LOG.exception("the cluster has ended by an error")
                 failures.append(error)
                 started.set()
 

@@ -203,9 +203,7 @@ def check_entries(data: bytes) -> None:
     numbers = [
         int.from_bytes(rest[at : at + _ENTRY_BYTES], "big", signed=True)
         for at in range(0, len(rest), _ENTRY_BYTES)
-    ]
-    if not numbers:
-        return
+    ] or [0]
     compare_entries(
         [(each & 0x7FFFFFFF, at << 40, each) for at, each in enumerate(numbers)],
         slot_count=slot_count,

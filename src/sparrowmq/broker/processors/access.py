@@ -7,15 +7,16 @@ Source: AdminBrokerProcessor.java, PlainPermissionManager.java, 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.protocol.bodies import AclConfigBody, DataVersion, PlainAccessConfig, encode_body
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.serving.access import AccessControl, AccessFault, Document
+from sparrowmq.serving.access import AccessControl, AccessFault, AccessTable, Document
 from sparrowmq.serving.connections import Output
-from sparrowmq.serving.requests import Refusal, Request, answer
+from sparrowmq.serving.requests import Refusal, Request, answer, serve_aside
 
 # Too short to be accepted as a key, if a client sends it back.
 _HIDDEN = "***"
@@ -36,45 +37,48 @@ def update_account(state: BrokerState, request: Request) -> Sequence[Output]:
     for name in _LISTS:
         if name in fields:
             given[name] = _split(fields[name])
-    failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
-    access = _access(state, failed)
-    accounts = list(access.document.get("accounts") or [])
-    for number, account in enumerate(accounts):
-        if account["accessKey"] == given.get("accessKey"):
-            accounts[number] = {**account, **given}
-            break
-    else:
-        accounts.append(given)
-    _change(access, request, {"accounts": accounts}, failed)
-    return answer(request)
+
+    def edit(document: Document) -> Document:
+        accounts = list(document.get("accounts") or [])
+        for number, account in enumerate(accounts):
+            if account["accessKey"] == given.get("accessKey"):
+                accounts[number] = {**account, **given}
+                break
+        else:
+            accounts.append(given)
+        return {"accounts": accounts}
+
+    return _change(state, request, edit, ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED)
 
 
 def delete_account(state: BrokerState, request: Request) -> Sequence[Output]:
     """Remove an account."""
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
-    access = _access(state, failed)
     access_key = (request.command.ext_fields or {}).get("accessKey", "")
-    accounts = list(access.document.get("accounts") or [])
-    kept = [account for account in accounts if account["accessKey"] != access_key]
-    if len(kept) == len(accounts):
-        remark = (
-            f"The accesskey[{access_key}] corresponding to accessConfig has been deleted failed."
-        )
-        raise Refusal(failed, remark)
-    _change(access, request, {"accounts": kept}, failed)
-    return answer(request)
+
+    def edit(document: Document) -> Document:
+        accounts = document.get("accounts") or []
+        kept = [account for account in accounts if account["accessKey"] != access_key]
+        if len(kept) == len(accounts):
+            raise Refusal(
+                failed,
+                f"The accesskey[{access_key}] corresponding to accessConfig has been deleted "
+                "failed.",
+            )
+        return {"accounts": kept}
+
+    return _change(state, request, edit, failed)
 
 
 def update_global_addresses(state: BrokerState, request: Request) -> Sequence[Output]:
     """Change the list of addresses that all accounts are restricted to."""
     failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
-    access = _access(state, failed)
     fields = request.command.ext_fields or {}
+    _access(state, failed)
     if fields.get("aclFileFullPath"):
         raise Refusal(failed, "there is one file of access control, and no request names it")
     addresses = _split(fields.get("globalWhiteAddrs", ""))
-    _change(access, request, {"globalWhiteRemoteAddresses": addresses}, failed)
-    return answer(request)
+    return _change(state, request, lambda _: {"globalWhiteRemoteAddresses": addresses}, failed)
 
 
 def access_version(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -96,24 +100,31 @@ def access_version(state: BrokerState, request: Request) -> Sequence[Output]:
 def access_rules(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the rules, without secrets."""
     access = _access(state, ResponseCode.SYSTEM_ERROR)
+    # The loop may take other rules while the thread encodes these.
+    encode = partial(_encode_rules, access.document, access.table)
+    return serve_aside(request, lambda: answer(request, body=encode()))
+
+
+def _encode_rules(document: Document, table: AccessTable) -> bytes:
     shown = [
         PlainAccessConfig(
             access_key=account["accessKey"],
             secret_key=_HIDDEN,
             white_remote_address=account.get("whiteRemoteAddress") or None,
-            admin=access.table.accounts[account["accessKey"]].is_admin,
+            admin=table.accounts[account["accessKey"]].is_admin,
             default_topic_perm=account.get("defaultTopicPerm") or None,
             default_group_perm=account.get("defaultGroupPerm") or None,
             topic_perms=account.get("topicPerms") or None,
             group_perms=account.get("groupPerms") or None,
         )
-        for account in access.document.get("accounts") or []
+        for account in document.get("accounts") or []
     ]
-    body = AclConfigBody(
-        global_white_addrs=access.document.get("globalWhiteRemoteAddresses") or [],
-        plain_access_configs=shown,
+    return encode_body(
+        AclConfigBody(
+            global_white_addrs=document.get("globalWhiteRemoteAddresses") or [],
+            plain_access_configs=shown,
+        )
     )
-    return answer(request, body=encode_body(body))
 
 
 def _access(state: BrokerState, code: int) -> AccessControl:
@@ -123,16 +134,33 @@ def _access(state: BrokerState, code: int) -> AccessControl:
 
 
 def _change(
-    access: AccessControl, request: Request, changes: Document, failed: ResponseCode
-) -> None:
-    before = _version(access.document)
-    version = {"counter": str(before.counter + 1), "timestamp": str(request.timestamp_ms)}
-    try:
-        access.change({**access.document, **changes, "dataVersion": [version]})
-    except AccessFault as error:
-        raise Refusal(failed, str(error)) from error
-    except OSError as error:
-        raise Refusal(failed, f"the file cannot be written: {error.strerror}") from error
+    state: BrokerState,
+    request: Request,
+    edit: Callable[[Document], Document],
+    failed: ResponseCode,
+) -> Sequence[Output]:
+    """Change the rules and write them to their file, in a thread.
+
+    Args:
+        edit: returns the changed parts of a document.
+    """
+    access = _access(state, failed)
+
+    def edit_whole(document: Document) -> Document:
+        counter = str(_version(document).counter + 1)
+        version = {"counter": counter, "timestamp": str(request.timestamp_ms)}
+        return {**document, **edit(document), "dataVersion": [version]}
+
+    def serve() -> Sequence[Output]:
+        try:
+            access.change(edit_whole)
+        except AccessFault as error:
+            raise Refusal(failed, str(error)) from error
+        except OSError as error:
+            raise Refusal(failed, f"the file cannot be written: {error.strerror}") from error
+        return answer(request)
+
+    return serve_aside(request, serve)
 
 
 def _version(document: Document) -> DataVersion:

@@ -1,0 +1,44 @@
+"""The server of a name server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.nameserver import server as servers
+from sparrowmq.nameserver.name_server import NameServer
+from sparrowmq.nameserver.server import NameServerServer
+from sparrowmq.serving.connections import Output
+from sparrowmq.serving.remoting_server import bind
+
+
+async def test_a_failed_tick_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = 0
+    again = asyncio.Event()
+
+    def tick(_: NameServer, *, now_ms: int) -> list[Output]:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 2:
+            raise MemoryError
+        if ticks == 3:
+            again.set()
+        return []
+
+    failures: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: failures.append(context["exception"])
+    )
+    monkeypatch.setattr(NameServer, "tick", tick)
+    monkeypatch.setattr(servers, "TICK_MS", 1)
+    server = NameServerServer(tmp_path)
+    await server.start(bind("127.0.0.1", 0))
+    async with asyncio.timeout(30):
+        await again.wait()
+    await server.stop()
+
+    assert [type(failure) for failure in failures] == [MemoryError]

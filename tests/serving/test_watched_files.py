@@ -1,0 +1,56 @@
+"""When files that changed are read."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.serving.watched_files import WatchedFiles
+
+LOG = logging.getLogger("test")
+
+
+def watch(path: Path) -> WatchedFiles:
+    path.write_text("1")
+    return WatchedFiles([path], what="the rules", log=LOG)
+
+
+def test_files_are_read_once_two_looks_find_them_alike(tmp_path: Path) -> None:
+    files = watch(path := tmp_path / "a")
+    path.write_text("22")
+    looks = [files.find_change()]
+    path.write_text("333")
+    looks += [files.find_change(), found := files.find_change()]
+
+    assert found is not None
+    assert [look is None for look in looks] == [True, True, False]
+    assert files.are_still(found)
+    files.note_used(found)
+    assert files.find_change() is None
+    path.write_text("4444")
+    assert not files.are_still(found)
+
+
+def test_unreadable_files_are_read_again_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = watch(path := tmp_path / "a")
+    path.write_text("22")
+    files.find_change()
+    for _ in range(3):
+        found = files.find_change()
+        assert found is not None
+        error = ConfigError("no descriptor is left")
+        error.__cause__ = OSError("too many open files")
+        files.note_failure(found, error)
+    assert caplog.messages == ["the rules stay as they were: no descriptor is left"]
+
+    found = files.find_change()
+    assert found is not None
+    files.note_failure(found, ConfigError("no rules"))
+
+    assert files.find_change() is None
+    assert caplog.messages[1:] == ["the rules stay as they were: no rules"]
