@@ -13,28 +13,46 @@ BIN := .venv/bin
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test coverage simulate fuzz check format generate docs screens speedups bench bench-compare interop interop-clients interop-suite interop-smoke soak soak-spark lock try-wheel audit clean
+.PHONY: help setup demo test test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare interop interop-clients interop-suite interop-smoke soak soak-spark lock try-wheel audit clean
 
 setup: .venv/ready .venv/speedups ## make .venv with everything that the targets need
 
-.venv/ready: requirements.lock pyproject.toml tests/golden_option/golden_option.py
+# uv needs a third of pip's time. It does not read pip's settings, so it gets pip's index, and where
+# uv or a package index fails it, pip installs.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INDEX = $$($(BIN)/python -m pip config list | sed -n "s/.*[.]index-url='\(.*\)'/\1/p" | head -1)
+UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(INDEX)}" VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet
+install = $(UV) $(1) || $(PIP) $(1)
+
+.venv/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "SparrowMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-	  -e . tests/golden_option
+	@touch $@
+
+.venv/uv: requirements-uv.lock | .venv/python
+	-$(PIP) --require-hashes -r requirements-uv.lock
+	@touch $@
+
+# The demo's part of `.venv`: without the tools of tests and documentation.
+.venv/demo: requirements-demo.lock pyproject.toml | .venv/uv
+	$(call install,--require-hashes -r requirements-demo.lock)
+	$(call install,--no-deps --no-build-isolation -e .)
+	@touch $@
+
+.venv/ready: requirements.lock pyproject.toml tests/golden_option/golden_option.py | .venv/uv
+	$(call install,--require-hashes -r requirements.lock)
+	$(call install,--no-deps --no-build-isolation -e . tests/golden_option)
 	@touch $@
 
 # The extension in C is optional: without a compiler, setup goes on without it.
-INSTALL_SPEEDUPS := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-  --no-build-isolation ./speedups
+INSTALL_SPEEDUPS := $(PIP) --no-deps --no-build-isolation ./speedups
 .venv/speedups: .venv/ready speedups/sparrowmq_speedups.c speedups/setup.py speedups/pyproject.toml
 	@$(INSTALL_SPEEDUPS) >/dev/null 2>&1 || echo "The optional extension in C is left out: it needs" \
 	  "a C compiler and Python's headers. \`make speedups\` shows what is missing."
 	@touch $@
 
-demo: setup ## run the main job on 336,776 flights; the report is demo-out/report.html
+demo: .venv/demo ## run the main job on 336,776 flights; the report is demo-out/report.html
 	$(BIN)/sparrowmq demo --out $(OUT)
 
 # Many tests wait for a clock or a process: two workers take little more processor time than one.
@@ -92,7 +110,7 @@ fuzz: .venv/fuzz-ready ## search for inputs that break a decoder: TARGETS=... MI
 	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --minutes $(MINUTES)
 
 .venv/fuzz-ready: .venv/ready requirements-fuzz.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
+	$(call install,--require-hashes -r requirements-fuzz.lock)
 	@touch $@
 
 check: setup ## check format, lint, types and architecture
@@ -146,9 +164,11 @@ screens: setup ## take the pictures of the live page for the docs (Chromium)
 # The locks hold names, versions and hashes, no addresses.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-header --no-emit-index-url --no-emit-find-links
-lock: ## resolve the dependencies anew
-	$(BIN)/python -m pip install --quiet uv
+lock: .venv/uv ## resolve the dependencies anew
 	$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock
+	$(COMPILE) pyproject.toml --extra demo --extra java --group checkout \
+	  --constraint requirements.lock --output-file requirements-demo.lock
+	$(COMPILE) --group uv --output-file requirements-uv.lock
 	$(COMPILE) --group fuzz --output-file requirements-fuzz.lock
 
 clean: ## remove .venv, .cache and the demo's output
