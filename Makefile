@@ -8,56 +8,69 @@ START ?= 0
 MINUTES ?= 10
 TARGETS ?=
 COVERAGE_FLOOR ?= 92
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHONS ?= 3.11 3.12 3.13 3.14
 
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: help setup demo test test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare interop interop-clients interop-suite interop-smoke soak soak-spark lock try-wheel audit clean
 
-setup: .venv/ready .venv/speedups ## make .venv with everything that the targets need
+setup: $(VENV)/ready $(VENV)/speedups ## make .venv with everything that the targets need
 
 # uv needs a third of pip's time. It does not read pip's settings, so it gets pip's index, and where
 # uv or a package index fails it, pip installs.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INDEX = $$($(BIN)/python -m pip config list | sed -n "s/.*[.]index-url='\(.*\)'/\1/p" | head -1)
-UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(INDEX)}" VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet
+UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(INDEX)}" VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet
 install = $(UV) $(1) || $(PIP) $(1)
 
-.venv/python:
+$(VENV)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "SparrowMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-.venv/uv: requirements-uv.lock | .venv/python
-	-$(PIP) --require-hashes -r requirements-uv.lock
+$(VENV)/uv: requirements-uv.lock | $(VENV)/python
+	@$(PIP) --require-hashes -r requirements-uv.lock || echo "uv cannot be had: pip installs"
 	@touch $@
 
 # The demo's part of `.venv`: without the tools of tests and documentation.
-.venv/demo: requirements-demo.lock pyproject.toml | .venv/uv
-	$(call install,--require-hashes -r requirements-demo.lock)
-	$(call install,--no-deps --no-build-isolation -e .)
+$(VENV)/demo: requirements-demo.lock pyproject.toml | $(VENV)/uv
+	@echo "installing into $(VENV) by requirements-demo.lock"
+	@$(call install,--require-hashes -r requirements-demo.lock)
+	@$(call install,--no-deps --no-build-isolation -e .)
 	@touch $@
 
-.venv/ready: requirements.lock pyproject.toml tests/golden_option/golden_option.py | .venv/uv
-	$(call install,--require-hashes -r requirements.lock)
-	$(call install,--no-deps --no-build-isolation -e . tests/golden_option)
+$(VENV)/ready: requirements.lock pyproject.toml tests/golden_option/golden_option.py | $(VENV)/uv
+	@echo "installing into $(VENV) by requirements.lock"
+	@$(call install,--require-hashes -r requirements.lock)
+	@$(call install,--no-deps --no-build-isolation -e . tests/golden_option)
 	@touch $@
 
 # The extension in C is optional: without a compiler, setup goes on without it.
 INSTALL_SPEEDUPS := $(PIP) --no-deps --no-build-isolation ./speedups
-.venv/speedups: .venv/ready speedups/sparrowmq_speedups.c speedups/setup.py speedups/pyproject.toml
+$(VENV)/speedups: $(VENV)/ready speedups/sparrowmq_speedups.c speedups/setup.py speedups/pyproject.toml
 	@$(INSTALL_SPEEDUPS) >/dev/null 2>&1 || echo "The optional extension in C is left out: it needs" \
 	  "a C compiler and Python's headers. \`make speedups\` shows what is missing."
 	@touch $@
 
-demo: .venv/demo ## run the main job on 336,776 flights; the report is demo-out/report.html
+demo: $(VENV)/demo ## run the main job on 336,776 flights; the report is demo-out/report.html
 	$(BIN)/sparrowmq demo --out $(OUT)
 
-# Many tests wait for a clock or a process: two workers take little more processor time than one.
+# Most tests wait for a clock or a process: three workers keep two processors busy. One of them runs
+# all that starts a JVM.
 test: setup ## run the tests, except those against Apache RocketMQ
-	$(BIN)/python -m pytest -m "not interop" -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m "not interop" -n 3 --dist loadgroup
+
+# Each in an environment of its own, by the same lock. uv finds the Pythons; `uv python install 3.14`
+# fetches one. Outside continuous integration: a quarter of an hour for each.
+test-pythons: $(VENV)/uv ## run the tests with each of PYTHONS="3.11 3.12 3.13 3.14"
+	@failed=; for each in $(PYTHONS); do \
+	  found=$$($(BIN)/uv python find --system $$each) && \
+	  $(MAKE) test VENV=.cache/pythons/$$each PYTHON=$$found || failed="$$failed $$each"; \
+	done; [ -z "$$failed" ] || { echo "tests failed, or no such Python:$$failed"; exit 1; }
 
 # Half as slow again as `make test`. What processes that are killed have run is not counted.
 coverage: setup ## run the tests, list the lines and branches that they miss, and fail below the floor
@@ -106,11 +119,11 @@ soak-spark: setup ## kill Spark SPARK_KILLS and SINK_KILLS times while it reads 
 
 # Inputs that break a decoder: MINUTES for each of TARGETS, which are all if none is named. An input
 # that fails is kept in tests/fuzz/failures, which `make test` replays. Linux on x86-64 alone.
-fuzz: .venv/fuzz-ready ## search for inputs that break a decoder: TARGETS=... MINUTES=10
+fuzz: $(VENV)/fuzz-ready ## search for inputs that break a decoder: TARGETS=... MINUTES=10
 	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --minutes $(MINUTES)
 
-.venv/fuzz-ready: .venv/ready requirements-fuzz.lock
-	$(call install,--require-hashes -r requirements-fuzz.lock)
+$(VENV)/fuzz-ready: $(VENV)/ready requirements-fuzz.lock
+	@$(call install,--require-hashes -r requirements-fuzz.lock)
 	@touch $@
 
 check: setup ## check format, lint, types and architecture
@@ -133,7 +146,7 @@ docs: setup ## build the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # `make setup` does so too, but says less and goes on without it.
-speedups: .venv/ready ## build the extension in C and install it into .venv, or print why this fails
+speedups: $(VENV)/ready ## build the extension in C and install it into .venv, or print why this fails
 	$(INSTALL_SPEEDUPS)
 
 # Without the extension in C: `PYTHONPATH=benchmarks/plain make bench`.
@@ -164,7 +177,7 @@ screens: setup ## take the pictures of the live page for the docs (Chromium)
 # The locks hold names, versions and hashes, no addresses.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-header --no-emit-index-url --no-emit-find-links
-lock: .venv/uv ## resolve the dependencies anew
+lock: $(VENV)/uv ## resolve the dependencies anew
 	$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock
 	$(COMPILE) pyproject.toml --extra demo --extra java --group checkout \
 	  --constraint requirements.lock --output-file requirements-demo.lock

@@ -7,6 +7,7 @@ that do alone, on the files of another directory; one whose file or cases are no
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A script's background process ignores Ctrl-C, as would every process that a test starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
         "markers", "golden_files(pattern): run once per golden file (`golden_file`)"
     )
@@ -56,18 +60,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        # A process has one SparkContext: tests that share it stay in their order in one worker.
-        if "spark" in getattr(item, "fixturenames", ()) or item.path.parent.name in {
-            "spark",
-            "pipeline",
-        }:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    # A process has one SparkContext, and two JVMs starve each other: one worker runs what starts
+    # one. It takes longest, so it begins first; otherwise the order is pytest-randomly's.
+    with_spark = [item for item in items if _starts_spark(item)]
+    for item in with_spark:
+        item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     if config.getoption("--golden") is None:
         return
     others = [item for item in items if not _is_golden(item)]
     items[:] = [item for item in items if _is_golden(item)]
     config.hook.pytest_deselected(items=others)
+
+
+def _starts_spark(item: pytest.Item) -> bool:
+    uses_session = "spark" in getattr(item, "fixturenames", ())
+    return uses_session or item.get_closest_marker("spark") is not None
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    # `-q` hides the line in which pytest-randomly prints it.
+    if (seed := config.getoption("randomly_seed", None)) is not None:
+        terminalreporter.write_line(f"the same order again: pytest --randomly-seed={seed}")
 
 
 def _is_golden(item: pytest.Item) -> bool:

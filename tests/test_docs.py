@@ -19,6 +19,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import sparrowmq
 from sparrowmq.testing import EmbeddedCluster
@@ -39,10 +40,15 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def page(path: Path) -> ParameterSet:
+    """A page's test, which is Spark's if one of its blocks is."""
+    has_spark = any("spark" in block.lower() for block, _ in BLOCK.findall(path.read_text()))
+    return pytest.param(path, id=name_of(path), marks=pytest.mark.spark if has_spark else ())
+
+
 @pytest.mark.slow
-@pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("path", WITH_BLOCKS, ids=name_of)
+@pytest.mark.parametrize("path", [page(path) for path in WITH_BLOCKS])
 def test_code_blocks_run_as_printed(path: Path) -> None:
     names: dict[str, object] = {}
     with EmbeddedCluster() as cluster:
@@ -54,6 +60,19 @@ def test_code_blocks_run_as_printed(path: Path) -> None:
             with redirect_stdout(printed), interrupting(code, printed, lines[:-1]):
                 exec(compile("\n" * line + code, str(path), "exec"), names)
             assert set() == set(lines) - set(printed.getvalue().splitlines())
+    drop_views()
+
+
+def drop_views() -> None:
+    """Drop the views that a page has made in the session that all pages share."""
+    if "pyspark.sql" not in sys.modules:
+        return
+    from pyspark.sql import SparkSession
+
+    if (session := SparkSession.getActiveSession()) is not None:
+        for table in session.catalog.listTables():
+            if table.isTemporary:
+                session.catalog.dropTempView(table.name)
 
 
 @contextmanager

@@ -215,3 +215,11 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
 
     assert ended.stdout + ended.stderr == ""
     assert ended.returncode == 0
+
+
+def test_locks_name_one_version_of_each_library() -> None:
+    def versions(lock: str) -> set[str]:
+        return set(re.findall(r"^[\w.-]+==\S+", (ROOT / lock).read_text(), re.M))
+
+    assert versions("requirements-demo.lock") - versions("requirements.lock") == set()
+    assert len(versions("requirements-uv.lock")) == 1

@@ -1,8 +1,9 @@
 """Steps of a Spark user at a cluster with access control. Run as a process of its own.
 
-Arguments: name server, output directory, access key, secret key. Spark logs all that it logs at
-INFO, and writes an event log, which holds what its UI shows. Prints one JSON object: what was read,
-and what was said.
+Arguments: name server, output directory, and an access key and a secret key for each account; one
+session takes the steps for all of them. Spark logs all that it logs at INFO, and writes an event
+log, which holds what its UI shows. Prints one JSON list with an object for each account: what was
+read, and what was said.
 """
 
 from __future__ import annotations
@@ -17,10 +18,22 @@ from pyspark.sql import SparkSession
 from sparrowmq.spark import spark_session
 
 
-def main(name_server: str, out: str, access_key: str, secret_key: str) -> None:
+def main(name_server: str, out: str, *keys: str) -> None:
     events = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{out}/events"}
     spark = spark_session("access", master="local[2]", short_lived=True, conf=events)
     spark.sparkContext.setLogLevel("INFO")
+    pairs = zip(keys[::2], keys[1::2], strict=True)
+    found = [
+        take_steps(spark, name_server, f"{out}/{number}", *pair)
+        for number, pair in enumerate(pairs)
+    ]
+    print(json.dumps(found))
+    spark.stop()
+
+
+def take_steps(
+    spark: SparkSession, name_server: str, out: str, access_key: str, secret_key: str
+) -> dict[str, object]:
     given = {"nameServer": name_server, "topic": "orders", "group": "GID_spark"}
     if access_key:
         given |= {"accessKey": access_key, "secretKey": secret_key}
@@ -32,8 +45,7 @@ def main(name_server: str, out: str, access_key: str, secret_key: str) -> None:
         "sql": lambda: sql(spark, given),
         "other topic": lambda: write(spark, {**given, "topic": "secret"}),
     }
-    print(json.dumps({name: outcome(step) for name, step in steps.items()}))
-    spark.stop()
+    return {name: outcome(step) for name, step in steps.items()}
 
 
 def write(spark: SparkSession, given: dict[str, str]) -> None:
@@ -67,7 +79,9 @@ def stream(spark: SparkSession, given: dict[str, str], out: str) -> int:
 
 def sql(spark: SparkSession, given: dict[str, str]) -> int:
     options = ", ".join(f"{name} '{text}'" for name, text in given.items())
-    spark.sql(f"CREATE TEMPORARY VIEW orders (body BINARY) USING rocketmq OPTIONS ({options})")
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW orders (body BINARY) USING rocketmq OPTIONS ({options})"
+    )
     spark.sql("INSERT INTO orders SELECT CAST('sql' AS BINARY)")
     spark.sql("EXPLAIN EXTENDED SELECT * FROM orders").show(truncate=False)
     return spark.sql("SELECT * FROM orders").count()

@@ -17,11 +17,17 @@ pytest.importorskip("pyspark")
 from sparrowmq import Admin
 from sparrowmq.testing import EmbeddedCluster
 
-# Four sessions of their own.
+# A session of its own.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).with_name("access_job.py")
 SECRET = "hush-hush-4711"
+ACCOUNTS = (
+    ("spark-job", SECRET),
+    ("spark-reader", SECRET),
+    ("spark-job", "wrong-secret-4712"),
+    ("", ""),
+)
 RULES = f"""\
 accounts:
   - {{accessKey: administrator, secretKey: of-the-administrator, admin: true}}
@@ -49,13 +55,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         yield found
 
 
-def run_job(
-    cluster: EmbeddedCluster, out: Path, access_key: str, secret_key: str
-) -> tuple[dict[str, Any], str]:
-    """Return what the steps came to, and all that Spark logged, printed and wrote."""
+@pytest.fixture(scope="module")
+def said(
+    cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[dict[str, Any]], str]:
+    """What the steps came to for each account, and all that Spark logged, printed and wrote."""
+    out = tmp_path_factory.mktemp("access")
     (out / "events").mkdir()
+    keys = [key for account in ACCOUNTS for key in account]
     done = subprocess.run(
-        [sys.executable, str(JOB), cluster.name_server, str(out), access_key, secret_key],
+        [sys.executable, str(JOB), cluster.name_server, str(out), *keys],
         env={**os.environ, "SPARK_LOCAL_DIRS": str(out / "local")},
         capture_output=True,
         text=True,
@@ -65,41 +74,36 @@ def run_job(
     assert done.returncode == 0, done.stderr[-4_000:]
     files = [path for path in out.rglob("*") if path.is_file()]
     texts = [path.read_bytes().decode(errors="replace") for path in files]
-    events = [path for path in files if path.parent.name.startswith(("events", "eventlog"))]
-    assert events, files
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result, "\n".join([done.stdout, done.stderr, *texts])
+    assert any(path.parent.name.startswith(("events", "eventlog")) for path in files), files
+    return json.loads(done.stdout.splitlines()[-1]), "\n".join([done.stdout, done.stderr, *texts])
 
 
-def test_right_keys_write_read_stream_and_serve_sql(
-    cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
-    found, written = run_job(cluster, tmp_path, "spark-job", SECRET)
-
-    assert tuple(found[name] for name in ("write", "read", "stream", "sql")) == (None, 10, 10, 11)
-    assert "Physical Plan" in found["plan"]
-    assert "topic: secret" in found["other topic"]
-    assert SECRET not in written
+@pytest.fixture
+def found(said: tuple[list[dict[str, Any]], str]) -> list[dict[str, Any]]:
+    return said[0]
 
 
-def test_an_account_that_may_only_read_is_told_so(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    found, written = run_job(cluster, tmp_path, "spark-reader", SECRET)
+def test_right_keys_write_read_stream_and_serve_sql(found: list[dict[str, Any]]) -> None:
+    right = found[0]
 
-    assert isinstance(found["read"], int)
-    assert "No default permission for topic: orders" in found["write"]
-    assert SECRET not in written
+    assert tuple(right[name] for name in ("write", "read", "stream", "sql")) == (None, 10, 10, 11)
+    assert "Physical Plan" in right["plan"]
+    assert "topic: secret" in right["other topic"]
 
 
-@pytest.mark.parametrize(
-    ("access_key", "secret_key"), [("spark-job", "wrong-secret-4712"), ("", "")]
-)
-def test_wrong_and_missing_keys_are_one_line_and_no_secret(
-    cluster: EmbeddedCluster, tmp_path: Path, access_key: str, secret_key: str
-) -> None:
-    found, written = run_job(cluster, tmp_path, access_key, secret_key)
+def test_an_account_that_may_only_read_is_told_so(found: list[dict[str, Any]]) -> None:
+    reader = found[1]
 
-    for name in ("write", "read", "stream", "sql"):
-        assert "sparrowmq: " in str(found[name]), found
-        assert "accessKey and secretKey" in found[name]
-    assert SECRET not in written
-    assert not secret_key or secret_key not in written
+    assert reader["read"] == 11
+    assert "No default permission for topic: orders" in reader["write"]
+
+
+def test_wrong_and_missing_keys_are_one_line(found: list[dict[str, Any]]) -> None:
+    for refused in found[2:]:
+        for name in ("write", "read", "stream", "sql"):
+            assert "sparrowmq: " in str(refused[name]), refused
+            assert "accessKey and secretKey" in refused[name]
+
+
+def test_no_secret_is_logged_printed_or_written(said: tuple[list[dict[str, Any]], str]) -> None:
+    assert [secret for _, secret in ACCOUNTS if secret and secret in said[1]] == []

@@ -40,7 +40,9 @@ def config_of(expected: Any) -> StoreConfig:
 
 def unpack(archive: Path, directory: Path) -> Path:
     with tarfile.open(archive) as tar:
-        tar.extractall(directory, filter="data")
+        # The filter came with 3.11.4; an older `extractall` has no such argument.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(directory)
     return directory / "store"
 
 

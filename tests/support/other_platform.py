@@ -11,6 +11,7 @@ import fcntl
 import os
 import select
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -69,6 +70,8 @@ def become(system: str) -> None:
         for name in ("add_reader", "remove_reader", "add_writer", "add_signal_handler"):
             setattr(asyncio.SelectorEventLoop, name, _not_implemented)
         socket.socketpair = _socketpair  # type: ignore[assignment]
+        # `rmtree` chose Linux's way, by directories' descriptors, when it was imported.
+        shutil._use_fd_functions = False  # type: ignore[attr-defined]
         sys.platform = "win32"
     else:
         _take(_MACOS_LACKS)
