@@ -41,7 +41,7 @@ from sparrowmq.client.config import (
 )
 from sparrowmq.client.sight.series import CLIENT_SERIES, MetricSeries
 from sparrowmq.config import Setting, rows_of
-from sparrowmq.exporter.series import CLUSTER_SERIES
+from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.hosting.settings import NAME_SERVER, SETTINGS
 from texts import make_catalogs
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         ProducerSettings,
         PushConsumerSettings,
     )
-    from sparrowmq.client.transactions import HalfMessage
+    from sparrowmq.client.transaction_outcomes import HalfMessage
     from sparrowmq.doctor import GroupSnapshot
     from sparrowmq.errors import (
         BrokerError,
@@ -172,7 +172,7 @@ _MODULES = {
     "ConsumerConnection": "sparrowmq.protocol.bodies",
     "GroupChange": "sparrowmq.client.operations.groups",
     "GroupSnapshot": "sparrowmq.doctor",
-    "HalfMessage": "sparrowmq.client.transactions",
+    "HalfMessage": "sparrowmq.client.transaction_outcomes",
     "InvokeTimeout": "sparrowmq.errors",
     "JsonSerializer": "sparrowmq.client.serializers",
     "LitePullConsumer": "sparrowmq.client.faces.blocking_pull",

@@ -16,10 +16,10 @@ from sparrowmq import Admin, ConsumeFromWhere, LitePullConsumer, Message, Produc
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import invoke
 from sparrowmq.errors import BrokerError, SparrowError
-from sparrowmq.protocol.acl import Credentials, signed
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.serving.access import AccessControl, Document
+from sparrowmq.protocol.signatures import Credentials, signed
+from sparrowmq.serving.access_control import AccessControl, Document
 from sparrowmq.serving.connections import Aside, Reply
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparrowmq.broker.broker import PROCESSORS, Broker
-from sparrowmq.broker.changes import decode_changes
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
+from sparrowmq.broker.journal_records import decode_changes
 from sparrowmq.nameserver import name_server
 from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.command import RemotingCommand

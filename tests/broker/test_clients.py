@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sparrowmq.broker import queue_lock_file
-from sparrowmq.broker.changes import LockChange, decode_changes
 from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
+from sparrowmq.broker.journal_records import LockChange, decode_changes
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_EXPIRY_MS, mark_version

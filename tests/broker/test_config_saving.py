@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sparrowmq.broker.broker import Broker
-from sparrowmq.broker.changes import FiledVersions, TopicTableChange, encode_changes
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables, write_files
 from sparrowmq.broker.config_saving import JOURNAL_CHANGES_MAX, JournalWork
+from sparrowmq.broker.journal_records import FiledVersions, TopicTableChange, encode_changes
 from sparrowmq.broker.topic_configs import plain
 from sparrowmq.errors import StoreError
 from sparrowmq.protocol.bodies import DataVersion, TopicConfigTable, decode_file, encode_body

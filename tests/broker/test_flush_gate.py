@@ -21,7 +21,7 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_record, encode_host
 from sparrowmq.serving.connections import Connection, Fact, Output, Reply
-from sparrowmq.simulation.storage import SimulatedStorage
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store import FlushMode, MessageStore, StoreConfig
 from sparrowmq.store.config_file import write_config
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sparrowmq.model.names import SCHEDULE_TOPIC, retry_topic
-from sparrowmq.protocol.acl import Credentials
-from sparrowmq.protocol.acl import signed as sign
 from sparrowmq.protocol.bodies import TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
-from sparrowmq.serving.access import AccessControl
+from sparrowmq.protocol.signatures import Credentials
+from sparrowmq.protocol.signatures import signed as sign
+from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Output, Reply, Written
 from sparrowmq.store.config import FlushMode
 

@@ -19,7 +19,7 @@ from sparrowmq.protocol.message_id import decode_offset_msg_id
 from sparrowmq.protocol.properties import find_property
 from sparrowmq.protocol.record import decode_record, encode_host
 from sparrowmq.serving.connections import Connection, Output, Produce, Push, Reply
-from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.store import FlushMode, MessageStore, StoreConfig
 from sparrowmq.store.journal import Journal
 

@@ -20,13 +20,13 @@ from sparrowmq.model.names import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
-from sparrowmq.protocol.acl import ACCESS_KEY
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.message_id import decode_offset_msg_id
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import TRANSACTION_TYPE, Record, decode_record, encode_record
-from sparrowmq.serving.access import AccessControl
+from sparrowmq.protocol.signatures import ACCESS_KEY
+from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Fact, Output, Push
 from sparrowmq.store.config import FlushMode
 from sparrowmq.store.file_storage import FileStorageFile

@@ -30,9 +30,9 @@ from sparrowmq.calling.effects import (
     wait,
 )
 from sparrowmq.errors import ConnectionLost, InvokeTimeout, UsageError
-from sparrowmq.protocol.acl import Credentials, is_signature_valid
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
+from sparrowmq.protocol.signatures import Credentials, is_signature_valid
 
 LONG_MS = 20_000
 

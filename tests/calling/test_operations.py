@@ -41,10 +41,10 @@ from sparrowmq.errors import (
     TransportError,
     UsageError,
 )
-from sparrowmq.protocol.acl import Credentials, is_signature_valid
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.framing import encode_frame
+from sparrowmq.protocol.signatures import Credentials, is_signature_valid
 
 SOON_MS = 30
 LONG_MS = 20_000

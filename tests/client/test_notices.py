@@ -14,7 +14,7 @@ from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.notices import MESSAGES_SHOWN_MAX, NoticeLog
 from sparrowmq.client.publisher import DelayRounded
 from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Notice
-from sparrowmq.client.transactions import CheckFailed, EndFailed
+from sparrowmq.client.transaction_outcomes import CheckFailed, EndFailed
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState, UnreadablePolicy
 
 QUEUE = MessageQueue("T", "broker-a", 3)

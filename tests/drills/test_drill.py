@@ -44,7 +44,7 @@ def member_processes() -> set[str]:
             command = path.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        if "-m sparrowmq.processes.member" in command and tempfile.gettempdir() in command:
+        if "-m sparrowmq.processes.member_process" in command and tempfile.gettempdir() in command:
             found.add(command)
     return found
 

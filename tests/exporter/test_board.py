@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparrowmq.client.sight.series import CLIENT_SERIES
-from sparrowmq.exporter.series import CLUSTER_SERIES
+from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 
 BOARD = Path(__file__).parents[2] / "packaging/grafana/sparrowmq.json"
 

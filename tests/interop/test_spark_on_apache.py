@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sparrowmq import Admin, Message, MessageQueue, Producer
-from sparrowmq.spark import cluster as connections
+from sparrowmq.spark import topic_queues as connections
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.store_reader import StoreReader

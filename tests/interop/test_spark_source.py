@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from sparrowmq import Admin, Message, MessageQueue, Producer
-from sparrowmq.spark import cluster as connections
+from sparrowmq.spark import topic_queues as connections
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.stream_reader import RocketMQStreamReader

@@ -10,8 +10,8 @@ pytest.importorskip("pyspark")
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline import balance
 from sparrowmq.pipeline.balance import BalanceSettings
+from sparrowmq.pipeline.balance.evaluation import TopicLayout, evaluate, make_places
 from sparrowmq.pipeline.balance.generated_cluster import generate_cluster
-from sparrowmq.pipeline.balance.group import TopicLayout, evaluate, make_places
 from sparrowmq.pipeline.balance.job import choose_strategies, read_cluster
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrowmq.doctor.whatif import Plan, parse_events, simulate
-from sparrowmq.pipeline.balance.group import (
+from sparrowmq.pipeline.balance.evaluation import (
     Figures,
     TopicLayout,
     add_up,

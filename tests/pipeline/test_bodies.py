@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.ingest.bodies import parse_ddl, parse_json_schema
+from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, parse_json_schema
 
 ORDER = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",

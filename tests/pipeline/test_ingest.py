@@ -25,7 +25,7 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model import Message
 from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.ingest import Batch, IngestSettings, job
-from sparrowmq.pipeline.ingest.bodies import with_fields
+from sparrowmq.pipeline.ingest.body_parsing import with_fields
 from sparrowmq.pipeline.ingest.compaction import compact
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until

@@ -17,7 +17,7 @@ from sparrowmq.simulation.faults import Faults
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.run import RunOutcome, run_scenario
-from sparrowmq.simulation.timeline import Timeline
+from sparrowmq.simulation.virtual_time import Timeline
 
 CALM = Scenario(
     broker_count=1,

@@ -10,9 +10,9 @@ import pytest
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.checkers import Checkers, judge_ownership
-from sparrowmq.simulation.storage import SimulatedStorage
-from sparrowmq.simulation.timeline import Timeline
-from sparrowmq.simulation.trace import Trace
+from sparrowmq.simulation.event_log import Trace
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
+from sparrowmq.simulation.virtual_time import Timeline
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.message_store import MessageStore
 

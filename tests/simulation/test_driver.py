@@ -11,7 +11,7 @@ from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.errors import ConnectFailed, SparrowError
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.simulation.driver import Later, SimulatedDriver
-from sparrowmq.simulation.timeline import START_MS
+from sparrowmq.simulation.virtual_time import START_MS
 
 
 class Host:

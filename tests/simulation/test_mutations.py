@@ -28,7 +28,7 @@ from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState
 from sparrowmq.protocol.record import TRANSACTION_COMMIT
-from sparrowmq.simulation import transactions
+from sparrowmq.simulation import transaction_producers
 from sparrowmq.simulation.__main__ import main
 from sparrowmq.simulation.faults import (
     Faults,
@@ -315,7 +315,7 @@ def test_end_that_is_forgotten_is_caught(run_calm: Any, monkeypatch: pytest.Monk
 def test_second_commit_that_stores_the_message_again_is_caught(
     run_calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactions, "LOCAL_MS_MAX", 2 * transactions.TIMEOUT_MS)
+    monkeypatch.setattr(transaction_producers, "LOCAL_MS_MAX", 2 * transaction_producers.TIMEOUT_MS)
     monkeypatch.setattr(TransactionChecks, "is_committed", lambda *_: False)
 
     violation = run_calm(Faults(), seeds=3, **TRANSACTIONS)[-1].violation
@@ -343,7 +343,7 @@ def test_undecided_message_that_goes_nowhere_is_caught(
 def test_undecided_message_that_is_asked_for_without_end_is_caught(
     run_calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactions, "CHECKS_MAX", 10_000)
+    monkeypatch.setattr(transaction_producers, "CHECKS_MAX", 10_000)
 
     violation = run_calm(Faults(producer_crash=12.0), seeds=5, **TRANSACTIONS)[-1].violation
     assert " half messages" in violation

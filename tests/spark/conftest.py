@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.acl import is_signature_valid
 from sparrowmq.protocol.bodies import (
     BrokerData,
     ConsumerOffsetTable,
@@ -26,6 +25,7 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record, encode_record
+from sparrowmq.protocol.signatures import is_signature_valid
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.serving.remoting_server import RemotingServer
 

@@ -13,7 +13,7 @@ from sparrowmq.spark.bounds import (
     ranges_between,
     resolve_choice,
 )
-from sparrowmq.spark.offsets import EARLIEST, LATEST
+from sparrowmq.spark.checkpoint_offsets import EARLIEST, LATEST
 from sparrowmq.spark.planning import QueueRange
 
 A, B, C = (MessageQueue("T", "broker-a", number) for number in range(3))

@@ -16,7 +16,7 @@ from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.pipeline.parquet import parquet_writer
-from sparrowmq.spark import cluster as connections
+from sparrowmq.spark import topic_queues as connections
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.options import parse_options
 from sparrowmq.testing import EmbeddedCluster

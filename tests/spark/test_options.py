@@ -8,7 +8,7 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark import option_table
 from sparrowmq.spark.bounds import OffsetChoice, TimestampChoice
-from sparrowmq.spark.offsets import EARLIEST, LATEST
+from sparrowmq.spark.checkpoint_offsets import EARLIEST, LATEST
 from sparrowmq.spark.options import OPTIONS, parse_options
 from sparrowmq.spark.schema import COLUMNS, PROFILES, columns_ddl, parse_columns
 

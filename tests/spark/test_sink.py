@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import array, col, concat, expr, lit
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.spark.cluster import connect, disconnect
-from sparrowmq.spark.dead_letters import to_dlq
+from sparrowmq.spark.dead_letter_rows import to_dlq
 from sparrowmq.spark.exactly_once import exactly_once
 from sparrowmq.spark.sink_options import parse_sink_options
+from sparrowmq.spark.topic_queues import connect, disconnect
 from sparrowmq.spark.writer import write_rows
 from sparrowmq.testing import EmbeddedCluster
 

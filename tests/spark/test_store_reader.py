@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 
 from sparrowmq import Message, MessageQueue, Producer
 from sparrowmq.protocol.record import Record
-from sparrowmq.spark import cluster as connections
 from sparrowmq.spark import store_reader
+from sparrowmq.spark import topic_queues as connections
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.options import parse_options

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.spark import cluster
+from sparrowmq.spark import topic_queues
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.lag import lag_of
@@ -37,7 +37,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("sparrowmq.spark.queue_watch.BOUNDS_AGE_MS_MAX", 0)
     monkeypatch.setattr("sparrowmq.spark.queue_watch.ROUTE_AGE_MS_MAX", -1)
     yield
-    cluster.disconnect()
+    topic_queues.disconnect()
 
 
 def options_of(fake: FakeCluster, **changes: str) -> SourceOptions:

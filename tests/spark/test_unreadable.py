@@ -20,12 +20,12 @@ from sparrowmq.errors import RemoteProtocolError, UnreadableMessage
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol.compression import COMPRESSED, compress_body
 from sparrowmq.protocol.record import Record, encode_record
-from sparrowmq.spark.cluster import Cluster
 from sparrowmq.spark.failures import RocketMQError
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.planning import QueueRange
-from sparrowmq.spark.queue_reader import read_ranges
+from sparrowmq.spark.range_reader import read_ranges
 from sparrowmq.spark.store_reader import StoreReader
+from sparrowmq.spark.topic_queues import Cluster
 from sparrowmq.testing import EmbeddedCluster
 
 if TYPE_CHECKING:

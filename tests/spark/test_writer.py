@@ -23,7 +23,6 @@ from sparrowmq.errors import (
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.spark import writer
 from sparrowmq.spark.batch_reader import RocketMQReader
-from sparrowmq.spark.cluster import connect, disconnect
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES, encode_rows
 from sparrowmq.spark.sink_options import (
@@ -32,6 +31,7 @@ from sparrowmq.spark.sink_options import (
     check_columns,
     parse_sink_options,
 )
+from sparrowmq.spark.topic_queues import connect, disconnect
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 

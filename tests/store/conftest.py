@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from sparrowmq.protocol.record import Record, encode_host
-from sparrowmq.simulation.storage import SimulatedStorage
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
 
 HOST = encode_host("127.0.0.1:10911")
 

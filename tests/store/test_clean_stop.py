@@ -12,7 +12,7 @@ import pytest
 
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.protocol.record import Record
-from sparrowmq.simulation.storage import PowerCut
+from sparrowmq.simulation.faulty_disk import PowerCut
 from sparrowmq.store import FlushMode, MessageStore, PutStatus, RecoveryReport, StoreConfig
 
 NewRecord = Callable[..., Record]

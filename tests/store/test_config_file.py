@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.errors import StoreError
-from sparrowmq.simulation.storage import PowerCut
+from sparrowmq.simulation.faulty_disk import PowerCut
 from sparrowmq.store.config_file import read_config, write_config
 from sparrowmq.store.file_storage import FileStorage
 

@@ -14,7 +14,7 @@ import pytest
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.file_storage import FileStorage

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.store.journal import (
     GROWTH_BYTES,
     Journal,

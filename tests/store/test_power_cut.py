@@ -11,7 +11,7 @@ import pytest
 
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.simulation.storage import PowerCut
+from sparrowmq.simulation.faulty_disk import PowerCut
 from sparrowmq.store import FlushMode, FlushWork, MessageStore, PutStatus, StoreConfig
 from steps import run_steps
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.protocol.record import Record
-from sparrowmq.simulation.storage import SimulatedStorage
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store import MessageStore, StoreConfig
 from sparrowmq.store.file_storage import ReadOnlyStorage
 from sparrowmq.store.store_check import FileFinding, Soundness, StoreCheck

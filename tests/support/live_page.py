@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from sparrowmq.client.assembly import make_directory
-from sparrowmq.dash.access import Access
+from sparrowmq.dash.app import DashSettings, make_app, watching
 from sparrowmq.dash.lab import Lab
-from sparrowmq.dash.server import DashSettings, make_app, watching
+from sparrowmq.dash.login import Access
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import Site
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from sparrowmq import LitePullConsumer, Message, MessageExt, MessageQueue, Producer
-from sparrowmq.spark.offsets import decode_offsets
+from sparrowmq.spark.checkpoint_offsets import decode_offsets
 from sparrowmq.testing import EmbeddedCluster
 
 RUN_TIMEOUT_S = 400

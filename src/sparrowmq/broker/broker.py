@@ -24,17 +24,15 @@ from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import ConfigSaving, JournalWork, SavedTables, SaveWork
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.processors import (
-    access as access_processors,
-)
-from sparrowmq.broker.processors import (
+    access_rules,
     admin,
     clients,
+    consumer_questions,
     group_offsets,
     offsets,
     plain_send,
     pull,
     query,
-    relay,
     reply,
     send,
     send_back,
@@ -56,7 +54,7 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.protocol.record import encode_host
-from sparrowmq.serving.access import AccessControl
+from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Close, Connection, Fact, Output
 from sparrowmq.serving.requests import Processor, Request, answer, deny, serve
 from sparrowmq.store.expiry import ExpiryWork
@@ -123,11 +121,11 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.UPDATE_BROKER_CONFIG: status.update_broker_config,
         RequestCode.GET_BROKER_CONFIG: status.broker_config,
         RequestCode.GET_BROKER_RUNTIME_INFO: status.runtime_info,
-        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: access_processors.update_account,
-        RequestCode.DELETE_ACL_CONFIG: access_processors.delete_account,
-        RequestCode.GET_BROKER_CLUSTER_ACL_INFO: access_processors.access_version,
-        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: access_processors.update_global_addresses,
-        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: access_processors.access_rules,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: access_rules.update_account,
+        RequestCode.DELETE_ACL_CONFIG: access_rules.delete_account,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO: access_rules.access_version,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: access_rules.update_global_addresses,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: access_rules.access_rules,
         RequestCode.VIEW_MESSAGE_BY_ID: admin.view_message,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_and_create_group,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
@@ -143,8 +141,8 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.GET_CONSUME_STATS: admin.consume_stats,
         RequestCode.GET_BROKER_CONSUME_STATS: admin.broker_consume_stats,
         RequestCode.VIEW_BROKER_STATS_DATA: admin.broker_stats_data,
-        RequestCode.GET_CONSUMER_RUNNING_INFO: relay.consumer_running_info,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: consumer_questions.consumer_running_info,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: consumer_questions.consume_directly,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: admin.clean_queues,
         RequestCode.CLEAN_UNUSED_TOPIC: admin.clean_queues,
         RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_messages,

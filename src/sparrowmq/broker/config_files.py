@@ -7,14 +7,6 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from sparrowmq.broker.changes import (
-    Change,
-    FiledVersions,
-    GroupTableChange,
-    TopicTableChange,
-    decode_changes,
-    encode_changes,
-)
 from sparrowmq.broker.config_saving import (
     DELAYS_FILE,
     GROUPS_FILE,
@@ -23,6 +15,14 @@ from sparrowmq.broker.config_saving import (
     TOPICS_FILE,
     SavedTables,
     SaveWork,
+)
+from sparrowmq.broker.journal_records import (
+    Change,
+    FiledVersions,
+    GroupTableChange,
+    TopicTableChange,
+    decode_changes,
+    encode_changes,
 )
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.protocol.bodies import (

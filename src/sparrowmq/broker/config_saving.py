@@ -19,7 +19,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from sparrowmq.broker import queue_lock_file
-from sparrowmq.broker.changes import (
+from sparrowmq.broker.flush_gate import FlushGate
+from sparrowmq.broker.journal_records import (
     Change,
     FiledVersions,
     GroupTableChange,
@@ -27,7 +28,6 @@ from sparrowmq.broker.changes import (
     TopicTableChange,
     encode_changes,
 )
-from sparrowmq.broker.flush_gate import FlushGate
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.coordination.queue_lock_table import SavedLock

@@ -23,8 +23,8 @@ from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
 from sparrowmq.calling import clock
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Operation
-from sparrowmq.protocol.acl import Credentials
-from sparrowmq.serving.access import AccessControl
+from sparrowmq.protocol.signatures import Credentials
+from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import RemotingServer

@@ -27,11 +27,11 @@ from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.coordination.queue_lock_table import QueueLockTable
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
-from sparrowmq.protocol.acl import ACCESS_KEY
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
-from sparrowmq.serving.access import AccessControl, Permission
+from sparrowmq.protocol.signatures import ACCESS_KEY
+from sparrowmq.serving.access_control import AccessControl, Permission
 from sparrowmq.serving.connections import Connection, Output, Push
 from sparrowmq.serving.refusals import Refusals
 from sparrowmq.serving.requests import DENIED, Refusal, Request

@@ -5,7 +5,7 @@ Source: SubscriptionGroupManager.java. `config/subscriptionGroup.json` has its f
 
 from __future__ import annotations
 
-from sparrowmq.broker.changes import GroupTableChange
+from sparrowmq.broker.journal_records import GroupTableChange
 from sparrowmq.model.names import CONSUMER_GROUP_LENGTH_MAX, is_legal_name
 from sparrowmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 

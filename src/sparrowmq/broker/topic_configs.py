@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparrowmq.broker.changes import TopicTableChange
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.journal_records import TopicTableChange
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,

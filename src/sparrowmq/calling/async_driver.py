@@ -54,8 +54,8 @@ from sparrowmq.calling.tls import (
     describe,
 )
 from sparrowmq.errors import TransportError, UsageError
-from sparrowmq.protocol.acl import Credentials
 from sparrowmq.protocol.send_request import SendRequest
+from sparrowmq.protocol.signatures import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
 

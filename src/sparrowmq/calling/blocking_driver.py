@@ -48,8 +48,8 @@ from sparrowmq.calling.effects import (
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed
 from sparrowmq.calling.socket_network import SocketNetwork
 from sparrowmq.errors import TransportError, UsageError
-from sparrowmq.protocol.acl import Credentials
 from sparrowmq.protocol.send_request import SendRequest
+from sparrowmq.protocol.signatures import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
 

@@ -31,11 +31,11 @@ from sparrowmq.errors import (
     TooManyInFlight,
     TransportError,
 )
-from sparrowmq.protocol.acl import Credentials, signed
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.session import RemotingSession, RequestReceived
+from sparrowmq.protocol.signatures import Credentials, signed
 
 LOG = logging.getLogger("sparrowmq.calling")
 

@@ -17,7 +17,7 @@ from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnRequ
 from sparrowmq.calling.effects import Invoke, Oneway
 from sparrowmq.calling.scheduler import OperationTask, Scheduler, Timed
 from sparrowmq.errors import RemoteProtocolError, UsageError
-from sparrowmq.protocol.acl import Credentials
+from sparrowmq.protocol.signatures import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
 

@@ -39,7 +39,7 @@ from sparrowmq.calling.tls import (
     check_context,
     describe,
 )
-from sparrowmq.protocol.acl import Credentials
+from sparrowmq.protocol.signatures import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
 

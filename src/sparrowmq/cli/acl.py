@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.changes import Yes, carry_out
+from sparrowmq.cli.confirmation import Yes, carry_out
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.client.operations import accounts

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.changes import Yes, arrow, carry_out
 from sparrowmq.cli.cluster import BROKER_COLUMNS, broker_row
+from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
-from sparrowmq.cli.failures import say
+from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.cli.up import broker
 from sparrowmq.client.operations import brokers

@@ -9,7 +9,7 @@ import typer
 
 from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
-from sparrowmq.cli.failures import say
+from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import Json, OutputColumn, make_console, print_json, print_rows
 from sparrowmq.client.operations.overview import (
     BrokerOverview,

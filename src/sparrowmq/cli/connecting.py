@@ -22,7 +22,7 @@ from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import Operation
 from sparrowmq.calling.tls import client_context
 from sparrowmq.cli.contexts import Chosen, Context, choose_context
-from sparrowmq.cli.failures import reporting_errors
+from sparrowmq.cli.exit_codes import reporting_errors
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.thread_host import open_driver

@@ -17,7 +17,7 @@ from sparrowmq.cli.contexts import (
     read_contexts,
     write_contexts,
 )
-from sparrowmq.cli.failures import reporting_errors, say
+from sparrowmq.cli.exit_codes import reporting_errors, say
 from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.client.assembly import make_directory
 

@@ -10,9 +10,9 @@ import typer
 
 from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, directory_of_all
 from sparrowmq.cli.contexts import choose_context
-from sparrowmq.cli.failures import reporting_errors
+from sparrowmq.cli.exit_codes import reporting_errors
 from sparrowmq.cli.serving import run_server
-from sparrowmq.dash.server import DashSettings, serve
+from sparrowmq.dash.app import DashSettings, serve
 
 
 def dash(

@@ -9,10 +9,10 @@ import typer
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.calling.effects import sleep
-from sparrowmq.cli.changes import Yes, arrow, carry_out
 from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice
+from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, GroupName, naming_topic, on_cluster
-from sparrowmq.cli.failures import say
+from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import (
     Json,
     OutputColumn,

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from sparrowmq.calling.clock import timestamp_ms
-from sparrowmq.cli.changes import Yes, carry_out
+from sparrowmq.cli.confirmation import Yes, carry_out
 from sparrowmq.cli.connecting import (
     CommandCluster,
     GroupName,
@@ -21,7 +21,7 @@ from sparrowmq.cli.connecting import (
     naming_topic,
     on_cluster,
 )
-from sparrowmq.cli.failures import EXIT_FOUND, say
+from sparrowmq.cli.exit_codes import EXIT_FOUND, say
 from sparrowmq.cli.message_view import (
     BodyFormat,
     format_body,

@@ -9,7 +9,7 @@ import typer
 
 from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, directory_of_all
 from sparrowmq.cli.contexts import choose_context
-from sparrowmq.cli.failures import reporting_errors
+from sparrowmq.cli.exit_codes import reporting_errors
 
 
 def metrics(
@@ -37,7 +37,7 @@ def metrics(
     """Serve lag, owners and rebalances of a SparrowMQ or Apache cluster to Prometheus."""
     # Imported late: help, and the page of commands generated from help, need no library.
     from sparrowmq.cli.serving import run_server
-    from sparrowmq.exporter.server import ExporterSettings, serve
+    from sparrowmq.exporter.endpoint import ExporterSettings, serve
 
     with reporting_errors():
         chosen = choose_context(

@@ -17,7 +17,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sparrowmq.cli.failures import say
+from sparrowmq.cli.exit_codes import say
 from sparrowmq.words.amounts import NOTHING, format_number
 
 Json: TypeAlias = dict[str, Any]

@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from sparrowmq.cli.failures import EXIT_FAILED, reporting_errors, say
+from sparrowmq.cli.exit_codes import EXIT_FAILED, reporting_errors, say
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model.names import TRACE_TOPIC
 

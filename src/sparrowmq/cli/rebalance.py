@@ -18,7 +18,7 @@ from rich.live import Live
 
 from sparrowmq.cli import rebalance_json, rebalance_view
 from sparrowmq.cli.connecting import AsJson, CommandCluster, GroupName, complete_group, on_cluster
-from sparrowmq.cli.failures import EXIT_FOUND, reporting_errors, say
+from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.output import make_console, print_json, print_on
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
 from sparrowmq.client.operations.overview import take_overview

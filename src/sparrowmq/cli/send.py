@@ -13,7 +13,7 @@ import typer
 from msgspec.structs import replace
 
 from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
-from sparrowmq.cli.failures import say
+from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import print_json
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.administer import get_route

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from sparrowmq.cli.failures import EXIT_USAGE
+from sparrowmq.cli.exit_codes import EXIT_USAGE
 from sparrowmq.errors import ConfigError, SparrowError
 
 EXIT_NOT_SERVED = 1

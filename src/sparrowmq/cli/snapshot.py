@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
-from sparrowmq.cli.failures import say
+from sparrowmq.cli.exit_codes import say
 from sparrowmq.errors import UsageError
 
 

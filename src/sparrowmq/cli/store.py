@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.failures import EXIT_FOUND, reporting_errors, say
+from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
+from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
-from sparrowmq.hosting.store_check import Soundness, checking
 
 store = typer.Typer(help="Check or copy a broker's directory.", rich_markup_mode=None)
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.changes import Yes, arrow, carry_out
 from sparrowmq.cli.cluster import TOPIC_COLUMNS, topic_row
+from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
-from sparrowmq.cli.failures import say
+from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import OutputColumn, make_console, print_json, print_rows
 from sparrowmq.client.operations import administer, topics
 from sparrowmq.client.operations.overview import take_overview

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 
 import typer
 
-from sparrowmq.cli.failures import EXIT_USAGE, say
+from sparrowmq.cli.exit_codes import EXIT_USAGE, say
 from sparrowmq.config import Setting, with_settings
 from sparrowmq.errors import ConfigError
 from sparrowmq.hosting.servers import run_both, run_broker, run_name_server

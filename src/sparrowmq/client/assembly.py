@@ -46,7 +46,7 @@ from sparrowmq.client.subscriber import (
     Subscriber,
 )
 from sparrowmq.client.tracer import Tracer
-from sparrowmq.client.transactions import AsyncCheck, Coordinator
+from sparrowmq.client.transaction_outcomes import AsyncCheck, Coordinator
 from sparrowmq.config import check_kind
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeType, MessageModel, MessageSelector

@@ -30,8 +30,8 @@ from sparrowmq.model.names import (
     check_topic,
 )
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
-from sparrowmq.protocol.acl import Credentials
 from sparrowmq.protocol.compression import find_missing_package
+from sparrowmq.protocol.signatures import Credentials
 
 if TYPE_CHECKING:
     import ssl

@@ -26,7 +26,7 @@ from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.member_events import note_connection_lost, serve_request
 from sparrowmq.client.replies import Replies, note_reply
 from sparrowmq.client.subscriber import Subscriber
-from sparrowmq.client.transactions import Coordinator, note_broker_lost, note_question
+from sparrowmq.client.transaction_outcomes import Coordinator, note_broker_lost, note_question
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand

@@ -26,7 +26,7 @@ from sparrowmq.client.subscriber import (
     RequestFailed,
     Subscriber,
 )
-from sparrowmq.client.transactions import CheckFailed, EndFailed
+from sparrowmq.client.transaction_outcomes import CheckFailed, EndFailed
 from sparrowmq.errors import TransportError, UnreadableMessage
 from sparrowmq.membership.actions import (
     AssignmentChanged,

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from sparrowmq.dash.access import Access, Session, check_form_token, read_form
+from sparrowmq.dash.login import Access, Session, check_form_token, read_form
 from sparrowmq.dash.strips import draw_hatches
 from sparrowmq.dash.tables import PageTable, arrange, write_csv, write_json
 from sparrowmq.dash.watcher import Watcher

@@ -29,8 +29,8 @@ from sparrowmq.dash.looks import look_of
 from sparrowmq.doctor import Severity, diagnose
 from sparrowmq.doctor.case import examine
 from sparrowmq.errors import SparrowError
+from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.exporter.course import REBALANCE_BUCKETS_S, GroupCourse
-from sparrowmq.exporter.series import CLUSTER_SERIES
 from sparrowmq.model import MessageQueue
 
 LOG = logging.getLogger("sparrowmq.exporter")

@@ -188,7 +188,7 @@ async def serve_brokers(
     places: Sequence[Place],
     make_order: Callable[[Place], bytes],
     *,
-    command: Sequence[str] = (sys.executable, "-m", "sparrowmq.hosting.broker"),
+    command: Sequence[str] = (sys.executable, "-m", "sparrowmq.hosting.child_broker"),
 ) -> AsyncGenerator[BrokerProcesses]:
     """Run a broker at each place; yield the brokers once all serve.
 

@@ -44,8 +44,8 @@ from sparrowmq.hosting.certificate_files import CertificateFiles
 from sparrowmq.hosting.health import serve_health
 from sparrowmq.hosting.settings import PORT_MAX, HostSettings, TlsMode
 from sparrowmq.nameserver.server import NameServerServer
-from sparrowmq.protocol.acl import Credentials
-from sparrowmq.serving.access import AccessControl
+from sparrowmq.protocol.signatures import Credentials
+from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.access_file import AccessFile, read_credentials
 from sparrowmq.serving.descriptors import raise_descriptor_limit
 from sparrowmq.serving.remoting_server import bind

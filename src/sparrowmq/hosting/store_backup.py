@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY
 from sparrowmq.errors import StoreError, UsageError
-from sparrowmq.hosting.store_check import no_store
+from sparrowmq.hosting.directory_check import no_store
 from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sparrowmq.model.delay import shortest_delay_level
-from sparrowmq.model.group import (
+from sparrowmq.model.consuming import (
     ConsumeFromWhere,
     ConsumeType,
     MessageModel,
     UnreadablePolicy,
 )
+from sparrowmq.model.delay import shortest_delay_level
 from sparrowmq.model.message import (
     CompressionType,
     ConsumeContext,

@@ -46,7 +46,7 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.protocol.register_body import compute_body_crc, decode_register_body
-from sparrowmq.serving.access import AccessControl
+from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Close, Connection, Fact, Output
 from sparrowmq.serving.refusals import Refusals
 from sparrowmq.serving.requests import FAQ, Processor, Refusal, Request, answer, deny, serve

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparrowmq.calling import clock
 from sparrowmq.nameserver.name_server import KVConfig, NameServer
-from sparrowmq.serving.access import AccessControl
+from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import RemotingServer
 from sparrowmq.store.config_file import read_config, write_config

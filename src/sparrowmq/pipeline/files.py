@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparrowmq.errors import UsageError
-from sparrowmq.spark.session import require_classic
+from sparrowmq.spark.local_session import require_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

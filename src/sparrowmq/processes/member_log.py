@@ -207,5 +207,5 @@ def start_member(
         if value is not None
         for word in (f"--{key.replace('_', '-')}", str(value))
     ]
-    child = crew.start(name, ["-m", "sparrowmq.processes.member", *words])
+    child = crew.start(name, ["-m", "sparrowmq.processes.member_process", *words])
     return child, MemberLog(name, group, directory)

@@ -17,8 +17,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.protocol.acl import Credentials
-from sparrowmq.serving.access import AccessControl, AccessFault, Document, Path
+from sparrowmq.protocol.signatures import Credentials
+from sparrowmq.serving.access_control import AccessControl, AccessFault, Document, Path
 from sparrowmq.serving.watched_files import Stamps, WatchedFiles
 
 LOG = logging.getLogger("sparrowmq.access")

@@ -1,9 +1,9 @@
 """Deterministic simulation: the same client, broker, name server and store in a simulated world.
 
-The simulation is the third driver. Time is a heap of events (`timeline.py`), the network
-(`network.py`) and the disk (`storage.py`) are tables in memory, and every choice comes from one
+The simulation is the third driver. Time is a heap of events (`virtual_time.py`), the network
+(`network.py`) and the disk (`faulty_disk.py`) are tables in memory, and every choice comes from one
 seed. The code inside is that of production: operations on the scheduler of the other drivers
-(`driver.py`), the broker and the name server as machines (`server.py`, `nodes.py`), the store over
+(`driver.py`), the broker and the name server as machines (`machine.py`, `nodes.py`), the store over
 a disk that loses unsynced data.
 
 A run (`run.py`) draws a scenario from its seed, injects faults for a while (`injector.py`), heals

@@ -37,8 +37,8 @@ from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.names import TRANS_OP_HALF_TOPIC, dlq_topic, retry_topic
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.record import decode_record
+from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.ledger import TransactionLedger
-from sparrowmq.simulation.trace import Trace
 from sparrowmq.store.message_store import MessageStore
 
 

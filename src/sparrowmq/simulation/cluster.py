@@ -17,18 +17,18 @@ from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.model import ConsumeFromWhere, MessageQueue
 from sparrowmq.model.names import TRANS_HALF_TOPIC, retry_topic
-from sparrowmq.simulation import transactions
+from sparrowmq.simulation import transaction_producers
 from sparrowmq.simulation.checkers import Checkers, OwnershipCheck, judge_ownership
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
+from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.faults import Faults
 from sparrowmq.simulation.members import MemberHost, ProducerHost
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.nodes import BrokerNode, NameServerNode
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
-from sparrowmq.simulation.trace import Trace
-from sparrowmq.simulation.transactions import TransactionHost
+from sparrowmq.simulation.transaction_producers import TransactionHost
+from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.workload import LISTENER_MS_MAX, Workload, produce
 from sparrowmq.store.config import FlushMode
 from sparrowmq.store.retention import RetentionConfig
@@ -164,9 +164,9 @@ class SimulatedCluster:
                 broker_name=f"broker-{'ab'[number]}",
                 flush=FlushMode.SYNC if self.scenario.sync_flush else FlushMode.ASYNC,
                 retention=RetentionConfig(disk_full_percent=100),
-                transaction_timeout_ms=transactions.TIMEOUT_MS,
-                transaction_check_interval_ms=transactions.CHECK_INTERVAL_MS,
-                transaction_check_max=transactions.CHECKS_MAX,
+                transaction_timeout_ms=transaction_producers.TIMEOUT_MS,
+                transaction_check_interval_ms=transaction_producers.CHECK_INTERVAL_MS,
+                transaction_check_max=transaction_producers.CHECKS_MAX,
             ),
             self.timeline,
             self.network,

@@ -28,7 +28,7 @@ from sparrowmq.calling.effects import (
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.timeline import Timer
+from sparrowmq.simulation.virtual_time import Timer
 
 
 class Later(NamedTuple):

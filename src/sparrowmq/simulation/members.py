@@ -40,10 +40,10 @@ from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
+from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
-from sparrowmq.simulation.trace import Trace
+from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.workload import RunningCalls, Workload, make_listener
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sparrowmq.calling.channel import CONNECT_TIMEOUT_MS
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.timeline import Timeline
+from sparrowmq.simulation.virtual_time import Timeline
 
 # The longest delay of one direction, without a fault.
 DELAY_MS_MAX = 3

@@ -11,11 +11,11 @@ from contextlib import suppress
 from functools import partial
 
 from sparrowmq.broker.broker import Broker
-from sparrowmq.broker.changes import LockChange, encode_changes
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
 from sparrowmq.broker.config_saving import LOCKS_FILE, OFFSETS_FILE, SaveWork
 from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
+from sparrowmq.broker.journal_records import LockChange, encode_changes
 from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
@@ -28,11 +28,11 @@ from sparrowmq.serving.connections import Connection, Output
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
+from sparrowmq.simulation.machine import SimulatedServer
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.server import SimulatedServer
-from sparrowmq.simulation.storage import PowerCut, SimulatedStorage
-from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.flush import FlushWork

@@ -7,7 +7,7 @@ time has passed. A killed process handles no events.
 
 from __future__ import annotations
 
-from sparrowmq.simulation.timeline import Action, Timeline, Timer
+from sparrowmq.simulation.virtual_time import Action, Timeline, Timer
 
 
 class Process:

@@ -24,7 +24,7 @@ from sparrowmq.simulation.faults import (
     keep_only,
 )
 from sparrowmq.simulation.injector import Injector
-from sparrowmq.simulation.timeline import START_MS
+from sparrowmq.simulation.virtual_time import START_MS
 from sparrowmq.simulation.workload import LISTENER_MS_MAX
 
 _DEFAULTS = ConsumerConfig(group="GID_any", client_id="any")

@@ -9,13 +9,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.spark.bounds import OffsetChoice, ranges_between
-from sparrowmq.spark.cluster import Cluster, connect
 from sparrowmq.spark.discovery import Discovery, discover
 from sparrowmq.spark.failures import clear, settle
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.positions import find_offsets
 from sparrowmq.spark.shipping import Packed, pack
+from sparrowmq.spark.topic_queues import Cluster, connect
 
 if TYPE_CHECKING:
     import pyarrow as pa

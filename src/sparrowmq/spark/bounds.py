@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.offsets import EARLIEST, LATEST
+from sparrowmq.spark.checkpoint_offsets import EARLIEST, LATEST
 from sparrowmq.spark.planning import QueueRange, limit_ranges
 
 

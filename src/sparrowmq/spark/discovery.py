@@ -9,8 +9,8 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import ConfigError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import QueueBounds
-from sparrowmq.spark.cluster import Cluster, Patience, persist
 from sparrowmq.spark.options import SourceOptions
+from sparrowmq.spark.topic_queues import Cluster, Patience, persist
 
 NO_PATIENCE = Patience(0, 0)
 

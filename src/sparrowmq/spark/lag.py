@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.offsets import decode_offsets
+from sparrowmq.spark.checkpoint_offsets import decode_offsets
 
 
 def lag_of(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:

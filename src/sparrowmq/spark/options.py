@@ -27,14 +27,14 @@ from sparrowmq.protocol.subscription import (
 )
 from sparrowmq.spark import option_table, schema
 from sparrowmq.spark.bounds import GroupChoice, OffsetChoice, StartChoice, TimestampChoice
-from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, TlsFiles, take_tls
-from sparrowmq.spark.offsets import (
+from sparrowmq.spark.checkpoint_offsets import (
     EARLIEST,
     LATEST,
     parse_offsets,
     parse_queues,
     parse_timestamps,
 )
+from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, TlsFiles, take_tls
 from sparrowmq.spark.option_table import (
     Option,
     parse_bool,

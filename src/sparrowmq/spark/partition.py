@@ -9,11 +9,11 @@ from pyspark.sql.datasource import InputPartition
 
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.cluster import connect
+from sparrowmq.spark.checkpoint_offsets import number_queues
 from sparrowmq.spark.failures import as_clear
-from sparrowmq.spark.offsets import number_queues
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.planning import QueueRange, plan_partitions
+from sparrowmq.spark.topic_queues import connect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
         return
     # Decoding needs PyArrow and NumPy. Processes beside the driver only plan and do not import
     # them: the import takes a quarter of a second of a core.
-    from sparrowmq.spark.queue_reader import read_ranges
+    from sparrowmq.spark.range_reader import read_ranges
 
     try:
         yield from read_ranges(connect(options), options, ranges)

@@ -24,8 +24,8 @@ from sparrowmq.spark.bounds import (
     StartChoice,
     TimestampChoice,
 )
-from sparrowmq.spark.cluster import Cluster
-from sparrowmq.spark.offsets import EARLIEST
+from sparrowmq.spark.checkpoint_offsets import EARLIEST
+from sparrowmq.spark.topic_queues import Cluster
 
 DEFAULT_GROUP = TOOLS_GROUP
 # The messages that estimate the size of a queue's next ones: as many as one pull of Apache's

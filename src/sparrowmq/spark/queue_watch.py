@@ -9,11 +9,11 @@ from sparrowmq.calling import clock
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Bounds, Offsets
-from sparrowmq.spark.cluster import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, Patience, connect
 from sparrowmq.spark.discovery import NO_PATIENCE, Discovery, discover
 from sparrowmq.spark.failures import settle
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.positions import find_offsets
+from sparrowmq.spark.topic_queues import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, Patience, connect
 
 _LOG = logging.getLogger("sparrowmq.spark")
 

@@ -77,7 +77,7 @@ class RocketMQDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the writer of a batch."""
         from sparrowmq.client.route_cache import RouteCache
-        from sparrowmq.spark.cluster import connect
+        from sparrowmq.spark.topic_queues import connect
         from sparrowmq.spark.writer import RocketMQWriter, see_to_topic
 
         options = self._sink_options(schema, overwrite=overwrite, scope="batch")

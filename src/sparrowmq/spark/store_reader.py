@@ -34,6 +34,7 @@ from sparrowmq.spark.bounds import (
     TimestampChoice,
     ranges_between,
 )
+from sparrowmq.spark.checkpoint_offsets import EARLIEST, number_queues
 from sparrowmq.spark.columns import (
     Ints,
     arrow_schema,
@@ -43,7 +44,6 @@ from sparrowmq.spark.columns import (
     store_timestamps_ms,
 )
 from sparrowmq.spark.failures import as_clear, clear, report_losses, settle
-from sparrowmq.spark.offsets import EARLIEST, number_queues
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.planning import QueueRange

@@ -26,14 +26,14 @@ from pyspark.sql.streaming.datasource import (
 from sparrowmq.calling import clock
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import QueueBounds, choose_end, ranges_between
-from sparrowmq.spark.cluster import connect
+from sparrowmq.spark.checkpoint_offsets import OffsetsJson, decode_offsets, encode_offsets
 from sparrowmq.spark.failures import clear, report_losses
-from sparrowmq.spark.offsets import OffsetsJson, decode_offsets, encode_offsets
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.positions import sample_sizes
 from sparrowmq.spark.queue_watch import QueueWatch
 from sparrowmq.spark.shipping import Packed, pack
+from sparrowmq.spark.topic_queues import connect
 
 if TYPE_CHECKING:
     import pyarrow as pa

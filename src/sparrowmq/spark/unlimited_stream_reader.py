@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import choose_end, ranges_between
+from sparrowmq.spark.checkpoint_offsets import OffsetsJson, decode_offsets, encode_offsets
 from sparrowmq.spark.failures import RocketMQError, clear, report_losses
-from sparrowmq.spark.offsets import OffsetsJson, decode_offsets, encode_offsets
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.queue_watch import QueueWatch

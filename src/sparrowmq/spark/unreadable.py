@@ -9,8 +9,8 @@ from sparrowmq.client.operations.send_back import send_dead_letter
 from sparrowmq.errors import SparrowError, UnreadableMessage
 from sparrowmq.model import MessageExt, MessageQueue, UnreadablePolicy
 from sparrowmq.protocol.record import decode_message
-from sparrowmq.spark.cluster import Cluster, Patience, persist
 from sparrowmq.spark.options import SourceOptions
+from sparrowmq.spark.topic_queues import Cluster, Patience, persist
 
 _LOG = logging.getLogger("sparrowmq.spark")
 

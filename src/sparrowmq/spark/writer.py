@@ -49,11 +49,11 @@ from sparrowmq.model import Message, MessageQueue, SendStatus
 from sparrowmq.model.message import SendResult
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.protocol.properties import parse_properties
-from sparrowmq.spark.cluster import Cluster, Patience, connect, persist
 from sparrowmq.spark.failures import as_clear
 from sparrowmq.spark.row_encoding import EncodedRows, encode_rows, fixed_size, hex_digits
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions
+from sparrowmq.spark.topic_queues import Cluster, Patience, connect, persist
 from sparrowmq.spark.write_ids import WriteIds
 
 _LOG = logging.getLogger("sparrowmq.spark")

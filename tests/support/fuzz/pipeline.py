@@ -6,14 +6,14 @@ import contextlib
 
 from fuzz.inputs import choose, to_messages, to_text
 from sparrowmq.errors import ConfigError, RemoteProtocolError
-from sparrowmq.spark.columns import arrow_schema, decode_columns, find_starts
-from sparrowmq.spark.offsets import (
+from sparrowmq.spark.checkpoint_offsets import (
     decode_offsets,
     encode_offsets,
     parse_offsets,
     parse_queues,
     parse_timestamps,
 )
+from sparrowmq.spark.columns import arrow_schema, decode_columns, find_starts
 
 SCHEMA = arrow_schema(["topic", "queueId", "queueOffset", "body", "tags", "storeSize"])
 

@@ -8,9 +8,9 @@ from fuzz.inputs import choose, to_command
 from fuzz.stores import CONFIG
 from sparrowmq.broker.broker import PROCESSORS as BROKER_PROCESSORS
 from sparrowmq.broker.broker import Broker
-from sparrowmq.broker.changes import decode_changes
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
+from sparrowmq.broker.journal_records import decode_changes
 from sparrowmq.errors import ProtocolError
 from sparrowmq.nameserver.name_server import PROCESSORS as NAME_SERVER_PROCESSORS
 from sparrowmq.nameserver.name_server import NameServer
@@ -18,7 +18,7 @@ from sparrowmq.protocol.bodies import TopicConfig, TopicConfigTable
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
 from sparrowmq.serving.connections import Connection, Output, Reply, Written
-from sparrowmq.simulation.storage import SimulatedStorage
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store import MessageStore
 from steps import made
 

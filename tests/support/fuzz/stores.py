@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from fuzz.inputs import choose
 from sparrowmq.broker.broker import Broker
-from sparrowmq.broker.changes import decode_changes
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
+from sparrowmq.broker.journal_records import decode_changes
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.errors import StoreError
 from sparrowmq.nameserver.name_server import KVConfig
@@ -25,7 +25,7 @@ from sparrowmq.protocol.bodies import (
     decode_body,
 )
 from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.simulation.storage import SimulatedStorage
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store import MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.checkpoint import (
     CHECKPOINT_PATH,

@@ -57,7 +57,7 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.protocol.record import scan_records
-from sparrowmq.serving.access import Permission
+from sparrowmq.serving.access_control import Permission
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
 

@@ -23,7 +23,6 @@ from sparrowmq.model.names import (
     is_legal_name,
     retry_topic,
 )
-from sparrowmq.protocol.acl import ACCESS_KEY
 from sparrowmq.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -42,6 +41,7 @@ from sparrowmq.protocol.headers import (
     UnregisterClientRequestHeader,
     decode_header,
 )
+from sparrowmq.protocol.signatures import ACCESS_KEY
 from sparrowmq.protocol.sql92 import EXPRESSION_LENGTH_MAX
 from sparrowmq.serving.connections import Connection, Fact, Output, Reply
 from sparrowmq.serving.requests import Refusal, Request, answer

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrowmq.broker.state import BrokerState
-from sparrowmq.protocol.acl import UNIQUE_KEY_QUERY
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.headers import (
     QueryMessageRequestHeader,
@@ -16,6 +15,7 @@ from sparrowmq.protocol.headers import (
     decode_header,
     encode_header,
 )
+from sparrowmq.protocol.signatures import UNIQUE_KEY_QUERY
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
 

@@ -26,7 +26,7 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.protocol.properties import encode_properties, parse_properties
-from sparrowmq.serving.access import Permission
+from sparrowmq.serving.access_control import Permission
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, answer
 from sparrowmq.store.results import PutResult

@@ -27,7 +27,7 @@ from sparrowmq.protocol.headers import ConsumerSendMsgBackRequestHeader, decode_
 from sparrowmq.protocol.message_id import encode_offset_msg_id
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.serving.access import Permission
+from sparrowmq.serving.access_control import Permission
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import FAQ, Refusal, Request, answer
 

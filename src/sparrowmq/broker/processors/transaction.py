@@ -46,7 +46,7 @@ from sparrowmq.protocol.record import (
     decode_record,
     encode_record,
 )
-from sparrowmq.serving.access import Permission
+from sparrowmq.serving.access_control import Permission
 from sparrowmq.serving.connections import Connection, Fact, Output, Produce
 from sparrowmq.serving.requests import Refusal, Request, answer
 from sparrowmq.store.results import PutResult, PutStatus

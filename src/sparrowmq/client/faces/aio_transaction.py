@@ -17,10 +17,10 @@ from sparrowmq.client.faces.task_host import TAKES_COROUTINES, TaskHost, open_in
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import transactions
 from sparrowmq.client.operations.observe import observe
-from sparrowmq.client.operations.trace import finish
+from sparrowmq.client.operations.trace_reports import finish
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.setting_types import ProducerSettings
-from sparrowmq.client.transactions import CHECKS_AT_ONCE, AsyncCheck, HalfMessage
+from sparrowmq.client.transaction_outcomes import CHECKS_AT_ONCE, AsyncCheck, HalfMessage
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, TransactionState
 

@@ -36,7 +36,7 @@ from sparrowmq.client.operations import (
     waiting,
 )
 from sparrowmq.client.operations import send as sending
-from sparrowmq.client.operations import trace as trace_of
+from sparrowmq.client.operations import trace_reports as trace_of
 from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.operations.observe import observe, observe_batch, observe_later
 from sparrowmq.client.operations.waiting import WAIT_MS

@@ -12,7 +12,7 @@ from sparrowmq.calling.effects import Operation, now, sleep
 from sparrowmq.client.arguments import check_offset, check_queue
 from sparrowmq.client.directory import Directory, QueueLag
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.membership import consumer_connections, consumer_list
+from sparrowmq.client.operations.heartbeats import consumer_connections, consumer_list
 from sparrowmq.client.operations.offsets import (
     max_offset,
     min_offset,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sparrowmq.calling.effects import Now, Operation, Spawn, Wait
 from sparrowmq.client.batcher import Batcher, LaneKey, Pending
 from sparrowmq.client.operations.send import get_publish_queues
-from sparrowmq.client.operations.trace import send_batch_traced, send_traced
+from sparrowmq.client.operations.trace_reports import send_batch_traced, send_traced
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import MessageQueue, SendResult

@@ -17,7 +17,7 @@ import msgspec
 from sparrowmq.calling.effects import Call, CallEach, Now, Operation, Returned
 from sparrowmq.client.arguments import refuse_awaitable
 from sparrowmq.client.listener_calls import Handed
-from sparrowmq.client.operations.trace import trace_consumed, trace_delivery
+from sparrowmq.client.operations.trace_reports import trace_consumed, trace_delivery
 from sparrowmq.client.subscriber import DeadLetterChosen, GivenUp, ListenerFailed, Subscriber
 from sparrowmq.errors import UsageError
 from sparrowmq.membership.actions import Deliver

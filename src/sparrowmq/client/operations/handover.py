@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sparrowmq.calling.effects import Now, Operation, Sleep
 from sparrowmq.client.operations.gather import gather, gather_outcomes
-from sparrowmq.client.operations.membership import MEMBER_TIMEOUT_MS, is_silence, running_info
+from sparrowmq.client.operations.heartbeats import MEMBER_TIMEOUT_MS, is_silence, running_info
 from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.subscriber import BegunAtEnd, RequestFailed, Subscriber

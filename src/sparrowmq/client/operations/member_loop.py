@@ -33,7 +33,7 @@ from sparrowmq.client.operations.deliver import (
 )
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.handover import acquire, ask_members, renew_locks, unlock
-from sparrowmq.client.operations.membership import (
+from sparrowmq.client.operations.heartbeats import (
     consumer_connections,
     heartbeat_all,
     unregister,
@@ -49,7 +49,7 @@ from sparrowmq.client.operations.pull_answer import read_answer
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import queues_for_again, send_again, send_back
-from sparrowmq.client.operations.trace import finish
+from sparrowmq.client.operations.trace_reports import finish
 from sparrowmq.client.subscriber import (
     FirstMessage,
     GivenUp,

@@ -22,7 +22,7 @@ from sparrowmq.calling.effects import Operation, now, timestamp
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
-from sparrowmq.client.operations.membership import consumer_list
+from sparrowmq.client.operations.heartbeats import consumer_list
 from sparrowmq.client.operations.offsets import topic_bounds
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.gather import gather_outcomes
-from sparrowmq.client.operations.membership import MEMBER_TIMEOUT_MS, consumer_owners, running_info
+from sparrowmq.client.operations.heartbeats import MEMBER_TIMEOUT_MS, consumer_owners, running_info
 from sparrowmq.client.running_info import holding_of
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.coordination.owner_claims import Claim, owners_claimed

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.arguments import check_queues
-from sparrowmq.client.operations.membership import consumer_list
+from sparrowmq.client.operations.heartbeats import consumer_list
 from sparrowmq.client.operations.owners import (
     LOOKS_UNTIL_SILENT,
     find_owners,

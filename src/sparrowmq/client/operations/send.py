@@ -33,7 +33,7 @@ from sparrowmq.calling.effects import (
 )
 from sparrowmq.client.arguments import check_message, check_messages, check_queue
 from sparrowmq.client.config import BATCH_COUNT_MAX
-from sparrowmq.client.operations.membership import heartbeat_all, unregister
+from sparrowmq.client.operations.heartbeats import heartbeat_all, unregister
 from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
 from sparrowmq.client.outgoing import (

@@ -16,7 +16,7 @@ from msgspec import Struct
 from sparrowmq.calling.effects import Operation, join, now, sleep, spawn, timestamp
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.membership import (
+from sparrowmq.client.operations.heartbeats import (
     consumer_list,
     is_silence,
     running_info,

@@ -11,13 +11,13 @@ from __future__ import annotations
 from sparrowmq.calling.effects import Call, Now, Operation, Spawn, Wait
 from sparrowmq.client.arguments import check_message
 from sparrowmq.client.operations.gather import gather_outcomes
-from sparrowmq.client.operations.membership import heartbeat_all, unregister
+from sparrowmq.client.operations.heartbeats import heartbeat_all, unregister
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import find_brokers
-from sparrowmq.client.operations.trace import send_traced
+from sparrowmq.client.operations.trace_reports import send_traced
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.subscriber import RequestFailed
-from sparrowmq.client.transactions import (
+from sparrowmq.client.transaction_outcomes import (
     CHECKS_AT_ONCE,
     CheckFailed,
     Coordinator,

@@ -33,7 +33,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.tables import collect_as, read_table
+from sparrowmq.pipeline.input_tables import collect_as, read_table
 
 QUEUE_COLUMNS = {
     "snapshotTimestamp": "timestamp",

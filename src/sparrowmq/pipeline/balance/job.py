@@ -23,16 +23,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.balance.generated_cluster import check_size, generate_cluster
-from sparrowmq.pipeline.balance.group import (
+from sparrowmq.pipeline.balance.evaluation import (
     Figures,
     TopicLayout,
     evaluate,
     known_strategies,
     make_places,
 )
-from sparrowmq.pipeline.tables import collect_as, read_table
-from sparrowmq.spark.session import require_classic
+from sparrowmq.pipeline.balance.generated_cluster import check_size, generate_cluster
+from sparrowmq.pipeline.input_tables import collect_as, read_table
+from sparrowmq.spark.local_session import require_classic
 
 TOPIC_COLUMNS = {
     "consumerGroup": "string",

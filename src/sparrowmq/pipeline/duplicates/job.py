@@ -13,9 +13,9 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.pipeline.duplicates import judging, records
 from sparrowmq.pipeline.duplicates.stream import DELAY_S, Progress, read_tables, watch_duplicates
+from sparrowmq.pipeline.input_tables import collect_as
 from sparrowmq.pipeline.running_query import never
-from sparrowmq.pipeline.tables import collect_as
-from sparrowmq.spark.session import register
+from sparrowmq.spark.local_session import register
 
 EVENTS_MAX = 200
 LOST_NAMED_MAX = 20

@@ -31,7 +31,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.tables import read_table, select_columns
+from sparrowmq.pipeline.input_tables import read_table, select_columns
 
 RECORD_COLUMNS = {
     "consumerGroup": "string",

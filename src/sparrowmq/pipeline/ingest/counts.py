@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.pipeline.files import Files
-from sparrowmq.pipeline.ingest.bodies import REASON
+from sparrowmq.pipeline.ingest.body_parsing import REASON
 from sparrowmq.spark.bounds import ranges_between
-from sparrowmq.spark.offsets import decode_offsets
+from sparrowmq.spark.checkpoint_offsets import decode_offsets
 
 QUEUE_COLUMNS = ("topic", "brokerName", "queueId")
 DATE = "date"

@@ -32,16 +32,16 @@ from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.errors import ConfigError, TopicRouteNotFound
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.pipeline.files import Files
-from sparrowmq.pipeline.ingest.bodies import REASON, BodySchema, parse_schema, with_fields
+from sparrowmq.pipeline.ingest.body_parsing import REASON, BodySchema, parse_schema, with_fields
 from sparrowmq.pipeline.ingest.compaction import Compaction, compact, recover
 from sparrowmq.pipeline.ingest.counts import DATE, QUEUE_COLUMNS, Counts, Ledger, count_batch
 from sparrowmq.pipeline.parquet import write_batch_parquet
 from sparrowmq.pipeline.running_query import never, run_query
-from sparrowmq.spark.dead_letters import to_dlq
-from sparrowmq.spark.offsets import encode_offsets
+from sparrowmq.spark.checkpoint_offsets import encode_offsets
+from sparrowmq.spark.dead_letter_rows import to_dlq
+from sparrowmq.spark.local_session import register
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.queue_watch import QueueWatch
-from sparrowmq.spark.session import register
 
 METADATA = (
     *QUEUE_COLUMNS,

@@ -29,7 +29,6 @@ from starlette.types import ASGIApp
 from sparrowmq.calling.tls import server_context
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.task_host import open_driver
-from sparrowmq.dash.access import Access, Guard, check_host_name, make_password
 from sparrowmq.dash.cluster_pages import (
     show_broker,
     show_brokers,
@@ -40,6 +39,7 @@ from sparrowmq.dash.cluster_pages import (
 from sparrowmq.dash.group_page import show_group
 from sparrowmq.dash.history import History
 from sparrowmq.dash.lab import Lab, show_lab, start_drill
+from sparrowmq.dash.login import Access, Guard, check_host_name, make_password
 from sparrowmq.dash.message_pages import (
     resend,
     show_dead_letters,

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 import pyspark
 
 import sparrowmq
-from sparrowmq.spark.session import prepare_environment
+from sparrowmq.spark.local_session import prepare_environment
 
 JOB = Path(__file__).with_name("odd_paths_job.py")
 # What a shell, a URI, a glob or Java's properties take for more than a letter.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from zlib import crc32
 
-from sparrowmq.simulation.timeline import START_MS, Timeline
+from sparrowmq.simulation.virtual_time import START_MS, Timeline
 
 LINES_MAX = 2_000
 

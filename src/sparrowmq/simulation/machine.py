@@ -17,7 +17,7 @@ from sparrowmq.serving.remoting_server import Machine, RemotingServer
 from sparrowmq.serving.world import Result
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.timeline import Timer
+from sparrowmq.simulation.virtual_time import Timer
 
 _FIRST_PORT = 40_000
 

@@ -7,7 +7,7 @@ from functools import partial
 from sparrowmq.calling.effects import Answer, Operation, sleep
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.transactions import end, send_half, serve
-from sparrowmq.client.transactions import Coordinator, note_broker_lost, note_question
+from sparrowmq.client.transaction_outcomes import Coordinator, note_broker_lost, note_question
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageExt, TransactionState
 from sparrowmq.protocol.command import RemotingCommand
@@ -17,7 +17,7 @@ from sparrowmq.simulation.driver import Later, SimulatedDriver
 from sparrowmq.simulation.members import make_publisher
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.timeline import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
 
 GROUP = "GID_transactions"
 # The questions of a run's brokers: often enough to bridge most faults before the heal ends.

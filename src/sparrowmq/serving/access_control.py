@@ -2,7 +2,7 @@
 
 The rules come from a document in the form of plain_acl.yml: accounts with keys, permissions on
 topics and groups, and lists of addresses. Every request must be signed by an account
-(`protocol/acl.py`), and the account must have the permission that the request's code needs:
+(`protocol/signatures.py`), and the account must have the permission that the request's code needs:
 
 - A code about a topic or a group needs a permission for it, SUB for groups. If the request points
   at a message, the account also needs a permission for the message's topic (`find_denial`).
@@ -32,10 +32,10 @@ from sparrowmq.model.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
 )
-from sparrowmq.protocol.acl import ACCESS_KEY, Credentials, is_signature_valid
 from sparrowmq.protocol.bodies import HeartbeatData, LockBatchRequestBody, decode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.signatures import ACCESS_KEY, Credentials, is_signature_valid
 from sparrowmq.serving.addresses import AddressFault, AddressPattern, parse_addresses
 
 # AclConstants.ACCESS_KEY_MIN_LENGTH, SECRET_KEY_MIN_LENGTH: keys must be longer than 6.

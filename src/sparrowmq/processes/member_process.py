@@ -1,4 +1,4 @@
-"""A member of a consumer group, as a process: `python -m sparrowmq.processes.member`.
+"""A member of a consumer group, as a process: `python -m sparrowmq.processes.member_process`.
 
 The member logs every delivery and every change of its queues before its next step: the logbook is
 true up to the moment of a `kill -9`. After SIGTERM the member leaves gracefully.
@@ -133,7 +133,7 @@ def _consume(member: LoggedMember, options: argparse.Namespace) -> None:
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="sparrowmq.processes.member", description=__doc__)
+    parser = argparse.ArgumentParser(prog="sparrowmq.processes.member_process", description=__doc__)
     for name in ("--name", "--group", "--name-server", "--topic"):
         parser.add_argument(name, required=True)
     parser.add_argument("--logbooks", type=Path, required=True)

@@ -24,10 +24,10 @@ from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import is_system_topic
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
-from sparrowmq.protocol.acl import Credentials
 from sparrowmq.protocol.bodies import TopicList
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.spark.connection_options import TlsFiles
 from sparrowmq.spark.naming import named

@@ -1,4 +1,4 @@
-"""`python -m sparrowmq.hosting.broker`: one of the processes that `broker_processes` starts."""
+"""`python -m sparrowmq.hosting.child_broker`: a process that `broker_processes` starts."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.protocol.bodies import AclConfigBody, DataVersion, PlainAccessConfig, encode_body
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.serving.access import AccessControl, AccessFault, AccessTable, Document
+from sparrowmq.serving.access_control import AccessControl, AccessFault, AccessTable, Document
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, answer, serve_aside
 

@@ -12,7 +12,7 @@ from sparrowmq.errors import BrokerError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.spark.bounds import QueueBounds
-from sparrowmq.spark.cluster import Cluster
+from sparrowmq.spark.topic_queues import Cluster
 
 if TYPE_CHECKING:
     from .conftest import FakeCluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from sparrowmq.simulation.timeline import START_MS
+from sparrowmq.simulation.virtual_time import START_MS
 
 
 def test_events_happen_by_time_and_then_in_the_order_in_which_they_were_planned(world: Any) -> None:

@@ -9,11 +9,11 @@ import pytest
 from sparrowmq.errors import BrokerError, InvokeTimeout, RemoteProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.spark.cluster import Cluster
 from sparrowmq.spark.failures import DataLossError
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.planning import QueueRange
-from sparrowmq.spark.queue_reader import read_ranges
+from sparrowmq.spark.range_reader import read_ranges
+from sparrowmq.spark.topic_queues import Cluster
 from waiting import wait_until
 
 if TYPE_CHECKING:

@@ -33,7 +33,6 @@ from sparrowmq.client.operations.pull import PullReply, PullStatus, make_pull_he
 from sparrowmq.errors import RemoteProtocolError, SparrowError, UnreadableMessage
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Loss
-from sparrowmq.spark.cluster import Cluster, Patience, is_passing, persist
 from sparrowmq.spark.columns import (
     Ints,
     arrow_schema,
@@ -47,6 +46,7 @@ from sparrowmq.spark.failures import report_losses
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.positions import DEFAULT_GROUP
+from sparrowmq.spark.topic_queues import Cluster, Patience, is_passing, persist
 from sparrowmq.spark.unreadable import UnreadableMessages
 
 # Small answers (Apache's brokers return 32 messages) are joined until a batch is worth its cost.

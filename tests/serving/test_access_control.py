@@ -9,7 +9,6 @@ import pytest
 from golden import each_case
 from sparrowmq.broker.broker import PROCESSORS as BROKER_CODES
 from sparrowmq.nameserver.name_server import PROCESSORS as NAME_SERVER_CODES
-from sparrowmq.protocol.acl import Credentials, sign_request
 from sparrowmq.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -19,7 +18,8 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.serving.access import ADMIN_CODES, AccessControl, AccessFault, Document
+from sparrowmq.protocol.signatures import Credentials, sign_request
+from sparrowmq.serving.access_control import ADMIN_CODES, AccessControl, AccessFault, Document
 from sparrowmq.serving.addresses import AddressFault, parse_addresses
 
 OWN = Credentials(access_key="own-broker", secret_key="own-secret")

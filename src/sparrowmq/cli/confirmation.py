@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sparrowmq.cli.connecting import CommandCluster
-from sparrowmq.cli.failures import say
+from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import Json, OutputColumn, format_value, print_json, print_rows
 
 Yes = Annotated[

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.offsets import (
+from sparrowmq.spark.checkpoint_offsets import (
     EARLIEST,
     LATEST,
     decode_offsets,

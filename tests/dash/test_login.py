@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from live_page import BASE, PASSWORD, Reader
-from sparrowmq.dash import access as access_module
-from sparrowmq.dash.access import SESSIONS_MAX, Access, check_host_name, make_password
+from sparrowmq.dash import login as access_module
+from sparrowmq.dash.login import SESSIONS_MAX, Access, check_host_name, make_password
 from sparrowmq.errors import ConfigError
 
 pytestmark = pytest.mark.slow

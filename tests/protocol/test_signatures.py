@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from golden import each_case
-from sparrowmq.protocol.acl import (
+from sparrowmq.protocol.signatures import (
     Credentials,
     compute_signature,
     is_signature_valid,

@@ -9,7 +9,7 @@ import pytest
 
 from sparrowmq.errors import StoreError
 from sparrowmq.simulation.dice import Dice
-from sparrowmq.simulation.storage import SECTOR_SIZE, PowerCut, SimulatedStorage
+from sparrowmq.simulation.faulty_disk import SECTOR_SIZE, PowerCut, SimulatedStorage
 
 
 def outcomes_of_a_power_cut(*, is_synced: bool, is_named: bool) -> set[bytes | None]:
