@@ -12,13 +12,14 @@ from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
 from sparrowmq.broker.journal_records import LockChange, decode_changes
 from sparrowmq.broker.queue_lock_file import LockTable
+from sparrowmq.broker.queue_lock_table import QueueLockTable, SavedLock
 from sparrowmq.broker.state import BrokerRefusal
-from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_EXPIRY_MS, mark_version
-from sparrowmq.coordination.queue_lock_table import (
+from sparrowmq.coordination.member_marker import (
+    EXPIRY_FIELD,
+    MARKED_EXPIRY_MS,
     QUEUE_LEASE_BROKER_MS,
     QUEUE_LEASE_CLIENT_MS,
-    QueueLockTable,
-    SavedLock,
+    mark_version,
 )
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
-from sparrowmq.coordination.queue_lock_table import QueueLockTable
 from sparrowmq.membership.actions import (
     AbandonPull,
     Acquire,

@@ -29,8 +29,8 @@ from sparrowmq.broker.journal_records import (
     encode_changes,
 )
 from sparrowmq.broker.queue_lock_file import LockTable
+from sparrowmq.broker.queue_lock_table import SavedLock
 from sparrowmq.broker.state import BrokerState
-from sparrowmq.coordination.queue_lock_table import SavedLock
 from sparrowmq.protocol.bodies import (
     ConsumerOffsetTable,
     DelayOffsetTable,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from sparrowmq.coordination.queue_lock_table import QueueLockTable, SavedLock
+from sparrowmq.broker.queue_lock_table import QueueLockTable, SavedLock
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
 

@@ -18,13 +18,13 @@ from sparrowmq.broker.consumer_offsets import ConsumerOffsets
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.pending_replies import PendingReplies
 from sparrowmq.broker.pull_hold import PullHold
+from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.broker.rates import Rates, TotalsByKey
 from sparrowmq.broker.relays import Relays
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.broker.transaction_checks import TransactionChecks
-from sparrowmq.coordination.queue_lock_table import QueueLockTable
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig

@@ -1,3 +1,3 @@
-"""Rules that brokers and members of a group share: queue locks, the members' marker. Pure."""
+"""Rules that brokers and members of a group share: leases, the members' marker, claims. Pure."""
 
 from __future__ import annotations

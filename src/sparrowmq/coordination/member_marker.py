@@ -27,6 +27,12 @@ HEARTBEATS_PER_EXPIRY = 3
 # how often it renews them; both are far below RocketMQ's 30 s and 20 s.
 MARKED_LEASE_MS = 10_000
 MARKED_LEASE_RENEWAL_MS = 3_000
+# RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME, RebalanceLockManager.java.
+QUEUE_LEASE_BROKER_MS = 60_000
+# ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME, ProcessQueue.java. Counted from *sending* the request.
+QUEUE_LEASE_CLIENT_MS = 30_000
+# ProcessQueue.REBALANCE_LOCK_INTERVAL, ProcessQueue.java.
+QUEUE_LEASE_RENEWAL_MS = 20_000
 # The field of a heartbeat's answer with the expiry in milliseconds.
 EXPIRY_FIELD = "sparrowmqExpiryMs"
 
@@ -35,6 +41,10 @@ EXPIRY_FIELD = "sparrowmqExpiryMs"
 assert MARKED_LEASE_MS + MARKED_EXPIRY_MS // HEARTBEATS_PER_EXPIRY <= MARKED_EXPIRY_MS
 # Two renewals may fail.
 assert 3 * MARKED_LEASE_RENEWAL_MS < MARKED_LEASE_MS
+# Otherwise two members of a group may consume one queue at once.
+assert QUEUE_LEASE_CLIENT_MS < QUEUE_LEASE_BROKER_MS
+# Otherwise an owner loses its lease between two renewals.
+assert QUEUE_LEASE_RENEWAL_MS < QUEUE_LEASE_CLIENT_MS
 
 
 def mark_version(version: int) -> int:

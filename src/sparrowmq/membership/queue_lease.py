@@ -17,8 +17,7 @@ granted request, so the lease ends before the broker's does.
 
 from __future__ import annotations
 
-from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
-from sparrowmq.coordination.queue_lock_table import QUEUE_LEASE_BROKER_MS
+from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, QUEUE_LEASE_BROKER_MS
 from sparrowmq.membership.repeated_job import RepeatedJob
 
 # Between two requests for a refused lock: at first, while short listeners end, and afterwards.

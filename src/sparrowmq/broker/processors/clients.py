@@ -14,8 +14,12 @@ from sparrowmq.broker.message_filter import make_filter
 from sparrowmq.broker.processors.send import find_or_create_plain
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import GROUPS_MAX, find_group_fault
-from sparrowmq.coordination.member_marker import EXPIRY_FIELD, MARKED_LEASE_MS, is_marked
-from sparrowmq.coordination.queue_lock_table import QUEUE_LEASE_CLIENT_MS
+from sparrowmq.coordination.member_marker import (
+    EXPIRY_FIELD,
+    MARKED_LEASE_MS,
+    QUEUE_LEASE_CLIENT_MS,
+    is_marked,
+)
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import (

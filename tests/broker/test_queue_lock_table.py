@@ -4,13 +4,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from sparrowmq.coordination import queue_lock_table
-from sparrowmq.coordination.queue_lock_table import (
-    ASKED_AGAIN_MS,
-    QUEUE_LEASE_BROKER_MS,
-    QUEUE_LEASE_CLIENT_MS,
-    QueueLockTable,
-)
+from sparrowmq.broker import queue_lock_table
+from sparrowmq.broker.queue_lock_table import ASKED_AGAIN_MS, QueueLockTable
+from sparrowmq.coordination.member_marker import QUEUE_LEASE_BROKER_MS, QUEUE_LEASE_CLIENT_MS
 from sparrowmq.model import MessageQueue
 
 A, B, C = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(3))

@@ -20,23 +20,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sparrowmq.coordination.member_marker import QUEUE_LEASE_BROKER_MS
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
 
-# RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME, RebalanceLockManager.java.
-QUEUE_LEASE_BROKER_MS = 60_000
-# ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME, ProcessQueue.java. Counted from *sending* the request.
-QUEUE_LEASE_CLIENT_MS = 30_000
-# ProcessQueue.REBALANCE_LOCK_INTERVAL, ProcessQueue.java.
-QUEUE_LEASE_RENEWAL_MS = 20_000
 # A member whose request was refused has asked again within this.
 ASKED_AGAIN_MS = 5_000
 # The bound over all groups of a broker together.
 LOCKS_MAX = 200_000
-# Otherwise two members of a group may consume one queue at once.
-assert QUEUE_LEASE_CLIENT_MS < QUEUE_LEASE_BROKER_MS
-# Otherwise an owner loses its lease between two renewals.
-assert QUEUE_LEASE_RENEWAL_MS < QUEUE_LEASE_CLIENT_MS
 
 
 @dataclass(slots=True)
