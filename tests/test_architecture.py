@@ -19,6 +19,12 @@ FUNCTION_LINES_MAX = 70
 # A smell, not a target: a module is cut where its thought ends.
 MODULE_LINES_MAX = 900
 
+# The two ends of a request may have one name.
+BOTH_ENDS = {"broker/processors", "client/operations"}
+# Names of parallel parts: a room's settings, a job's parts, a machine on sockets; the others are
+# what the demo has beside the rooms that it uses, and a value with the operation that takes it.
+TWICE = {"config", "deliveries", "directory", "job", "logbook", "report", "server", "snapshot"}
+
 
 def blocks(name: str) -> str:
     text = (ROOT / "ARCHITECTURE.md").read_text()
@@ -145,6 +151,29 @@ def test_walks_name_only_what_exists() -> None:
 
     assert len(stops) > 40
     assert missing == []
+
+
+def test_table_of_rocketmqs_mechanisms_names_only_what_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = text.partition("| RocketMQ | SparrowMQ |")[2].partition("\n\n")[0]
+    named = re.findall(r"`([a-z_/]+(?:\.py|/))`", table)
+
+    assert len(named) > 30
+    assert [name for name in named if not (SOURCE / name).exists()] == []
+
+
+def test_module_name_means_one_thing() -> None:
+    homes: dict[str, set[str]] = {}
+    for path in MODULES:
+        # A command's module has the command's name.
+        if room(path) != "cli" and not path.stem.startswith("__"):
+            homes.setdefault(path.stem, set()).add(name_of(path.parent))
+
+    assert {
+        stem: paths
+        for stem, paths in homes.items()
+        if len(paths) > 1 and stem not in TWICE and paths != BOTH_ENDS
+    } == {}
 
 
 def test_class_name_means_one_thing() -> None:
