@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from sparrowmq.doctor.case import examine
 from sparrowmq.doctor.finding import Finding
-from sparrowmq.doctor.rules import diagnose
+from sparrowmq.doctor.rules import apply_rules
 from sparrowmq.doctor.snapshot import (
     BrokerView,
     GroupSnapshot,
@@ -172,8 +173,8 @@ class SeenGroup:
         )
 
     def findings(self) -> dict[str, Finding]:
-        """What the doctor says, by rule."""
-        found = diagnose(self.snapshot())
+        """What each rule says, by rule; the doctor says it unless another rule explains it."""
+        found = apply_rules(examine(self.snapshot()))
         assert len({finding.rule for finding in found}) == len(found)
         return {finding.rule: finding for finding in found}
 

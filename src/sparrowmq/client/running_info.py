@@ -101,6 +101,7 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
             "PROP_CONSUME_TYPE": config.consume_type.name,
             # Java's consumers report this under their field's name.
             "allocateMessageQueueStrategy": subscriber.strategy.name,
+            "messageModel": config.message_model.value,
             "PROP_CONSUMEORDERLY": "true" if config.orderly else "false",
             "PROP_THREADPOOL_CORE_SIZE": str(config.consume_thread_count),
             "PROP_CLIENT_VERSION": "SparrowMQ",
@@ -146,6 +147,7 @@ def _describe_queue(owned: OwnedQueue, boot_timestamp_ms: int) -> ProcessQueueIn
         cached_msg_max_offset=first + queue.span if queue.count else 0,
         cached_msg_count=queue.count,
         cached_msg_size_mib=queue.size_bytes >> 20,
+        sparrowmq_state=owned.state.value,
         locked=is_locked,
         last_lock_timestamp_ms=boot_timestamp_ms + lease.sent_ms if is_locked else 0,
         dropped=is_dropped,

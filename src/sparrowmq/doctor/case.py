@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparrowmq.doctor.ownership import Ownership, compute_ownership
-from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Sample, Seat
+from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, HeldQueue, Sample, Seat
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of, format_duration
 
@@ -22,6 +22,8 @@ STILL_MS_MIN = 5_500
 COMMITTED_S = 11.0
 # Between two looks 6 s apart, members that keep up commit at least this share of the input.
 KEEPS_UP_SHARE = 0.6
+# So few messages are under way in every group.
+UNDER_WAY_MIN = 10
 
 
 class QueueRate(NamedTuple):
@@ -79,9 +81,51 @@ class Case:
         return self.snapshot.interval_ms >= STILL_MS_MIN
 
     def stands_still(self, queue: MessageQueue) -> bool:
-        """Return whether a queue has a backlog and its offset did not move between the looks."""
+        """Return whether a queue has a backlog and its offset did not move between the looks.
+
+        A queue does not count while members hand it over, or while its owner waits for a message
+        that its subscription matches.
+        """
         rate = self.rates.get(queue)
-        return rate is not None and rate.stood_still and self.lag([queue]) > 0
+        return (
+            rate is not None
+            and rate.stood_still
+            and self.lag([queue]) > 0
+            and not self.is_handed_over(queue)
+            and not self.waits_for_match(queue)
+        )
+
+    def is_user_queue(self, queue: MessageQueue) -> bool:
+        """Return whether a queue belongs to a topic that the group subscribes."""
+        return queue.topic in {topic.topic for topic in self.snapshot.user_topics}
+
+    def is_handed_over(self, queue: MessageQueue) -> bool:
+        """Return whether a member gives the queue up, or waits until it may begin to consume."""
+        found = [held for held in self._held(queue) if held.is_dropped or not held.is_consumed]
+        return bool(found)
+
+    def waits_for_match(self, queue: MessageQueue) -> bool:
+        """Return whether the queue's owner filters, and has no message of the queue in hand.
+
+        A broker holds a pull until a message matches. Meanwhile other messages arrive and the
+        offset stands still, although nothing is to be consumed.
+        """
+        if queue.topic not in self._filtered:
+            return False
+        owners = {seat.client_id for seat in self.ownership.owners.get(queue, ())}
+        if any(r.is_silent for r in self.snapshot.reports if r.client_id in owners):
+            return False
+        return not any(held.cached_count for held in self._held(queue))
+
+    def _held(self, queue: MessageQueue) -> list[HeldQueue]:
+        return [h for report in self.snapshot.reports for h in report.held if h.queue == queue]
+
+    @property
+    def _filtered(self) -> frozenset[str]:
+        """The topics of which the group subscribes some messages only."""
+        said = [s for broker in self.snapshot.last.brokers for s in broker.subscriptions]
+        said += [s for report in self.snapshot.reports for s in report.subscriptions]
+        return frozenset(s.topic for s in said if s.expression.strip() not in ("", "*"))
 
     def lag(self, queues: Iterable[MessageQueue]) -> int:
         """Return the number of unconsumed messages in these queues."""
@@ -95,15 +139,24 @@ class Case:
             return None
         produced_per_s = sum(rate.produced_per_s for _, rate in rates)
         consumed_per_s = sum(rate.consumed_per_s for _, rate in rates)
-        lag = self.lag([queue for queue, _ in rates])
         is_owned = all(self.ownership.owners.get(queue) for queue, _ in rates)
-        keeps_up = not self.can_see_standstill or consumed_per_s >= KEEPS_UP_SHARE * produced_per_s
+        counted = {queue: rate for queue, rate in rates if not self.waits_for_match(queue)}
+        arrived_per_s = sum(rate.produced_per_s for rate in counted.values())
+        done_per_s = sum(rate.consumed_per_s for rate in counted.values())
+        keeps_up = not self.can_see_standstill or done_per_s >= KEEPS_UP_SHARE * arrived_per_s
+        under_way = arrived_per_s * (COMMITTED_S + self._listener_s) if keeps_up else 0
         return Flow(
             produced_per_s=produced_per_s,
             consumed_per_s=consumed_per_s,
-            lag=lag,
-            is_on_its_way=is_owned and keeps_up and lag <= produced_per_s * COMMITTED_S,
+            lag=self.lag([queue for queue, _ in rates]),
+            is_on_its_way=is_owned and self.lag(counted) <= max(UNDER_WAY_MIN, under_way),
         )
+
+    @property
+    def _listener_s(self) -> float:
+        """The longest mean time of a listener's call that a member reports, in seconds."""
+        paces = [pace for report in self.snapshot.reports for pace in report.paces]
+        return max((pace.listener_ms for pace in paces), default=0.0) / 1000
 
     def describe_backlog(self, queues: Iterable[MessageQueue]) -> Phrase:
         """Describe the backlog of these queues and its growth."""

@@ -1,4 +1,4 @@
-"""Q06, Q07, Q08, Q10, Q12: faults of consumption while every queue has its owner. Pure.
+"""Q06, Q07, Q08, Q10, Q12, Q13: faults of consumption while every queue has its owner. Pure.
 
 The rebalance does not cause these faults; they cause most backlogs.
 """
@@ -23,6 +23,12 @@ BEHIND_S_MIN = 10
 DRAIN_S_MAX = 3_600
 # A listener that takes longer for a message limits its group.
 LISTENER_MS_MAX = 1_000
+# From this share of failed messages on, listeners fail too often; fewer messages might be chance.
+FAILED_SHARE_MIN, FAILED_COUNT_MIN = 0.1, 5
+# Members report how often listeners failed over about so long.
+_REPORTED_S = 60
+# A dead letter counts as new for so long.
+LETTER_IS_NEW_MS = 600_000
 
 
 def find_standstill(case: Case) -> list[Finding]:
@@ -104,6 +110,66 @@ def find_slow_members(case: Case) -> list[Finding]:
             ),
             remedy=_pace_remedy(case, sorted(behind), are_all=len(behind) == len(paces)),
             members=tuple(behind),
+        )
+    ]
+
+
+def find_failing_listeners(case: Case) -> list[Finding]:
+    """Q13: listeners fail; the messages come again, or have become dead letters."""
+    paces = {
+        report.client_id: (
+            sum(pace.done_per_s for pace in report.paces),
+            sum(pace.failed_per_s for pace in report.paces),
+        )
+        for report in case.snapshot.reports
+    }
+    failed = sum(failed for _, failed in paces.values())
+    share = failed / (sum(done for done, _ in paces.values()) + failed) if failed else 0.0
+    fails_often = share >= FAILED_SHARE_MIN and failed * _REPORTED_S >= FAILED_COUNT_MIN
+    then, now = case.snapshot.first.dead_letters, case.snapshot.last.dead_letters
+    dead = now.message_count - then.message_count
+    age_ms = case.snapshot.last.timestamp_ms - now.last_timestamp_ms
+    is_new = bool(now.message_count) and age_ms <= LETTER_IS_NEW_MS
+    if not (fails_often or dead > 0 or is_new):
+        return []
+    evidence = [
+        Phrase(
+            "{id}: the listener fails for {failed} messages a second and succeeds for {done}",
+            id=client_id,
+            failed=f"{failed:,.1f}",
+            done=f"{done:,.1f}",
+        )
+        for client_id, (done, failed) in paces.items()
+        if failed
+    ]
+    if now.message_count:
+        letters = count_of(now.message_count, "message")
+        age = format_duration(age_ms)
+        evidence.append(
+            Phrase("dead letters: {messages}, the last {time} ago", messages=letters, time=age)
+        )
+    per_s = dead / (case.snapshot.interval_ms / 1000) if dead > 0 else 0.0
+    return [
+        Finding(
+            rule="Q13",
+            severity=Severity.ERROR if dead > 0 else Severity.WARN,
+            title=Phrase("messages become dead letters: {rate} a second", rate=f"{per_s:,.1f}")
+            if dead > 0
+            else Phrase("messages became dead letters a short time ago")
+            if is_new
+            else Phrase("listeners fail for {share} of the messages", share=f"{share:.0%}"),
+            evidence=tuple(evidence),
+            consequence=Phrase("nobody consumes a dead letter; brokers keep it until it expires")
+            if dead > 0 or is_new
+            else Phrase(
+                "a failed message comes again until the group's limit of retries, and then becomes "
+                "a dead letter; every attempt takes a listener's time"
+            ),
+            remedy=(
+                "find out why listeners fail (their log; `sparrowmq dlq show` shows dead letters); "
+                "once the cause is mended, `sparrowmq dlq resend` sends dead letters again"
+            ),
+            members=tuple(c for c, (_, failed) in paces.items() if failed),
         )
     ]
 

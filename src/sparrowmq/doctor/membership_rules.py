@@ -178,7 +178,7 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
 
 
 def find_changing_members(case: Case) -> list[Finding]:
-    """R19: members joined or left between the looks, so owners are changing now."""
+    """R19: members joined or left between the looks, or hand queues over now."""
     then = {b.broker_name: member_ids(b) for b in case.snapshot.first.brokers}
     came: set[str] = set()
     went: set[str] = set()
@@ -187,7 +187,8 @@ def find_changing_members(case: Case) -> list[Finding]:
         if before is not None:
             came |= member_ids(broker) - before
             went |= before - member_ids(broker)
-    if not came and not went:
+    moving = [q for q in case.ownership.owners if case.is_handed_over(q) and case.is_user_queue(q)]
+    if not (came or went or moving):
         return []
     return [
         Finding(
@@ -197,6 +198,11 @@ def find_changing_members(case: Case) -> list[Finding]:
             evidence=(
                 Phrase("joined: {ids}", ids=", ".join(sorted(came)) or Phrase("nobody")),
                 Phrase("left: {ids}", ids=", ".join(sorted(went)) or Phrase("nobody")),
+                *(
+                    [Phrase("handed over now: {queues}", queues=describe_queues(moving))]
+                    if moving
+                    else []
+                ),
             ),
             consequence=Phrase(
                 "for a moment a queue may have two owners or none, and its next owner may "
@@ -212,6 +218,7 @@ def find_changing_members(case: Case) -> list[Finding]:
 def find_ghosts(case: Case) -> list[Finding]:
     """R28: brokers list a member that consumes nothing: frozen, half-open or abandoned."""
     findings = []
+    before = {c for broker in case.snapshot.first.brokers for c in member_ids(broker)}
     for client_id, queues in user_loads(case).items():
         mine = [queue for queue in queues if case.ownership.owners[queue]]
         waiting = [queue for queue in mine if case.stands_still(queue)]
@@ -221,7 +228,7 @@ def find_ghosts(case: Case) -> list[Finding]:
         others_move = any(
             rate.consumed_per_s > 0 for queue, rate in case.rates.items() if queue not in queues
         )
-        if not is_silent and not others_move:
+        if not is_silent and not (others_move and client_id in before):
             continue
         time = case.describe_interval()
         evidence = [Phrase("none of the member's offsets moved within {time}", time=time)]
@@ -229,6 +236,10 @@ def find_ghosts(case: Case) -> list[Finding]:
             evidence.append(Phrase("the member does not answer requests for its state"))
         if others_move:
             evidence.append(Phrase("other members' offsets moved meanwhile"))
+        report = case.snapshot.find_report(client_id)
+        if report is not None:
+            messages = count_of(sum(held.cached_count for held in report.held), "message")
+            evidence.append(Phrase("{id} has {messages} in hand", id=client_id, messages=messages))
         findings.append(
             Finding(
                 rule="R28",
@@ -242,8 +253,12 @@ def find_ghosts(case: Case) -> list[Finding]:
                     backlog=case.describe_backlog(waiting),
                 ),
                 remedy=(
-                    "find out what the process does (stopped, out of memory, a listener that "
-                    "never returns, a consumer abandoned without shutdown), then end the process"
+                    "find out what the process does (stopped, out of memory, a consumer abandoned "
+                    "without shutdown) and end it if it does not come back"
+                    if is_silent
+                    else "the process lives and answers: with messages in hand, find out what its "
+                    "listener waits for; without, check whether the consumer is suspended, and "
+                    "search its log for refused pulls"
                 ),
                 unowned=tuple(waiting),
                 members=(client_id,),

@@ -8,21 +8,23 @@ every operator meets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
 from sparrowmq.doctor import (
+    agreement_rules,
     flow_rules,
     identity_rules,
     load_rules,
     membership_rules,
     motion_rules,
-    subscription_rules,
     topic_rules,
 )
 from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.snapshot import GroupSnapshot
+from sparrowmq.words import Phrase
 
 Rule: TypeAlias = Callable[[Case], list[Finding]]
 
@@ -32,15 +34,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "R02": identity_rules.find_duplicate_id_on_host,
         "R03": membership_rules.find_members_in_the_other_cluster,
         "R04": identity_rules.find_duplicated_retries,
-        "R05": subscription_rules.find_different_topics,
-        "R06": subscription_rules.find_different_expressions,
-        "R07": subscription_rules.find_stale_subscription,
+        "R05": agreement_rules.find_different_topics,
+        "R06": agreement_rules.find_different_expressions,
+        "R07": agreement_rules.find_stale_subscription,
         "R08": membership_rules.find_broker_without_members,
         "R09": membership_rules.find_member_missing_at_broker,
         "R10": topic_rules.find_ignored_queues,
         "R11": topic_rules.find_backlog_to_be_skipped,
-        "R12": subscription_rules.find_share_without_subscription,
-        "R13": topic_rules.find_different_arithmetic,
+        "R12": agreement_rules.find_share_without_subscription,
+        "R13": agreement_rules.find_different_strategies,
         "R14": membership_rules.find_idle_members,
         "R15": load_rules.find_topic_tilt,
         "R16": load_rules.find_room_tilt,
@@ -57,7 +59,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "R32": topic_rules.find_pop_consumers,
         "R33": membership_rules.find_mixed_clusters,
         "Q01": topic_rules.find_surplus_queues,
-        "Q02": topic_rules.find_unreadable_topics,
+        "Q02": topic_rules.find_closed_topics,
         "Q03": topic_rules.find_unreachable_brokers,
         "Q04": topic_rules.find_group_without_members,
         "Q05": topic_rules.find_unknown_strategy,
@@ -68,12 +70,78 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q10": flow_rules.find_slow_growth,
         "Q11": load_rules.find_uneven_input,
         "Q12": flow_rules.find_slow_listeners,
+        "Q13": flow_rules.find_failing_listeners,
+        "Q14": agreement_rules.find_different_listeners,
+        "Q15": agreement_rules.find_different_models,
+    }
+)
+
+
+# Faults and their effects, which other rules find too. The roots come first: their effects may have
+# effects of their own.
+EFFECTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        cause: frozenset(effects.split())
+        for cause, effects in (
+            ("R03", "Q02 Q06 R10 R33"),
+            ("Q03", "Q06 Q07 Q10 R08 R09 R10 R17 R28 R30"),
+            ("Q15", "Q06 Q07 Q10 R10 R13 R14 R17 R21 R22 R25 R28 R30"),
+            ("R13", "Q06 Q07 Q10 R10 R14 R15 R17 R22 R28 R30"),
+            ("Q09", "Q06 Q07 Q10 R10 R14 R17 R22 R28 R30"),
+            ("R01", "Q06 Q07 Q08 Q10 R04 R10 R13 R14 R17 R22 R26 R28 R30"),
+            ("R02", "Q06 Q07 Q08 Q10 R04 R10 R13 R14 R17 R22 R26 R28 R30"),
+            ("R05", "Q06 Q07 Q10 R06 R07 R10 R12 R14 R17 R28 R30"),
+            ("R12", "Q06 Q07 Q10 R10 R14 R17 R28 R30"),
+            ("R06", "Q07 Q10 R07 R17"),
+            ("R08", "Q06 Q07 Q10 R09 R10 R17 R28 R30"),
+            ("R09", "Q07 Q10 R10 R17 R28 R30"),
+            ("Q06", "Q10 Q12 R17 R22 R30"),
+            ("R28", "Q07 Q10 Q12 R10 R17 R22 R30"),
+            ("Q13", "Q07 Q10 R17 R30"),
+            ("Q12", "Q07 Q10 R17"),
+            ("Q11", "Q07 Q10 R17"),
+            ("R30", "Q10 R17"),
+            ("Q07", "R17"),
+            ("R19", "Q10"),
+        )
     }
 )
 
 
 def diagnose(snapshot: GroupSnapshot) -> list[Finding]:
-    """Return a group's findings: by severity, then by the backlog that they explain."""
+    """Return a group's faults: by severity, then by the backlog that they explain.
+
+    One fault is one finding: the effects of another fault only stand in its evidence.
+    """
     case = examine(snapshot)
-    found = [finding for rule in RULES.values() for finding in rule(case)]
+    found = _join_effects(apply_rules(case))
     return sorted(found, key=lambda f: (-f.severity, -case.lag({*f.unowned, *f.double})))
+
+
+def apply_rules(case: Case) -> list[Finding]:
+    """Return what every rule finds, effects of other faults included."""
+    return [finding for rule in RULES.values() for finding in rule(case)]
+
+
+def _join_effects(found: list[Finding]) -> list[Finding]:
+    roots = list(EFFECTS)
+    left = sorted(found, key=lambda f: roots.index(f.rule) if f.rule in EFFECTS else len(roots))
+    joined: list[Finding] = []
+    while left:
+        cause, *others = left
+        effects = [each for each in others if _explains(cause, each)]
+        left = [each for each in others if each not in effects]
+        if effects:
+            titles = tuple(Phrase("{rule} {title}", rule=f.rule, title=f.title) for f in effects)
+            line = Phrase("this fault also shows as: {titles}", titles=titles)
+            cause = replace(cause, evidence=(*cause.evidence, line))
+        joined.append(cause)
+    return joined
+
+
+def _explains(cause: Finding, effect: Finding) -> bool:
+    """Return whether a finding is an effect of another: a milder one about the same members."""
+    if effect.rule not in EFFECTS.get(cause.rule, ()) or effect.severity > cause.severity:
+        return False
+    shared = set(cause.members) & set(effect.members)
+    return bool(shared) or not (cause.members and effect.members)

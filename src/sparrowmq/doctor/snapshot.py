@@ -157,10 +157,18 @@ class TopicSnapshot:
         return sorted(found, key=queue_order)
 
 
-class HeldQueue(NamedTuple):
-    """A queue that a member reports holding.
+# The states in which a member that runs SparrowMQ pulls, delivers or commits.
+_CONSUMED = frozenset({"CONSUMING", "DRAINING", "COMMITTING"})
 
-    `commit_offset` is the offset up to which the member has consumed, committed or not.
+
+class HeldQueue(NamedTuple):
+    """A queue that a member reports to have in hand.
+
+    Args:
+        is_dropped: whether the member is giving the queue up.
+        cached_count: the number of messages that the member pulled and has not consumed.
+        commit_offset: the offset up to which the member has consumed, committed or not.
+        state: the queue's state, which members that run SparrowMQ report (`QueueState`); else "".
     """
 
     queue: MessageQueue
@@ -170,6 +178,12 @@ class HeldQueue(NamedTuple):
     commit_offset: int = 0
     last_pull_timestamp_ms: int = 0
     last_consume_timestamp_ms: int = 0
+    state: str = ""
+
+    @property
+    def is_consumed(self) -> bool:
+        """Whether the member consumes the queue: until it has drained, and not before it may."""
+        return self.state in _CONSUMED if self.state else not self.is_dropped
 
 
 class TopicPace(NamedTuple):
@@ -194,7 +208,9 @@ class MemberReport:
         subscriptions: the member's subscriptions.
         paces: the member's pace in each topic.
         strategy: the name of the member's allocation strategy; "" if not reported.
-        is_orderly: whether the member consumes in order, and so needs a lock for each queue.
+        message_model: RocketMQ's name of the model, CLUSTERING or BROADCASTING; "" if not reported.
+        is_orderly: whether the member consumes in order, and so needs a lock for each queue; None
+            if not reported.
         is_silent: whether the member was asked and did not answer in time.
         failure: the reason for a missing report; "" if the member answered.
     """
@@ -204,7 +220,8 @@ class MemberReport:
     subscriptions: tuple[SubscriptionView, ...] = ()
     paces: tuple[TopicPace, ...] = ()
     strategy: str = ""
-    is_orderly: bool = False
+    message_model: str = ""
+    is_orderly: bool | None = None
     is_silent: bool = False
     failure: str = ""
 

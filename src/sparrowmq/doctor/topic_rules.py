@@ -1,10 +1,11 @@
-"""R10, R11, R13, R21, R22, R25, R32, Q01 ... Q05: topics, queues held, ways of consuming. Pure."""
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05: topics, queues held, ways of consuming. Pure."""
 
 from __future__ import annotations
 
 from sparrowmq.doctor.case import Case, member_ids
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.ownership import find_strategy
+from sparrowmq.doctor.snapshot import TopicSnapshot
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of
 
@@ -21,11 +22,12 @@ def find_ignored_queues(case: Case) -> list[Finding]:
     """R10: no member has taken some existing queues, although all members report their queues."""
     if case.snapshot.is_broadcasting or not _all_report(case):
         return []
-    held = _held(case)
+    # A queue that its former owner still drains is in a handover.
+    in_hand = {held.queue for report in case.snapshot.reports for held in report.held}
     ignored = [
         queue
         for queue, seats in case.ownership.owners.items()
-        if seats and queue not in held and _is_user_queue(case, queue)
+        if seats and queue not in in_hand and case.is_user_queue(queue)
     ]
     if not ignored:
         return []
@@ -73,7 +75,7 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
         and queue in first
         and first[queue].max_offset > 0
         and queue.topic in topics_under_way
-        and _is_user_queue(case, queue)
+        and case.is_user_queue(queue)
         and not (case.rates and case.rates[queue].consumed_per_s)
     ]
     if not new:
@@ -107,70 +109,6 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
     ]
 
 
-def find_different_arithmetic(case: Case) -> list[Finding]:
-    """R13: members hold the same queues, or run different strategies."""
-    reported = {r.client_id: r.strategy for r in case.snapshot.reports if r.strategy}
-    languages = {seat.client_id: seat.language for seat in case.ownership.seats}
-    if len(set(reported.values())) > 1:
-        return [
-            Finding(
-                rule="R13",
-                severity=Severity.ERROR,
-                title=Phrase("members run different strategies"),
-                evidence=tuple(f"{client_id}: {name}" for client_id, name in reported.items()),
-                consequence=Phrase(
-                    "members compute their shares by different rules: some queues have no owner "
-                    "or two"
-                ),
-                remedy="set one strategy in all members of the group",
-                members=tuple(reported),
-            )
-        ]
-    held_by: dict[MessageQueue, list[str]] = {}
-    for report in case.snapshot.reports:
-        for held in report.held:
-            if not held.is_dropped and _is_user_queue(case, held.queue):
-                held_by.setdefault(held.queue, []).append(report.client_id)
-    double = tuple(queue for queue, holders in held_by.items() if len(holders) > 1)
-    if not double or case.snapshot.is_broadcasting:
-        return []
-    holders = sorted({holder for queue in double for holder in held_by[queue]})
-    return [
-        Finding(
-            rule="R13",
-            severity=Severity.ERROR,
-            title=Phrase(
-                "several members hold {queues} at once", queues=count_of(len(double), "queue")
-            ),
-            evidence=tuple(
-                Phrase(
-                    "{queue}: {state}",
-                    queue=describe_queues([queue]),
-                    state=", ".join(held_by[queue]),
-                )
-                for queue in double
-            )
-            + tuple(
-                Phrase(
-                    "{id} runs a client in {language}",
-                    id=holder,
-                    language=languages.get(holder) or "?",
-                )
-                for holder in holders
-            ),
-            consequence=Phrase(
-                "{queues}: every message is consumed twice", queues=describe_queues(double)
-            ),
-            remedy=(
-                "if the finding stays for more than 20 s: use the same strategy in all members, "
-                "and client versions whose arithmetic and sort order match Java's"
-            ),
-            double=double,
-            members=tuple(holders),
-        )
-    ]
-
-
 def find_broadcast_offsets(case: Case) -> list[Finding]:
     """R21: the members of a broadcasting group keep their offsets themselves."""
     if not case.snapshot.is_broadcasting:
@@ -197,7 +135,10 @@ def find_unlocked_queues(case: Case) -> list[Finding]:
         for report in case.snapshot.reports
         if report.is_orderly
         for held in report.held
-        if not held.is_locked and not held.is_dropped and case.lag([held.queue])
+        if not held.is_locked
+        and not held.is_dropped
+        and case.lag([held.queue])
+        and not case.is_handed_over(held.queue)
     }
     if not waiting or case.snapshot.is_broadcasting:
         return []
@@ -309,8 +250,8 @@ def find_surplus_queues(case: Case) -> list[Finding]:
     return findings
 
 
-def find_unreadable_topics(case: Case) -> list[Finding]:
-    """Q02: no name server knows a topic, or a broker gives no read permission for it."""
+def find_closed_topics(case: Case) -> list[Finding]:
+    """Q02: no name server knows a topic, or a broker lets nobody read it, or nobody write it."""
     findings = []
     for topic in case.snapshot.user_topics:
         if not topic.queues:
@@ -346,7 +287,32 @@ def find_unreadable_topics(case: Case) -> list[Finding]:
                     remedy="set the topic's permission to 6 (read and write) at these brokers",
                 )
             )
+        findings += _find_unwritable(topic)
     return findings
+
+
+def _find_unwritable(topic: TopicSnapshot) -> list[Finding]:
+    closed = [at for at in topic.queues if not at.is_writable and at.is_readable]
+    if not closed:
+        return []
+    is_whole = len(closed) == len(topic.queues)
+    return [
+        Finding(
+            rule="Q02",
+            severity=Severity.WARN if is_whole else Severity.INFO,
+            title=Phrase("no broker accepts messages for topic {topic}", topic=topic.topic)
+            if is_whole
+            else Phrase("some brokers accept no message for topic {topic}", topic=topic.topic),
+            evidence=tuple(
+                Phrase("{broker} gives no write permission", broker=at.broker_name) for at in closed
+            ),
+            consequence=Phrase(
+                "producers cannot send to these brokers; members consume what is stored there"
+            ),
+            remedy="set the topic's permission to 6 (read and write) at these brokers, unless "
+            "they are to be taken out of service",
+        )
+    ]
 
 
 def find_unreachable_brokers(case: Case) -> list[Finding]:
@@ -413,16 +379,3 @@ def find_unknown_strategy(case: Case) -> list[Finding]:
 def _all_report(case: Case) -> bool:
     ids = {seat.client_id for seat in case.ownership.seats}
     return bool(ids) and all(case.snapshot.find_report(client_id) for client_id in ids)
-
-
-def _held(case: Case) -> set[MessageQueue]:
-    return {
-        held.queue
-        for report in case.snapshot.reports
-        for held in report.held
-        if not held.is_dropped
-    }
-
-
-def _is_user_queue(case: Case, queue: MessageQueue) -> bool:
-    return any(topic.topic == queue.topic for topic in case.snapshot.user_topics)

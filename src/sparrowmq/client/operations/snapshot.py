@@ -79,6 +79,7 @@ _STRATEGY_CLASSES = {
     "AllocateMachineRoomNearby": "MACHINE_ROOM_NEARBY",
     "AllocateMessageQueueConsistentHash": "CONSISTENT_HASH",
 }
+_ORDERLY = {"true": True, "false": False}
 
 
 class _Connections(Struct, frozen=True, kw_only=True, rename=wire_names()):
@@ -424,6 +425,7 @@ def _ask_member(
                 commit_offset=at.commit_offset,
                 last_pull_timestamp_ms=at.last_pull_timestamp_ms,
                 last_consume_timestamp_ms=at.last_consume_timestamp_ms,
+                state=at.sparrowmq_state,
             )
             for queue, at in sorted(info.mq_table.items())
         ),
@@ -433,7 +435,8 @@ def _ask_member(
             for topic, at in sorted(info.status_table.items())
         ),
         strategy=parse_strategy_name(info.properties.get("allocateMessageQueueStrategy", "")),
-        is_orderly=info.properties.get("PROP_CONSUMEORDERLY") == "true",
+        message_model=info.properties.get("messageModel", ""),
+        is_orderly=_ORDERLY.get(info.properties.get("PROP_CONSUMEORDERLY", "")),
     )
 
 

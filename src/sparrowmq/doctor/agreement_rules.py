@@ -1,4 +1,4 @@
-"""R05, R06, R07, R12: members with different subscriptions. Pure.
+"""R05, R06, R07, R12, R13, Q14, Q15: members that differ in what all must have in common. Pure.
 
 A broker keeps one set of subscriptions for a group: that of the last heartbeat. So members with
 different subscriptions overwrite each other, and a member's share contains queues of topics that
@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.snapshot import MemberReport, SubscriptionView
+from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
-from sparrowmq.words import Phrase
+from sparrowmq.words import Phrase, count_of
 
 
 def find_different_topics(case: Case) -> list[Finding]:
@@ -154,6 +155,121 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
             remedy="shut the consumer down instead of unsubscribing its last topic",
             unowned=share,
             members=tuple(found),
+        )
+    ]
+
+
+def find_different_strategies(case: Case) -> list[Finding]:
+    """R13: members run different strategies, or several of them hold one queue."""
+    reported = {r.client_id: r.strategy for r in _answered(case) if r.strategy}
+    if len(set(reported.values())) < 2:
+        return _find_shared_queues(case)
+    return [
+        Finding(
+            rule="R13",
+            severity=Severity.ERROR,
+            title=Phrase("members run different strategies"),
+            evidence=tuple(f"{client_id}: {name}" for client_id, name in reported.items()),
+            consequence=Phrase(
+                "members compute their shares by different rules: some queues have no owner or two"
+            ),
+            remedy="set one strategy in all members of the group",
+            members=tuple(reported),
+        )
+    ]
+
+
+def _find_shared_queues(case: Case) -> list[Finding]:
+    languages = {seat.client_id: seat.language for seat in case.ownership.seats}
+    held_by: dict[MessageQueue, list[str]] = {}
+    for report in case.snapshot.reports:
+        for held in report.held:
+            if held.is_consumed and case.is_user_queue(held.queue):
+                held_by.setdefault(held.queue, []).append(report.client_id)
+    double = tuple(queue for queue, holders in held_by.items() if len(holders) > 1)
+    if not double or case.snapshot.is_broadcasting:
+        return []
+    holders = sorted({holder for queue in double for holder in held_by[queue]})
+    return [
+        Finding(
+            rule="R13",
+            severity=Severity.ERROR,
+            title=Phrase(
+                "several members hold {queues} at once", queues=count_of(len(double), "queue")
+            ),
+            evidence=tuple(
+                Phrase(
+                    "{queue}: {state}",
+                    queue=describe_queues([queue]),
+                    state=", ".join(held_by[queue]),
+                )
+                for queue in double
+            )
+            + tuple(
+                Phrase(
+                    "{id} runs a client in {language}",
+                    id=holder,
+                    language=languages.get(holder) or "?",
+                )
+                for holder in holders
+            ),
+            consequence=Phrase(
+                "{queues}: every message is consumed twice", queues=describe_queues(double)
+            ),
+            remedy=(
+                "if the finding stays for more than 20 s: use the same strategy in all members, "
+                "and client versions whose arithmetic and sort order match Java's"
+            ),
+            double=double,
+            members=tuple(holders),
+        )
+    ]
+
+
+def find_different_models(case: Case) -> list[Finding]:
+    """Q15: some members share the queues, and others read all of them."""
+    reported = {r.client_id: r.message_model for r in _answered(case) if r.message_model}
+    if len(set(reported.values())) < 2:
+        return []
+    return [
+        Finding(
+            rule="Q15",
+            severity=Severity.ERROR,
+            title=Phrase("some members are BROADCASTING, and others CLUSTERING"),
+            evidence=tuple(f"{client_id}: {model}" for client_id, model in reported.items()),
+            consequence=Phrase(
+                "a BROADCASTING member reads every queue and commits no offset at brokers: the "
+                "queues of its share fall behind, and the messages of other queues are consumed "
+                "twice"
+            ),
+            remedy="use one model in all members, or one group for each model",
+            members=tuple(reported),
+        )
+    ]
+
+
+def find_different_listeners(case: Case) -> list[Finding]:
+    """Q14: some members consume in order, and others do not."""
+    reported = {r.client_id: r.is_orderly for r in _answered(case) if r.is_orderly is not None}
+    if len(set(reported.values())) < 2 or case.snapshot.is_broadcasting:
+        return []
+    return [
+        Finding(
+            rule="Q14",
+            severity=Severity.WARN,
+            title=Phrase("some members consume in order, and others do not"),
+            evidence=tuple(
+                Phrase("{id} consumes in order", id=client_id)
+                if is_orderly
+                else Phrase("{id} does not consume in order", id=client_id)
+                for client_id, is_orderly in reported.items()
+            ),
+            consequence=Phrase(
+                "messages of the same key are consumed out of order in every queue whose owner "
+                "does not consume in order, and any rebalance may change the owner"
+            ),
+            remedy="use the same kind of listener in all members of the group",
+            members=tuple(reported),
         )
     ]
 

@@ -1,0 +1,168 @@
+"""Groups on one live cluster, each sick in one way or healthy, and what the doctor says of them.
+
+All groups run at the same time, so that one pair of looks serves all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from sparrowmq import (
+    Admin,
+    ConsumeFromWhere,
+    ConsumeOrderlyStatus,
+    ConsumeStatus,
+    LitePullConsumer,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.operations.groups import take_snapshots
+from sparrowmq.doctor import Finding, diagnose
+from sparrowmq.testing import EmbeddedCluster
+
+# The doctor's own pause between its two looks.
+INTERVAL_MS = 6_000
+QUEUES = 4
+
+
+def consume(messages: Any, context: Any) -> ConsumeStatus:
+    return ConsumeStatus.CONSUME_SUCCESS
+
+
+def consume_in_order(messages: Any, context: Any) -> ConsumeOrderlyStatus:
+    return ConsumeOrderlyStatus.SUCCESS
+
+
+def fail(messages: Any, context: Any) -> ConsumeStatus:
+    return ConsumeStatus.RECONSUME_LATER
+
+
+class LiveGroups:
+    """A cluster with a topic for each group, a steady producer, and the groups' members."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.cluster = cluster
+        self._held = ExitStack()
+        self._stopped = threading.Event()
+        self._rates: dict[str, tuple[int, str, tuple[int, ...]]] = {}
+        self._thread = threading.Thread(target=self._produce, name="producer")
+
+    def __enter__(self) -> Self:
+        self.admin = self._held.enter_context(
+            Admin(name_server=self.cluster.name_server, timeout_ms=10_000)
+        )
+        self.producer = self._held.enter_context(
+            Producer("GID_live_producer", name_server=self.cluster.name_server)
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._held.close()
+
+    def hold(self, client: LitePullConsumer) -> LitePullConsumer:
+        """Close a client at the end."""
+        self._held.callback(client.close)
+        return client
+
+    def topic(self, name: str, *, per_s: int = 8, queues: int = QUEUES, tags: str = "A") -> str:
+        """Make a topic and send to all of its queues in turn; the tags are used in turn too."""
+        self.cluster.create_topic(name, queues=queues)
+        self._rates[name] = (per_s, tags, tuple(range(queues)))
+        return name
+
+    def stop_sending(self, topic: str) -> None:
+        """Send no more to a topic."""
+        self._rates.pop(topic)
+
+    def _produce(self) -> None:
+        sent: dict[str, int] = {}
+        begun: dict[str, float] = {}
+        while not self._stopped.wait(0.05):
+            now = time.monotonic()
+            for topic, (per_s, tags, queue_ids) in list(self._rates.items()):
+                start = begun.setdefault(topic, now)
+                number = sent.get(topic, 0)
+                while number < (now - start) * per_s:
+                    queue = MessageQueue(topic, "broker-a", queue_ids[number % len(queue_ids)])
+                    tag = tags[number // len(queue_ids) % len(tags)]
+                    message = Message(topic, b"%d" % number, tags=tag, properties={"a": tag})
+                    self.producer.send(message, queue=queue)
+                    number += 1
+                sent[topic] = number
+
+    def join(
+        self,
+        group: str,
+        topic: str | Sequence[str],
+        *,
+        instance: str = "1",
+        expression: Any = "*",
+        listener: Callable[[Any, Any], Any] = consume,
+        **settings: Any,
+    ) -> PushConsumer:
+        """Start a member `172.17.0.1@INSTANCE` of a group."""
+        member = PushConsumer(
+            group,
+            listener=consume_in_order
+            if settings.get("orderly") and listener is consume
+            else listener,
+            name_server=self.cluster.name_server,
+            client_ip="172.17.0.1",
+            instance_name=instance,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            **settings,
+        )
+        for name in [topic] if isinstance(topic, str) else topic:
+            member.subscribe(name, expression)
+        self._held.callback(member.close)
+        member.start()
+        return member
+
+    def start_process(
+        self, group: str, topic: str, *, instance: str, **settings: Any
+    ) -> subprocess.Popen[str]:
+        """Start a member `172.17.0.1@INSTANCE` as a process, and return the process."""
+        asked = {"group": group, "topic": topic, "instance_name": instance, **settings}
+        asked["name_server"] = self.cluster.name_server
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "live_member.py"), json.dumps(asked)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._held.callback(_end, process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        return process
+
+    def examine(self, groups: Sequence[str]) -> dict[str, list[Finding]]:
+        """Look at the groups twice; return the findings of each, the most important first."""
+        driver = BlockingDriver()
+        try:
+            directory = make_directory(self.cluster.name_server, timeout_ms=10_000)
+            found, failures = driver.run(take_snapshots(directory, groups, interval_ms=INTERVAL_MS))
+        finally:
+            driver.close()
+        assert not failures
+        return {snapshot.group: diagnose(snapshot) for snapshot in found}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGCONT)
+    process.communicate("", timeout=30)
