@@ -12,7 +12,7 @@ from sparrowmq import CompressionType, Message, MessageQueue
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.assembly import make_directory, make_publisher
 from sparrowmq.client.directory import QueueLag
-from sparrowmq.client.operations import administer, handover, membership, offsets, topics
+from sparrowmq.client.operations import administer, handover, heartbeats, offsets, topics
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
@@ -108,24 +108,24 @@ def test_members_are_listed_until_they_leave(
 ) -> None:
     data = heartbeat_of("me", group, topic)
 
-    told = run(membership.heartbeat_all([cluster.broker], data))
+    told = run(heartbeats.heartbeat_all([cluster.broker], data))
 
-    assert told == membership.HeartbeatRound({}, MARKED_EXPIRY_MS, {cluster.broker: MQ_VERSION})
-    assert run(membership.consumer_list(cluster.broker, group)) == ["me"]
-    connections = run(membership.consumer_connections(cluster.broker, group))
+    assert told == heartbeats.HeartbeatRound({}, MARKED_EXPIRY_MS, {cluster.broker: MQ_VERSION})
+    assert run(heartbeats.consumer_list(cluster.broker, group)) == ["me"]
+    connections = run(heartbeats.consumer_connections(cluster.broker, group))
     assert [
         (connection.client_id, is_marked(connection.version))
         for connection in connections.connection_set
     ] == [("me", True)]
-    run(membership.unregister(cluster.broker, "me", consumer_group=group))
+    run(heartbeats.unregister(cluster.broker, "me", consumer_group=group))
     with pytest.raises(BrokerError, match="no consumer for this group"):
-        run(membership.consumer_list(cluster.broker, group))
+        run(heartbeats.consumer_list(cluster.broker, group))
 
 
 def test_heartbeat_tells_which_brokers_did_not_hear_it(run: Run, cluster: EmbeddedCluster) -> None:
     data = heartbeat_of("me", "GID_nobody", "T")
 
-    failures, *_ = run(membership.heartbeat_all([cluster.broker, "127.0.0.1:1"], data))
+    failures, *_ = run(heartbeats.heartbeat_all([cluster.broker, "127.0.0.1:1"], data))
 
     assert list(failures) == ["127.0.0.1:1"]
     assert isinstance(failures["127.0.0.1:1"], ConnectFailed)
@@ -146,7 +146,7 @@ def test_lock_belongs_to_one_client(
         data = HeartbeatData(
             client_id=client_id, consumer_data_set=[ConsumerData(group_name=group)]
         )
-        run(membership.heartbeat_all([cluster.broker], data))
+        run(heartbeats.heartbeat_all([cluster.broker], data))
 
     # Only members get locks; over one connection the last heartbeat counts.
     assert frozenset() == lock("one")
