@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -377,7 +378,8 @@ def make_speed_pages() -> Iterator[tuple[Path, str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files, or compare them."""
+    """Write the files, or compare them, in English on every machine."""
+    os.environ["LANGUAGE"] = "en"
     made = dict(
         [
             *make_faces(),

@@ -12,24 +12,27 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+import typer.main
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 from jinja2.ext import babel_extract
 
+from sparrowmq.cli.language import help_texts
+from sparrowmq.cli.main import COMMANDS, build_app
 from sparrowmq.dash import web
 from sparrowmq.doctor import RULES, Severity
 from sparrowmq.drills.drill import SCRIPTS
 from sparrowmq.words.catalog import DOMAIN, LOCALE
 
 ROOM = Path(web.__file__).parent.parent
-# Functions whose first argument is a text; columns and fields have theirs second.
-SAYING = ("Phrase", "words", "self")
+# Functions whose first argument is a text.
+SAYING = ("Phrase", "words", "words()", "self")
 # Functions whose second argument is a noun, which stands in both its forms.
-COUNTERS = ("count_of", "words.count")
+COUNTERS = ("count_of", "words.count", "words().count")
 NAMED = ("title", "empty")
 # The rooms whose texts are translated.
-TRANSLATED = ("words", "doctor", "dash")
+TRANSLATED = ("words", "doctor", "dash", "cli")
 # Texts that are chosen by a value.
 CHOSEN = {
     *(name for _, name in web.PAGES),
@@ -55,6 +58,8 @@ def find_texts() -> set[str]:
         for path in sorted((ROOM / room).glob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 found |= set(_texts_at(node))
+    found |= {each.summary for each in COMMANDS.values()}
+    found |= set(help_texts(typer.main.get_command(build_app())))
     for path in sorted((ROOM / "dash/templates").glob("*.html")):
         with path.open("rb") as file:
             for _, name, given, _ in babel_extract(file, ("_", "count_of"), (), {}):
@@ -73,8 +78,9 @@ def _texts_at(node: ast.AST) -> Iterator[str]:
     name = ast.unparse(node.func)
     if name in SAYING and node.args:
         yield from _constants(node.args[0])
-    if name.endswith(("Column", "Field")) and len(node.args) > 1:
-        yield from _constants(node.args[1])
+    if name.endswith(("TableColumn", "OutputColumn", "Field")) and node.args:
+        # Without a title, the key is the title.
+        yield from _constants(node.args[min(1, len(node.args) - 1)])
     if name in COUNTERS:
         for noun in _constants(node.args[1]):
             yield from _forms(noun)
@@ -88,7 +94,7 @@ def _constants(node: ast.expr) -> Iterator[str]:
     if isinstance(node, ast.IfExp):
         yield from _constants(node.body)
         yield from _constants(node.orelse)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.strip():
         yield node.value
 
 

@@ -15,6 +15,7 @@ from sparrowmq.testing import EmbeddedCluster
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of settings in the place of the user's."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("LANGUAGE", "en")
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     monkeypatch.delenv("SPARROWMQ_CONTEXT", raising=False)
     return tmp_path / "config"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
+from sparrowmq.cli.language import words
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
 
 EXIT_FOUND, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
@@ -14,7 +15,7 @@ EXIT_FOUND, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 def say(text: str) -> None:
     """Print one line of prose on stderr; stdout is for data."""
-    typer.echo(f"sparrowmq: {' '.join(text.split())}", err=True)
+    typer.echo(f"sparrowmq: {' '.join(words().phrase(text).split())}", err=True)
 
 
 @contextmanager

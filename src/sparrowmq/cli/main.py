@@ -12,6 +12,8 @@ import sys
 from collections import UserDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sparrowmq.cli.language import translate_help, words
+
 if TYPE_CHECKING:
     import typer
 
@@ -24,7 +26,7 @@ class _Command(NamedTuple):
     extras: str = "cli"
 
 
-_COMMANDS = {
+COMMANDS = {
     "up": _Command("sparrowmq.cli.up", "Run a name server and a broker in one process."),
     "nameserver": _Command("sparrowmq.cli.up", "Run a name server."),
     "broker": _Command("sparrowmq.cli.broker", "Run a broker, or look at a cluster's brokers."),
@@ -85,16 +87,19 @@ class _LateCommands(UserDict[str, Any]):
                     (name, each.get_short_help_str(_SENTENCE_CHARS_MAX))
                     for name, each in self.commands.items()
                 ]
-                with formatter.section("Commands"):
+                with formatter.section(words()("Commands")):
                     formatter.write_dl(rows)
 
-        found = getattr(importlib.import_module(_COMMANDS[name].module), name)
+        found = getattr(importlib.import_module(COMMANDS[name].module), name)
         if isinstance(found, typer.Typer):
             found.info.cls = Group
-            return typer.main.get_group(found)
-        alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-        alone.command(name)(found)
-        return typer.main.get_command(alone)
+            made: Any = typer.main.get_group(found)
+        else:
+            alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+            alone.command(name)(found)
+            made = typer.main.get_command(alone)
+        translate_help(made)
+        return made
 
 
 def build_app() -> typer.Typer:
@@ -105,11 +110,12 @@ def build_app() -> typer.Typer:
     class Commands(TyperGroup):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
-            self.commands = _LateCommands(_COMMANDS)
+            translate_help(self)
+            self.commands = _LateCommands(COMMANDS)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
-            with formatter.section("Commands"):
-                formatter.write_dl([(name, each.summary) for name, each in _COMMANDS.items()])
+            with formatter.section(words()("Commands")):
+                formatter.write_dl([(n, words()(each.summary)) for n, each in COMMANDS.items()])
 
     app = typer.Typer(
         name="sparrowmq",
@@ -142,7 +148,7 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line, whose first word may also be a command of mqadmin."""
     arguments = sys.argv[1:]
-    if arguments and arguments[0] not in _COMMANDS:
+    if arguments and arguments[0] not in COMMANDS:
         arguments = _translate(arguments)
     try:
         build_app()(arguments)
@@ -150,7 +156,7 @@ def main() -> None:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "sparrowmq"):
             raise
-        asked = _COMMANDS.get(next(iter(sys.argv[1:]), ""))
+        asked = COMMANDS.get(next(iter(sys.argv[1:]), ""))
         extras = "cli" if asked is None else asked.extras
         sys.exit(f"sparrowmq: {missing} is not installed; pip install 'sparrowmq[{extras}]'")
 

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.language import words
 from sparrowmq.words.amounts import NOTHING, format_number
 
 Json: TypeAlias = dict[str, Any]
@@ -42,7 +43,7 @@ class OutputColumn(NamedTuple):
     @property
     def heading(self) -> str:
         """The title shown."""
-        return self.title or self.key
+        return words()(self.title or self.key)
 
 
 def make_console() -> Console:
@@ -92,13 +93,13 @@ def print_rows(
     """
     console = console or make_console()
     if title:
-        console.print(Text(title, "bold"))
+        console.print(Text(words()(title), "bold"))
     if rows:
         _print_table(rows, columns, console)
     elif empty:
-        say(empty)
+        say(words()(empty))
     else:
-        console.print(Text("none", "dim"))
+        console.print(Text(words()("none"), "dim"))
     if title:
         console.print()
 
@@ -116,7 +117,12 @@ def _print_table(
         table = make_table(rows, shown)
     print_on(console, table)
     if left_out:
-        say(f"this terminal is too narrow for {', '.join(left_out)}; --json shows them")
+        say(
+            words()(
+                "this terminal is too narrow for {columns}; --json shows them",
+                columns=", ".join(left_out),
+            )
+        )
 
 
 def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn]) -> Table:
@@ -144,7 +150,7 @@ def format_value(value: object, key: str = "") -> str:
     if value is None or value == "" or value == [] or value == ():
         return NOTHING
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return words()("yes") if value else words()("no")
     if isinstance(value, int):
         return format_time(value) if key.endswith("timestamp_ms") else f"{value:,}"
     if isinstance(value, float):

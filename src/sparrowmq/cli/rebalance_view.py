@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sparrowmq.cli.language import words
 from sparrowmq.cli.output import fits
 from sparrowmq.cli.rebalance_json import state_of
 from sparrowmq.coordination.member_marker import is_marked
@@ -63,16 +64,20 @@ def render_group(case: Case, console: Console, *, is_watched: bool = False) -> R
 
 def _head(case: Case) -> Text:
     snapshot = case.snapshot
-    how = "" if snapshot.strategy_is_known else " (assumed)"
-    model = "BROADCASTING" if snapshot.is_broadcasting else f"strategy {snapshot.strategy}{how}"
+    model = words()(
+        "strategy {name}" if snapshot.strategy_is_known else "strategy {name} (assumed)",
+        name=snapshot.strategy,
+    )
+    if snapshot.is_broadcasting:
+        model = "BROADCASTING"
     parts = [
         model,
-        count_of(len(case.ownership.owners), "queue"),
-        count_of(len(case.ownership.seats), "member"),
+        words().count(len(case.ownership.owners), "queue"),
+        words().count(len(case.ownership.seats), "member"),
     ]
     if not snapshot.is_broadcasting:
         # Members of a broadcasting group store their offsets locally.
-        parts.append(case.describe_backlog(snapshot.progress()))
+        parts.append(words().phrase(case.describe_backlog(snapshot.progress())))
     return Text.assemble((snapshot.group, "bold"), "  " + " · ".join(parts))
 
 
@@ -85,13 +90,12 @@ def _label(seats: Sequence[Seat]) -> dict[Seat, str]:
 
 def _matrix(case: Case, labels: dict[Seat, str], columns: Sequence[Seat], *, merges: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("queue", no_wrap=True)
-    table.add_column("lag", justify="right", no_wrap=True)
-    table.add_column("in/s", justify="right", no_wrap=True)
-    table.add_column("out/s", justify="right", no_wrap=True)
+    table.add_column(words()("queue"), no_wrap=True)
+    for name in (words()("lag"), words()("in/s"), words()("out/s")):
+        table.add_column(name, justify="right", no_wrap=True)
     for seat in columns:
         table.add_column(labels[seat], justify="center", no_wrap=True)
-    table.add_column("owner", no_wrap=True)
+    table.add_column(words()("owner"), no_wrap=True)
     last = ""
     for queues in _runs(case) if merges else [[queue] for queue in case.ownership.owners]:
         if queues[0].topic != last:
@@ -146,13 +150,13 @@ def _row(
 
 def _owner_text(state: str, names: list[str]) -> Text:
     if state == "unowned":
-        return Text("nobody", "bold #e05252")
+        return Text(words()("nobody"), "bold #e05252")
     text = " + ".join(names)
     if state == "double":
-        often = "twice" if len(names) == 2 else f"{len(names)} times"
+        often = words()("twice") if len(names) == 2 else words()("{n} times", n=len(names))
         return Text(f"{text}  {often}", "bold #e05252")
     if state == "disputed":
-        return Text(f"{text or 'nobody'}?  brokers disagree", "bold #d98e04")
+        return Text(f"{text or words()('nobody')}?  {words()('brokers disagree')}", "bold #d98e04")
     return Text(text)
 
 
@@ -169,7 +173,7 @@ def _members(case: Case, labels: dict[Seat, str]) -> Table:
             Text(seat.client_id, "bold #e05252" if is_shared else ""),
             seat.address or "?",
             "sparrowmq" if is_marked(seat.version) else seat.language.lower(),
-            "id in use twice" if is_shared else count_of(count, "queue"),
+            words()("id in use twice") if is_shared else words().count(count, "queue"),
         )
     return table
 
@@ -179,48 +183,52 @@ def _remarks(case: Case) -> Text:
     double = 0 if case.snapshot.is_broadcasting else len(case.ownership.double)
     disputed = len(case.ownership.disputed)
     parts = [
-        f"{count_of(count, 'queue')} {what}"
-        for count, what in (
-            (unowned, "nobody owns"),
-            (double, "consumed by several"),
-            (disputed, "disputed"),
+        words()("{queues} {state}", queues=words().count(count, "queue"), state=state)
+        for count, state in (
+            (unowned, words()("nobody owns")),
+            (double, words()("consumed by several")),
+            (disputed, words()("disputed")),
         )
         if count
     ]
-    return Text("\n" + "; ".join(parts) if parts else "", "bold #e05252", end="")
+    return Text("\n" + words()("; ").join(parts) if parts else "", "bold #e05252", end="")
 
 
 def render_findings(case: Case, findings: Sequence[Finding]) -> RenderableType:
     """Render the doctor's report: the group in a line, then the findings, the worst first."""
     parts: list[RenderableType] = [_head(case), Text()]
     for finding in findings:
-        badge = f" {finding.severity.name} "
+        badge = f" {words()(finding.severity.name.lower()).upper()} "
         parts.append(
             Text.assemble(
                 (badge, _SEVERITY_STYLES[finding.severity]),
                 (f" {finding.rule} ", "bold"),
-                finding.title,
+                words().phrase(finding.title),
             )
         )
         lines = Table(box=None, pad_edge=False, show_header=False)
         lines.add_column(style="dim", no_wrap=True)
         lines.add_column()
         for number, line in enumerate(finding.evidence):
-            lines.add_row("" if number else "seen", line)
+            lines.add_row("" if number else words()("seen"), words().phrase(line))
         if finding.consequence:
-            lines.add_row("means", finding.consequence)
+            lines.add_row(words()("means"), words().phrase(finding.consequence))
         if finding.remedy:
-            lines.add_row("do", finding.remedy)
+            lines.add_row(words()("do"), words().remedy(finding.rule, finding.remedy))
         parts += [Padding(lines, (0, 0, 1, 2))]
     if not findings:
         parts.append(
             Text(
-                "nothing is wrong: every queue has one owner, and consumption continues", "#0b8a66"
+                words()("nothing is wrong: every queue has one owner, and consumption continues"),
+                "#0b8a66",
             )
         )
         if not case.can_see_standstill:
             parts.append(
-                Text("the looks were too close together to detect a queue that stands still", "dim")
+                Text(
+                    words()("the looks were too close to detect a queue that stands still"),
+                    "dim",
+                )
             )
     return Constrain(Group(*parts), PROSE_WIDTH)
 

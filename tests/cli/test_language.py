@@ -1,0 +1,63 @@
+"""The command line speaks the language of its variables; what programs read stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sparrowmq import ConsumeFromWhere, LitePullConsumer, Message, Producer
+from sparrowmq.testing import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    others = {"LANGUAGE": "", "LC_ALL": "", "LC_MESSAGES": "", "LANG": "C.UTF-8"}
+    return subprocess.run(
+        [sys.executable, "-m", "sparrowmq.cli.main", *arguments],
+        env={**os.environ, "PYTHONUTF8": "1", **others, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_help_is_in_the_language_of_the_variables() -> None:
+    chinese, english = run("topic", "--help", LANG="zh_CN.UTF-8"), run("topic", "--help")
+
+    assert "列出、查看、创建、修改和删除 Topic。" in chinese.stdout
+    assert "创建 Topic，并等到客户端可以使用。" in chinese.stdout
+    assert "List, show, create, update and delete topics." in english.stdout
+
+
+def test_findings_and_tables_are_in_chinese_and_json_is_not(
+    shared_cluster: EmbeddedCluster,
+) -> None:
+    shared_cluster.create_topic("language", queues=2)
+    name_server = shared_cluster.name_server
+    with Producer("GID_p", name_server=name_server) as producer:
+        producer.send(Message("language", b"x"))
+    with LitePullConsumer(
+        "GID_language",
+        name_server=name_server,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as consumer:
+        consumer.subscribe("language")
+        consumer.start()
+        assert consumer.poll(timeout_ms=20_000)
+        consumer.commit()
+    options = ("GID_language", "--nameserver", name_server, "--timeout", "10")
+
+    found = run("rebalance", "doctor", *options, LANG="zh_CN.UTF-8")
+    table = run("group", "show", *options, LANG="zh_CN.UTF-8")
+    told = run("rebalance", "doctor", *options, "--json", LANG="zh_CN.UTF-8")
+
+    assert "2 个队列" in found.stdout
+    assert "办法" in found.stdout
+    assert "堆积" in table.stdout
+    assert {"rule", "severity", "title", "remedy"} <= json.loads(told.stdout)["findings"][0].keys()
+    assert told.stdout.isascii()
