@@ -143,6 +143,24 @@ def test_who_waits_for_the_lock_of_one_that_is_gone_counts_as_owner(rig: Any) ->
     assert owners_claimed(rig) == {"b": [0], "a": [1]}
 
 
+def test_heartbeat_of_a_client_in_cpp_makes_a_member(rig: Any) -> None:
+    # As jsoncpp writes it: numbers for enumerations, texts for numbers of 64 bits.
+    body = (
+        b'{"clientID":"10.0.0.1@cpp","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,'
+        b'"groupName":"GID_c","messageModel":1,"subscriptionDataSet":[{"codeSet":["2598919"],'
+        b'"subString":"*","subVersion":"1700000000000","tagsSet":["TagA"],"topic":"T"}]}],'
+        b'"producerDataSet":[{"groupName":"GID_p"}]}'
+    )
+
+    reply = rig.call(member := rig.connect(), RequestCode.HEART_BEAT, None, body)
+    listed = rig.call(
+        member, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "GID_c"}
+    ).body
+
+    assert reply.code == 0, reply.remark
+    assert decode_body(ConsumerListBody, listed).consumer_id_list == ["10.0.0.1@cpp"]
+
+
 def test_heartbeat_makes_the_groups_retry_topic(rig: Any) -> None:
     beat(rig, rig.connect(), "a")
 

@@ -126,9 +126,8 @@ def test_unknown_consumer_offset_is_none_here_and_minus_one_on_the_wire() -> Non
         b"null",
         b"5",
         b"{}",
-        b'{"clientID":5}',
         b'{"clientID":"c"',
-        b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":"OTHER"}]}',
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":9}]}',
         b"\xff",
     ],
 )

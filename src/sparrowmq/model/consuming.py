@@ -1,4 +1,7 @@
-"""How a consumer group consumes: RocketMQ's enumerations, by their Java names."""
+"""How a consumer group consumes: RocketMQ's enumerations, by their Java names.
+
+The members stand in Java's order: some clients write a member's place in place of its name.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from enum import Enum
 class MessageModel(Enum):
     """Whether the members of a group share a topic's queues, or each member reads all queues."""
 
-    CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
 
 
 class ConsumeType(Enum):
@@ -23,13 +26,13 @@ class ConsumeFromWhere(Enum):
     """Where a group begins in a queue without a committed offset."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
-    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
-    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
         "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
     )
     CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
     CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
 class UnreadablePolicy(Enum):

@@ -3,7 +3,7 @@
 One Struct per body under its Java name, or under a plainer name where Java's names its own
 mechanics (`TopicConfigTable` is TopicConfigSerializeWrapper). Java reads the bodies of
 `encode_body`, and `decode_body` reads Java's: unknown members are ignored, absent and null members
-take the default.
+take the default. Values of another kind are read as Java reads them (`java_values`).
 
 Source: RocketMQ 4.9.3 common/protocol/body/*.java, route/*.java, heartbeat/*.java.
 """
@@ -17,12 +17,13 @@ from functools import cache
 from typing import ClassVar, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, inspect
 from msgspec.structs import force_setattr
 
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageQueue
 from sparrowmq.protocol import fastjson
+from sparrowmq.protocol.java_values import adapt
 from sparrowmq.protocol.wire_names import Int32, Int64, prepare_types, wire_names
 
 MASTER_ID = 0
@@ -106,7 +107,7 @@ def _decode(body_type: type[B], data: bytes, *, marks_max: int | None) -> B:
             raise RemoteProtocolError(f"{error} where it is not plain: {problem}") from error
     value = fastjson.loads(data, marks_max=None)
     try:
-        return msgspec.convert(value, body_type, strict=False)
+        return msgspec.convert(adapt(value, inspect.type_info(body_type)), body_type, strict=False)
     except msgspec.ValidationError as error:
         raise RemoteProtocolError(str(error)) from error
 
@@ -176,6 +177,10 @@ class DataVersion(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class TopicConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """A topic as its broker keeps it."""
 
+    # TopicFilterType.java.
+    __ordinals__: ClassVar[dict[str, tuple[str, ...]]] = {
+        "topic_filter_type": ("SINGLE_TAG", "MULTI_TAG")
+    }
     topic_name: str
     read_queue_nums: Int32 = 16
     write_queue_nums: Int32 = 16
@@ -216,7 +221,7 @@ class SubscriptionData(Struct, frozen=True, kw_only=True, rename=wire_names()):
     topic: str
     sub_string: str = "*"
     tags_set: frozenset[str] = frozenset()
-    code_set: frozenset[int] = frozenset()
+    code_set: frozenset[Int32] = frozenset()
     sub_version: Int64 = 0
     expression_type: str = "TAG"
     class_filter_mode: bool = False
@@ -571,6 +576,17 @@ class ConsumeMessageDirectlyResult(
 ):
     """CONSUME_MESSAGE_DIRECTLY: the listener's result for the message."""
 
+    # CMResult.java.
+    __ordinals__: ClassVar[dict[str, tuple[str, ...]]] = {
+        "consume_result": (
+            "CR_SUCCESS",
+            "CR_LATER",
+            "CR_ROLLBACK",
+            "CR_COMMIT",
+            "CR_THROW_EXCEPTION",
+            "CR_RETURN_NULL",
+        )
+    }
     order: bool = False
     auto_commit: bool = True
     consume_result: str | None = None
