@@ -600,9 +600,9 @@ class ProcessQueueInfo(
     kw_only=True,
     rename=wire_names(cached_msg_size_mib="cachedMsgSizeInMiB", dropped="droped"),
 ):
-    """A consumer's state of one queue; `sparrowmq_state` is SparrowMQ's own, "" elsewhere."""
+    """A consumer's state of one queue; `sparrowmq_state` is SparrowMQ's own."""
 
-    sparrowmq_state: str = ""
+    sparrowmq_state: str | None = None
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
     cached_msg_max_offset: Int64 = 0

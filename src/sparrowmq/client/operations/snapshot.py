@@ -425,7 +425,7 @@ def _ask_member(
                 commit_offset=at.commit_offset,
                 last_pull_timestamp_ms=at.last_pull_timestamp_ms,
                 last_consume_timestamp_ms=at.last_consume_timestamp_ms,
-                state=at.sparrowmq_state,
+                state=at.sparrowmq_state or "",
             )
             for queue, at in sorted(info.mq_table.items())
         ),
