@@ -109,6 +109,7 @@ def expected_row(message: MessageExt, partition: int) -> dict[str, Any]:
         "keys": keys,
         "tags": message.tags,
         "body": message.body,
+        "bodyError": None,
         "flag": message.flag,
         "sysFlag": message.sys_flag,
         "bornTimestamp": born,

@@ -97,10 +97,19 @@ def test_assign_names_the_topics() -> None:
         ({"startingOffsets": "group"}, "so option 'group' must name one"),
         ({"startingTimestamp": "noon"}, "write milliseconds since 1970, or a time such as"),
         (
-            {"startingTimestamp": "1", "startingOffsets": "latest"},
+            {"startingTimestamp": "0", "startingOffsets": "latest"},
             "only one of the options 'startingOffsets' and 'startingTimestamp'",
         ),
         ({"startingOffsetsByTimestamp": '{"T": {"b": {"0": -1}}}'}, "milliseconds since 1970"),
+        (
+            {"startingOffsetsByTimestamp": '{"T": {"b": {"0": 1767225600}}}'},
+            "queue T/b/0 is 1767225600: milliseconds since 1970 are needed, and this looks like "
+            "seconds; write 1767225600000 if it is",
+        ),
+        ({"startingTimestamp": "1767225600"}, "looks like seconds; write 1767225600000"),
+        ({"endingTimestamp": "1767225600000000"}, "microseconds; write 1767225600000"),
+        ({"columns": "bodyError"}, "column 'bodyError' needs option 'bodySchema'"),
+        ({"bodySchema": '{"type": "array"}'}, "is not the JSON of a Spark schema"),
         ({"subExpression": "||"}, "names no tag"),
         ({"filterType": "SQL93"}, "write TAG or SQL92"),
         ({"filterType": "SQL92", "subExpression": "a >"}, "wrong at character 4, the end"),

@@ -346,7 +346,7 @@ def test_a_batch_lies_between_two_times(fake_cluster: FakeCluster) -> None:
         endingOffsetsByTimestamp=f'{{"T": {{"broker-a": {{"0": {BORN_MS + 1 + 6}}}}}}}',
     )
     after_all = make_batch(fake_cluster, startingTimestamp=str(BORN_MS + 500))
-    before_all = make_batch(fake_cluster, startingTimestamp="1")
+    before_all = make_batch(fake_cluster, startingTimestamp="0")
 
     assert rows_of(batch, batch.partitions()) == [(0, 3), (0, 4), (0, 5), (1, 3)]
     assert rows_of(after_all, after_all.partitions()) == []

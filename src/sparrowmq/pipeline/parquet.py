@@ -22,13 +22,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline.files import Files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _WRITING, _WRITTEN = "_writing", "_written.json"
 _DATA = ".parquet"
@@ -36,9 +36,25 @@ _DATA = ".parquet"
 _QUERY_ID_KEY = "sql.streaming.queryId"
 
 
+def read_parquet(
+    session: SparkSession, *paths: str, base: str | None = None, schema: str | None = None
+) -> DataFrame:
+    """Read Parquet of exactly these paths, also where a path looks like a pattern of paths.
+
+    Args:
+        session: the Spark session.
+        paths: files or directories.
+        base: the directory below which directories are columns; None for each path itself.
+        schema: the columns to read, as DDL; None reads the schema in the files.
+    """
+    reader = session.read.option("__globPaths__", "false")
+    reader = reader if base is None else reader.option("basePath", base)
+    return (reader if schema is None else reader.schema(schema)).parquet(*paths)
+
+
 def write_batch_parquet(
     batch_df: DataFrame, batch_id: int, path: str, partition_by: Sequence[str] = ()
-) -> None:
+) -> bool:
     """Write one micro-batch to `path/batchId=<batch_id>/<column>=<value>/...`.
 
     `parquet_writer` makes the function for `foreachBatch`. One checkpoint belongs to one path: with
@@ -50,6 +66,7 @@ def write_batch_parquet(
         path: the directory of the table, in any file system that Spark can write to.
         partition_by: the columns that become directories.
 
+    Returns: whether the batch was written; False if its directory is whole already.
     Raises: ConfigError if the batch has a column `batchId` or lacks a column of `partition_by`;
         UsageError if the finished batch cannot be moved to its directory.
     """
@@ -61,14 +78,15 @@ def write_batch_parquet(
     if query_id is not None and _describe(files, target, query_id) == files.read_text(
         f"{target}/{_WRITTEN}"
     ):
-        return
+        return False
     batch_df.write.mode("overwrite").partitionBy(*partition_by).parquet(writing)
     files.write_text(f"{writing}/{_WRITTEN}", _describe(files, writing, query_id))
     files.remove(target)
     files.move(writing, target)
+    return True
 
 
-def parquet_writer(path: str, partition_by: Sequence[str] = ()) -> Callable[[DataFrame, int], None]:
+def parquet_writer(path: str, partition_by: Sequence[str] = ()) -> Callable[[DataFrame, int], Any]:
     """Return the argument of `foreachBatch`: `.foreachBatch(parquet_writer("out"))`."""
     return partial(write_batch_parquet, path=path, partition_by=tuple(partition_by))
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
+from sparrowmq.spark.option_table import check_timestamp_ms
 
 # The two stand-ins for an offset in options, as in Spark's source for Kafka.
 EARLIEST = -2
@@ -67,11 +68,13 @@ def parse_timestamps(text: str) -> dict[MessageQueue, int]:
     """
     timestamps_ms = decode_offsets(_parse_json(text, _SHAPE))
     for queue, timestamp_ms in timestamps_ms.items():
-        if timestamp_ms < 0:
+        try:
+            check_timestamp_ms(timestamp_ms)
+        except ValueError as error:
             raise ConfigError(
                 f"the time of queue {queue.topic}/{queue.broker_name}/{queue.queue_id} is "
-                f"{timestamp_ms}; milliseconds since 1970 are needed"
-            )
+                f"{timestamp_ms}: {error}"
+            ) from None
     return timestamps_ms
 
 

@@ -63,6 +63,7 @@ from sparrowmq.protocol.record import (
     TOPIC_BYTES_MAX,
     decode_host,
 )
+from sparrowmq.spark.body_check import BodyCheck
 from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -92,7 +93,7 @@ _HEAD = np.dtype(
         ("body_size", ">i4"),
     ]
 )
-_BODY_COLUMNS = frozenset({"body", "value"})
+_BODY_COLUMNS = frozenset({"body", "value", "bodyError"})
 _RECORD_SIZE_MIN = 91
 _SIZE = struct.Struct(">i")
 # How many records are first assumed to have one size, and how many are read one by one if their
@@ -121,6 +122,7 @@ _TYPES: dict[str, pa.DataType] = {
     "keys": pa.string(),
     "tags": pa.string(),
     "body": pa.binary(),
+    "bodyError": pa.string(),
     "flag": pa.int32(),
     "sysFlag": pa.int32(),
     "bornTimestamp": _INSTANT,
@@ -255,6 +257,7 @@ def decode_columns(
     schema: pa.Schema,
     broker_name: str,
     partition: int | Ints = 0,
+    check: BodyCheck | None = None,
     on_unreadable: Callable[[int, str], None],
 ) -> Iterator[pa.RecordBatch]:
     """Decode records into batches: one batch, or several if compressed bodies inflate to much.
@@ -265,6 +268,7 @@ def decode_columns(
         schema: a schema of `arrow_schema`.
         broker_name: the broker of the records; a record does not name its broker.
         partition: the number for the column `partition`, of all records or of each.
+        check: the check of bodies, for the column `bodyError`.
         on_unreadable: called with the start of a record whose body cannot be read, and the reason;
             the row is left out unless the call raises.
 
@@ -274,13 +278,14 @@ def decode_columns(
     layout = _lay_out(records, starts, heads)
     is_compressed = (layout.sys_flags & COMPRESSED) != 0
     if not is_compressed.any() or _BODY_COLUMNS.isdisjoint(schema.names):
-        yield _decode_rows(_Context(records, starts, heads, layout, broker_name, partition), schema)
+        context = _Context(records, starts, heads, layout, broker_name, partition, check)
+        yield _decode_rows(context, schema)
         return
     for rows, inflated in _inflate_rows(records, starts, layout, is_compressed, on_unreadable):
         part = _Layout(*[getattr(layout, name)[rows] for name in _Layout.__slots__])
         numbers = partition if isinstance(partition, int) else partition[rows]
         context = _Context(
-            records, starts[rows], heads[rows], part, broker_name, numbers, inflated=inflated
+            records, starts[rows], heads[rows], part, broker_name, numbers, check, inflated
         )
         yield _decode_rows(context, schema)
 
@@ -362,9 +367,10 @@ class _Context:
     layout: _Layout
     broker_name: str
     partition: int | Ints
-    parts: _Parts | None = None
+    check: BodyCheck | None = None
     # Bodies by row that were inflated, and so differ from the bodies in the records.
     inflated: dict[int, bytes] = field(default_factory=dict)
+    parts: _Parts | None = None
 
     @property
     def count(self) -> int:
@@ -513,6 +519,13 @@ def _decode_body(context: _Context) -> pa.Array:
     for row, body in context.inflated.items():
         found[row] = body
     return pa.array(found, type=pa.binary())
+
+
+def _decode_body_error(context: _Context) -> pa.Array:
+    if context.check is None:
+        return pa.nulls(context.count, pa.string())
+    bodies = _decode_body(context).to_pylist()
+    return pa.array(map(context.check.find_error, bodies), pa.string())
 
 
 def _decode_partition(context: _Context) -> pa.Array:
@@ -739,6 +752,7 @@ _COLUMN_DECODERS: dict[str, Callable[[_Context], pa.Array]] = {
     "keys": lambda c: _decode_property(c, PROPERTY_KEYS),
     "tags": lambda c: _decode_property(c, PROPERTY_TAGS),
     "body": _decode_body,
+    "bodyError": _decode_body_error,
     "flag": lambda c: _numbers(c, "flag"),
     "sysFlag": lambda c: _numbers(c, "sys_flag"),
     "bornTimestamp": _decode_born_timestamp,

@@ -104,6 +104,19 @@ def spark_session(
     return builder.getOrCreate()
 
 
+def clone_session(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Return a session with the same settings, views and sources, and other values of `conf`.
+
+    Raises: UsageError if the session has no JVM, as with Spark Connect.
+    """
+    require_classic(session)
+    classic: Any = session
+    clone: SparkSession = type(classic)(classic._sc, classic._jsparkSession.cloneSession())
+    for key, value in conf.items():
+        clone.conf.set(key, value)
+    return clone
+
+
 def register(session: SparkSession) -> None:
     """Register the data source in a session that does not find it by itself.
 

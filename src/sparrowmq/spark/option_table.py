@@ -202,11 +202,30 @@ def parse_duration_ms(text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
+# Milliseconds within these are from 1973 to 5138, seconds from before 1973, and microseconds from
+# after 5138; 0 is the beginning.
+_TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX = 10**11, 10**14
+
+
+def check_timestamp_ms(value: int) -> int:
+    """Return a time in milliseconds since 1970.
+
+    Raises: ValueError for a number that is one of seconds or microseconds.
+    """
+    if value == 0 or _TIMESTAMP_MS_MIN <= value < _TIMESTAMP_MS_MAX:
+        return value
+    unit, factor = ("seconds", 1000) if value < _TIMESTAMP_MS_MIN else ("microseconds", 0.001)
+    raise ValueError(
+        f"milliseconds since 1970 are needed, and this looks like {unit}; "
+        f"write {int(value * factor)} if it is"
+    )
+
+
 def parse_timestamp_ms(text: str) -> int:
     """Parse milliseconds since 1970, or ISO 8601; a time without a zone is UTC."""
     text = text.strip()
     if text.isascii() and text.isdigit():
-        return int(text)
+        return check_timestamp_ms(int(text))
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:

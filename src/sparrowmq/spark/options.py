@@ -26,6 +26,7 @@ from sparrowmq.protocol.subscription import (
     parse_subscription,
 )
 from sparrowmq.spark import option_table, schema
+from sparrowmq.spark.body_check import body_check
 from sparrowmq.spark.bounds import GroupChoice, OffsetChoice, StartChoice, TimestampChoice
 from sparrowmq.spark.checkpoint_offsets import (
     EARLIEST,
@@ -73,6 +74,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     unreadable_policy: UnreadablePolicy
     columns: tuple[str, ...]
+    body_schema: str | None
     sub_expression: str
     filter_type: str
     group: str | None
@@ -87,6 +89,10 @@ class SourceOptions:
     security_token: str | None = field(default=None, repr=False)
     tls: TlsFiles | None = None
     namespace: Namespace = NO_NAMESPACE
+
+    def __post_init__(self) -> None:
+        if "bodyError" in self.columns and self.body_schema is None:
+            raise ConfigError("column 'bodyError' needs option 'bodySchema'")
 
     @property
     def is_filtered(self) -> bool:
@@ -160,6 +166,11 @@ def _parse_filter(text: str) -> str:
     except LocalProtocolError as error:
         raise ValueError(str(error)) from error
     return text or SUBSCRIBE_ALL
+
+
+def _parse_body_schema(text: str) -> str:
+    body_check(text)
+    return text
 
 
 def _parse_policy(text: str) -> UnreadablePolicy:
@@ -359,6 +370,14 @@ OPTIONS: tuple[Option, ...] = (
         _EVERYWHERE,
     ),
     Option(
+        "bodySchema",
+        None,
+        _parse_body_schema,
+        "the schema of JSON bodies, as schema.json() of a StructType gives it; adds the column "
+        "bodyError behind the others",
+        _EVERYWHERE,
+    ),
+    Option(
         "subExpression",
         SUBSCRIBE_ALL,
         _parse_filter,
@@ -460,7 +479,9 @@ def _columns(values: dict[str, Any]) -> tuple[str, ...]:
         values.pop(name) for name in ("profile", "columns", "include_headers")
     )
     columns: tuple[str, ...] = names or profile
-    return (*columns, "headers") if has_headers and "headers" not in columns else columns
+    added = ["headers"] if has_headers else []
+    added += [] if values["body_schema"] is None else ["bodyError"]
+    return (*columns, *(name for name in added if name not in columns))
 
 
 def _take_choice(values: dict[str, Any], edge: str) -> StartChoice | None:

@@ -32,6 +32,7 @@ from sparrowmq.calling.effects import Operation, Task, cancel, join, sleep, spaw
 from sparrowmq.client.operations.pull import PullReply, PullStatus, make_pull_header, pull
 from sparrowmq.errors import RemoteProtocolError, SparrowError, UnreadableMessage
 from sparrowmq.model import MessageQueue
+from sparrowmq.spark.body_check import body_check
 from sparrowmq.spark.bounds import Loss
 from sparrowmq.spark.columns import (
     Ints,
@@ -252,6 +253,7 @@ def read_ranges(
     Raises: DataLossError, RemoteProtocolError, TransportError, BrokerError, RouteError.
     """
     schema = arrow_schema(options.columns)
+    check = None if options.body_schema is None else body_check(options.body_schema)
     unreadable = UnreadableMessages(options, cluster)
     readers = [QueueReader(cluster, options, each) for each, _ in ranges]
     numbers = [number for _, number in ranges]
@@ -267,6 +269,7 @@ def read_ranges(
                 schema=schema,
                 broker_name=joined.broker_name,
                 partition=np.repeat(joined.numbers, [len(each) for each in joined.starts]),
+                check=check,
                 on_unreadable=partial(unreadable.pass_over, joined.broker_name, records),
             )
             with joined.naming():

@@ -36,6 +36,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("keys", "string", "the keys, joined by a blank; null where there are none"),
     Column("tags", "string", "the tag; null where there is none"),
     Column("body", "binary", "the payload, inflated"),
+    Column(
+        "bodyError",
+        "string",
+        "why the body is not one JSON value of option bodySchema; null for a body that is",
+    ),
     Column("flag", "int", "the producer's own 32 bits"),
     Column("sysFlag", "int", "RocketMQ's bits: compression, transaction, host versions"),
     Column("bornTimestamp", "timestamp", "when the producer made the message"),
@@ -80,7 +85,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
         "reconsumeTimes",
         "properties",
     ),
-    "full": tuple(column.name for column in COLUMNS[:19]),
+    "full": tuple(column.name for column in COLUMNS[:20] if column.name != "bodyError"),
     "kafka": ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
 }
 

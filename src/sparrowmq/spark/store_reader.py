@@ -27,6 +27,7 @@ from sparrowmq.errors import (
     UnreadableMessage,
 )
 from sparrowmq.model import MessageQueue
+from sparrowmq.spark.body_check import body_check
 from sparrowmq.spark.bounds import (
     Loss,
     OffsetChoice,
@@ -210,6 +211,7 @@ def read_log(
     Raises: DataLossError if files are gone; CorruptRecord if a record differs from its entry.
     """
     schema = arrow_schema(options.columns)
+    check = None if options.body_schema is None else body_check(options.body_schema)
     unreadable = UnreadableMessages(options)
     try:
         plan = _list_messages(files, ranges, fail=options.fail_on_data_loss)
@@ -237,6 +239,7 @@ def read_log(
                     schema=schema,
                     broker_name=options.broker_name,
                     partition=numbers,
+                    check=check,
                     on_unreadable=partial(unreadable.pass_over, options.broker_name, records),
                 )
     finally:

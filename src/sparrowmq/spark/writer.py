@@ -67,6 +67,8 @@ TOPIC_RETRY_MS = 200
 # The broker stored the message, but not as safely as its settings demand: it may be lost.
 _UNSAFE = frozenset({SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT})
 # Brokers accept no batches for these topics.
+# The queues that option createTopic creates at each broker; a group's own topics have one.
+QUEUES_CREATED = 8
 _SINGLE_PREFIXES = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
 # Properties that the client itself adds to a message.
 _OWN = frozenset({"UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY"})
@@ -183,8 +185,9 @@ def see_to_topic(options: SinkOptions, topic: str, *, routes: RouteCache) -> Ope
     missing topic; ConnectFailed, BrokerError, InvokeTimeout.
     """
     check_sendable_topic(topic)
-    if topic.startswith(_SINGLE_PREFIXES):
-        return  # A broker itself makes the retry and dead letter topics of a group.
+    is_of_group = topic.startswith(_SINGLE_PREFIXES)
+    if is_of_group and not options.create_topic:
+        return  # A broker itself makes the retry and dead letter topics of its groups.
     servers, timeout_ms = NameServers(options.name_servers), options.request_timeout_ms
     name = options.namespace.wrap(topic)
     try:
@@ -193,7 +196,7 @@ def see_to_topic(options: SinkOptions, topic: str, *, routes: RouteCache) -> Ope
         if not options.create_topic:
             raise TopicRouteNotFound(f"{error}; option 'createTopic' creates it") from None
         directory = Directory(name_servers=servers, routes=routes, timeout_ms=timeout_ms)
-        yield from create_topic(directory, name)
+        yield from create_topic(directory, name, queues=1 if is_of_group else QUEUES_CREATED)
 
 
 class _Request(NamedTuple):

@@ -34,6 +34,7 @@ from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline.input_tables import collect_as, read_table
+from sparrowmq.pipeline.parquet import read_parquet
 
 QUEUE_COLUMNS = {
     "snapshotTimestamp": "timestamp",
@@ -179,7 +180,7 @@ def run(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
     def keep(frame: DataFrame, name: str) -> DataFrame:
         path = f"{settings.out.rstrip('/')}/{name}"
         frame.write.mode("overwrite").parquet(path)
-        return session.read.parquet(path)
+        return read_parquet(session, path)
 
     history = keep(explain_history(queues), "history")
     found = keep(find_accumulations(history, peak_min=settings.lag_min), "accumulations")

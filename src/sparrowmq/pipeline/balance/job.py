@@ -32,6 +32,7 @@ from sparrowmq.pipeline.balance.evaluation import (
 )
 from sparrowmq.pipeline.balance.generated_cluster import check_size, generate_cluster
 from sparrowmq.pipeline.input_tables import collect_as, read_table
+from sparrowmq.pipeline.parquet import read_parquet
 from sparrowmq.spark.local_session import require_classic
 
 TOPIC_COLUMNS = {
@@ -186,7 +187,7 @@ def run(session: SparkSession, settings: BalanceSettings) -> BalanceResult:
         *tables, strategies=chosen, messages_per_second=settings.messages_per_second
     )
     evaluated.write.mode("overwrite").parquet(path)
-    written = session.read.parquet(path)
+    written = read_parquet(session, path)
     current = "AVG" if "AVG" in chosen else next(iter(chosen))
     return BalanceResult(
         strategies=summarise(written), current=current, worst=find_worst(written, current)

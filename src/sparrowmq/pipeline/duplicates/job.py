@@ -14,6 +14,7 @@ from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.pipeline.duplicates import judging, records
 from sparrowmq.pipeline.duplicates.stream import DELAY_S, Progress, read_tables, watch_duplicates
 from sparrowmq.pipeline.input_tables import collect_as
+from sparrowmq.pipeline.parquet import read_parquet
 from sparrowmq.pipeline.running_query import never
 from sparrowmq.spark.local_session import register
 
@@ -187,7 +188,7 @@ def _run_once(session: SparkSession, settings: DuplicatesSettings) -> Duplicates
     def keep(frame: DataFrame, name: str) -> DataFrame:
         path = f"{settings.out.rstrip('/')}/{name}"
         frame.write.mode("overwrite").parquet(path)
-        return session.read.parquet(path)
+        return read_parquet(session, path)
 
     produced: DataFrame | None = None
     if settings.trace is not None:

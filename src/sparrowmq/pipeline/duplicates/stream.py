@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 from sparrowmq.pipeline.duplicates import judging
 from sparrowmq.pipeline.duplicates.records import ENTRY_COLUMNS, split_entries
 from sparrowmq.pipeline.files import Files
-from sparrowmq.pipeline.parquet import write_batch_parquet
+from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
 from sparrowmq.pipeline.running_query import never, run_query
 
 DELAY_S = 600.0
@@ -93,7 +93,7 @@ def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
     root = out.rstrip("/")
     files = Files(session, root)
     return {
-        name: session.read.parquet(f"{root}/{name}")
+        name: read_parquet(session, f"{root}/{name}")
         for name in TABLES
         if any(entry.name.startswith("batchId=") for entry in files.list(f"{root}/{name}"))
     }
@@ -179,7 +179,7 @@ class _Judge:
     def _state(self, session: SparkSession, batch_id: int) -> DataFrame:
         path = f"{self._root}/state/batchId={batch_id}"
         ddl = ", ".join(f"{name} {kind}" for name, kind in ENTRY_COLUMNS.items())
-        return session.read.schema(ddl).parquet(path)
+        return read_parquet(session, path, schema=ddl)
 
     def _progress(self, session: SparkSession, batch_id: int) -> Progress:
         path = f"{self._root}/state/_{batch_id}.json"

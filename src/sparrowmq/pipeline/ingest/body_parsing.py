@@ -1,4 +1,4 @@
-"""Parses message bodies by a schema, and finds the bodies that do not fit.
+"""Parses message bodies by a schema.
 
 A schema is a DDL string, where NOT NULL makes a field required, or a JSON Schema. Of JSON Schema
 (draft 2020-12) the keywords that determine the columns are read: `type`, `properties`, `required`,
@@ -11,36 +11,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import reduce
 from typing import Any, NamedTuple
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sparrowmq.errors import ConfigError
 
-REASON = "reason"
+# The column of the data source, and the columns made here.
+ERROR, MISREAD, REASON = "bodyError", "misread", "reason"
 _CORRUPT, _ROW = "_corrupt", "_row"
-# The most characters of a value that a reason shows.
-_SHOWN = 40
 
 _NOTES = {"$schema", "$id", "$comment", "title", "description", "examples", "default", "deprecated"}
 _KNOWN = {"type", "properties", "required", "items", "format", "additionalProperties"} | _NOTES
 
 
 class BodySchema(NamedTuple):
-    """The schema of bodies.
-
-    Args:
-        struct: the columns, all nullable, so that bodies that break the rules can be read too.
-        required: the top-level fields that must exist and not be null.
-    """
+    """The schema of bodies; a field that is not nullable must exist and not be null."""
 
     struct: StructType
-    required: tuple[str, ...]
+
+    @property
+    def columns(self) -> StructType:
+        """The columns of the table, all nullable."""
+        return StructType([StructField(each.name, each.dataType) for each in self.struct.fields])
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The top-level fields that must exist and not be null."""
+        return tuple(each.name for each in self.struct.fields if not each.nullable)
 
 
 def parse_schema(text: str) -> BodySchema:
@@ -65,8 +67,7 @@ def parse_ddl(text: str) -> BodySchema:
         raise ConfigError(f"schema {text!r} is no DDL: {reason}") from None
     if not isinstance(struct, StructType) or not struct.fields:
         raise ConfigError(f"schema {text!r} has no column; write 'name TYPE, name TYPE'")
-    required = tuple(field.name for field in struct if not field.nullable)
-    return BodySchema(StructType([StructField(f.name, f.dataType) for f in struct]), required)
+    return BodySchema(struct)
 
 
 def parse_json_schema(text: str) -> BodySchema:
@@ -80,56 +81,72 @@ def parse_json_schema(text: str) -> BodySchema:
         raise ConfigError(f"the JSON Schema is not JSON: {error}") from None
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         raise ConfigError("the JSON Schema must describe an object: it has no 'properties'")
-    struct = _data_type({**schema, "type": "object"}, "$")
-    required = tuple(schema.get("required", ()))
-    unknown = [name for name in required if name not in schema["properties"]]
-    if unknown:
-        raise ConfigError(f"the JSON Schema requires {unknown[0]!r}, which is no property")
-    return BodySchema(struct, required)  # type: ignore[arg-type]
+    return BodySchema(_data_type({**schema, "type": "object"}, "$"))  # type: ignore[arg-type]
 
 
-def with_fields(messages: DataFrame, schema: BodySchema | None) -> DataFrame:
-    """Add each body's fields, and `reason`, which is null if the body fits the schema."""
-    if schema is None:
-        return messages.withColumn(REASON, F.lit(None).cast("string"))
-    text = F.col("body").cast("string")
-    with_corrupt = StructType([*schema.struct.fields, StructField(_CORRUPT, StringType())])
-    row = F.from_json(text, with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT})
-    parsed = messages.withColumn(_ROW, row).withColumn(REASON, _reason(schema, text))
-    fields = (F.col(f"{_ROW}.`{name}`") for name in schema.struct.names)
-    return parsed.select(*messages.columns, *fields, REASON)
+def with_fields(messages: DataFrame, schema: BodySchema) -> DataFrame:
+    """Add each body's fields, and `misread`: whether Spark reads no such fields in the body.
 
-
-def _reason(schema: BodySchema, text: Column) -> Column:
-    """Return the reason why a body does not fit; a fitting body costs only the first test."""
-
-    def field_of(name: str) -> Column:
-        return F.col(f"{_ROW}.`{name}`")
-
-    def text_of(name: str) -> Column:
-        quoted = name.replace("'", "\\'")
-        return F.get_json_object(text, f"$['{quoted}']")
-
-    conditions = [F.length(F.trim(text)) > 0, F.col(f"{_ROW}.{_CORRUPT}").isNull()]
-    conditions += [field_of(name).isNotNull() for name in schema.required]
-    fits = reduce(lambda left, right: left & right, conditions)
-    found = (
-        F.when(fits, None)
-        .when(text.isNull() | (F.length(F.trim(text)) == 0), "empty body")
-        .when(~F.is_valid_utf8(text), "not UTF-8")
-        .when(F.try_parse_json(text).isNull(), "not JSON")
-        .when(~F.startswith(F.ltrim(text), F.lit("{")), "not a JSON object")
+    The data source has said in `bodyError` whether the body is JSON of these types. Spark alone
+    knows which texts are dates and times, and which numbers are too large for it.
+    """
+    with_corrupt = StructType([*schema.columns.fields, StructField(_CORRUPT, StringType())])
+    options = {"columnNameOfCorruptRecord": _CORRUPT}
+    row = F.from_json(F.col("body").cast("string"), with_corrupt, options)
+    fields = (F.col(f"{_ROW}.`{name}`") for name in schema.columns.names)
+    return messages.withColumn(_ROW, row).select(
+        *messages.columns, *fields, F.col(f"{_ROW}.{_CORRUPT}").isNotNull().alias(MISREAD)
     )
-    for name in schema.required:
-        found = found.when(text_of(name).isNull(), f"field {name}: missing")
-    for column in schema.struct.fields:
-        kind = column.dataType.simpleString()
-        shown = F.substring(text_of(column.name), 1, _SHOWN)
-        found = found.when(
-            text_of(column.name).isNotNull() & field_of(column.name).isNull(),
-            F.concat(F.lit(f"field {column.name}: expected {kind}, found '"), shown, F.lit("'")),
+
+
+class Misfits(NamedTuple):
+    """The messages that do not fit: refused by the data source, or misread by Spark alone."""
+
+    refused: int
+    misread: int
+
+
+def table_rows(messages: DataFrame, schema: BodySchema, observation: Observation) -> DataFrame:
+    """Return the messages that fit, with their fields; the observation counts the `Misfits`.
+
+    Spark moves no filter before an observation. So it parses each body once: before the parsing a
+    filter would parse the body a second time.
+    """
+    refused, misread = F.col(ERROR).isNotNull(), F.col(ERROR).isNull() & F.col(MISREAD)
+    return (
+        with_fields(messages, schema)
+        .observe(
+            observation,
+            F.count_if(refused).alias("refused"),
+            F.count_if(misread).alias("misread"),
         )
-    return found.otherwise("a nested field has another type than the schema says")
+        .where(~refused & ~F.col(MISREAD))
+    )
+
+
+def with_reason(messages: DataFrame, schema: BodySchema) -> DataFrame:
+    """Return the messages that do not fit, with `reason`: `bodyError`, or the field Spark misread.
+
+    Args:
+        messages: the messages; `bodyError` is null where Spark must be asked.
+    """
+    parsed = with_fields(messages, schema)
+    misread = [
+        F.when(
+            F.get_json_object(F.col("body").cast("string"), _json_path(field.name)).isNotNull()
+            & F.col(f"`{field.name}`").isNull(),
+            f"field {field.name}: not a value of {field.dataType.simpleString()}",
+        )
+        for field in schema.columns.fields
+    ]
+    nested = F.lit("a nested field has a value that its type cannot hold")
+    reason = F.coalesce(ERROR, *misread, nested).alias(REASON)
+    return parsed.where(F.col(ERROR).isNotNull() | F.col(MISREAD)).select(*messages.columns, reason)
+
+
+def _json_path(name: str) -> str:
+    quoted = name.replace("'", "\\'")
+    return f"$['{quoted}']"
 
 
 def _data_type(schema: Mapping[str, Any], place: str) -> DataType:
@@ -145,8 +162,17 @@ def _data_type(schema: Mapping[str, Any], place: str) -> DataType:
     if name == "object":
         properties = schema.get("properties")
         if properties:
+            required = schema.get("required", ())
+            unknown = [name for name in required if name not in properties]
+            if unknown:
+                raise ConfigError(
+                    f"the JSON Schema requires {unknown[0]!r} at {place}, which is not a property"
+                )
             return t.StructType(
-                [t.StructField(n, _data_type(s, f"{place}.{n}")) for n, s in properties.items()]
+                [
+                    t.StructField(n, _data_type(s, f"{place}.{n}"), n not in required)
+                    for n, s in properties.items()
+                ]
             )
         values = schema.get("additionalProperties")
         value_type = _data_type(values, f"{place}.*") if isinstance(values, dict) else None

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from sparrowmq.errors import UsageError
 from sparrowmq.pipeline.files import Files
+from sparrowmq.pipeline.parquet import read_parquet
 
 SIZE_MAX = 256 * 1024 * 1024
 _PREFIX = "batchId="
@@ -94,14 +95,14 @@ def _merge(
 ) -> None:
     paths = [f"{table}/{_PREFIX}{number}" for number in group]
     writing = f"{table}/_writing/compacted"
-    merged = session.read.option("basePath", table).parquet(*paths).drop("batchId")
+    merged = read_parquet(session, *paths, base=table).drop("batchId")
     if partition_by is None:
         merged.coalesce(1).write.mode("overwrite").parquet(writing)
     else:
         merged.repartition(partition_by).write.mode("overwrite").partitionBy(partition_by).parquet(
             writing
         )
-    counted = session.read.parquet(writing).count()
+    counted = read_parquet(session, writing).count()
     expected = merged.count()
     if counted != expected:
         raise UsageError(f"compaction of {table} wrote {counted:,} of {expected:,} rows; kept both")
@@ -123,7 +124,7 @@ def _swap(files: Files, table: str, batch_ids: list[int]) -> None:
 
 
 def _count_files(session: SparkSession, table: str) -> int:
-    return len(session.read.parquet(table).inputFiles())
+    return len(read_parquet(session, table).inputFiles())
 
 
 def _batch_ids(files: Files, table: str) -> list[int]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from sparrowmq.model import MessageQueue
@@ -138,32 +138,32 @@ class Ledger:
 
 
 def count_batch(
-    batch: DataFrame, batch_id: int, before: Counts, spans: Mapping[MessageQueue, OffsetSpan]
+    good: DataFrame | None,
+    bad: DataFrame | None,
+    batch_id: int,
+    before: Counts,
+    spans: Mapping[MessageQueue, OffsetSpan],
 ) -> Counts:
     """Add a batch to the counts before it.
 
     Args:
-        batch: the batch, with the columns of a queue, queueOffset, body, `date` and `reason`.
+        good: the rows of the table, as written, with the columns of a queue, queueOffset and
+            `date`; None for no rows.
+        bad: the messages put aside, as written, with body and `reason`; None for no messages.
         batch_id: the batch's id.
         before: the counts up to the batch before.
         spans: the offsets that the batch should have; empty if brokers filter messages.
     """
-    is_good = F.col(REASON).isNull()
-    groups = batch.groupBy(*QUEUE_COLUMNS, F.when(is_good, F.col(DATE)).alias(DATE)).agg(
-        F.count_if(is_good).alias("rows"),
-        F.count_if(~is_good).alias("putAside"),
-        F.min("queueOffset").alias("first"),
-        F.max("queueOffset").alias("last"),
-    )
-    rows = groups.collect()
+    rows = [] if good is None else _count_queues(good, DATE)
+    aside = [] if bad is None else _count_queues(bad)
     by_date = Counter(dict(before.by_date))
+    for row in rows:
+        by_date[str(row[DATE] or "unknown")] += row["count"]
     found: Counter[MessageQueue] = Counter()
     outside: set[MessageQueue] = set()
-    for row in rows:
+    for row in (*rows, *aside):
         queue = MessageQueue(*(row[name] for name in QUEUE_COLUMNS))
-        found[queue] += row["rows"] + row["putAside"]
-        if row["rows"]:
-            by_date[str(row[DATE] or "unknown")] += row["rows"]
+        found[queue] += row["count"]
         span = spans.get(queue)
         if span is not None and not span.start <= row["first"] <= row["last"] < span.end:
             outside.add(queue)
@@ -172,23 +172,34 @@ def count_batch(
         for queue, span in spans.items()
         if found[queue] != span.end - span.start or queue in outside
     ]
-    put_aside = sum(row["putAside"] for row in rows)
-    counts = replace(
+    return replace(
         before,
         offsets=before.offsets + sum(span.end - span.start for span in spans.values()),
-        rows=before.rows + sum(row["rows"] for row in rows),
-        put_aside=before.put_aside + put_aside,
+        rows=before.rows + sum(row["count"] for row in rows),
+        put_aside=before.put_aside + sum(row["count"] for row in aside),
         by_date=dict(sorted(by_date.items())),
+        reasons=before.reasons if bad is None else _add_reasons(before, bad),
         gap_count=before.gap_count + len(gaps),
         gaps=[*before.gaps, *gaps][-GAPS_MAX:],
     )
-    return replace(counts, reasons=_add_reasons(before, batch)) if put_aside else counts
 
 
-def _add_reasons(before: Counts, batch: DataFrame) -> list[Reason]:
+def _count_queues(frame: DataFrame, *more: str) -> list[Row]:
+    """Return the rows of each queue, and of each value of further columns, and their offsets."""
+    return (
+        frame.groupBy(*QUEUE_COLUMNS, *more)
+        .agg(
+            F.count("*").alias("count"),
+            F.min("queueOffset").alias("first"),
+            F.max("queueOffset").alias("last"),
+        )
+        .collect()
+    )
+
+
+def _add_reasons(before: Counts, bad: DataFrame) -> list[Reason]:
     rows = (
-        batch.where(F.col(REASON).isNotNull())
-        .groupBy(REASON)
+        bad.groupBy(REASON)
         .agg(F.count("*"), F.first(F.substring("body", 1, _EXAMPLE_BYTES)))
         .orderBy(F.desc("count(1)"), REASON)
         .limit(REASONS_MAX)

@@ -25,21 +25,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from sparrowmq.client.faces.blocking_admin import Admin
-from sparrowmq.errors import ConfigError, TopicRouteNotFound
+from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.pipeline.files import Files
-from sparrowmq.pipeline.ingest.body_parsing import REASON, BodySchema, parse_schema, with_fields
+from sparrowmq.pipeline.ingest.body_parsing import (
+    ERROR,
+    MISREAD,
+    REASON,
+    BodySchema,
+    Misfits,
+    parse_schema,
+    table_rows,
+    with_reason,
+)
 from sparrowmq.pipeline.ingest.compaction import Compaction, compact, recover
 from sparrowmq.pipeline.ingest.counts import DATE, QUEUE_COLUMNS, Counts, Ledger, count_batch
-from sparrowmq.pipeline.parquet import write_batch_parquet
+from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
 from sparrowmq.pipeline.running_query import never, run_query
 from sparrowmq.spark.checkpoint_offsets import encode_offsets
+from sparrowmq.spark.connection_options import CONNECTION_OPTIONS
 from sparrowmq.spark.dead_letter_rows import to_dlq
-from sparrowmq.spark.local_session import register
+from sparrowmq.spark.local_session import clone_session, register
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.queue_watch import QueueWatch
 
@@ -52,7 +61,8 @@ METADATA = (
     "bornTimestamp",
     "storeTimestamp",
 )
-_SECURITY = ("accesskey", "secretkey", "securitytoken", "usetls")
+# The columns of a written batch from which it is counted.
+_COUNTED = "topic string, brokerName string, queueId int, queueOffset bigint, date date"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +101,8 @@ class IngestSettings:
     def __post_init__(self) -> None:
         # Spark would refuse a wrong option only after its start.
         self.parse_options()
+        if self.dlq_group is not None:
+            check_group(self.dlq_group)
 
     @property
     def source_options(self) -> dict[str, str]:
@@ -181,12 +193,12 @@ def run(
     Raises: ConfigError for a wrong setting, or for the directory of another ingest; errors of the
         data source; KeyboardInterrupt if a run that does not follow is stopped.
     """
+    # Times without a zone, and dates, are those of UTC, whatever the zone of the user's session.
+    session = clone_session(session, {"spark.sql.session.timeZone": "UTC"})
+    register(session)
     schema = None if settings.schema is None else parse_schema(settings.schema)
     _check_columns(settings, schema)
-    if settings.dlq_group is not None:
-        _create_dlq(settings, settings.dlq_group)
     files = Files(session, settings.out)
-    register(session)
     ledger = Ledger(
         files,
         settings.root,
@@ -201,12 +213,11 @@ def run(
         if not name.lower().startswith("starting")
     }
     messages = session.readStream.format("rocketmq").options(**given)
-    sink = _Sink(settings, ledger, on_batch)
-    date = F.to_date(F.col(f"`{settings.date_column}`")).alias(DATE)
+    if schema is not None:
+        messages = messages.option("bodySchema", schema.struct.json())
+    sink = _Sink(settings, schema, ledger, on_batch)
     is_stopped = run_query(
-        with_fields(messages.option("startingOffsets", json.dumps(start)).load(), schema).select(
-            "*", date
-        ),
+        messages.option("startingOffsets", json.dumps(start)).load(),
         sink,
         checkpoint=settings.checkpoint,
         interval_s=settings.follow_interval_s,
@@ -214,25 +225,35 @@ def run(
     )
     if is_stopped and settings.follow_interval_s is None:
         raise KeyboardInterrupt
-    has_table = files.exists(settings.table)
+    compaction = _compact(session, settings) if settings.compacts else None
+    used = files.usage(settings.table, suffix=".parquet")
     return IngestResult(
         settings=settings,
         batches=sink.batches,
         counts=ledger.read_latest(),
         is_filtered=settings.parse_options().is_filtered,
-        compaction=_compact(session, settings) if settings.compacts else None,
-        files=len(session.read.parquet(settings.table).inputFiles()) if has_table else 0,
-        size=files.size(settings.table) if has_table else 0,
+        compaction=compaction,
+        files=used.files,
+        size=used.size,
     )
 
 
 class _Sink:
-    """Writes each micro-batch: messages that do not fit first, then the table, then the counts."""
+    """Writes each micro-batch: the table, then messages that do not fit, then the counts.
+
+    The table is written in one pass over the messages, which also counts those that do not fit.
+    Only then are these read again, and only they get a reason. Counts are those of what is written.
+    """
 
     def __init__(
-        self, settings: IngestSettings, ledger: Ledger, on_batch: Callable[[Batch], None] | None
+        self,
+        settings: IngestSettings,
+        schema: BodySchema | None,
+        ledger: Ledger,
+        on_batch: Callable[[Batch], None] | None,
     ) -> None:
         self._settings = settings
+        self._schema = schema
         self._ledger = ledger
         self._on_batch = on_batch
         self._is_filtered = settings.parse_options().is_filtered
@@ -240,40 +261,77 @@ class _Sink:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         begin = time.monotonic()
-        settings = self._settings
         before = self._ledger.read(batch_id - 1)
         spans = {} if self._is_filtered else self._ledger.spans(batch_id)
-        batch.persist()
+        misfits = self._write_table(batch, batch_id)
+        good = self._written(batch.sparkSession, self._settings.table, batch_id)
+        bad = None
+        if self._schema is not None and misfits != Misfits(0, 0):
+            bad = self._put_aside(batch, batch_id, self._schema, misfits)
         try:
-            counts = count_batch(batch, batch_id, before, spans)
-            put_aside = counts.put_aside - before.put_aside
-            if put_aside:
-                self._put_aside(batch.where(f"{REASON} is not null"), batch_id)
-            if counts.rows > before.rows:
-                dropped = [] if settings.schema is None else ["body"]
-                good = batch.where(f"{REASON} is null").drop(REASON, "properties", *dropped)
-                write_batch_parquet(good, batch_id, settings.table, [DATE])
+            counts = count_batch(good, bad, batch_id, before, spans)
         finally:
-            batch.unpersist()
+            if bad is not None:
+                bad.unpersist()
         self._ledger.write(batch_id, counts)
         seconds = round(time.monotonic() - begin, 3)
+        put_aside = counts.put_aside - before.put_aside
         written = Batch(batch_id, counts.messages - before.messages, put_aside, seconds)
         self.batches.append(written)
         if self._on_batch is not None:
             self._on_batch(written)
 
-    def _put_aside(self, bad: DataFrame, batch_id: int) -> None:
+    def _write_table(self, batch: DataFrame, batch_id: int) -> Misfits | None:
+        """Write the messages that fit; return the number of others, None for a batch replayed."""
+        settings, schema = self._settings, self._schema
+        date = F.to_date(F.col(f"`{settings.date_column}`")).alias(DATE)
+        if schema is None:
+            rows = batch.select(*METADATA, "body", date)
+            write_batch_parquet(rows, batch_id, settings.table, [DATE])
+            return Misfits(0, 0)
+        observation = Observation()
+        rows = table_rows(batch, schema, observation).select(
+            *METADATA, *(f"`{name}`" for name in schema.struct.names), date
+        )
+        if not write_batch_parquet(rows, batch_id, settings.table, [DATE]):
+            return None
+        return Misfits(**observation.get)
+
+    def _written(self, session: SparkSession, table: str, batch_id: int) -> DataFrame | None:
+        """Return the rows that a batch has in a table; None, and no directory, for no rows."""
+        path, files = f"{table}/batchId={batch_id}", Files(session, table)
+        if not files.usage(path, suffix=".parquet").files:
+            files.remove(path)
+            return None
+        return read_parquet(session, path, schema=_COUNTED)
+
+    def _put_aside(
+        self, batch: DataFrame, batch_id: int, schema: BodySchema, misfits: Misfits | None
+    ) -> DataFrame | None:
+        """Write the messages that do not fit; return them as written, None for no messages."""
         settings = self._settings
-        if settings.dlq_group is None:
-            chosen = bad.select(*METADATA, "body", REASON)
-            write_batch_parquet(chosen, batch_id, settings.quarantine)
-            return
-        # Dead letters keep their properties and get the property `reason`.
-        with_reason = f"map_concat(map_filter(properties, (k, v) -> k != '{REASON}'), "
-        with_reason += f"map('{REASON}', {REASON})) as properties"
-        letters = to_dlq(bad.selectExpr(*METADATA, "body", with_reason), settings.dlq_group)
-        writer = letters.write.format("rocketmq").option("nameServer", settings.name_server)
-        writer.options(**_security(settings)).mode("append").save()
+        if misfits is not None and not misfits.misread:
+            bad = batch.where(F.col(ERROR).isNotNull()).withColumn(REASON, F.col(ERROR))
+        else:
+            bad = with_reason(batch, schema)
+            if misfits is None and bad.isEmpty():
+                return None
+        if settings.dlq_group is not None:
+            return self._send_dead_letters(bad.drop(ERROR).persist(), settings.dlq_group)
+        path = settings.quarantine
+        write_batch_parquet(bad.select(*METADATA, "body", REASON), batch_id, path)
+        return read_parquet(batch.sparkSession, f"{path}/batchId={batch_id}")
+
+    def _send_dead_letters(self, bad: DataFrame, group: str) -> DataFrame:
+        """Send messages to the group's dead letters, with their properties and `reason`."""
+        with_property = f"map_concat(map_filter(properties, (k, v) -> k != '{REASON}'), "
+        with_property += f"map('{REASON}', {REASON})) as properties"
+        letters = to_dlq(bad.selectExpr(*METADATA, "body", with_property), group)
+        writer = letters.write.format("rocketmq").options(**_connection(self._settings))
+        writer.option("topic", DLQ_GROUP_TOPIC_PREFIX + group).option("createTopic", "true").mode(
+            "append"
+        ).save()
+        return bad
 
 
 def _compact(session: SparkSession, settings: IngestSettings) -> Compaction:
@@ -281,38 +339,22 @@ def _compact(session: SparkSession, settings: IngestSettings) -> Compaction:
     return compact(session, settings.table, checkpoint=settings.checkpoint, partition_by=DATE)
 
 
-def _security(settings: IngestSettings) -> dict[str, str]:
-    """Return the source's options of access, which a write needs too."""
-    return {
-        name: value
-        for name, value in settings.options.items()
-        if name.lower() in _SECURITY or name.lower().startswith("tls")
-    }
-
-
-def _create_dlq(settings: IngestSettings, group: str) -> None:
-    """Create the group's dead letter topic if it does not exist.
-
-    On brokers with access control the topic must exist: an account that may read may not create it.
-    """
-    topic = DLQ_GROUP_TOPIC_PREFIX + check_group(group)
-    if _security(settings):
-        return
-    with Admin(name_server=settings.name_server) as admin:
-        try:
-            admin.route(topic)
-        except TopicRouteNotFound:
-            admin.create_topic(topic, queues=1)
+def _connection(settings: IngestSettings) -> dict[str, str]:
+    """Return the options of the read that a write to the same cluster needs."""
+    shared = {option.name.lower() for option in CONNECTION_OPTIONS}
+    given = {name: text for name, text in settings.options.items() if name.lower() in shared}
+    return {"nameServer": settings.name_server, **given}
 
 
 def _check_columns(settings: IngestSettings, schema: BodySchema | None) -> None:
     fields: Sequence[str] = () if schema is None else schema.struct.names
-    taken = {name.lower() for name in (*METADATA, "body", DATE, REASON, "batchId")}
+    made = (DATE, REASON, ERROR, MISREAD, "batchId")
+    taken = {name.lower() for name in (*METADATA, "body", *made)}
     clashing = [name for name in fields if name.lower() in taken]
     if clashing:
         raise ConfigError(
             f"the body's field {clashing[0]!r} would clash with the column of that name; fields "
-            f"must not be called {', '.join((*METADATA, 'body', DATE, REASON))}"
+            f"must not be called {', '.join((*METADATA, 'body', *made))}"
         )
     if settings.date_column not in (*METADATA, *fields):
         raise ConfigError(
@@ -332,7 +374,7 @@ def _claim(files: Files, settings: IngestSettings, schema: BodySchema | None) ->
     claim = {
         "topic": settings.topic,
         "dateColumn": settings.date_column,
-        "schema": None if schema is None else schema.struct.simpleString(),
+        "schema": None if schema is None else schema.columns.simpleString(),
         "required": [] if schema is None else list(schema.required),
     }
     text = files.read_text(path)

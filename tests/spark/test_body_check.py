@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparrowmq.errors import ConfigError
+from sparrowmq.spark.body_check import BodyCheck
+
+
+def field(name: str, kind: Any, *, nullable: bool = True) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+
+
+SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            field("id", "integer", nullable=False),
+            field("the name", "string"),
+            field("at", "timestamp"),
+            field("price", "decimal(10,2)"),
+            field("rate", "double"),
+            field("paid", "boolean"),
+            field("big", "long"),
+            field("any", "variant"),
+            field("tags", {"type": "array", "elementType": "string", "containsNull": False}),
+            field("by", {"type": "map", "keyType": "string", "valueType": "long"}),
+            field("of", {"type": "struct", "fields": [field("x", "byte", nullable=False)]}),
+        ],
+    }
+)
+CHECK = BodyCheck(SCHEMA)
+FITTING = [
+    b'{"id": 1}',
+    b' {"id": -2147483648} \n',
+    b'{"id": 1, "the name": null, "unknown": [NULL]}'.replace(b"NULL", b"null"),
+    '{"id": 1, "the name": "麻雀"}'.encode(),
+    b'{"id": 1, "at": "2026-03-01", "price": 1.5, "rate": 3, "paid": true}',
+    b'{"id": 1, "price": "12.50", "any": {"a": [1, "b"]}, "big": 9223372036854775807}',
+    b'{"id": 1, "tags": ["a"], "by": {"k": 1, "l": null}, "of": {"x": 127}}',
+]
+REFUSED = {
+    b"": "empty body",
+    b" \n": "empty body",
+    b"hello": "not JSON",
+    b"{'id': 1}": "not JSON",
+    b'{"id": NaN}': "not JSON",
+    b'{"id": 01}': "not JSON",
+    b'{"id": 1,}': "not JSON",
+    b'{"id": 1} // one': "more than one JSON value",
+    b'{"id": 3}{"id": 4}': "more than one JSON value",
+    b'{"id": 3}\n{"id": 4}': "more than one JSON value",
+    b'{"id": 3}]': "more than one JSON value",
+    b'\xef\xbb\xbf{"id": 1}': "not JSON",
+    b"[1]": "not a JSON object",
+    b"null": "not a JSON object",
+    b'{"id": 1, "the name": "\xfc"}': "not UTF-8",
+    b'{"id": 1, "unknown": "\xfc"}': "not UTF-8",
+    b"{}": "field id: missing",
+    b'{"id": null}': "field id: expected a whole number, found null",
+    b'{"id": "1"}': "field id: expected a whole number, found a text",
+    b'{"id": 1.0}': "field id: expected a whole number, found a number",
+    b'{"id": 2147483648}': "field id: expected a whole number <= 2147483647",
+    b'{"id": 1, "the name": 12}': "field the name: expected a text, found a whole number",
+    b'{"id": 1, "the name": {}}': "field the name: expected a text, found an object",
+    b'{"id": 1, "at": 1700000000000}': "field at: expected a text, found a whole number",
+    b'{"id": 1, "price": true}': "field price: expected a number, found true or false",
+    b'{"id": 1, "rate": "NaN"}': "field rate: expected a number, found a text",
+    b'{"id": 1, "paid": 1}': "field paid: expected true or false, found a whole number",
+    b'{"id": 1, "big": 9223372036854775808}': (
+        "field big: expected a whole number <= 9223372036854775807"
+    ),
+    b'{"id": 1, "tags": ["a", 7]}': "field tags[]: expected a text, found a whole number",
+    b'{"id": 1, "tags": [null]}': "field tags[]: expected a text, found null",
+    b'{"id": 1, "by": {"k": "v"}}': "field by[...]: expected a whole number, found a text",
+    b'{"id": 1, "of": {}}': "field of.x: missing",
+    b'{"id": 1, "unknown": ' + b"[" * 9_000 + b"]" * 9_000 + b"}": "nested too deeply",
+}
+
+
+def test_one_whole_json_value_of_the_types_fits() -> None:
+    assert [CHECK.find_error(body) for body in FITTING] == [None] * len(FITTING)
+
+
+def test_every_other_body_has_its_reason() -> None:
+    assert {body: CHECK.find_error(body) for body in REFUSED} == REFUSED
+
+
+@pytest.mark.parametrize("schema", ["", "{}", "[]", '"string"', '{"type": "array"}', "id INT"])
+def test_what_is_not_the_json_of_a_schema_is_refused(schema: str) -> None:
+    with pytest.raises(ConfigError, match="is not the JSON of a Spark schema"):
+        BodyCheck(schema)
