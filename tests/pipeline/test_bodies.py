@@ -21,7 +21,11 @@ ORDER = {
         "day": {"type": "string", "format": "date"},
         "lines": {
             "type": "array",
-            "items": {"type": "object", "properties": {"sku": {"type": "string"}}},
+            "items": {
+                "type": "object",
+                "properties": {"sku": {"type": "string"}},
+                "required": ["sku"],
+            },
         },
         "labels": {"type": "object", "additionalProperties": {"type": "string"}},
     },
@@ -36,6 +40,8 @@ def test_a_json_schema_becomes_columns_and_required_fields() -> None:
         "lines:array<struct<sku:string>>,labels:map<string,string>>"
     )
     assert found.required == ("id",)
+    # Nested fields are required too.
+    assert '"name":"sku","nullable":false' in found.struct.json()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +51,14 @@ def test_a_json_schema_becomes_columns_and_required_fields() -> None:
         ('{"type": "string"}', "it has no 'properties'"),
         ('{"properties": {"a": {"enum": [1]}}}', r"'enum' at \$.a, which cannot be checked"),
         ('{"properties": {"a": {"type": ["string", "integer"]}}}', r"at \$.a; one type is needed"),
-        ('{"properties": {"a": {}}, "required": ["b"]}', "requires 'b', which is no property"),
+        (
+            '{"properties": {"a": {}}, "required": ["b"]}',
+            r"requires 'b' at \$, which is not a property",
+        ),
+        (
+            '{"properties": {"a": {"type": "object", "properties": {"c": {}}, "required": ["b"]}}}',
+            r"requires 'b' at \$.a, which is not a property",
+        ),
     ],
 )
 def test_what_cannot_be_checked_is_refused(schema: str, message: str) -> None:

@@ -288,9 +288,9 @@ def test_hotspot_compiles_the_table_of_sixty_fields_which_parses_each_body_once(
     schema = parse_ddl(", ".join(f"f{n} {kinds[n % 6]} NOT NULL" for n in range(60)))
     messages = spark.createDataFrame([(b"{}", "a")], "body binary, bodyError string")
 
-    rows = table_rows(messages, schema, Observation())
+    rows: Any = table_rows(messages, schema, Observation())
 
-    execution = rows._jdf.queryExecution()  # type: ignore[operator]
+    execution = rows._jdf.queryExecution()
     stages = execution.debug().codegenToSeq()
     sizes = [stages.apply(n)._3().maxMethodCodeSize() for n in range(stages.size())]
     # Beyond 8,000 bytes HotSpot interprets a method for ever.

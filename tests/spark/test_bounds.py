@@ -134,7 +134,7 @@ def test_batches_read_each_offset_once_and_keep_their_limit(
 
     assert {
         (queue, offset)
-        for queue, (low, high) in found.items()
-        if begin.get(queue, 0) <= high
-        for offset in range(max(begin.get(queue, 0), low), high)
+        for queue, at in found.items()
+        if begin.get(queue, 0) <= at.max_offset
+        for offset in range(max(begin.get(queue, 0), at.min_offset), at.max_offset)
     } == read

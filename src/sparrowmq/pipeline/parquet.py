@@ -25,13 +25,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.files import Files
+from sparrowmq.pipeline.files import DirectoryUsage, Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _WRITING, _WRITTEN = "_writing", "_written.json"
-_DATA = ".parquet"
 # StreamExecution.QUERY_ID_KEY, which Spark sets in the thread that runs micro-batches.
 _QUERY_ID_KEY = "sql.streaming.queryId"
 
@@ -75,12 +74,10 @@ def write_batch_parquet(
     root, files = path.rstrip("/"), Files(session, path)
     target, writing = f"{root}/batchId={batch_id}", f"{root}/{_WRITING}/batchId={batch_id}"
     query_id = session.sparkContext.getLocalProperty(_QUERY_ID_KEY)
-    if query_id is not None and _describe(files, target, query_id) == files.read_text(
-        f"{target}/{_WRITTEN}"
-    ):
+    if query_id is not None and _is_whole(files, target, query_id):
         return False
     batch_df.write.mode("overwrite").partitionBy(*partition_by).parquet(writing)
-    files.write_text(f"{writing}/{_WRITTEN}", _describe(files, writing, query_id))
+    files.write_text(f"{writing}/{_WRITTEN}", _describe(files.usage(writing), query_id))
     files.remove(target)
     files.move(writing, target)
     return True
@@ -91,9 +88,20 @@ def parquet_writer(path: str, partition_by: Sequence[str] = ()) -> Callable[[Dat
     return partial(write_batch_parquet, path=path, partition_by=tuple(partition_by))
 
 
-def _describe(files: Files, directory: str, query_id: str | None) -> str:
-    """Return the text of `_written.json` for a whole batch."""
-    return json.dumps({"queryId": query_id, **files.usage(directory, suffix=_DATA)._asdict()})
+def _is_whole(files: Files, directory: str, query_id: str) -> bool:
+    """Return whether a batch's directory has the files that the query wrote."""
+    text = files.read_text(f"{directory}/{_WRITTEN}")
+    if text is None:
+        return False
+    found = files.usage(directory)
+    # Without `_written.json` itself.
+    before = DirectoryUsage(found.files - 1, found.size - len(text.encode()))
+    return text == _describe(before, query_id)
+
+
+def _describe(usage: DirectoryUsage, query_id: str | None) -> str:
+    """Return the text of `_written.json` for a whole batch, whose files are these."""
+    return json.dumps({"queryId": query_id, **usage._asdict()})
 
 
 def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:

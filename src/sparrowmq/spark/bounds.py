@@ -9,13 +9,15 @@ read should return are gone. A loss is a value. The readers turn a loss into an 
 | the offset lies before the queue's first | reading goes on at the first message that is kept |
 | the queue ends before the offset         | reading goes on at the queue's end                |
 | the queue is not there any more          | its offset is kept, in case it comes back         |
+| the queue was emptied and filled again   | reading begins at its first message               |
 | a queue appears and begins after 0       | reading begins at its first message               |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -26,10 +28,15 @@ from sparrowmq.spark.planning import QueueRange, limit_ranges
 
 
 class QueueBounds(NamedTuple):
-    """The offset of a queue's first message, and the offset of its next message."""
+    """The offset of a queue's first message, and the offset of its next message.
+
+    Args:
+        last_timestamp_ms: when the broker stored the last message; None if it did not say.
+    """
 
     min_offset: int
     max_offset: int
+    last_timestamp_ms: int | None = None
 
 
 class Loss(NamedTuple):
@@ -134,6 +141,7 @@ def choose_end(
     rows_min: int = 0,
     bytes_max: int | None = None,
     row_sizes: Offsets = MappingProxyType({}),
+    refilled: Collection[Loss] = (),
 ) -> ResolvedOffsets:
     """Choose the end offsets of the next micro-batch.
 
@@ -146,15 +154,20 @@ def choose_end(
         rows_min: the fewest offsets of a batch; with fewer to read no batch begins.
         bytes_max: the approximate limit of the batch in bytes; None for no limit.
         row_sizes: the approximate size of a message, by queue, if `bytes_max` is given.
+        refilled: the queues that have other messages than before (`find_refilled`).
 
     Returns: the ends; equal to `start` if no batch begins.
     """
-    answer = ResolvedOffsets(dict(start), [])
+    answer = ResolvedOffsets(dict(start), list(refilled))
+    begins_anew = {loss.queue for loss in refilled}
     ranges: list[QueueRange] = []
     for queue in sorted(bounds):
         if frozen is not None and queue not in frozen and queue not in start:
             continue
         found = bounds[queue]
+        if queue in begins_anew:
+            answer.offsets[queue] = found.min_offset
+            continue
         end = found.max_offset
         if frozen is not None:
             end = min(end, frozen.get(queue, start.get(queue, 0)))
@@ -185,6 +198,32 @@ def choose_end(
         ranges = limit_ranges(ranges, bytes_max, row_sizes=row_sizes)
     answer.offsets.update((each.queue, each.end) for each in ranges)
     return answer
+
+
+def find_refilled(
+    offsets: Offsets, stored_by_ms: Offsets, stored_ms: Mapping[MessageQueue, int | None]
+) -> list[Loss]:
+    """Find queues whose message before an offset is not the one that was read.
+
+    Args:
+        offsets: the offsets to read next.
+        stored_by_ms: the time by which all messages before the offset were stored, as noted then.
+        stored_ms: when the message before the offset, as it is now, was stored.
+    """
+    losses: list[Loss] = []
+    for queue in sorted(stored_ms.keys() & stored_by_ms.keys() & offsets.keys()):
+        now_ms, then_ms = stored_ms[queue], stored_by_ms[queue]
+        if now_ms is not None and now_ms > then_ms:
+            what = (
+                f"the queue was emptied and filled again: its message {offsets[queue] - 1} is of "
+                f"{_instant(now_ms)}, and the one that was read of {_instant(then_ms)} or earlier"
+            )
+            losses.append(Loss(queue, what))
+    return losses
+
+
+def _instant(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[QueueRange]:

@@ -3,7 +3,9 @@
 The shape is `{"topic": {"broker": {"queueId": offset}}}`. An offset counts messages and is the
 offset of the *next* message to read. In options, -2 stands for the earliest message and -1 for the
 end of the queue; a checkpoint has resolved numbers only. Spark compares offsets as texts, so they
-are always written in one order: topics and brokers by name, queues by number.
+are always written in one order: topics and brokers by name, queues by number. A checkpoint also
+has, in the same shape under `@storedBy`, the time by which the messages before an offset were
+stored: a queue that was emptied and filled beyond the offset has a younger message there.
 """
 
 from __future__ import annotations
@@ -22,7 +24,23 @@ LATEST = -1
 
 OffsetsJson: TypeAlias = dict[str, dict[str, dict[str, int]]]
 
+# The key of a checkpoint beside its topics, none of which can have this name.
+STORED_BY = "@storedBy"
+
 _SHAPE = '{"topic": {"broker": {"queueId": offset}}}'
+
+
+def encode_checkpoint(
+    offsets: Mapping[MessageQueue, int], stored_by_ms: Mapping[MessageQueue, int]
+) -> dict[str, Any]:
+    """Return offsets for a checkpoint, with the time by which the messages before were stored."""
+    times = encode_offsets(stored_by_ms)
+    return {**encode_offsets(offsets), **({STORED_BY: times} if times else {})}
+
+
+def decode_stored_by(value: Mapping[str, Any]) -> dict[MessageQueue, int]:
+    """Return the times of a checkpoint, in ms; {} for one without."""
+    return decode_offsets(value.get(STORED_BY, {}))
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> OffsetsJson:
@@ -41,6 +59,8 @@ def decode_offsets(value: Any) -> dict[MessageQueue, int]:
     """
     offsets: dict[MessageQueue, int] = {}
     for topic, brokers in _items(value, "the offsets"):
+        if topic == STORED_BY:
+            continue
         for broker_name, queues in _items(brokers, f"topic {topic!r}"):
             for queue_text, offset in _items(queues, f"broker {broker_name!r} of {topic!r}"):
                 queue_id = _queue_id(queue_text, topic=topic, broker_name=broker_name)

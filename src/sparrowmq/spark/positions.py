@@ -137,7 +137,7 @@ def first_offset_since(
 ) -> Operation[int]:
     """Return the offset of the first message stored at or after a time, or the queue's end."""
     address = cluster.address(queue.broker_name)
-    low, high = bounds
+    low, high = bounds.min_offset, bounds.max_offset
     if low == high:
         return high
     guess = yield from search_offset(
@@ -158,10 +158,10 @@ def first_offset_since(
 
 
 def _stored(
-    cluster: Cluster, queue: MessageQueue, offset: int, *, end: int
+    cluster: Cluster, queue: MessageQueue, offset: int, *, end: int, group: str | None = None
 ) -> Operation[tuple[int, int | None]]:
     """Return the first message from an offset on, and its store time; None without a message."""
-    header = make_pull_header(DEFAULT_GROUP, queue, offset=offset, count_max=1)
+    header = make_pull_header(group or DEFAULT_GROUP, queue, offset=offset, count_max=1)
     result = yield from pull(
         cluster.address(queue.broker_name), header, timeout_ms=cluster.request_timeout_ms
     )
@@ -169,8 +169,28 @@ def _stored(
         record = decode_record(result.records, 0)
         return record.queue_offset, record.store_timestamp_ms
     if offset < result.next_offset < end:
-        return (yield from _stored(cluster, queue, result.next_offset, end=end))
+        return (yield from _stored(cluster, queue, result.next_offset, end=end, group=group))
     return offset, None
+
+
+def store_times_before(
+    cluster: Cluster,
+    offsets: Mapping[MessageQueue, int],
+    bounds: Mapping[MessageQueue, QueueBounds],
+    *,
+    group: str | None,
+) -> Operation[dict[MessageQueue, int | None]]:
+    """Return when the message before each offset was stored; None if it is gone.
+
+    Raises: TransportError, BrokerError, RouteError.
+    """
+    queues = sorted(queue for queue in offsets if queue in bounds)
+    asked = [
+        _stored(cluster, queue, offsets[queue] - 1, end=offsets[queue], group=group)
+        for queue in queues
+    ]
+    found = yield from gather(asked, name="store times")
+    return {queue: stored_ms for queue, (_, stored_ms) in zip(queues, found, strict=True)}
 
 
 def sample_sizes(

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from sparrowmq.calling import clock
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.bounds import Bounds, Offsets
+from sparrowmq.spark.bounds import Bounds, Loss, Offsets, find_refilled
 from sparrowmq.spark.discovery import NO_PATIENCE, Discovery, discover
 from sparrowmq.spark.failures import settle
 from sparrowmq.spark.options import SourceOptions
-from sparrowmq.spark.positions import find_offsets
+from sparrowmq.spark.positions import find_offsets, store_times_before
 from sparrowmq.spark.topic_queues import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, Patience, connect
+
+# Between looks that are closer, no broker stops, loses its store, starts, and gets messages.
+REFILL_MS_MIN = 1_000
 
 _LOG = logging.getLogger("sparrowmq.spark")
 
@@ -29,6 +32,7 @@ class QueueWatch:
         self._options = options
         self._found_ms = 0
         self._committed: dict[MessageQueue, int] = {}
+        self._is_after_pause = True
         # The last answer.
         self.found: Discovery | None = None
 
@@ -56,8 +60,58 @@ class QueueWatch:
                 route_age_ms_max=ROUTE_AGE_MS_MAX,
             )
         )
+        self._is_after_pause |= now_ms - self._found_ms >= REFILL_MS_MIN or self.found is None
         self.found, self._found_ms = found, clock.monotonic_ms()
         return found
+
+    def find_refilled(self, offsets: Offsets, stored_by_ms: Offsets) -> list[Loss]:
+        """Find queues that were emptied, and filled beyond their offset, since the last look.
+
+        Args:
+            offsets: the offsets to read next.
+            stored_by_ms: the time by which the messages before each offset were stored.
+        """
+        if self.found is None:
+            return []
+        bounds = self.found.bounds
+        # The answer itself has the time of a queue's last message.
+        stored_ms = {
+            queue: bounds[queue].last_timestamp_ms
+            for queue, offset in offsets.items()
+            if queue in bounds and bounds[queue].max_offset == offset
+        }
+        if self._is_after_pause:
+            waiting = {
+                queue: offset
+                for queue, offset in offsets.items()
+                if queue in stored_by_ms
+                and queue in bounds
+                and bounds[queue].min_offset < offset < bounds[queue].max_offset
+            }
+            cluster, group = connect(self._options), self._options.group
+            stored_ms |= cluster.run(store_times_before(cluster, waiting, bounds, group=group))
+            self._is_after_pause = False
+        return find_refilled(offsets, stored_by_ms, stored_ms)
+
+    def stored_by(
+        self, offsets: Offsets, begin: Offsets, begin_stored_by_ms: Offsets
+    ) -> dict[MessageQueue, int]:
+        """Return the time by which the messages before each offset were stored.
+
+        Args:
+            offsets: the ends of the next micro-batch.
+            begin: its starts; where both are equal, the time stays too.
+            begin_stored_by_ms: the times of the starts.
+        """
+        bounds = {} if self.found is None else self.found.bounds
+        times = {
+            queue: begin_stored_by_ms.get(queue)
+            if begin.get(queue) == offset
+            else bounds[queue].last_timestamp_ms
+            for queue, offset in offsets.items()
+            if begin.get(queue) == offset or queue in bounds
+        }
+        return {queue: time_ms for queue, time_ms in times.items() if time_ms is not None}
 
     def first_offsets(self) -> dict[MessageQueue, int]:
         """Return the start offsets of a query without a checkpoint."""

@@ -154,7 +154,7 @@ def _find_offsets(files: StoreFiles, choice: StartChoice, stored: Stored) -> Off
 
 
 def _first_since(files: StoreFiles, queue: StoredQueue, timestamp_ms: int) -> int:
-    low, high = queue.bounds
+    low, high = queue.bounds.min_offset, queue.bounds.max_offset
     while low < high:
         middle = (low + high) // 2
         entry = queue.entry(middle)

@@ -26,7 +26,13 @@ from pyspark.sql.streaming.datasource import (
 from sparrowmq.calling import clock
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import QueueBounds, choose_end, ranges_between
-from sparrowmq.spark.checkpoint_offsets import OffsetsJson, decode_offsets, encode_offsets
+from sparrowmq.spark.checkpoint_offsets import (
+    OffsetsJson,
+    decode_offsets,
+    decode_stored_by,
+    encode_checkpoint,
+    encode_offsets,
+)
 from sparrowmq.spark.failures import clear, report_losses
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
@@ -84,9 +90,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @clear
     def latestOffset(  # noqa: N802
         self, start: Mapping[str, Any], limit: ReadLimit
-    ) -> OffsetsJson:
+    ) -> dict[str, Any]:
         """Return the end of the next micro-batch; `start` again if no batch begins."""
-        begin = decode_offsets(start)
+        begin, stored_by_ms = decode_offsets(start), decode_stored_by(start)
         bounds = self._watch.look(begin).bounds
         is_limited = not isinstance(limit, ReadAllAvailable)
         bytes_max = self._options.max_bytes_per_trigger if is_limited else None
@@ -98,12 +104,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows_min=self._rows_min(limit),
             bytes_max=bytes_max,
             row_sizes={} if bytes_max is None else self._sample_sizes(begin, bounds),
+            refilled=self._watch.find_refilled(begin, stored_by_ms),
         )
         report_losses(answer.losses, fail=self._options.fail_on_data_loss)
         self._watch.commit(begin, bounds)
         if answer.offsets != begin:
             self._batch_ms = clock.monotonic_ms()
-        return encode_offsets(answer.offsets)
+        stored_by_ms = self._watch.stored_by(answer.offsets, begin, stored_by_ms)
+        return encode_checkpoint(answer.offsets, stored_by_ms)
 
     @clear
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802

@@ -216,37 +216,36 @@ class Cluster:
             [self._fetch_table(topic, broker_name) for topic, broker_name in by_topic],
             name="tables of bounds",
         )
-        found: dict[MessageQueue, tuple[int, int]] = {}
+        found: dict[MessageQueue, QueueBounds] = {}
         left: list[MessageQueue] = []
         for mine, table in zip(by_topic.values(), tables, strict=True):
             found.update((q, table[q.queue_id]) for q in mine if q.queue_id in table)
             left += [queue for queue in mine if queue.queue_id not in table]
         one_by_one = yield from gather([self._fetch_bounds(q) for q in left], name="bounds")
         found.update(zip(left, one_by_one, strict=True))
-        # A queue whose messages were all deleted begins at its end.
-        return {
-            queue: QueueBounds(min(low, high), high) for queue, (low, high) in sorted(found.items())
-        }
+        return dict(sorted(found.items()))
 
-    def _fetch_table(self, topic: str, broker_name: str) -> Operation[dict[int, tuple[int, int]]]:
+    def _fetch_table(self, topic: str, broker_name: str) -> Operation[dict[int, QueueBounds]]:
         address = self.address(broker_name)
         timeout_ms = self.request_timeout_ms
         try:
-            return (
-                yield from topic_bounds(
-                    address, topic, broker_name=broker_name, timeout_ms=timeout_ms
-                )
+            table = yield from topic_bounds(
+                address, topic, broker_name=broker_name, timeout_ms=timeout_ms
             )
         except BrokerError as error:
             if error.code not in _NO_TABLE_CODES:
                 raise
             return {}
+        return {
+            queue_id: _bounds(at.min_offset, at.max_offset, at.last_update_timestamp_ms)
+            for queue_id, at in table.items()
+        }
 
-    def _fetch_bounds(self, queue: MessageQueue) -> Operation[tuple[int, int]]:
+    def _fetch_bounds(self, queue: MessageQueue) -> Operation[QueueBounds]:
         address = self.address(queue.broker_name)
         low = yield from min_offset(address, queue, timeout_ms=self.request_timeout_ms)
         high = yield from max_offset(address, queue, timeout_ms=self.request_timeout_ms)
-        return low, high
+        return _bounds(low, high)
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Operation[None]:
         """Commit offsets of a group to the brokers."""
@@ -261,6 +260,12 @@ class Cluster:
             for queue in sorted(offsets)
         ]
         yield from gather(asked, name="commit")
+
+
+def _bounds(low: int, high: int, last_timestamp_ms: int = 0) -> QueueBounds:
+    # A queue whose messages were all deleted begins at its end. A broker says 0 or -1 for no time.
+    timestamp_ms = last_timestamp_ms if last_timestamp_ms > 0 and high > 0 else None
+    return QueueBounds(min(low, high), high, timestamp_ms)
 
 
 def connect(options: ClusterOptions) -> Cluster:

@@ -14,7 +14,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import choose_end, ranges_between
-from sparrowmq.spark.checkpoint_offsets import OffsetsJson, decode_offsets, encode_offsets
+from sparrowmq.spark.checkpoint_offsets import (
+    OffsetsJson,
+    decode_offsets,
+    decode_stored_by,
+    encode_checkpoint,
+    encode_offsets,
+)
 from sparrowmq.spark.failures import RocketMQError, clear, report_losses
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
@@ -37,6 +43,7 @@ class UnlimitedStreamReader(DataSourceStreamReader):
         self._watch = QueueWatch(options)
         # The end of the last micro-batch; a queue that is missing for a while keeps its offset.
         self._end: dict[MessageQueue, int] = {}
+        self._stored_by_ms: dict[MessageQueue, int] = {}
 
     def __reduce__(self) -> Packed:
         return pack(UnlimitedStreamReader, self._options)
@@ -48,11 +55,12 @@ class UnlimitedStreamReader(DataSourceStreamReader):
         return encode_offsets(self._end)
 
     @clear
-    def latestOffset(self) -> OffsetsJson:  # type: ignore[override]  # noqa: N802
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         """Return the ends of the queues."""
-        bounds = self._watch.look(self._end).bounds
-        self._end |= {queue: found.max_offset for queue, found in bounds.items()}
-        return encode_offsets(self._end)
+        bounds, begin = self._watch.look(self._end).bounds, self._end
+        self._end = begin | {queue: found.max_offset for queue, found in bounds.items()}
+        self._stored_by_ms = self._watch.stored_by(self._end, begin, self._stored_by_ms)
+        return encode_checkpoint(self._end, self._stored_by_ms)
 
     @clear
     def partitions(
@@ -68,7 +76,10 @@ class UnlimitedStreamReader(DataSourceStreamReader):
                 f"is back, remove the last file of 'offsets' in the checkpoint and start again"
             )
         found = self._watch.look(begin)
-        losses = choose_end(begin, found.bounds, frozen=None, rows_max=None).losses
+        refilled = self._watch.find_refilled(begin, decode_stored_by(start))
+        losses = choose_end(
+            begin, found.bounds, frozen=None, rows_max=None, refilled=refilled
+        ).losses
         report_losses(losses, fail=self._options.fail_on_data_loss)
         self._watch.commit(begin, found.bounds)
         return make_partitions(self._options, ranges_between(begin, finish), found.queues)

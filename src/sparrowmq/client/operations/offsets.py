@@ -125,21 +125,18 @@ def topic_offsets(
 
 def topic_bounds(
     address: str, topic: str, *, broker_name: str, timeout_ms: int = INVOKE_TIMEOUT_MS
-) -> Operation[dict[int, tuple[int, int]]]:
-    """Return the min offset and the max offset of each queue of a topic, with one request.
+) -> Operation[dict[int, TopicOffset]]:
+    """Return the offsets of each queue of a topic, and its last message's time, by one request.
 
     A broker answers for its writable queues. For a queue that can only be read, ask `min_offset`
     and `max_offset`.
     """
     table = yield from topic_offsets(address, topic, timeout_ms=timeout_ms)
-    return {
-        queue.queue_id: (
-            _check(found.min_offset, queue, address),
-            _check(found.max_offset, queue, address),
-        )
-        for queue, found in table.items()
-        if queue.broker_name == broker_name
-    }
+    mine = {queue: found for queue, found in table.items() if queue.broker_name == broker_name}
+    for queue, found in mine.items():
+        _check(found.min_offset, queue, address)
+        _check(found.max_offset, queue, address)
+    return {queue.queue_id: found for queue, found in mine.items()}
 
 
 def search_offset(

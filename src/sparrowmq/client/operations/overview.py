@@ -362,7 +362,7 @@ def _count_messages(directory: Directory, broker: BrokerOverview, topic: str) ->
         )
     except SparrowError:
         return 0
-    return sum(end - begin for begin, end in bounds.values())
+    return sum(each.max_offset - each.min_offset for each in bounds.values())
 
 
 def _members(

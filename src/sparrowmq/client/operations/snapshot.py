@@ -382,9 +382,9 @@ def _surplus_offsets(
         except SparrowError:
             continue
         found += [
-            (MessageQueue(topic, name, queue_id), high - low)
-            for queue_id, (low, high) in bounds.items()
-            if queue_id >= read_count[name] and high > low
+            (MessageQueue(topic, name, queue_id), at.max_offset - at.min_offset)
+            for queue_id, at in bounds.items()
+            if queue_id >= read_count[name] and at.max_offset > at.min_offset
         ]
     return tuple(sorted(found))
 

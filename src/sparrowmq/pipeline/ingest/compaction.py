@@ -137,7 +137,7 @@ def _plan(files: Files, table: str, batch_ids: list[int], *, size_max: int) -> I
     group: list[int] = []
     total = 0
     for number in batch_ids:
-        size = files.size(f"{table}/{_PREFIX}{number}")
+        size = files.usage(f"{table}/{_PREFIX}{number}").size
         if group and total + size > size_max:
             if len(group) > 1:
                 yield group

@@ -61,6 +61,14 @@ METADATA = (
     "bornTimestamp",
     "storeTimestamp",
 )
+# Times without a zone, and dates, are those of UTC, whatever the zone of the user's session. The
+# job reads back what it wrote: a batch may have hundreds of small files in as many directories,
+# for which Spark would start a task each.
+_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+    "spark.sql.files.openCostInBytes": "65536",
+}
 # The columns of a written batch from which it is counted.
 _COUNTED = "topic string, brokerName string, queueId int, queueOffset bigint, date date"
 
@@ -193,8 +201,7 @@ def run(
     Raises: ConfigError for a wrong setting, or for the directory of another ingest; errors of the
         data source; KeyboardInterrupt if a run that does not follow is stopped.
     """
-    # Times without a zone, and dates, are those of UTC, whatever the zone of the user's session.
-    session = clone_session(session, {"spark.sql.session.timeZone": "UTC"})
+    session = clone_session(session, _CONF)
     register(session)
     schema = None if settings.schema is None else parse_schema(settings.schema)
     _check_columns(settings, schema)
@@ -226,15 +233,16 @@ def run(
     if is_stopped and settings.follow_interval_s is None:
         raise KeyboardInterrupt
     compaction = _compact(session, settings) if settings.compacts else None
-    used = files.usage(settings.table, suffix=".parquet")
+    counts = ledger.read_latest()
+    rows = read_parquet(session, settings.table, schema=_COUNTED) if counts.rows else None
     return IngestResult(
         settings=settings,
         batches=sink.batches,
-        counts=ledger.read_latest(),
+        counts=counts,
         is_filtered=settings.parse_options().is_filtered,
         compaction=compaction,
-        files=used.files,
-        size=used.size,
+        files=0 if rows is None else len(rows.inputFiles()),
+        size=files.usage(settings.table).size,
     )
 
 
@@ -300,7 +308,8 @@ class _Sink:
     def _written(self, session: SparkSession, table: str, batch_id: int) -> DataFrame | None:
         """Return the rows that a batch has in a table; None, and no directory, for no rows."""
         path, files = f"{table}/batchId={batch_id}", Files(session, table)
-        if not files.usage(path, suffix=".parquet").files:
+        # Rows have a directory for each date.
+        if not any(entry.is_directory for entry in files.list(path)):
             files.remove(path)
             return None
         return read_parquet(session, path, schema=_COUNTED)
