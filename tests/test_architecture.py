@@ -133,6 +133,24 @@ def test_module_keeps_its_form(path: Path) -> None:
     assert "pickle" not in {module for _, module in imports(path)}
 
 
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_has_tests_of_its_name_or_names_them_in_its_head(path: Path) -> None:
+    # The demo is tested as a whole; a generated module is tested as its source.
+    if path.stem.startswith("__") or room(path) == "demo" or "# Made of" in path.read_text()[:20]:
+        return
+    tests, home = ROOT / "tests", path.parent.relative_to(SOURCE)
+    head = ast.get_docstring(ast.parse(path.read_text())) or ""
+    named = re.search(r"\bTests: ([\w/., ]+)\.$", head)
+    if named is None:
+        assert sorted((tests / room(path)).rglob(f"test_{path.stem}.py")) != []
+        return
+    assert [
+        name
+        for name in named[1].split(", ")
+        if not ((tests / home / name).exists() or (tests / name).exists())
+    ] == []
+
+
 def test_tables_name_only_what_exists() -> None:
     rooms = {room(path) for path in MODULES} - {"__init__"}
     assert rooms == set(dependency_table())

@@ -3,6 +3,8 @@
 A client's settings are fields in `client/config.py`, a server's in `hosting/settings.py` and in the
 tables that it nests. Checks, options, files, variables, the types that editors show and the page
 docs/reference/settings.md are made of the rows.
+
+Tests: client/test_config.py, hosting/test_settings.py.
 """
 
 from __future__ import annotations

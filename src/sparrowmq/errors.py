@@ -26,6 +26,8 @@ SparrowError                      retriable = outcome_unknown = refresh_route = 
 Retry loops read the three class flags and never a list of classes: `retriable` (the same call may
 succeed later), `outcome_unknown` (the peer may have acted), `refresh_route` (ask the name server
 before another attempt).
+
+Tests: client/test_errors.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The broker's settings, frozen."""
+"""The broker's settings, frozen. Tests: test_server.py, hosting/test_settings.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read and write the broker's configuration on a disk, as `config_saving` decides."""
+"""Read and write the broker's configuration on a disk, as `config_saving` decides.
+
+Tests: test_config_saving.py.
+"""
 
 from __future__ import annotations
 

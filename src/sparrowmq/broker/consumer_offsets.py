@@ -1,7 +1,7 @@
 """The committed offset of each consumer group in each queue.
 
 Source: ConsumerOffsetManager.java; `config/consumerOffset.json` has the same form, with keys
-`topic@group`.
+`topic@group`. Tests: test_offsets.py.
 """
 
 from __future__ import annotations

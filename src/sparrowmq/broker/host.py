@@ -7,7 +7,7 @@ time. Changes that come meanwhile share the lane's next round: this is the group
 Registration at the name servers is an operation.
 
 The world (`broker/server.py`, `simulation/nodes.py`) owns sockets, threads and clocks. The host
-alone decides the order of the work.
+alone decides the order of the work. Tests: test_flush_gate.py, test_server.py.
 """
 
 from __future__ import annotations

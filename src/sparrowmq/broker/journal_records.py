@@ -3,7 +3,7 @@
 A change holds the new value of a name, None for a removed name. Applying a change twice therefore
 has no further effect. `FiledVersions` begins each segment: the versions of the files to which the
 segment's changes are added. If a file has another version, another broker has written the file
-since, and the journal's changes of its table are void.
+since, and the journal's changes of its table are void. Tests: test_config_saving.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Differs from RocketMQ: conditions need no `enablePropertyFilter`. A condition that cannot be parsed
 is refused at once; RocketMQ delivers every message to a pull that carries one.
 
-Source: ExpressionMessageFilter.java, ConsumerFilterManager.java.
+Source: ExpressionMessageFilter.java, ConsumerFilterManager.java. Tests: test_pull.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The queue locks as a config file, so that a broker's restart changes no owner.
 
 A lock keeps the rest of its lease at the time of the write. The time between the broker's stop and
-start does not count against the lease.
+start does not count against the lease. Tests: test_config_saving.py, test_clients.py.
 """
 
 from __future__ import annotations

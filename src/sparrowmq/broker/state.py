@@ -2,6 +2,7 @@
 
 Processors are functions of this state and a request. This file has the changes of the state that
 several processors need, such as making a topic and asking for its write and registration.
+Tests: test_broker.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The table of consumer groups' settings.
 
 Source: SubscriptionGroupManager.java. `config/subscriptionGroup.json` has its form.
+Tests: test_offsets.py, test_admin.py.
 """
 
 from __future__ import annotations

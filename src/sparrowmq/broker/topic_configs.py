@@ -1,6 +1,7 @@
 """The table of topics: their queues and their permissions.
 
 Source: TopicConfigManager.java, PermName.java. `config/topics.json` has its form.
+Tests: test_admin.py, test_config_saving.py.
 """
 
 from __future__ import annotations

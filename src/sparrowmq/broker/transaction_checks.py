@@ -24,6 +24,7 @@ message is delivered at least once, not exactly once.
 Source: TransactionalMessageServiceImpl.java of 4.9.7. Differs from RocketMQ: a message that waits
 for its producer's own time does not count as checked. The end of a first copy counts for the later
 copies too. RocketMQ asks about such copies again, and delivers the message with every commit.
+Tests: test_transactions.py.
 """
 
 from __future__ import annotations

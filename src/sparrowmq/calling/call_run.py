@@ -1,4 +1,4 @@
-"""Carry out one `CallEach`, in a thread or as a coroutine."""
+"""Carry out one `CallEach`, in a thread or as a coroutine. Tests: test_blocking_driver.py."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A driver gives the table a function that begins a connection, and reports each connection's events
 to the table: bytes, a deadline, an end. The sockets, the event loop and the simulated network
-belong to the drivers.
+belong to the drivers. Tests: test_async_driver.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Monotonic instants (`*_ms`) measure durations and deadlines; wall-clock instants
 (`*_timestamp_ms`) go into messages and never decide how long anything lasts.
+
+Tests: test_blocking_driver.py.
 """
 
 from __future__ import annotations

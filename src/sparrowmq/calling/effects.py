@@ -11,6 +11,8 @@ Rules of this file:
   operation.
 - Cancelling a task throws `Cancelled` into its operation at the effect that the task waits for.
   Clean-up that needs effects is a separate operation, never a `yield` while closing.
+
+Tests: test_operations.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 A `SocketNetwork` passes requests of tasks to their channels and makes the connections. The leading
 thread waits in it. Only the leading thread may call its methods, except `wake`.
+Tests: test_sockets.py.
 """
 
 from __future__ import annotations

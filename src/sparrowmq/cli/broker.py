@@ -1,4 +1,7 @@
-"""`sparrowmq broker`: run a broker; its subcommands look at the brokers of a cluster."""
+"""`sparrowmq broker`: run a broker; its subcommands look at the brokers of a cluster.
+
+Tests: test_brokers_and_contexts.py.
+"""
 
 from __future__ import annotations
 

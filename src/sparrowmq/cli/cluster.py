@@ -1,4 +1,7 @@
-"""`sparrowmq ls` and `check`: the parts of a cluster, the groups that lag, and its health."""
+"""`sparrowmq ls` and `check`: the parts of a cluster, the groups that lag, and its health.
+
+Tests: test_check.py, test_topics_and_groups.py.
+"""
 
 from __future__ import annotations
 

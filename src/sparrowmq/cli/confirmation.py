@@ -1,6 +1,7 @@
 """Changes that can lose data: a command shows the difference, and applies it only with `--yes`.
 
 No command asks a question: it does the same on a terminal, in a pipe and in a job.
+Tests: test_topics_and_groups.py.
 """
 
 from __future__ import annotations

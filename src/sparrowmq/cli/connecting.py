@@ -2,7 +2,7 @@
 
 A command takes a `CommandCluster` as its first parameter and is decorated by `on_cluster`, which
 replaces that parameter by the options of every such command: `--nameserver`, `--context`,
-`--tls-ca`, `--timeout` and `--json`.
+`--tls-ca`, `--timeout` and `--json`. Tests: test_brokers_and_contexts.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`sparrowmq context`: name clusters, and choose the one that commands talk to."""
+"""`sparrowmq context`: name clusters, and choose the one that commands talk to.
+
+Tests: test_brokers_and_contexts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sparrowmq dash`: the live page of a cluster, in a browser."""
+"""`sparrowmq dash`: the live page of a cluster, in a browser. Tests: dash/test_command.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The end of subcommands that look at a cluster or run a job: a line on stderr, an exit code."""
+"""The end of subcommands that look at a cluster or run a job: a line on stderr, an exit code.
+
+Tests: test_output.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`sparrowmq group`: list, show, reset, update and delete consumer groups."""
+"""`sparrowmq group`: list, show, reset, update and delete consumer groups.
+
+Tests: test_topics_and_groups.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The printing of messages: a line each, in full, or as JSON.
 
 Strangers wrote the bodies and properties: characters that control a terminal are escaped.
+Tests: test_messages.py.
 """
 
 from __future__ import annotations

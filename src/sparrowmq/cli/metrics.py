@@ -1,4 +1,7 @@
-"""`sparrowmq metrics`: the metrics of a cluster, for Prometheus."""
+"""`sparrowmq metrics`: the metrics of a cluster, for Prometheus.
+
+Tests: exporter/test_command.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 `sparrowmq topicRoute -t flights` runs `sparrowmq topic show flights` and prints that name, which a
 user of mqadmin so learns. Our own options (`--json`, `--yes`) may follow.
+Tests: test_mqadmin_names.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each job writes Parquet tables and `report.html` below `--out`, prints a summary on stdout (`--json`
 for programs) and its progress on stderr. Exit codes: 0, success; 2, a wrong option or input; 3, the
-cluster cannot be reached or the job failed; 130, Ctrl-C.
+cluster cannot be reached or the job failed; 130, Ctrl-C. Tests: pipeline/test_cli.py.
 """
 
 from __future__ import annotations

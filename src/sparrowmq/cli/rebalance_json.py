@@ -1,4 +1,7 @@
-"""The output of `sparrowmq rebalance --json`, as plain values under stable names."""
+"""The output of `sparrowmq rebalance --json`, as plain values under stable names.
+
+Tests: test_rebalance.py.
+"""
 
 from __future__ import annotations
 

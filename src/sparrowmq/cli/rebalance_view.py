@@ -1,7 +1,7 @@
 """The views of `sparrowmq rebalance`: queue × client matrix, findings, explanations, simulations.
 
 Colour is never the only sign: owners are named in words, a queue without an owner is hatched, and a
-queue with several owners is marked in the column of each.
+queue with several owners is marked in the column of each. Tests: test_rebalance.py.
 """
 
 from __future__ import annotations

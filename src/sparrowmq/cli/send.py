@@ -1,4 +1,7 @@
-"""`sparrowmq send`: one message from an argument or a file, or one for each line."""
+"""`sparrowmq send`: one message from an argument or a file, or one for each line.
+
+Tests: test_messages.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The run of subcommands that serve until a signal: logging and exit codes."""
+"""The run of subcommands that serve until a signal: logging and exit codes.
+
+Tests: dash/test_command.py, exporter/test_command.py.
+"""
 
 from __future__ import annotations
 

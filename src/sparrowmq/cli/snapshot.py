@@ -2,7 +2,7 @@
 
 Repeated looks add files to the same tables; `sparrowmq pipeline backlog` reads the history,
 `sparrowmq pipeline balance` the newest look. Exit codes: 2, a wrong option; 3, the cluster cannot
-be reached.
+be reached. Tests: pipeline/test_snapshot.py.
 """
 
 from __future__ import annotations

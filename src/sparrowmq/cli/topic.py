@@ -1,4 +1,7 @@
-"""`sparrowmq topic`: list, show, create, update and delete topics."""
+"""`sparrowmq topic`: list, show, create, update and delete topics.
+
+Tests: test_topics_and_groups.py.
+"""
 
 from __future__ import annotations
 

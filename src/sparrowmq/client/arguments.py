@@ -1,7 +1,7 @@
 """Checks of users' arguments, so that an error names the mistake and not its consequence. Pure.
 
 Without these checks a text in place of a constant would silently choose another behaviour, and a
-listener that cannot be called would turn every message into a dead letter.
+listener that cannot be called would turn every message into a dead letter. Tests: test_mistakes.py.
 """
 
 from __future__ import annotations

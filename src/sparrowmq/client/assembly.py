@@ -1,4 +1,4 @@
-"""Make a client's state from the user's arguments; both faces begin here."""
+"""Make a client's state from the user's arguments; both faces begin here. Tests: test_config.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The addresses of a cluster, which an administrator's operations share."""
+"""The addresses of a cluster, which an administrator's operations share. Tests: test_admin.py."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 On Linux they come from the kernel: SIOCGIFCONF lists the IPv4 addresses with their interfaces,
 /proc/net/if_inet6 the IPv6 addresses. On other systems they come from the host name.
+
+Tests: test_identity.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events of the members of one process beside their operations: requests, lost connections.
 
 Every host of members calls these functions on its driver's thread: the faces, and the simulation.
-Source: ClientRemotingProcessor.java.
+Source: ClientRemotingProcessor.java. Tests: test_running_info.py, test_instances.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The state of a producer between two sends: routes, the next queue, ids.
 
 The operations of `operations/send.py` work on it; one driver owns it.
+Tests: test_outgoing.py, test_notices.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The replies that a process's producers wait for, and the match of a reply to its request. Pure.
 
 A broker pushes a reply to the client id that called `request`; the correlation id names the
-request. Source: ClientRemotingProcessor.receiveReplyMessage.
+request. Source: ClientRemotingProcessor.receiveReplyMessage. Tests: test_request_reply.py.
 """
 
 from __future__ import annotations

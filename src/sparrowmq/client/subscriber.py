@@ -1,7 +1,7 @@
 """The state of a push consumer: its membership, routes and subscriptions, and its callbacks.
 
 The operations of `operations/member_loop.py` work on it; one driver owns it. A comment marks what
-another thread may do.
+another thread may do. Tests: test_push_consumer.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The trace entries that wait to be sent; entries beyond the buffer are dropped."""
+"""The trace entries that wait to be sent; entries beyond the buffer are dropped.
+
+Tests: test_trace.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The page of a group: the doctor's findings, the matrix, the timeline, the rebalances."""
+"""The page of a group: the doctor's findings, the matrix, the timeline, the rebalances.
+
+Tests: test_pages.py.
+"""
 
 from __future__ import annotations
 

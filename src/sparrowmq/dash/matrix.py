@@ -1,4 +1,7 @@
-"""The queue × client matrix: each queue's owners, backlog and findings. Pure."""
+"""The queue × client matrix: each queue's owners, backlog and findings. Pure.
+
+Tests: test_pages.py, test_looks.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The pages of messages and dead letters: to browse, to search, to follow, to send again."""
+"""The pages of messages and dead letters: to browse, to search, to follow, to send again.
+
+Tests: test_cluster_pages.py.
+"""
 
 from __future__ import annotations
 

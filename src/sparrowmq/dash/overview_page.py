@@ -1,4 +1,4 @@
-"""The first page: the groups of the cluster, groups in trouble first."""
+"""The first page: the groups of the cluster, groups in trouble first. Tests: test_pages.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page that moves a group's offsets, and previews the move."""
+"""The page that moves a group's offsets, and previews the move. Tests: test_pages.py."""
 
 from __future__ import annotations
 

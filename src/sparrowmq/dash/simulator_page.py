@@ -1,4 +1,7 @@
-"""The simulator: the moves of queues when members come and go, by two strategies and by all."""
+"""The simulator: the moves of queues when members come and go, by two strategies and by all.
+
+Tests: test_pages.py.
+"""
 
 from __future__ import annotations
 

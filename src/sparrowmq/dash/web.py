@@ -1,4 +1,7 @@
-"""The shell of all pages: the frame around them, table formats, errors, live news."""
+"""The shell of all pages: the frame around them, table formats, errors, live news.
+
+Tests: test_pages.py, test_login.py.
+"""
 
 from __future__ import annotations
 

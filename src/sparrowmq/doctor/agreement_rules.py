@@ -2,7 +2,7 @@
 
 A broker keeps one set of subscriptions for a group: that of the last heartbeat. So members with
 different subscriptions overwrite each other, and a member's share contains queues of topics that
-the member does not subscribe.
+the member does not subscribe. Tests: test_diagnosis_members.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A group under examination: its snapshot, and values computed from it for several rules. Pure."""
+"""A group under examination: its snapshot, and values computed from it for several rules. Pure.
+
+Tests: test_diagnosis_queues.py.
+"""
 
 from __future__ import annotations
 

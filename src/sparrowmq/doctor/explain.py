@@ -1,6 +1,7 @@
 """Explains a queue's owner: the strategy's arithmetic in words, with the group's numbers.
 
 Pure. The steps are those of a member: sort the queues, sort the ids, find its own place, compute.
+Tests: test_diagnosis_queues.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The doctor's findings and the queues in their texts. Pure."""
+"""The doctor's findings and the queues in their texts. Pure. Tests: test_diagnosis_queues.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Q06, Q07, Q08, Q10, Q12, Q13: faults of consumption while every queue has its owner. Pure.
 
 The rebalance does not cause these faults; they cause most backlogs.
+Tests: test_diagnosis_queues.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A member finds its share by its client id; a broker lists members by connection. So a broker lists
 the id of two processes twice. Both processes take the share of its first place in the list, and
-nobody takes the share of the second place.
+nobody takes the share of the second place. Tests: test_diagnosis_members.py.
 """
 
 from __future__ import annotations

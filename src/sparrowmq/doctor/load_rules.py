@@ -1,4 +1,7 @@
-"""R15, R16, R17, R30, Q11: unequal shares, backlogs and input; queues that stand still. Pure."""
+"""R15, R16, R17, R30, Q11: unequal shares, backlogs and input; queues that stand still. Pure.
+
+Tests: test_diagnosis_queues.py.
+"""
 
 from __future__ import annotations
 

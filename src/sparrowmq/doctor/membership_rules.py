@@ -2,6 +2,7 @@
 
 A member asks one broker of the topic, picked at random, for the list of members. So every broker
 must list every member; otherwise members compute their shares from different lists.
+Tests: test_diagnosis_members.py.
 """
 
 from __future__ import annotations

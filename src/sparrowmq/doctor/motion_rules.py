@@ -1,6 +1,7 @@
 """R18, R26, R27: the cost of a join, and members that cannot stay connected. Pure.
 
 None of these faults leaves a queue unread by itself; they keep a group from coming to rest.
+Tests: test_diagnosis_motion.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 Each member computes its own share from the list of one broker, which it picks at random. So the
 owner of a queue is certain only if the lists of all brokers give the same owner. Otherwise the
 queue is *disputed*: depending on the brokers that members asked, one member, two or none take it.
+Tests: test_diagnosis_members.py.
 """
 
 from __future__ import annotations

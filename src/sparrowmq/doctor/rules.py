@@ -2,7 +2,7 @@
 
 The rules R come from complaints of RocketMQ's users. R20, R29 and R31 are missing because those
 faults leave no trace outside the client; R23 and R24 look like R22. The rules Q cover faults that
-every operator meets.
+every operator meets. Tests: test_diagnosis_members.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All fields come from requests that every RocketMQ broker answers. A field that nobody reported is
 None or empty, and rules must allow for this. Two samples some seconds apart give rates; one sample
-gives none.
+gives none. Tests: test_diagnosis_members.py.
 """
 
 from __future__ import annotations

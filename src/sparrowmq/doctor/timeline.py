@@ -1,4 +1,7 @@
-"""Measures how long a group took to agree again, from the queues that its members held. Pure."""
+"""Measures how long a group took to agree again, from the queues that its members held. Pure.
+
+Tests: test_diagnosis_timeline.py.
+"""
 
 from __future__ import annotations
 

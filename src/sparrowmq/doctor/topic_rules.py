@@ -1,4 +1,7 @@
-"""R10, R11, R21, R22, R25, R32, Q01 ... Q05: topics, queues held, ways of consuming. Pure."""
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05: topics, queues held, ways of consuming. Pure.
+
+Tests: test_diagnosis_queues.py.
+"""
 
 from __future__ import annotations
 

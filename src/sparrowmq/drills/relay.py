@@ -4,6 +4,7 @@ The member knows only the relay as its name server. The relay forwards the membe
 puts its own port in the place of the broker's in routes. So all frames from and to the member pass
 through the relay. While the relay is cut, it forwards nothing in either direction and closes no
 connection, as when a cable is pulled. Once it is healed, delayed frames arrive late, as by TCP.
+Tests: test_drill.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The stage of a drill: a cluster, a producer, and the observed members of one group."""
+"""The stage of a drill: a cluster, a producer, and the observed members of one group.
+
+Tests: test_drill.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 The server prints one line to stdout once it serves: `ready metrics=http://HOST:PORT/metrics`.
 SIGTERM and SIGINT end it with exit code 0. Exit code 1 is a port in use, 2 a wrong setting.
+Tests: test_command.py.
 """
 
 from __future__ import annotations

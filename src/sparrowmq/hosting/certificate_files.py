@@ -1,4 +1,7 @@
-"""TLS contexts that follow their files: servers show a renewed certificate without a restart."""
+"""TLS contexts that follow their files: servers show a renewed certificate without a restart.
+
+Tests: cli/test_tls.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`python -m sparrowmq.hosting.child_broker`: a process that `broker_processes` starts."""
+"""`python -m sparrowmq.hosting.child_broker`: a process that `broker_processes` starts.
+
+Tests: test_broker_processes.py.
+"""
 
 from __future__ import annotations
 

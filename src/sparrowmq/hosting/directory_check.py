@@ -1,4 +1,7 @@
-"""The check of messages and configuration in a broker's directory that no broker uses."""
+"""The check of messages and configuration in a broker's directory that no broker uses.
+
+Tests: test_backup.py.
+"""
 
 from __future__ import annotations
 

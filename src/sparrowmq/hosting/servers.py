@@ -3,7 +3,7 @@
 The process prints exactly one line on stdout, once it serves: `ready nameserver=HOST:PORT
 broker=HOST:PORT`, or one of the two parts, and `health=HOST:PORT` with a health port. Logs go to
 stderr. SIGTERM and SIGINT stop the process cleanly with exit code 0. Exit code 1 means that a
-directory or port is in use, 2 a wrong setting.
+directory or port is in use, 2 a wrong setting. Tests: test_hosting.py, cli/test_up.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ torn end. The copy has the file `abort`: the next start recovers as after a cras
 message that was acknowledged before the copying began.
 
 The configuration is a journal and files that replace it from time to time. It is copied again
-until no file was replaced during the copying.
+until no file was replaced during the copying. Tests: test_backup.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 `GroupMember.due` returns actions. An operation carries out each action and reports the result by
 the method that the action names. An action on a queue carries the queue's *epoch*, a number that
 grows each time the member is given the queue. A result of an earlier epoch changes nothing.
+Tests: test_member.py.
 """
 
 from __future__ import annotations

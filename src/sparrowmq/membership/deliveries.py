@@ -1,6 +1,7 @@
 """The one book of the listener's calls that are under way. Pure.
 
 The `ProcessQueue` of a queue knows which of its messages the listener has, and since when.
+Tests: test_owned_queue.py.
 """
 
 from __future__ import annotations

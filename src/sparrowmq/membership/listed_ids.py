@@ -3,7 +3,7 @@
 The list must name our id once. If the list names our id twice, another process uses the same id,
 and some queues are unowned. If our id is missing for the first time, the list counts as one that
 came too early and is not believed. If our id is missing again, the list is believed, because the
-other members have taken our queues.
+other members have taken our queues. Tests: test_reconcile.py, test_handover.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 last delivery and the commit that gives it up. Pure.
 
 The member waits for both calls, within a bound, so that the user's work in `on_revoke` is done
-before another member begins.
+before another member begins. Tests: test_owned_queue.py.
 """
 
 from __future__ import annotations

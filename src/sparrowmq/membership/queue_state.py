@@ -3,7 +3,7 @@
 `OwnedQueue` alone keeps a state. A pair that is missing in the table is a mistake of `OwnedQueue`.
 The lock is no state: whether the member may believe in the lock depends on the time alone
 (`QueueLease.is_fenced`), also between two events. A queue that is CONSUMING and fenced is acquired
-again; a queue that drains and is fenced ends.
+again; a queue that drains and is fenced ends. Tests: test_owned_queue.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A job that a member repeats, one run at a time. Pure.
 
 A run that never answers counts as lost after a bound, so that the next run can begin.
+Tests: test_member.py.
 """
 
 from __future__ import annotations

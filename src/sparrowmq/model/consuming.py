@@ -1,6 +1,7 @@
 """How a consumer group consumes: RocketMQ's enumerations, by their Java names.
 
 The members stand in Java's order: some clients write a member's place in place of its name.
+Tests: golden/test_golden_option.py.
 """
 
 from __future__ import annotations

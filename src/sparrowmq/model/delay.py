@@ -1,4 +1,4 @@
-"""The brokers' delay levels. Pure."""
+"""The brokers' delay levels. Pure. Tests: test_message_delay.py."""
 
 from __future__ import annotations
 

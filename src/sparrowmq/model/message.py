@@ -1,4 +1,7 @@
-"""The message of a producer, the message of a consumer, and the results of both."""
+"""The message of a producer, the message of a consumer, and the results of both.
+
+Tests: test_decisions.py, protocol/test_properties.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A consumer's filter of a topic's messages. Pure.
 
-Source: MessageSelector.java, ExpressionType.java.
+Source: MessageSelector.java, ExpressionType.java. Tests: client/test_selectors.py.
 """
 
 from __future__ import annotations

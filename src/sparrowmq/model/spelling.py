@@ -1,4 +1,4 @@
-"""The text forms of a point in time and of a queue."""
+"""The text forms of a point in time and of a queue. Tests: golden/test_golden_option.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Directories and small files of every file system that Spark can write to.
 
 All calls go through Hadoop's file systems in the JVM, so that `hdfs:` and `s3a:` work like local
-paths.
+paths. Tests: spark/test_parquet.py.
 """
 
 from __future__ import annotations

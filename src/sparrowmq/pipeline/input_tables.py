@@ -2,6 +2,7 @@
 
 A job declares its columns. A Parquet table must have these columns, with types that can be cast;
 JSON lines are parsed by the declared types. An error names the path and the nearest right name.
+Tests: test_duplicates.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ A replayed batch has the same id and the same offsets, by the checkpoint. If its
 and of the same query, it stays as it is; otherwise the replay replaces it. So at any moment the
 files hold whole batches only, each at most once, and a batch that readers have seen never
 disappears. A rename is atomic on local disks and HDFS. An object store copies instead, so a reader
-may see a part of the newest batch until the copy ends.
+may see a part of the newest batch until the copy ends. Tests: spark/test_parquet.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a streaming query until it ends or is stopped."""
+"""Runs a streaming query until it ends or is stopped. Tests: test_ingest.py."""
 
 from __future__ import annotations
 

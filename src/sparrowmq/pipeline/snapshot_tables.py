@@ -4,6 +4,7 @@
 id of two processes appears twice. `queues` has a row for each group and queue. All tables have
 `snapshotTimestamp`, which is equal for all rows of a look. Retry topics are in `queues` only.
 Broadcasting groups are not in `topics`, because their members divide no queues.
+Tests: test_snapshot.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ to the keeper, through a pipe. When the pipe ends without `bye`, the keeper kill
     -SESSION      the session has ended and was reaped
     bye           the crew has cleaned up itself
 
-A bare interpreter runs this file: it imports nothing but the standard library.
+A bare interpreter runs this file: it imports nothing but the standard library. Tests: test_crew.py.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ per line:
     queue_id       the queue
     queue_offset   the message's offset in the queue
     key            the message's first key, or empty
+
+Tests: test_logbook.py.
 """
 
 from __future__ import annotations

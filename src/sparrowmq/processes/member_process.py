@@ -2,6 +2,7 @@
 
 The member logs every delivery and every change of its queues before its next step: the logbook is
 true up to the moment of a `kill -9`. After SIGTERM the member leaves gracefully.
+Tests: drills/test_drill.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The memory and processor time of a crew's processes, on systems with /proc (Linux)."""
+"""The memory and processor time of a crew's processes, on systems with /proc (Linux).
+
+Tests: test_crew.py.
+"""
 
 from __future__ import annotations
 

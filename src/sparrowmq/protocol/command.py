@@ -1,4 +1,7 @@
-"""The remoting command: one request or response of RocketMQ's remoting protocol."""
+"""The remoting command: one request or response of RocketMQ's remoting protocol.
+
+Tests: test_framing_golden.py.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ without a default is required.
 `header_codec` reads and writes them.
 
 Source: RocketMQ 4.9.3 common/protocol/header/*.java and header/namesrv/*.java.
+Tests: test_header_codec.py.
 """
 
 from __future__ import annotations

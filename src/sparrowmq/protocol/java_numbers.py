@@ -2,6 +2,7 @@
 
 An Integer is an `int`, a Long is a `Long`, a Double is a `float`.
 Source: java.lang.Integer.parseInt, Long.parseLong, Double.valueOf, Double.compareTo.
+Tests: test_sql92.py.
 """
 
 from __future__ import annotations

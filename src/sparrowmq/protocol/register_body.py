@@ -12,7 +12,7 @@ The plain form is `RegisterBrokerBody` as JSON. The compressed form is one zlib 
 The compressed form carries neither `order` nor `topicSysFlag`: they become false and 0.
 Brokers older than V3_0_11 send a bare `TopicConfigTable`.
 
-Source: RocketMQ 4.9.3 common/protocol/body/RegisterBrokerBody.java.
+Source: RocketMQ 4.9.3 common/protocol/body/RegisterBrokerBody.java. Tests: test_bodies.py.
 """
 
 from __future__ import annotations

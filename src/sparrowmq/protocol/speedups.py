@@ -5,6 +5,8 @@ Three functions are for the store, one is for readers of the answers to pulls. E
 twin in Python with the same arguments and results (tests/store/test_speedups.py,
 tests/protocol/test_record.py). docs/decisions/speedups-in-c.md has the gains and the attempts that
 failed.
+
+Tests: store/test_speedups.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The wire's names of fields, the ranges of Java's numbers, and the preparation of types. Pure."""
+"""The wire's names of fields, the ranges of Java's numbers, and the preparation of types. Pure.
+
+Tests: test_wire.py.
+"""
 
 from __future__ import annotations
 

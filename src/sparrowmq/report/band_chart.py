@@ -2,6 +2,7 @@
 
 Bands without an owner and bands with several owners are hatched in red: a queue must be in neither
 state. Wide bands carry their owner's name, so that colour is never the only sign.
+Tests: test_charts.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Amounts by name as horizontal bars, each with its value at its end.
 
 The bars are HTML, not SVG: on a narrow screen a name stands above its bar and is not cut off.
+Tests: test_charts.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values over time as lines or steps, each with a pale area below it."""
+"""Values over time as lines or steps, each with a pale area below it. Tests: test_charts.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The common parts of plots: the drawing area, axes, grid, and marks of events."""
+"""The common parts of plots: the drawing area, axes, grid, and marks of events.
+
+Tests: test_charts.py.
+"""
 
 from __future__ import annotations
 

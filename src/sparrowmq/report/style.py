@@ -2,6 +2,7 @@
 
 Colours follow the Okabe-Ito palette, which people with any kind of colour blindness can
 distinguish; dark mode has lighter versions. Red marks faults only, and is always hatched.
+Tests: test_page.py.
 """
 
 from __future__ import annotations

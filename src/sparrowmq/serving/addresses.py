@@ -2,7 +2,7 @@
 
 `*`; `10.0.0.1`; `10.0.0.*`; `10.0.0-3.*`; `10.0.0.{1,2}`; several patterns, separated by commas;
 and the same forms for IPv6 addresses, in hexadecimal. Source: RemoteAddressStrategyFactory.java,
-4.9.
+4.9. Tests: test_access_control.py.
 """
 
 from __future__ import annotations

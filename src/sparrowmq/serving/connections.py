@@ -2,6 +2,7 @@
 
 A name server or broker is a machine: it takes a command that came on a `Connection` and returns
 outputs. A server (`serving/remoting_server.py`, or the simulation's) carries out the outputs.
+Tests: test_refusals.py.
 """
 
 from __future__ import annotations

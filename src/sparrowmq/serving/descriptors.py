@@ -2,7 +2,7 @@
 
 A new descriptor gets the lowest free number. If an accepted connection's number reaches a bound, at
 least as many descriptors are therefore open, whichever server opened them. Two servers of one
-process need no common count.
+process need no common count. Tests: test_limits.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One accepted connection: its transport, its times, and its waiting requests and answers."""
+"""One accepted connection: its transport, its times, and its waiting requests and answers.
+
+Tests: test_remoting_server.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One request inside a serving machine, and the ways to answer it. Pure."""
+"""One request inside a serving machine, and the ways to answer it. Pure.
+
+Tests: test_refusals.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The clocks and the loop that a server needs besides its connections.
 
 Production runs on an event loop; the simulation runs the same server in virtual time.
+Tests: test_remoting_server.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A simulated cluster: one world with its hosts, for faults and their heal."""
+"""A simulated cluster: one world with its hosts, for faults and their heal. Tests: test_runs.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of the simulation's choices."""
+"""The source of the simulation's choices. Tests: test_runs.py."""
 
 from __future__ import annotations
 

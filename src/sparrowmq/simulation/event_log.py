@@ -1,4 +1,4 @@
-"""The events of a run as lines; the last lines explain a failure."""
+"""The events of a run as lines; the last lines explain a failure. Tests: test_runs.py."""
 
 from __future__ import annotations
 

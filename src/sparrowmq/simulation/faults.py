@@ -1,4 +1,4 @@
-"""The faults of a simulated world, by name."""
+"""The faults of a simulated world, by name. Tests: test_runs.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Injects the faults of a scenario at random instants."""
+"""Injects the faults of a scenario at random instants. Tests: test_mutations.py."""
 
 from __future__ import annotations
 

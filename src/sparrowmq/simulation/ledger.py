@@ -10,7 +10,7 @@ before the decision, the transaction stays undecided.
 3. A transaction whose end a broker confirmed is not put away as undecided later.
 4. At the end, every undecided message is put away. Every message to commit is stored, or was put
    away after the limit of questions without an answer.
-5. In a run without faults, every message to commit is stored exactly once.
+5. In a run without faults, every message to commit is stored exactly once. Tests: test_checkers.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The server of a name server's or a broker's machine on the simulated network.
 
 The server is the real one (`serving/remoting_server.py`, `serving/link.py`). Its loop and clocks,
-which are the process's, and the transports of its connections are simulated.
+which are the process's, and the transports of its connections are simulated. Tests: test_runs.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 A member has the parts of a `PushConsumer` (`client/assembly.py`, `client/faces/aio.py`): a
 subscriber, the operation `consume`, and a driver. The driver here is the simulated one.
+Tests: test_runs.py.
 """
 
 from __future__ import annotations

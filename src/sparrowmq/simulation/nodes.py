@@ -1,7 +1,7 @@
 """The servers of a simulated cluster: a name server, and brokers with their disks.
 
 A host outlives its process. Each start makes a new `broker/host.py`, which `broker/server.py` runs
-on an event loop, over the content of the disk.
+on an event loop, over the content of the disk. Tests: test_runs.py.
 """
 
 from __future__ import annotations

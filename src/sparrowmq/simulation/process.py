@@ -2,7 +2,7 @@
 
 All events of a process (bytes, timers, ends of calls) pass through `enter`. A frozen process
 (SIGSTOP) handles the events that came meanwhile one after another when it is thawed, and finds that
-time has passed. A killed process handles no events.
+time has passed. A killed process handles no events. Tests: test_network.py.
 """
 
 from __future__ import annotations

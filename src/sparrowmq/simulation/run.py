@@ -1,4 +1,7 @@
-"""One run: a seed's scenario, a time of faults, the heal, and the demands after the heal."""
+"""One run: a seed's scenario, a time of faults, the heal, and the demands after the heal.
+
+Tests: test_runs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Producers of transactions: half messages, late outcomes, answers to brokers."""
+"""Producers of transactions: half messages, late outcomes, answers to brokers.
+
+Tests: test_runs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The users of a simulated world: producers, and listeners that are slow or fail."""
+"""The users of a simulated world: producers, and listeners that are slow or fail.
+
+Tests: test_runs.py.
+"""
 
 from __future__ import annotations
 

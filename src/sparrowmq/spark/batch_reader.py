@@ -1,4 +1,7 @@
-"""The reader of a batch: all messages between offsets that are fixed when Spark plans the query."""
+"""The reader of a batch: all messages between offsets that are fixed when Spark plans the query.
+
+Tests: test_spark.py.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Options that reads and writes share: account, namespace and TLS of their connections. Pure.
 
 The TLS options name files and contain no secrets, so plans and checkpoints may show them. Every
-machine that reads or writes must have the files.
+machine that reads or writes must have the files. Tests: test_options.py, test_tls.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Rows of a read, shaped for a write to a consumer group's dead letter topic."""
+"""Rows of a read, shaped for a write to a consumer group's dead letter topic.
+
+Tests: test_sink.py.
+"""
 
 from __future__ import annotations
 

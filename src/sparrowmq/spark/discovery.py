@@ -1,4 +1,7 @@
-"""Find the queues of a read and their bounds; a read under way repeats failed requests."""
+"""Find the queues of a read and their bounds; a read under way repeats failed requests.
+
+Tests: test_bounds.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a read without the repetitions of a write with `exactlyOnce`."""
+"""Rows of a read without the repetitions of a write with `exactlyOnce`. Tests: test_sink.py."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Spark puts the Python traceback of a worker into its own exception, below 200 lines of Java. For an
 error that the user can mend, the traceback is useless. Before such an error leaves a worker, the
 worker therefore asks PySpark for the message alone. The worker ends with the error, so no other
-error loses its traceback.
+error loses its traceback. Tests: test_range_reader.py.
 """
 
 from __future__ import annotations

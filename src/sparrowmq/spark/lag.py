@@ -1,4 +1,4 @@
-"""A query's lag, from the progress that Spark reports. Pure."""
+"""A query's lag, from the progress that Spark reports. Pure. Tests: test_stream_reader.py."""
 
 from __future__ import annotations
 

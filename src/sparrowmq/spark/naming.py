@@ -1,7 +1,7 @@
 """Change every request of an operation on its way to the driver. Pure.
 
 An operation yields its requests as effects. The requests can therefore be put into a namespace
-without a change of the client's operations.
+without a change of the client's operations. Tests: test_namespace.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables of options: their rows, the checks of values, and the errors for wrong names. Pure.
 
 Spark passes option names in lower case, so names are compared without case. A name that is not in
-the table is an error that offers the nearest right name.
+the table is an error that offers the nearest right name. Tests: test_options.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The input partition that Spark passes from the driver to a task, and its read."""
+"""The input partition that Spark passes from the driver to a task, and its read.
+
+Tests: test_planning.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ These are a group's committed offsets, and the first message stored at or after 
 search by time. For a time after all messages they return the last message, and among messages of
 one millisecond 4.x brokers return any. Their answer is therefore a first guess here, which two
 pulls of one message confirm. Source: ConsumeQueue.getOffsetInQueueByTime of RocketMQ 4.9.
+Tests: test_bounds.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A stream's view of its queues between micro-batches, in the process beside the driver."""
+"""A stream's view of its queues between micro-batches, in the process beside the driver.
+
+Tests: test_stream_reader.py.
+"""
 
 from __future__ import annotations
 

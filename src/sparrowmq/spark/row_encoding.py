@@ -14,7 +14,7 @@ bodySize      4
 body          n
 properties    2 + n   size, then name 0x01 value 0x02 ...
 ```
-Source: MessageDecoder.encodeMessage.
+Source: MessageDecoder.encodeMessage. Tests: test_columns.py.
 """
 
 from __future__ import annotations

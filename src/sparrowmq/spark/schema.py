@@ -2,6 +2,7 @@
 
 Spark 4.3 does not pass the columns that a query needs to a Python data source. Users therefore
 choose the columns, by a profile or by a list of names. A column that is not chosen costs nothing.
+Tests: test_options.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The options of a write and its columns: two tables, and the checks of both. Pure."""
+"""The options of a write and its columns: two tables, and the checks of both. Pure.
+
+Tests: test_sink.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 spark.readStream.format("rocketmq").option("nameServer", "127.0.0.1:9876")
     .option("topic", "flights").load()
+
+Tests: test_spark.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ they append to a queue, so every listed message is in the log, or has expired si
 series of files of 20-byte entries (commit log position, size, tags code); the entry of queue offset
 q stands at byte 20·q. Entries that were never written are zero. Fillers before a queue's first
 message have the size 0x7FFFFFFF. Source: `sparrowmq.store.consume_queue`.
+Tests: test_store_reader.py.
 """
 
 from __future__ import annotations

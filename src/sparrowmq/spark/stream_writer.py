@@ -1,4 +1,7 @@
-"""The writer of a stream; in its own module, since PySpark 4.0 has no base class for it."""
+"""The writer of a stream; in its own module, since PySpark 4.0 has no base class for it.
+
+Tests: test_sink.py.
+"""
 
 from __future__ import annotations
 

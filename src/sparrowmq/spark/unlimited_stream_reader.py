@@ -3,6 +3,7 @@
 For each micro-batch Spark calls `latestOffset()`, `partitions(start, end)`, and then `read` in the
 tasks. A batch therefore has all messages up to the queues' ends, and losses between its start and
 its end are found only in `partitions`. Newer versions of PySpark use `stream_reader.py`.
+Tests: test_stream_reader.py.
 """
 
 from __future__ import annotations

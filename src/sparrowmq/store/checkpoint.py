@@ -21,6 +21,7 @@ File `checkpoint`, 4096 bytes, big-endian; a field that is not set is zero:
 
 All fields stand in one 512-byte sector, so a power cut cannot tear them. If the timestamps differ
 from their copies, another broker has written to the directory since, and our mark is void.
+Tests: test_message_store.py, test_torn_tail.py.
 """
 
 from __future__ import annotations

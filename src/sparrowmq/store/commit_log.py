@@ -10,6 +10,7 @@ a record that a full disk cut short, are not part of the log and will be overwri
 
 Speed matters here: a separate write costs more than all other steps of a small record, so the owner
 writes once a turn (benchmarks/broker.py, benchmarks/against_apache.py).
+Tests: test_message_store.py, test_corruption.py.
 """
 
 from __future__ import annotations

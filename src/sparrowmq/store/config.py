@@ -1,7 +1,7 @@
 """The store's settings and the table of delay levels.
 
 The sizes are those of Apache's MessageStoreConfig: a directory written with them can be moved to an
-Apache broker and back. Tests use small sizes.
+Apache broker and back. Tests use small sizes. Tests: test_config_file.py.
 """
 
 from __future__ import annotations

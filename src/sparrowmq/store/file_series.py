@@ -2,6 +2,7 @@
 
 Each file is named by the position of its first byte, in 20 digits. Both the commit log and every
 consume queue are such a series. Source: RocketMQ's MappedFileQueue, without the mapping.
+Tests: test_file_storage.py.
 """
 
 from __future__ import annotations

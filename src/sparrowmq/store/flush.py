@@ -1,4 +1,7 @@
-"""The store's only blocking work, as a value: the files to sync, and the position reached."""
+"""The store's only blocking work, as a value: the files to sync, and the position reached.
+
+Tests: test_faults.py.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ number of slots. The hash is the absolute value of Java's `hashCode` of `topic#k
 Slots are changed in memory. They are written only once the entries that they name are on the disk,
 so that after a crash every slot in the file leads to whole entries (`IndexFlush`).
 
-Source: IndexFile.java, IndexHeader.java, 4.9.
+Source: IndexFile.java, IndexHeader.java, 4.9. Tests: test_message_index.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Walk the commit log record by record, and search for records after damage."""
+"""Walk the commit log record by record, and search for records after damage.
+
+Tests: test_torn_tail.py.
+"""
 
 from __future__ import annotations
 

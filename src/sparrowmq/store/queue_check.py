@@ -4,6 +4,7 @@ Entries have no checksum, so a queue file is believed only as far as it is *soun
 ascend, records do not overlap, and no record lies beyond the log. Then the sizes in all queues'
 entries are added up for each file of the log. The sum must fill the file exactly, up to the BLANK
 at its end. A queue that lost an entry, or has an entry of another queue, breaks the sum.
+Tests: test_queue_damage.py.
 """
 
 from __future__ import annotations

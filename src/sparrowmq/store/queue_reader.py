@@ -2,6 +2,7 @@
 
 Speed matters here: pulls are a broker's whole cost of a drain. The usual pull, of records that
 stand back to back, therefore takes no step per record (benchmarks/against_apache.py).
+Tests: test_message_store.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The store adds the entries of each turn in the log's order, and takes the changed files to sync with
 each checkpoint. Readers ask by topic and queue id. A queue begins with its first message; before
-that, readers see an empty queue.
+that, readers see an empty queue. Tests: test_consume_queue.py.
 """
 
 from __future__ import annotations

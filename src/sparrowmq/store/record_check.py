@@ -32,6 +32,7 @@ of the log that this store has written, a record without the checksum either has
 written by an Apache broker since. The properties distinguish the two: a torn end leaves zeros or
 bytes that are no text.
 Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.createCrc32 (5.x).
+Tests: test_corruption.py.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ a log that Apache wrote, all records count as synced.
 
 Differs from RocketMQ: Apache cuts at the first bad record whatever follows it, moves pointers in
 memory only, and believes the entries of consume queues.
+Tests: test_torn_tail.py, test_power_cut.py.
 """
 
 from __future__ import annotations

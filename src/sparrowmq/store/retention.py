@@ -9,6 +9,7 @@ Differs from RocketMQ: a file's age is the age of the next file's first message,
 than all messages of the file. RocketMQ takes the file's last modification time, which a copied
 directory does not keep. Above the second limit one file is removed at a time before the disk is
 checked again; RocketMQ removes ten. Source: CleanCommitLogService, DefaultMessageStore.java, 4.9.
+Tests: test_expiry.py.
 """
 
 from __future__ import annotations

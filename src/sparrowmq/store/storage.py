@@ -11,7 +11,7 @@ Rules that the store relies on:
 - Every method raises `OSError` if the disk fails. A failed write may have written a part.
 - `sync` and `sync_directory` may be called from another thread while the owner goes on writing.
 
-Paths are relative to the store's root, with `/` between names.
+Paths are relative to the store's root, with `/` between names. Tests: test_file_storage.py.
 """
 
 from __future__ import annotations

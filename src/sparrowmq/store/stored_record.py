@@ -2,6 +2,7 @@
 
 This is part of the broker's hottest path (benchmarks/broker.py). The sizes are added up first, so
 that head, body, topic, properties and both checksums are joined without a second pass.
+Tests: test_message_batch.py.
 """
 
 from __future__ import annotations

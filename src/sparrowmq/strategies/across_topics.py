@@ -2,6 +2,7 @@
 
 RocketMQ divides each topic separately: of three topics with one queue each, the first member in
 order gets all three queues. Here a member's load counts its queues of all topics.
+Tests: test_sparrow_strategies.py.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ With n queues and m members, the member at index i takes
 - AVG_BY_CIRCLE: the queues i, i + m, i + 2m, ...
 
 Source: AllocateMessageQueueAveragely.java, AllocateMessageQueueAveragelyByCircle.java.
+Tests: test_strategies.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CONFIG: the queues that the user configured, whatever members the group has.
 
-Source: AllocateMessageQueueByConfig.java.
+Source: AllocateMessageQueueByConfig.java. Tests: test_strategies.py.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ get no queue. For a client id that is listed twice, the numbers k continue after
 If two hashes collide, the later member keeps the node.
 
 Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java.
+Tests: test_strategies.py, golden/test_allocation.py.
 """
 
 from __future__ import annotations

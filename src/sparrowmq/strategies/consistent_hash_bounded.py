@@ -6,6 +6,7 @@ evenly queues are spread, and the more queues move when members change. When a m
 leaves, the mean number of moves for each of its queues is of the order of 1 / (load_factor - 1)^2.
 
 Source: Mirrokni, Thorup, Zadimoghaddam, Consistent Hashing with Bounded Loads, 2018.
+Tests: test_sparrow_strategies.py.
 """
 
 from __future__ import annotations

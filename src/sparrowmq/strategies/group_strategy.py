@@ -3,6 +3,7 @@
 `allocate` sees one topic at a time and no owners, as in RocketMQ. If a strategy also has
 `allocate_group`, members call that once for all topics instead. Every member of the group must run
 SparrowMQ, because Java's members cannot run such a strategy (`requires_sparrow`).
+Tests: test_sparrow_strategies.py.
 """
 
 from __future__ import annotations

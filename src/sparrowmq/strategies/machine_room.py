@@ -6,6 +6,7 @@ member. Its inner strategy divides each room among the room's own members, and a
 members among all members.
 
 Source: AllocateMessageQueueByMachineRoom.java, AllocateMachineRoomNearby.java of 4.9.
+Tests: test_strategies.py.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ n > 4 every rule that keeps loads within one and depends on the lists only must,
 more queues than the least number plus one, whatever order of ids (or of joining) the rule uses.
 
 Source of the scores: rendezvous hashing, Thaler and Ravishankar, 1998.
+Tests: test_sparrow_strategies.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""RocketMQ's six strategies and SparrowMQ's by name; makes a strategy of a user's choice."""
+"""RocketMQ's six strategies and SparrowMQ's by name; makes a strategy of a user's choice.
+
+Tests: test_strategies.py.
+"""
 
 from __future__ import annotations
 

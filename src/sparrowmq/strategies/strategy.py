@@ -3,7 +3,7 @@
 Every member of a group runs the same strategy on the same two lists and takes its own share; nobody
 assigns shares. So a strategy must depend on its arguments alone, and all members must run the same
 strategy. Strategies use the lists as given: the caller sorts them (`model.queue.queue_order`,
-`model.queue.java_order`) and keeps duplicates, as RocketMQ's clients do.
+`model.queue.java_order`) and keeps duplicates, as RocketMQ's clients do. Tests: test_strategies.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A test's questions to a cluster: is a topic consumed, and which messages has it?
 
 These functions block the calling thread. A test on an event loop calls them by `asyncio.to_thread`:
-otherwise its own clients stand still.
+otherwise its own clients stand still. Tests: test_embedded.py.
 """
 
 from __future__ import annotations

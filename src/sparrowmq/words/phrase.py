@@ -1,4 +1,7 @@
-"""Texts that keep their template and values, so that a catalogue can translate them. Pure."""
+"""Texts that keep their template and values, so that a catalogue can translate them. Pure.
+
+Tests: test_catalog.py.
+"""
 
 from __future__ import annotations
 

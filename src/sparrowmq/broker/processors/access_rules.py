@@ -2,7 +2,7 @@
 
 Differs from RocketMQ: secret keys are not shown, and the rules are in one file, which no request
 can name.
-Source: AdminBrokerProcessor.java, PlainPermissionManager.java, 4.9.
+Source: AdminBrokerProcessor.java, PlainPermissionManager.java, 4.9. Tests: broker/test_access.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tools' questions to a consumer, which its broker passes on."""
+"""Tools' questions to a consumer, which its broker passes on. Tests: broker/test_relays.py."""
 
 from __future__ import annotations
 

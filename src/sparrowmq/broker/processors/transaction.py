@@ -2,6 +2,7 @@
 
 Source: EndTransactionProcessor.java, TransactionalMessageBridge.java,
 AbstractTransactionalMessageCheckListener.java, AdminBrokerProcessor.resumeCheckHalfMessage.
+Tests: broker/test_transactions.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Sends that are awaited at the same time overlap on one connection. A listener is
 function, which runs on the loop, or a plain function, which runs in a thread.
 
 The synchronous face, `blocking.py`, is generated from this file by `make generate`.
+Tests: client/test_push_consumer.py.
 """
 
 from __future__ import annotations

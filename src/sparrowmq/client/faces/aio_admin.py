@@ -1,6 +1,7 @@
 """The asyncio face of administration: each method awaits one operation on an asyncio driver.
 
 The synchronous face, `blocking_admin.py`, is generated from this file by `make generate`.
+Tests: client/test_admin.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The part of a producer that sends messages in batches, from the first message to `close`."""
+"""The part of a producer that sends messages in batches, from the first message to `close`.
+
+Tests: client/test_batches.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The part of a consumer that runs its membership from `start` to `close`."""
+"""The part of a consumer that runs its membership from `start` to `close`.
+
+Tests: client/test_push_consumer.py.
+"""
 
 from __future__ import annotations
 

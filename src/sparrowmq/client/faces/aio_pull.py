@@ -1,6 +1,7 @@
 """The asyncio face of polling: each method awaits one operation, and nothing more.
 
 The synchronous face, `blocking_pull.py`, is generated from this file by `make generate`.
+Tests: client/test_lite_pull.py.
 """
 
 from __future__ import annotations

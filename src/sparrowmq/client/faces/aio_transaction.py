@@ -1,6 +1,7 @@
 """The asyncio face of transactions: each method awaits one operation, and nothing more.
 
 The synchronous face, `blocking_transaction.py`, is generated from this file by `make generate`.
+Tests: broker/test_transactions.py.
 """
 
 from __future__ import annotations

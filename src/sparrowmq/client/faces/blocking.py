@@ -4,6 +4,7 @@
 `Producer` and `Admin` have no thread of their own: the calling thread does the I/O, and threads
 that share one overlap on the same connections. A `PushConsumer` has one thread for its I/O, and
 its listener runs in a bounded pool.
+Tests: client/test_push_consumer.py.
 """
 
 from __future__ import annotations

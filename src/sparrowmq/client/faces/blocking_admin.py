@@ -1,5 +1,7 @@
 # Made of aio_admin.py by `make generate`; change that file.
-"""The synchronous face of administration: each method runs one operation."""
+"""The synchronous face of administration: each method runs one operation.
+Tests: client/test_admin.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # Made of aio_batches.py by `make generate`; change that file.
-"""The part of a producer that sends messages in batches, from the first message to `close`."""
+"""The part of a producer that sends messages in batches, from the first message to `close`.
+
+Tests: client/test_batches.py.
+"""
 
 from __future__ import annotations
 

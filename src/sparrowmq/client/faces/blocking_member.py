@@ -1,5 +1,8 @@
 # Made of aio_member.py by `make generate`; change that file.
-"""The part of a consumer that runs its membership from `start` to `close`."""
+"""The part of a consumer that runs its membership from `start` to `close`.
+
+Tests: client/test_push_consumer.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # Made of aio_pull.py by `make generate`; change that file.
-"""The synchronous face of polling: each method runs one operation, and nothing more."""
+"""The synchronous face of polling: each method runs one operation, and nothing more.
+Tests: client/test_lite_pull.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # Made of aio_transaction.py by `make generate`; change that file.
-"""The synchronous face of transactions: each method runs one operation, and nothing more."""
+"""The synchronous face of transactions: each method runs one operation, and nothing more.
+Tests: broker/test_transactions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The host of the asyncio face: its driver, and the task in which a consumer runs.
 
 `thread_host` has the same names for the synchronous face, which tools/generate.py makes from the
-asyncio face: only these two files differ in more than words.
+asyncio face: only these two files differ in more than words. Tests: client/test_push_consumer.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The host of the synchronous face: its driver, and the thread in which a consumer runs.
 
 The names are those of `task_host`, which gives the reason. Consumers that share an instance share
-its driver: one of their threads leads, the others follow.
+its driver: one of their threads leads, the others follow. Tests: client/test_push_consumer.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """List, make, change and delete the accounts of access control, at every broker.
 
 Source: AdminBrokerProcessor.updateAndCreateAccessConfig, deleteAccessConfig, of 4.x.
+Tests: cli/test_acl.py.
 """
 
 from __future__ import annotations

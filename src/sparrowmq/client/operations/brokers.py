@@ -2,6 +2,7 @@
 
 Source: AdminBrokerProcessor.getBrokerRuntimeInfo, getBrokerConfig, updateBrokerConfig;
 DefaultRequestProcessor.wipeWritePermOfBroker, addWritePermOfBroker of the name server.
+Tests: cli/test_brokers_and_contexts.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each queue has a cursor and at most one pull under way. The messages in memory are therefore bounded
 by one answer for each queue, and an idle queue delays no other queue. Pulls name RocketMQ's group
-of tools, which every broker has.
+of tools, which every broker has. Tests: cli/test_messages.py.
 """
 
 from __future__ import annotations

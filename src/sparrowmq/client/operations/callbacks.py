@@ -1,6 +1,7 @@
 """Call the user's callbacks for queues that are assigned, revoked or lost, one call at a time.
 
 One call names all queues of its kind. A callback that raises is logged and counts as done.
+Tests: client/test_push_consumer.py.
 """
 
 from __future__ import annotations

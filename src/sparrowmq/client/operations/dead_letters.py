@@ -1,4 +1,4 @@
-"""List, read and resend the dead letters of consumer groups."""
+"""List, read and resend the dead letters of consumer groups. Tests: cli/test_messages.py."""
 
 from __future__ import annotations
 

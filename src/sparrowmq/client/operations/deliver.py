@@ -4,6 +4,7 @@ Hot path, benchmark: benchmarks/against_apache.py, drains. Successful calls ther
 path, and one task makes several calls (`client/listener_calls.py`).
 
 Source: ConsumeMessageConcurrentlyService.java, ConsumeMessageOrderlyService.java.
+Tests: client/test_concurrent_consumption.py.
 """
 
 from __future__ import annotations

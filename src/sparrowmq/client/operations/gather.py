@@ -1,4 +1,4 @@
-"""Run several operations at the same time."""
+"""Run several operations at the same time. Tests: test_with_broker.py."""
 
 from __future__ import annotations
 

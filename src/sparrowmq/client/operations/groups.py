@@ -1,6 +1,6 @@
 """A cluster's consumer groups: their names, their settings, and snapshots of many groups.
 
-Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
+Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Tests: cli/test_topics_and_groups.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A member's requests to brokers: heartbeats, leaving, and the other members of the group.
 
 Source: MQClientInstance.sendHeartbeatToAllBroker, unregisterClient; MQClientAPIImpl.
+Tests: test_with_broker.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The loop spawns one small operation per action. Each operation ends by reporting its result to the
 member and waking the loop. The member counts an operation that never ends as lost. A failure of one
-queue therefore stops neither the loop nor another queue.
+queue therefore stops neither the loop nor another queue. Tests: client/test_push_consumer.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The trace of one message, as its producers and consumers have recorded it.
 
-Source: QueryMsgTraceByIdSubCommand, TraceView.
+Source: QueryMsgTraceByIdSubCommand, TraceView. Tests: cli/test_messages.py, client/test_trace.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 The first part of an observer runs in the caller's thread or task and not on the driver, so that
 the observer finds the caller's context. Without observers a send is the operation itself.
+Tests: client/test_spans.py, client/test_metrics.py.
 """
 
 from __future__ import annotations

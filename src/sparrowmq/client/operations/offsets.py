@@ -2,7 +2,7 @@
 
 Every function here asks the broker at `address`, which must be the master of the queue's broker.
 Every function raises TransportError, BrokerError or RemoteProtocolError. RemoteProtocolError also
-stands for an offset that no queue can have.
+stands for an offset that no queue can have. Tests: test_with_broker.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 A SparrowMQ broker returns both in one answer: the list of members, and the holders of its queues'
 locks. If a broker is not ours, the members are asked instead (GET_CONSUMER_RUNNING_INFO, which
 every broker passes on). A member that does not answer in time owns nothing in the result.
+Tests: test_handover.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The loop is the push consumer's loop with other operations to deliver, to commit and to find shares.
 Offsets that the user asks for by queue are an administrator's operations (`LitePull.directory`).
-Source: DefaultLitePullConsumerImpl.java.
+Source: DefaultLitePullConsumerImpl.java. Tests: client/test_lite_pull.py.
 """
 
 from __future__ import annotations

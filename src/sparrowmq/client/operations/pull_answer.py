@@ -9,7 +9,7 @@ Rules of this file:
   between the turns, so that leases are renewed while a large answer is read.
 
 Differs from RocketMQ: Java's clients drop a message that they cannot read, and all later messages
-of the same answer.
+of the same answer. Tests: client/test_unreadable.py, test_pull.py.
 """
 
 from __future__ import annotations

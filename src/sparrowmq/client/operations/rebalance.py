@@ -5,6 +5,7 @@ the first broker of the topic's route by name that answers. RocketMQ's clients a
 Both lists are in Java's order, and duplicate ids stay. The share of a duplicate id is worked out as
 RocketMQ does, since the group may have Java members.
 Source: RebalanceImpl.rebalanceByTopic.
+Tests: client/test_push_consumer.py, client/test_strategy_choice.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 RocketMQ 5 answers the send of a message with a delivery time by a handle: base64 of
 `v1 TOPIC BROKER DUE_TIMESTAMP_MS MSG_ID`. The broker that the handle names recalls the message.
-Source: RecallMessageHandle.java, RecallMessageProcessor.java of 5.3.3.
+Source: RecallMessageHandle.java, RecallMessageProcessor.java of 5.3.3. Tests: test_delays.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Send a request whose answer must be a success, and decode the answer within bounds."""
+"""Send a request whose answer must be a success, and decode the answer within bounds.
+
+Tests: client/test_hostile_servers.py.
+"""
 
 from __future__ import annotations
 

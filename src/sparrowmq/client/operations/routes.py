@@ -5,6 +5,7 @@ its own timeout allows. A name server that does not answer therefore delays no s
 timeout, and a late answer serves the next send.
 
 Source: MQClientInstance.updateTopicRouteInfoFromNameServer, MQClientAPIImpl.
+Tests: client/test_route_cache.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One sample asks every broker for the group's connections, its list of members, its progress and its
 dead letters, a few brokers at a time. Members are asked about themselves during the wait for the
 second sample; a member that does not answer only lacks its line. A failure is noted and the
-snapshot goes on, since snapshots are taken of sick clusters.
+snapshot goes on, since snapshots are taken of sick clusters. Tests: doctor/test_live_groups.py.
 """
 
 from __future__ import annotations

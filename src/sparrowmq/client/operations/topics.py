@@ -1,6 +1,7 @@
 """A topic's settings and queues at every broker, and the groups that consume it.
 
 Source: AdminBrokerProcessor.getTopicStatsInfo, queryTopicConsumeByWho, updateAndCreateTopic.
+Tests: test_with_broker.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 Entries gather while the last trace message is under way. Surplus entries are dropped. One-way sends
 and failed ones are not traced, as with RocketMQ.
 Source: SendMessageTraceHookImpl.java, ConsumeMessageTraceHookImpl.java, AsyncTraceDispatcher.java.
+Tests: client/test_trace.py.
 """
 
 from __future__ import annotations

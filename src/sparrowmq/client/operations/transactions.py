@@ -4,6 +4,7 @@ If the end of a half message does not reach the broker, the broker later asks an
 of the group for the outcome. A producer therefore registers at all brokers repeatedly.
 
 Source: DefaultMQProducerImpl.sendMessageInTransaction, endTransaction, checkTransactionState.
+Tests: broker/test_transactions.py.
 """
 
 from __future__ import annotations

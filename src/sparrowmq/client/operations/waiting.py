@@ -1,4 +1,7 @@
-"""Wait until a member consumes its share, or has consumed all messages of its queues."""
+"""Wait until a member consumes its share, or has consumed all messages of its queues.
+
+Tests: testing/test_embedded.py.
+"""
 
 from __future__ import annotations
 

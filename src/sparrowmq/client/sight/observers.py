@@ -1,4 +1,7 @@
-"""Attach the observers that a client's settings name; only their libraries are imported."""
+"""Attach the observers that a client's settings name; only their libraries are imported.
+
+Tests: client/test_spans.py, client/test_metrics.py.
+"""
 
 from __future__ import annotations
 

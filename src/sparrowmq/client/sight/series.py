@@ -1,4 +1,4 @@
-"""The series of clients: their names, kinds, labels and meanings."""
+"""The series of clients: their names, kinds, labels and meanings. Tests: client/test_metrics.py."""
 
 from __future__ import annotations
 

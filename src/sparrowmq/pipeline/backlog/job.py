@@ -18,7 +18,7 @@ look. Two consecutive looks show what was produced and consumed between them, an
 
 Members commit every 5 s, so with looks less than 10 s apart a slow consumer may count as stuck. An
 *accumulation* is a time in which a queue's lag was above 0. Its cause is the cause that held
-longest while the lag did not shrink.
+longest while the lag did not shrink. Tests: pipeline/test_backlog.py.
 """
 
 from __future__ import annotations

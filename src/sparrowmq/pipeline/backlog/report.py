@@ -1,4 +1,7 @@
-"""The page of the job `backlog`: the lag over time, the owners of the queues, and the causes."""
+"""The page of the job `backlog`: the lag over time, the owners of the queues, and the causes.
+
+Tests: pipeline/test_backlog.py.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ queues and the places of equal ids determine the topic's figures. AVG_ACROSS_TOP
 other assignors deal the queues of all topics as one row, because all members subscribe the same
 topics. The figures of both are cached by this *shape*, and a large cluster has few shapes. The
 three strategies that hash names are computed for every group, with each hash of a ring once for the
-three states.
+three states. Tests: pipeline/test_balance_group.py.
 """
 
 from __future__ import annotations

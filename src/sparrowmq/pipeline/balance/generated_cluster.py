@@ -2,6 +2,7 @@
 
 A group has 1 to 8 members and a given number of topics. A topic has 4, 8 or 16 queues on one of two
 brokers or on both. One group in fifty has two members with one client id.
+Tests: pipeline/test_balance.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ evaluate groups one by one (`balance.group`). So the cost grows with the number 
 The model of duplicates: a queue whose owner changes while both owners live, or whose owner dies, is
 read again from the last commit. RocketMQ's clients commit every 5 s, so on average 2.5 s of
 messages come twice. Kafka's members commit before they give up a queue, so only a death makes
-duplicates. A queue with two owners delivers every message twice.
+duplicates. A queue with two owners delivers every message twice. Tests: pipeline/test_balance.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The page of the job `balance`: strategies side by side, and the groups in trouble."""
+"""The page of the job `balance`: strategies side by side, and the groups in trouble.
+
+Tests: pipeline/test_balance_report.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings, the run and the result of the job."""
+"""The settings, the run and the result of the job. Tests: pipeline/test_duplicates.py."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ no event.
 A produced message that a group never consumed is *lost* if the group consumed a later message of
 the same queue, and *pending* otherwise. If the queue is unknown no loss is certain, so the message
 is pending. A group's topics are those of which it consumed at least one message.
+Tests: pipeline/test_duplicates.py.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ that end with U+0002 and fields that are separated by U+0001. A Pub entry has ti
 topic, msgId ...; a SubBefore entry has time, region, group, request id, msgId, retry times, keys.
 Entries have no queue and no client id: a message's key is its msgId, and a member's key is the
 address from which the trace was sent. Source: TraceDataEncoder.java of RocketMQ 4.9.
+Tests: pipeline/test_duplicates.py.
 """
 
 from __future__ import annotations

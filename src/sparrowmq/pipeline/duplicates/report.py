@@ -1,4 +1,7 @@
-"""The page of the job `duplicates`: groups, events, strategies, and messages never consumed."""
+"""The page of the job `duplicates`: groups, events, strategies, and messages never consumed.
+
+Tests: pipeline/test_duplicates.py.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ out/checkpoint/            the source's position
 
 A micro-batch that is replayed after a kill reads the state of the batch before, computes the same
 rows and replaces those that it had written. So every reader of Parquet sees each delivery once.
+Tests: pipeline/test_duplicates_stream.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A schema is a DDL string, where NOT NULL makes a field required, or a JSON Schem
 (draft 2020-12) the keywords that determine the columns are read: `type`, `properties`, `required`,
 `items`, `format` (date, date-time), `additionalProperties` for maps, and `["T", "null"]`. Keywords
 that restrict values further (`enum`, `pattern`, `minimum` ...) are refused: the author of a schema
-expects them to be checked, and the job does not check them.
+expects them to be checked, and the job does not check them. Tests: pipeline/test_bodies.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ batch before and writes its own again. Older files are removed.
 
 A batch reads each queue from the end of the batch before to the end that Spark's checkpoint has for
 this batch. The offsets between both must all arrive, in the table or put aside. If they do not, the
-queue has a *gap*.
+queue has a *gap*. Tests: pipeline/test_ingest.py.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ each message once. A second run with the same `out` continues where the first ru
 
 A row of the table has the message's coordinates (`METADATA`), the fields of the body, and `date`.
 Without a schema a row has the unchanged body, and no message is quarantined.
+Tests: pipeline/test_ingest.py.
 """
 
 from __future__ import annotations

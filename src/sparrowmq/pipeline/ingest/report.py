@@ -1,4 +1,7 @@
-"""The page of the job `ingest`: the messages, those that do not fit, and the times of batches."""
+"""The page of the job `ingest`: the messages, those that do not fit, and the times of batches.
+
+Tests: pipeline/test_ingest.py.
+"""
 
 from __future__ import annotations
 
