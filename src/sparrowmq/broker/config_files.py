@@ -10,7 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from sparrowmq.broker.audit_log import AuditTable
 from sparrowmq.broker.config_saving import (
+    AUDIT_FILE,
     DELAYS_FILE,
     GROUPS_FILE,
     LOCKS_FILE,
@@ -83,6 +85,7 @@ def read_tables(storage: Storage) -> SavedConfig:
         offsets=read(OFFSETS_FILE, ConsumerOffsetTable),
         delays=read(DELAYS_FILE, DelayOffsetTable),
         locks=read(LOCKS_FILE, LockTable),
+        audit=read(AUDIT_FILE, AuditTable),
         changes=changes,
         segment=journal.last_segment,
     )

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from sparrowmq.broker import queue_lock_file
+from sparrowmq.broker.audit_log import AuditTable
 from sparrowmq.broker.flush_gate import FlushGate
 from sparrowmq.broker.journal_records import (
     Change,
@@ -44,8 +45,9 @@ TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
 DELAYS_FILE = "delayOffset.json"
-# This file is SparrowMQ's own; RocketMQ forgets its locks when it stops.
+# These files are SparrowMQ's own; RocketMQ forgets its locks when it stops.
 LOCKS_FILE = "queueLock.json"
+AUDIT_FILE = "auditLog.json"
 # After this many changes in the journal the files are written even if more changes keep coming.
 JOURNAL_CHANGES_MAX = 20_000
 
@@ -63,6 +65,7 @@ class SavedTables(NamedTuple):
     offsets: ConsumerOffsetTable | None = None
     delays: DelayOffsetTable | None = None
     locks: LockTable | None = None
+    audit: AuditTable | None = None
     changes: Sequence[Change] = ()
     segment: int = 0
 
@@ -157,6 +160,7 @@ class ConfigSaving:
             saved.offsets or ConsumerOffsetTable(), end_of=state.store.queues.max_offset
         )
         state.delays.load(saved.delays or DelayOffsetTable())
+        state.audit.load(saved.audit or AuditTable())
         if saved.locks is not None:
             queue_lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
         for change in saved.changes:
@@ -188,7 +192,7 @@ class ConfigSaving:
         self._seen_round = state.journal.finished
         is_progress_due = state.offsets.is_changed or state.delays.is_changed
         is_held = any(not gate.is_empty for gate in self._gates.values())
-        if self._due_files or is_progress_due or is_held:
+        if self._due_files or is_progress_due or is_held or state.audit.is_changed:
             state.saves.ask()
 
     def ask_last(self) -> None:
@@ -266,6 +270,9 @@ class ConfigSaving:
                 table = gate.take(store.flushed_position) or table
             if table is not None:
                 tables[name] = table
+        if state.audit.is_changed:
+            tables[AUDIT_FILE] = state.audit.table()
+            state.audit.is_changed = False
         due, self._due_files = self._due_files, set()
         if not due:
             return SaveWork(number, tables)
@@ -296,6 +303,7 @@ class ConfigSaving:
             return
         state.offsets.is_changed |= OFFSETS_FILE in work.tables
         state.delays.is_changed |= DELAYS_FILE in work.tables
+        state.audit.is_changed |= AUDIT_FILE in work.tables
         for name in _FILES.values():
             if name in work.files:
                 self._unfiled.setdefault(name, 0)

@@ -13,6 +13,7 @@ from enum import Enum
 
 import msgspec
 
+from sparrowmq.broker.audit_log import AuditLog
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.consumer_groups import ConsumerGroups, ProducerGroups
 from sparrowmq.broker.consumer_offsets import ConsumerOffsets
@@ -90,6 +91,7 @@ class BrokerState:
     transactions: TransactionChecks
     access: AccessControl | None = None
     offsets: ConsumerOffsets = field(default_factory=ConsumerOffsets)
+    audit: AuditLog = field(default_factory=AuditLog)
     consumers: ConsumerGroups = field(default_factory=ConsumerGroups)
     producers: ProducerGroups = field(default_factory=ProducerGroups)
     locks: QueueLockTable = field(default_factory=QueueLockTable)
@@ -178,6 +180,11 @@ class BrokerState:
         if self.access is None:
             return None
         return self.access.find_denial(access_key, topic, permission)
+
+    def is_member(self, group: str, connection: Connection) -> bool:
+        """Return whether a connection is a listed member of a group."""
+        found = self.consumers.find(group)
+        return found is not None and connection in found.members
 
     def may_commit(self, topic: str, queue_id: int, *, offset: int) -> bool:
         """Return whether an offset lies at most `COMMIT_AHEAD_MAX` beyond the queue's end."""

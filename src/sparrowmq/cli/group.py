@@ -51,6 +51,8 @@ QueueOption = Annotated[
 ]
 # The shortest time between two looks of a command that watches.
 WATCH_MS_MIN = 500
+# The changes that `group show` shows on a terminal.
+CHANGES_SHOWN_MAX = 10
 
 
 @group.command("ls")
@@ -80,15 +82,13 @@ def list_groups(
 @group.command("show")
 @on_cluster
 def show_group(cluster: CommandCluster, name: GroupName) -> None:
-    """Show a group: its members, subscriptions, lag by topic, and settings.
+    """Show a group: members, subscriptions, lag by topic, settings, and changes by operators.
 
     `sparrowmq rebalance show` shows the owner of each queue, `rebalance doctor` what is wrong.
     """
     snapshot = _look(cluster, name)
     known = cluster.run(settings.find_group_settings(cluster.directory, name))
-    members = _member_rows(snapshot)
-    topics = _topic_rows(snapshot)
-    shown = [
+    settings_rows = [
         {
             "broker": broker.name,
             "enabled": None if found is None else found.consume_enable,
@@ -97,48 +97,24 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
         }
         for broker, found in known
     ]
-    letters = snapshot.last.dead_letters
-    retries = [p for p in snapshot.last.progress if p.queue.topic == retry_topic(name)]
-    failed = {
-        "retries": sum(p.lag for p in retries),
-        "retried": sum(p.max_offset for p in retries),
-        "dead_letters": letters.message_count,
-        "last_dead_letter_timestamp_ms": letters.last_timestamp_ms or None,
+    changes = _change_rows(snapshot)
+    found: dict[str, list[Json]] = {
+        "topics": _topic_rows(snapshot),
+        "members": _member_rows(snapshot),
+        "failed": [_failed_row(snapshot)],
+        "settings": settings_rows,
+        "changes": changes,
     }
     if cluster.as_json:
-        found = {"members": members, "topics": topics, "failed": failed, "settings": shown}
-        print_json({"group": name, **found})
+        print_json({"group": name, **found, "failed": found["failed"][0]})
         return
     console = make_console()
-    columns = [
-        OutputColumn("topic"),
-        OutputColumn("expression"),
-        OutputColumn("queues"),
-        OutputColumn("lag"),
-        OutputColumn("behind_since_timestamp_ms", "behind since", optional=True),
-    ]
-    print_rows(topics, columns, title=f"Topics of {name}", console=console)
-    columns = [
-        OutputColumn("client_id", "client id"),
-        OutputColumn("address"),
-        OutputColumn("language", optional=True),
-        OutputColumn("brokers", optional=True),
-    ]
-    print_rows(members, columns, title="Members", console=console)
-    columns = [
-        OutputColumn("retries", "waiting for a retry"),
-        OutputColumn("retried", "retried so far"),
-        OutputColumn("dead_letters", "dead letters"),
-        OutputColumn("last_dead_letter_timestamp_ms", "last dead letter", optional=True),
-    ]
-    print_rows([failed], columns, title="Failed messages", console=console)
-    columns = [
-        OutputColumn("broker"),
-        OutputColumn("enabled"),
-        OutputColumn("max_reconsume_times", "retries"),
-        OutputColumn("retry_queues", "retry queues"),
-    ]
-    print_rows(shown, columns, title="Settings", console=console)
+    found["changes"] = changes[:CHANGES_SHOWN_MAX]
+    for key, (title, columns) in _SECTIONS.items():
+        if found[key] or key != "changes":
+            print_rows(found[key], columns, title=title.format(name=name), console=console)
+    if len(changes) > CHANGES_SHOWN_MAX:
+        say(f"{len(changes) - CHANGES_SHOWN_MAX} older changes; --json shows all")
 
 
 @group.command("lag")
@@ -267,16 +243,10 @@ def update_group(
         }
         for change in planned
     ]
-    columns = [
-        OutputColumn("broker"),
-        OutputColumn("enabled"),
-        OutputColumn("max_reconsume_times", "retries"),
-        OutputColumn("retry_queues", "retry queues"),
-    ]
     carry_out(
         cluster,
         rows,
-        columns,
+        _SETTINGS_COLUMNS,
         is_confirmed=yes,
         apply=lambda: cluster.run(settings.update_group(cluster.directory, planned)),
         done=f"group {name} was changed",
@@ -311,6 +281,57 @@ def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> 
     )
 
 
+_SETTINGS_COLUMNS = (
+    OutputColumn("broker"),
+    OutputColumn("enabled"),
+    OutputColumn("max_reconsume_times", "retries"),
+    OutputColumn("retry_queues", "retry queues"),
+)
+_SECTIONS: dict[str, tuple[str, tuple[OutputColumn, ...]]] = {
+    "topics": (
+        "Topics of {name}",
+        (
+            OutputColumn("topic"),
+            OutputColumn("expression"),
+            OutputColumn("queues"),
+            OutputColumn("lag"),
+            OutputColumn("behind_since_timestamp_ms", "behind since", optional=True),
+        ),
+    ),
+    "members": (
+        "Members",
+        (
+            OutputColumn("client_id", "client id"),
+            OutputColumn("address"),
+            OutputColumn("language", optional=True),
+            OutputColumn("brokers", optional=True),
+        ),
+    ),
+    "failed": (
+        "Failed messages",
+        (
+            OutputColumn("retries", "waiting for a retry"),
+            OutputColumn("retried", "retried so far"),
+            OutputColumn("dead_letters", "dead letters"),
+            OutputColumn("last_dead_letter_timestamp_ms", "last dead letter", optional=True),
+        ),
+    ),
+    "settings": ("Settings", _SETTINGS_COLUMNS),
+    "changes": (
+        "Changed by operators, the newest first",
+        (
+            OutputColumn("timestamp_ms", "when"),
+            OutputColumn("kind", "what"),
+            OutputColumn("who"),
+            OutputColumn("topic", optional=True),
+            OutputColumn("from", "before", optional=True, keeps=True),
+            OutputColumn("to", "after", optional=True, keeps=True),
+            OutputColumn("requests", optional=True),
+            OutputColumn("broker", optional=True),
+            OutputColumn("detail", optional=True),
+        ),
+    ),
+}
 _LAG_COLUMNS = (
     OutputColumn("topic"),
     OutputColumn("broker"),
@@ -389,6 +410,35 @@ def _topic_rows(snapshot: GroupSnapshot) -> list[Json]:
             }
         )
     return rows
+
+
+def _failed_row(snapshot: GroupSnapshot) -> Json:
+    letters = snapshot.last.dead_letters
+    retry = retry_topic(snapshot.group)
+    retries = [p for p in snapshot.last.progress if p.queue.topic == retry]
+    return {
+        "retries": sum(p.lag for p in retries),
+        "retried": sum(p.max_offset for p in retries),
+        "dead_letters": letters.message_count,
+        "last_dead_letter_timestamp_ms": letters.last_timestamp_ms or None,
+    }
+
+
+def _change_rows(snapshot: GroupSnapshot) -> list[Json]:
+    return [
+        {
+            "timestamp_ms": change.timestamp_ms,
+            "kind": change.kind,
+            "who": change.who,
+            "broker": broker,
+            "topic": change.topic,
+            "from": {str(queue_id): before for queue_id, before, _ in change.moves},
+            "to": {str(queue_id): after for queue_id, _, after in change.moves},
+            "requests": change.request_count,
+            "detail": change.detail,
+        }
+        for broker, change in snapshot.last.changes
+    ]
 
 
 def _parse_target(text: str) -> Target:

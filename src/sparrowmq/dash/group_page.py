@@ -66,6 +66,8 @@ _QUEUE_KEYS = (
     "findings",
 )
 _TICKS = 6
+# The moved offsets that a row of the changes names.
+_MOVES_SHOWN_MAX = 8
 
 
 class GroupTile(NamedTuple):
@@ -111,7 +113,11 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
         template="group.html",
         title=group.name,
         group=group.name,
-        tables=(_rebalance_table(rebalances, columns, words), _queue_table(matrix)),
+        tables=(
+            _rebalance_table(rebalances, columns, words),
+            _change_table(case),
+            _queue_table(matrix),
+        ),
         context={
             "failure": group.failure,
             "seen_ms": case.snapshot.last.timestamp_ms,
@@ -378,6 +384,40 @@ def _describe_moves(
         )
         parts.append(f"{before} → {after}: {where}")
     return "; ".join(parts)
+
+
+def _change_table(case: Case) -> PageTable:
+    """Return the changes of the group's progress that no member made."""
+    return PageTable(
+        name="changes",
+        title="Changed by operators",
+        columns=(
+            TableColumn("at_ms", "when", "time"),
+            TableColumn("kind", "what", "prose"),
+            TableColumn("who", "who"),
+            TableColumn("topic", "Topic"),
+            TableColumn("offsets", "queue: from → to", "prose"),
+            TableColumn("detail", "detail", "prose"),
+        ),
+        rows=[
+            [
+                Cell(change.timestamp_ms),
+                Cell(change.kind, note=f"× {n}" if (n := change.request_count) > 1 else ""),
+                Cell(change.who),
+                Cell(change.topic or None),
+                Cell(
+                    ", ".join(
+                        f"{broker}:{queue_id}: {before if before is not None else '–'} → {after}"
+                        for queue_id, before, after in change.moves[:_MOVES_SHOWN_MAX]
+                    )
+                    + (" …" if len(change.moves) > _MOVES_SHOWN_MAX else "")
+                ),
+                Cell(change.detail or None),
+            ]
+            for broker, change in case.snapshot.last.changes
+        ],
+        empty="No operator has changed the group's progress.",
+    )
 
 
 def _queue_table(matrix: Matrix) -> PageTable:

@@ -12,7 +12,7 @@ from sparrowmq.doctor.case import COMMITTED_S, Case, Flow, describe_rates
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.load_rules import find_crowded_queues
 from sparrowmq.doctor.membership_rules import user_loads
-from sparrowmq.doctor.snapshot import TopicPace
+from sparrowmq.doctor.snapshot import ProgressChange, Sample, TopicPace
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of, format_duration
 
@@ -30,6 +30,8 @@ FAILED_SHARE_MIN, FAILED_COUNT_MIN = 0.1, 5
 _REPORTED_S = 60
 # A dead letter counts as new for so long.
 LETTER_IS_NEW_MS = 600_000
+# A change of offsets by hand counts as new for so long.
+MOVE_IS_NEW_MS = 600_000
 
 
 def find_standstill(case: Case) -> list[Finding]:
@@ -175,8 +177,8 @@ def find_failing_listeners(case: Case) -> list[Finding]:
     ]
 
 
-def find_offsets_gone_back(case: Case) -> list[Finding]:
-    """Q08: a committed offset is lower than at the first look."""
+def find_moved_offsets(case: Case) -> list[Finding]:
+    """Q08: committed offsets went back between the looks, or somebody moved them lately."""
     before = {
         progress.queue: progress.committed_offset or 0 for progress in case.snapshot.first.progress
     }
@@ -185,32 +187,62 @@ def find_offsets_gone_back(case: Case) -> list[Finding]:
         for progress in case.snapshot.last.progress
         if (progress.committed_offset or 0) < before.get(progress.queue, 0)
     ]
-    if not back:
+    last = case.snapshot.last
+    moved = [
+        (broker, change)
+        for broker, change in last.changes
+        if change.moves and last.timestamp_ms - change.timestamp_ms <= MOVE_IS_NEW_MS
+    ]
+    if not back and not moved:
         return []
     count = sum(before[p.queue] - (p.committed_offset or 0) for p in back)
+    again = max(count, sum(change.back for _, change in moved))
+    evidence = [_describe_move(last, broker, change) for broker, change in moved] or [
+        Phrase(
+            "{queue}: from {then} to {now}",
+            queue=describe_queues([p.queue]),
+            then=f"{before[p.queue]:,}",
+            now=f"{p.committed_offset or 0:,}",
+        )
+        for p in back
+    ]
     return [
         Finding(
             rule="Q08",
-            severity=Severity.WARN,
-            title=Phrase("the offset of {queues} went back", queues=count_of(len(back), "queue")),
-            evidence=tuple(
-                Phrase(
-                    "{queue}: from {then} to {now}",
-                    queue=describe_queues([p.queue]),
-                    then=f"{before[p.queue]:,}",
-                    now=f"{p.committed_offset or 0:,}",
-                )
-                for p in back
-            ),
+            severity=Severity.INFO if moved else Severity.WARN,
+            title=Phrase("somebody moved the group's offsets")
+            if moved
+            else Phrase("the offset of {queues} went back", queues=count_of(len(back), "queue")),
+            evidence=tuple(evidence),
             consequence=Phrase(
-                "{messages} may be consumed again", messages=count_of(count, "message")
+                "{messages} may be consumed again", messages=count_of(again, "message")
             ),
             remedy=(
+                "`sparrowmq group show` lists the changes; if nobody wanted this one, move the "
+                "offsets with `sparrowmq group reset`"
+            )
+            if moved
+            else (
                 "somebody reset the offsets, or two processes commit alternately for the same "
                 "queue: see R01, R02 and R13"
             ),
         )
     ]
+
+
+def _describe_move(last: Sample, broker: str, change: ProgressChange) -> Phrase:
+    return Phrase(
+        "{time} ago: {kind} by {who} at {broker}: topic {topic}, {queues}, {back} messages back, "
+        "{forward} forward",
+        time=format_duration(last.timestamp_ms - change.timestamp_ms),
+        kind=change.kind,
+        who=change.who,
+        broker=broker,
+        topic=change.topic,
+        queues=count_of(len(change.moves), "queue"),
+        back=f"{change.back:,}",
+        forward=f"{change.forward:,}",
+    )
 
 
 def _owned_backlog(case: Case) -> list[MessageQueue]:

@@ -46,6 +46,37 @@ class DeadLetterCount(NamedTuple):
     last_timestamp_ms: int = 0
 
 
+class ProgressChange(NamedTuple):
+    """A change of a group's progress that no member made, as a SparrowMQ broker noted it.
+
+    Args:
+        timestamp_ms: when; of several joined requests, the last.
+        kind: reset, set, copied, sent again, settings, or deleted.
+        who: the account, if there is one, and the address.
+        request_count: the number of joined requests.
+        detail: what changed, if it is no offset.
+        moves: queue id and offset before and after; None before stands for no commit.
+    """
+
+    timestamp_ms: int
+    kind: str
+    who: str
+    topic: str = ""
+    request_count: int = 1
+    detail: str = ""
+    moves: tuple[tuple[int, int | None, int], ...] = ()
+
+    @property
+    def back(self) -> int:
+        """The number of messages that come again."""
+        return sum(max(0, (before or 0) - after) for _, before, after in self.moves)
+
+    @property
+    def forward(self) -> int:
+        """The number of messages that were skipped, or that members have consumed since."""
+        return sum(max(0, after - (before or 0)) for _, before, after in self.moves)
+
+
 _NO_DEAD_LETTERS = DeadLetterCount()
 
 
@@ -64,6 +95,7 @@ class BrokerView:
         failure: the reason why a field is missing; "" if none is.
         answer_ms: the time of the answer with the client ids; None without one, or unmeasured.
         dead_letters: the group's dead letters at this broker.
+        changes: the newest changes of the group's progress that no member made, the newest first.
     """
 
     broker_name: str
@@ -78,6 +110,7 @@ class BrokerView:
     failure: str = ""
     answer_ms: int | None = None
     dead_letters: DeadLetterCount = _NO_DEAD_LETTERS
+    changes: tuple[ProgressChange, ...] = ()
 
 
 class QueueProgress(NamedTuple):
@@ -106,6 +139,12 @@ class Sample:
     timestamp_ms: int
     brokers: tuple[BrokerView, ...]
     progress: tuple[QueueProgress, ...] = ()
+
+    @property
+    def changes(self) -> list[tuple[str, ProgressChange]]:
+        """The changes at each broker, by its name, the newest first."""
+        found = [(b.broker_name, change) for b in self.brokers for change in b.changes]
+        return sorted(found, key=lambda each: -each[1].timestamp_ms)
 
     @property
     def dead_letters(self) -> DeadLetterCount:

@@ -409,6 +409,44 @@ class ConsumeStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
     consume_tps: float = 0.0
 
 
+class OffsetMove(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """A queue's offset before and after a change; None before stands for no commit."""
+
+    queue_id: Int32
+    before: Int64 | None = None
+    after: Int64
+
+
+class AuditRecord(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """A change of a group's progress that no member made: SparrowMQ's own.
+
+    Args:
+        timestamp_ms, since_timestamp_ms: the last and the first of the changes joined here.
+        count: the number of these changes.
+        kind: reset, set, copied, sent again, settings, or deleted.
+        account, address: who made the change; the account is "" without access control.
+        detail: what changed, if it is no offset.
+    """
+
+    timestamp_ms: Int64
+    since_timestamp_ms: Int64
+    count: Int32 = 1
+    kind: str
+    group: str
+    topic: str = ""
+    account: str = ""
+    address: str = ""
+    detail: str = ""
+    moves: list[OffsetMove] = []
+
+
+class AuditedStats(ConsumeStats, frozen=True, kw_only=True, rename=wire_names()):
+    """`ConsumeStats` with SparrowMQ's addition on request: the newest changes of progress."""
+
+    __marks_max__: ClassVar[int] = _STATS_MARKS_MAX
+    sparrowmq_audit: list[AuditRecord] = []
+
+
 class BrokerStatsItem(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """The sum of one statistic within a window."""
 

@@ -151,12 +151,16 @@ class QueryConsumerOffsetResponseHeader(Struct, frozen=True, kw_only=True, renam
 
 
 class UpdateConsumerOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """UPDATE_CONSUMER_OFFSET."""
+    """UPDATE_CONSUMER_OFFSET.
+
+    `sparrowmq_audit` is SparrowMQ's own: whether an operator asked for the commit.
+    """
 
     consumer_group: str
     topic: str
     queue_id: Int32
     commit_offset: Int64
+    sparrowmq_audit: bool | None = None
 
 
 class GetMaxOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
@@ -549,10 +553,14 @@ class GetConsumeStatsInBrokerHeader(Struct, frozen=True, kw_only=True, rename=wi
 
 
 class GetConsumeStatsRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_CONSUME_STATS; without a topic, of all topics of the group."""
+    """GET_CONSUME_STATS; without a topic, of all topics of the group.
+
+    `sparrowmq_audit` is SparrowMQ's own: whether to add the changes of the group's progress.
+    """
 
     consumer_group: str
     topic: str | None = None
+    sparrowmq_audit: bool | None = None
 
 
 class GetConsumerConnectionListRequestHeader(

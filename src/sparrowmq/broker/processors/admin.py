@@ -15,6 +15,7 @@ from sparrowmq.broker.topic_configs import FILTER_TYPES, QUEUE_COUNT_MAX, find_n
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol import bodies
 from sparrowmq.protocol.bodies import (
+    AuditedStats,
     BrokerStatsData,
     BrokerStatsItem,
     ConsumerConnection,
@@ -63,6 +64,8 @@ from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_i
 
 # Queues that are looked up before other requests are served: some milliseconds.
 STATS_QUEUES_PER_STEP = 256
+# The newest changes of a group's progress in one answer.
+AUDIT_ANSWER_MAX = 50
 
 
 def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -147,9 +150,24 @@ def _put_groups(
         fault = find_group_fault(group.group_name)
         if fault is not None:
             raise state.refusal(BrokerRefusal.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
+    facts: list[Output] = []
     for group in groups:
+        change = _describe_change(state.groups.find(group.group_name), group)
         state.put_group(group, timestamp_ms=request.timestamp_ms)
-    return _answer_when_safe(state, request, registers=False)
+        if change:
+            facts += state.audit.note(request, "settings", group.group_name, detail=change)
+    return [*_answer_when_safe(state, request, registers=False), *facts]
+
+
+def _describe_change(before: SubscriptionGroupConfig | None, after: SubscriptionGroupConfig) -> str:
+    """Return the settings that differ as text; "" for a new group and for equal settings."""
+    if before is None:
+        return ""
+    return ", ".join(
+        f"{name} {getattr(before, name)} → {getattr(after, name)}"
+        for name in after.__struct_fields__
+        if getattr(before, name) != getattr(after, name)
+    )
 
 
 def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -159,7 +177,9 @@ def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
         state.note_groups_changed()
     if header.remove_offset:
         state.offsets.remove_group(header.group_name)
-    return _answer_when_safe(state, request, registers=False)
+    detail = "with its offsets" if header.remove_offset else ""
+    facts = state.audit.note(request, "deleted", header.group_name, detail=detail)
+    return [*_answer_when_safe(state, request, registers=False), *facts]
 
 
 def _answer_when_safe(state: BrokerState, request: Request, *, registers: bool) -> Sequence[Output]:
@@ -241,16 +261,21 @@ def consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
     header = decode_header(GetConsumeStatsRequestHeader, request.command.ext_fields)
     group = header.consumer_group
     topics = [header.topic] if header.topic else _topics_of_group(state, group)
-    return answer_in_steps(request, _consume_stats(state, request, group, topics))
+    audits = bool(header.sparrowmq_audit)
+    return answer_in_steps(request, _consume_stats(state, request, group, topics, audits=audits))
 
 
 def _consume_stats(
-    state: BrokerState, request: Request, group: str, topics: Sequence[str]
+    state: BrokerState, request: Request, group: str, topics: Sequence[str], *, audits: bool
 ) -> Steps:
     table: dict[MessageQueue, OffsetWrapper] = {}
     for name in topics:
         table |= yield from _progress(state, group, name)
-    return answer(request, body=encode_body(ConsumeStats(offset_table=table)))
+    stats = ConsumeStats(offset_table=table)
+    if audits:
+        records = state.audit.of_group(group)[:AUDIT_ANSWER_MAX]
+        stats = AuditedStats(offset_table=table, sparrowmq_audit=records)
+    return answer(request, body=encode_body(stats))
 
 
 def _progress(

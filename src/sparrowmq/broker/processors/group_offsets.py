@@ -70,7 +70,7 @@ def _reset(
     state: BrokerState, request: Request, header: ResetOffsetRequestHeader, topic: TopicConfig
 ) -> Steps:
     name, queues = header.topic, state.store.queues
-    committed = state.offsets.queues(header.group, name)
+    committed = dict(state.offsets.queues(header.group, name))
     table: dict[MessageQueue, int] = {}
     for queue_id in range(topic.write_queue_nums):
         if header.timestamp_ms == -1:
@@ -92,7 +92,9 @@ def _reset(
     body, fields = encode_body(ResetOffsetBody(offset_table=table)), encode_header(header)
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     pushes = [state.push(member, code, fields, body=body) for member in group.members]
-    return [*pushes, *answer(request, body=body)]
+    moves = {queue.queue_id: (committed.get(queue.queue_id), to) for queue, to in table.items()}
+    facts = state.audit.note(request, "reset", header.group, topic=name, moves=moves)
+    return [*pushes, *answer(request, body=body), *facts]
 
 
 def consumer_status(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -164,13 +166,18 @@ def clone_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {target}"
         )
     online = state.consumers.find(source)
+    facts: list[Output] = []
     for name in [header.topic] if header.topic else state.offsets.topics_of_group(source):
         is_left = not header.offline and online is not None and name not in online.subscriptions
         if is_left or state.topics.find(name) is None:
             continue
-        for queue_id, offset in state.offsets.queues(source, name).items():
+        known = dict(state.offsets.queues(target, name))
+        moves = {q: (known.get(q), to) for q, to in state.offsets.queues(source, name).items()}
+        for queue_id, (_, offset) in moves.items():
             state.offsets.commit(target, name, queue_id, offset=offset)
-    return answer(request)
+        detail = f"from group {source}"
+        facts += state.audit.note(request, "copied", target, topic=name, moves=moves, detail=detail)
+    return [*answer(request), *facts]
 
 
 def correction_offsets(state: BrokerState, request: Request) -> Sequence[Output]:

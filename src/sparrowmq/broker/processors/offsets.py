@@ -102,10 +102,15 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
             f"Group {header.consumer_group} not exist!",
             ext_fields={},
         )
-    state.offsets.commit(
-        header.consumer_group, header.topic, header.queue_id, offset=header.commit_offset
-    )
-    return answer(request, ext_fields={})
+    name, topic_name, queue_id = header.consumer_group, header.topic, header.queue_id
+    before, facts = state.offsets.find(name, topic_name, queue_id), list[Output]()
+    # A member that has just connected again commits before its heartbeat; it lowers no offset.
+    is_lowered = (before or 0) > header.commit_offset
+    if (header.sparrowmq_audit or is_lowered) and not state.is_member(name, request.connection):
+        moves = {queue_id: (before, header.commit_offset)}
+        facts += state.audit.note(request, "set", name, topic=topic_name, moves=moves)
+    state.offsets.commit(name, topic_name, queue_id, offset=header.commit_offset)
+    return [*answer(request, ext_fields={}), *facts]
 
 
 def max_offset(state: BrokerState, request: Request) -> Sequence[Output]:

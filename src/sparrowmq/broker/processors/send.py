@@ -106,7 +106,11 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
     except Refusal as refusal:
         refusal.ext_fields = region_fields(state)
         raise
-    return confirm_sent(state, request, queue_id, result, waits=waits)
+    outputs = confirm_sent(state, request, queue_id, result, waits=waits)
+    group = header.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+    if group == header.topic or state.is_member(group, request.connection):
+        return outputs
+    return [*outputs, *state.audit.note(request, "sent again", group)]
 
 
 def store_sent(

@@ -253,7 +253,12 @@ def set_committed_offset(
     group = directory.namespace.wrap(group)
     address = yield from get_broker_address(directory, queue)
     yield from update_offset(
-        address, group, queue=queue, offset=offset, timeout_ms=directory.timeout_ms
+        address,
+        group,
+        queue=queue,
+        offset=offset,
+        is_audited=True,
+        timeout_ms=directory.timeout_ms,
     )
 
 

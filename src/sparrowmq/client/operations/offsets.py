@@ -82,11 +82,20 @@ def update_offset(
     *,
     queue: MessageQueue,
     offset: int,
+    is_audited: bool = False,
     timeout_ms: int = INVOKE_TIMEOUT_MS,
 ) -> Operation[None]:
-    """Commit the offset of a group for a queue, and wait for the answer."""
+    """Commit the offset of a group for a queue, and wait for the answer.
+
+    Args:
+        is_audited: whether an operator asked for it, so that the broker notes the change.
+    """
     header = UpdateConsumerOffsetRequestHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        commit_offset=offset,
+        sparrowmq_audit=is_audited or None,
     )
     yield from ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=timeout_ms)
 

@@ -30,6 +30,7 @@ from sparrowmq.doctor.snapshot import (
     GroupSnapshot,
     HeldQueue,
     MemberReport,
+    ProgressChange,
     QueueProgress,
     Sample,
     Seat,
@@ -49,8 +50,8 @@ from sparrowmq.model.names import dlq_topic, find_nearest, retry_topic
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
+    AuditedStats,
     ClientConnection,
-    ConsumeStats,
     SubscriptionData,
     SubscriptionGroupTable,
     TopicRouteData,
@@ -164,13 +165,15 @@ def _look_at_broker(
     timeout_ms = directory.timeout_ms
     failure = ""
     connections, cid_all, progress, letters = _Connections(), None, [], DeadLetterCount()
+    changes: tuple[ProgressChange, ...] = ()
     answer_ms: int | None = None
     asked_ms = yield from now()
     try:
         cid_all = yield from _listed_ids(broker.address, group, timeout_ms=timeout_ms)
         answer_ms = (yield from now()) - asked_ms
         connections = yield from _connections(broker.address, group, timeout_ms=timeout_ms)
-        progress = yield from _progress(broker.address, group, timeout_ms=timeout_ms)
+        stats = yield from _stats(broker.address, group, timeout_ms=timeout_ms)
+        progress, changes = _progress_of(stats), _changes_of(stats)
         letters = yield from _dead_letters(broker.address, group, timeout_ms=timeout_ms)
     except SparrowError as error:
         failure = str(error)
@@ -192,6 +195,7 @@ def _look_at_broker(
         failure=failure,
         answer_ms=answer_ms,
         dead_letters=letters,
+        changes=changes,
     )
     return view, progress
 
@@ -230,17 +234,35 @@ def _dead_letters(address: str, group: str, *, timeout_ms: int) -> Operation[Dea
     )
 
 
-def _progress(
+def _stats(
     address: str, group: str, *, timeout_ms: int, topic: str | None = None
-) -> Operation[list[QueueProgress]]:
-    header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+) -> Operation[AuditedStats]:
+    header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic, sparrowmq_audit=True)
     code = RequestCode.GET_CONSUME_STATS
     try:
         reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
     except BrokerError:
         # Brokers of some versions refuse the request for a group that has committed nothing.
-        return []
-    stats = decode_answer(ConsumeStats, reply, address, absent=b"{}")
+        return AuditedStats()
+    return decode_answer(AuditedStats, reply, address, absent=b"{}")
+
+
+def _changes_of(stats: AuditedStats) -> tuple[ProgressChange, ...]:
+    return tuple(
+        ProgressChange(
+            timestamp_ms=record.timestamp_ms,
+            kind=record.kind,
+            who=f"{record.account} at {record.address}" if record.account else record.address,
+            topic=record.topic,
+            request_count=record.count,
+            detail=record.detail,
+            moves=tuple((m.queue_id, m.before, m.after) for m in record.moves),
+        )
+        for record in stats.sparrowmq_audit
+    )
+
+
+def _progress_of(stats: AuditedStats) -> list[QueueProgress]:
     return [
         QueueProgress(queue, at.broker_offset, at.consumer_offset, at.last_timestamp_ms)
         for queue, at in stats.offset_table.items()
@@ -279,7 +301,8 @@ def _progress_quietly(
     address: str, group: str, *, topic: str, timeout_ms: int
 ) -> Operation[list[QueueProgress]]:
     try:
-        return (yield from _progress(address, group, topic=topic, timeout_ms=timeout_ms))
+        stats = yield from _stats(address, group, topic=topic, timeout_ms=timeout_ms)
+        return _progress_of(stats)
     except SparrowError:
         return []
 
