@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
 
 
 def load(name: str) -> ModuleType:
-    """The module of tests, which is no member of a package."""
+    """The module of tests, which is not a member of a package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / "interop" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -231,7 +231,7 @@ def test_administrators_change_the_rules(
     assert json.loads(version["version"])["counter"] == 1
     assert cluster.broker == version["brokerAddr"]
     assert wrong.code == ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
-    assert "'orders' in topicPerms is no NAME=PERMISSION" in (wrong.remark or "")
+    assert "'orders' in topicPerms is not a NAME=PERMISSION" in (wrong.remark or "")
     assert [gone.code, again.code] == [0, ResponseCode.DELETE_ACL_CONFIG_FAILED]
     assert [
         narrowed.code,

@@ -123,7 +123,7 @@ def test_topic_that_cannot_be_written_is_answered_with_an_error(rig: Any) -> Non
         ({"writeQueueNums": "65537"}, "from 0 to 65536 queues"),
         ({"topicFilterType": ""}, "topicFilterType is ''; give SINGLE_TAG or MULTI_TAG"),
         ({"topicFilterType": "SINGLE_TAG 6"}, "topicFilterType is 'SINGLE_TAG 6'"),
-        ({"perm": "x"}, "the custom field <perm> is 'x', no number of its size"),
+        ({"perm": "x"}, "the custom field <perm> is 'x', not a number of its size"),
     ],
 )
 def test_refused_topic_names_the_reason(rig: Any, fields: dict[str, str], words: str) -> None:

@@ -56,7 +56,7 @@ def test_who_wants_no_zero_learns_that_nothing_is_committed(rig: Any) -> None:
     commit(rig, 0)
     zero = query(rig, setZeroIfNotFound="false")
 
-    # An empty text is no wish to Java's Boolean.parseBoolean either: it means false.
+    # An empty text is not a wish to Java's Boolean.parseBoolean either: it means false.
     assert codes == [ResponseCode.QUERY_NOT_FOUND, 0, ResponseCode.QUERY_NOT_FOUND]
     assert none.remark == "Not found, do not set to zero, maybe this group boot first"
     assert (zero.code, zero.ext_fields) == (0, {"offset": "0"})

@@ -140,7 +140,7 @@ def test_changes_since_a_save_bring_a_table_up_to_date() -> None:
     changes = table.take_changes(now_ms=20_000)
     restored.restore([*saved, *changes], now_ms=0)
 
-    # A renewal is no change.
+    # A renewal is not a change.
     assert {change[1:] for change in changes} == {(A, None, 0), (C, "two", 20_000)}
     assert table.take_changes(now_ms=20_000) == []
     assert [lock[1:] for lock in restored.save(now_ms=0)] == [

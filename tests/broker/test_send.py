@@ -257,7 +257,7 @@ def test_topics_of_the_broker_s_own_take_nothing_and_are_not_made(rig: Any, topi
 def test_field_that_is_no_number_is_named_with_what_it_says(rig: Any, text: str) -> None:
     reply = rig.send(rig.connect(), e=text)
 
-    remark = f"the custom field <e> is {text!r}, no number of its size"
+    remark = f"the custom field <e> is {text!r}, not a number of its size"
     assert (reply.code, reply.remark) == (1, remark)
 
 

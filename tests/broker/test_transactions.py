@@ -595,7 +595,7 @@ def test_ends_written_together_are_read_and_each_step_reads_few(
     join(rig)
     for number in range(6):
         send_half(rig, key=str(number))
-    # As 5.x writes them, and with what is no number.
+    # As 5.x writes them, and with what is not a number.
     for body in (b"0,1,", b"x", b"4,5,"):
         record = Record(topic=TRANS_OP_HALF_TOPIC, queue_id=0, body=body, properties="TAGS\x01d")
         rig.store.put(record, timestamp_ms=rig.timestamp_ms)

@@ -128,7 +128,7 @@ def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> No
     [
         (["--host", "0.0.0.0"], "--insecure"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
-        (["--advertise", "name"], "no IP address"),
+        (["--advertise", "name"], "not an IP address"),
         (["--flush", "maybe"], "maybe"),
         (["--duplicate-client-id", "perhaps"], "perhaps"),
         (["--broker-port", "70000"], "65535"),

@@ -80,7 +80,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"on_lost": "x"}, "on_lost is 'x'; it must be a function of (queues)"),
     ({"strategy": "AVERAGE"}, "the nearest is AVG"),
     ({"strategy": None}, "strategy is None"),
-    ({"message_model": "BROADCASTING"}, "such as MessageModel.CLUSTERING"),
+    ({"message_model": "BROADCASTING"}, "such as MessageModel.BROADCASTING"),
     (
         {"consume_from_where": "CONSUME_FROM_FIRST_OFFSET"},
         "it must be a ConsumeFromWhere, such as ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET",
@@ -125,7 +125,7 @@ def test_wrong_setting_of_a_consumer_is_refused_where_it_is_made(
     [
         ({"auto_commit": "no"}, "auto_commit is 'no'; it must be True or False"),
         ({"on_assign": coroutine_listener}, "on_assign is the coroutine function"),
-        ({"message_model": "BROADCASTING"}, "such as MessageModel.CLUSTERING"),
+        ({"message_model": "BROADCASTING"}, "such as MessageModel.BROADCASTING"),
     ],
 )
 def test_wrong_setting_of_a_lite_pull_consumer_is_refused(
@@ -314,17 +314,17 @@ def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> Non
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda p: p.send("text"), "'text' is no Message: give Message(topic, body)"),
-        (lambda p: p.send(b"bytes"), "is no Message"),
+        (lambda p: p.send("text"), "'text' is not a Message: give Message(topic, body)"),
+        (lambda p: p.send(b"bytes"), "is not a Message"),
         (lambda p: p.send(MESSAGE_EXT), "make a new Message from its topic, body and tags"),
         (lambda p: p.send([Message("T", b"x")]), "use send_batch for several messages"),
-        (lambda p: p.send_oneway("text"), "is no Message"),
-        (lambda p: p.select_queue("text"), "is no Message"),
-        (lambda p: p.send_batch(Message("T", b"x")), "is no list of messages"),
-        (lambda p: p.send_batch(Message("T", b"x") for _ in range(3)), "is no list of messages"),
-        (lambda p: p.send_batch(["text"]), "'text' is no Message"),
-        (lambda p: p.send(Message("T", b"x"), queue=3), "3 is no queue; give a MessageQueue"),
-        (lambda p: p.send(Message("T", b"x"), queue=("T", "broker-a", 0)), "is no queue"),
+        (lambda p: p.send_oneway("text"), "is not a Message"),
+        (lambda p: p.select_queue("text"), "is not a Message"),
+        (lambda p: p.send_batch(Message("T", b"x")), "is not a list of messages"),
+        (lambda p: p.send_batch(Message("T", b"x") for _ in range(3)), "is not a list of messages"),
+        (lambda p: p.send_batch(["text"]), "'text' is not a Message"),
+        (lambda p: p.send(Message("T", b"x"), queue=3), "3 is not a queue; give a MessageQueue"),
+        (lambda p: p.send(Message("T", b"x"), queue=("T", "broker-a", 0)), "is not a queue"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: str) -> None:
@@ -340,18 +340,18 @@ def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: st
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda c: c.assign(QUEUE), "is no list of queues; give a list"),
-        (lambda c: c.assign(["T"]), "'T' is no queue; give a MessageQueue"),
-        (lambda c: c.pause([QUEUE]), "is no queue; give a MessageQueue"),
-        (lambda c: c.resume(0), "0 is no queue"),
-        (lambda c: c.seek(0, 0), "0 is no queue"),
+        (lambda c: c.assign(QUEUE), "is not a list of queues; give a list"),
+        (lambda c: c.assign(["T"]), "'T' is not a queue; give a MessageQueue"),
+        (lambda c: c.pause([QUEUE]), "is not a queue; give a MessageQueue"),
+        (lambda c: c.resume(0), "0 is not a queue"),
+        (lambda c: c.seek(0, 0), "0 is not a queue"),
         (lambda c: c.seek(QUEUE, "0"), "offset is '0'"),
-        (lambda c: c.seek_to_begin([QUEUE]), "is no queue"),
-        (lambda c: c.commit([QUEUE]), "is no mapping of queues to offsets"),
+        (lambda c: c.seek_to_begin([QUEUE]), "is not a queue"),
+        (lambda c: c.commit([QUEUE]), "is not a mapping of queues to offsets"),
         (lambda c: c.commit({QUEUE: "5"}), "offset is '5'"),
         (lambda c: c.commit({QUEUE: -1}), "offset is -1"),
-        (lambda c: c.committed_offset("T"), "'T' is no queue"),
-        (lambda c: c.pull("T", 0), "'T' is no queue"),
+        (lambda c: c.committed_offset("T"), "'T' is not a queue"),
+        (lambda c: c.pull("T", 0), "'T' is not a queue"),
         (lambda c: c.pull(QUEUE, -1), "offset is -1"),
     ],
 )
@@ -372,7 +372,7 @@ def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], wo
         (lambda a: a.create_topic("T", "8"), "queues is '8'"),
         (lambda a: a.create_topic(["T"]), "the topic is ['T']"),
         (lambda a: a.update_committed_offset("G", QUEUE, -1), "offset is -1"),
-        (lambda a: a.max_offset("T"), "'T' is no queue"),
+        (lambda a: a.max_offset("T"), "'T' is not a queue"),
     ],
 )
 def test_what_an_administrator_cannot_ask_for_is_refused(

@@ -136,7 +136,7 @@ def test_only_what_was_sent_by_request_is_replied_to() -> None:
     with Producer("GID_p", name_server="127.0.0.1:1") as producer:
         with pytest.raises(UsageError, match="message id-1 was not sent by request"):
             producer.reply(message, b"y")
-        with pytest.raises(UsageError, match="is no message that came"):
+        with pytest.raises(UsageError, match="is not a message that came"):
             producer.reply(wrong, b"y")
 
 

@@ -78,7 +78,7 @@ def test_body_of_another_type_is_an_error_that_names_the_message(kind: Any) -> N
 
 def test_what_cannot_be_written_or_read_is_a_usage_error() -> None:
     wrong: Any = Booking("LH1234", "12A")
-    with pytest.raises(UsageError, match="is no Flight"):
+    with pytest.raises(UsageError, match="is not a Flight"):
         JsonSerializer(Flight).encode(wrong)
     with pytest.raises(UsageError, match="cannot be written as JSON"):
         JsonSerializer().encode(object())

@@ -112,11 +112,11 @@ async def test_messages_are_found_by_key_id_and_tag(reader: Reader, stage: Group
     ("query", "words"),
     [
         ("offset=1", "name the queue"),
-        ("queue=broker-a:1&offset=x", "'x' is no offset"),
-        ("queue=broker-a:1&offset=" + "9" * 30, "is no offset"),
-        ("queue=nonsense", "'nonsense' is no queue"),
+        ("queue=broker-a:1&offset=x", "'x' is not an offset"),
+        ("queue=broker-a:1&offset=" + "9" * 30, "is not an offset"),
+        ("queue=nonsense", "'nonsense' is not a queue"),
         ("queue=broker-a:77", "has no queue broker-a:77"),
-        ("from=soon", "'soon' is no time"),
+        ("from=soon", "'soon' is not a time"),
     ],
 )
 async def test_a_wrong_question_is_one_line(

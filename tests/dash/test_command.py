@@ -71,7 +71,7 @@ def test_dash_prints_where_it_is_and_its_password_once_and_ends_cleanly(
         page = answer.read().decode()
     form = urllib.parse.urlencode({"password": password, "next": "/events"}).encode()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    # A page that is open ends with the server, and is no error.
+    # A page that is open ends with the server, and is not an error.
     with browser.open(f"{ready[1]}login", data=form, timeout=20) as stream:
         assert stream.readline() == b"retry: 1000\n"
         process.send_signal(number)
@@ -104,8 +104,12 @@ def test_up_serves_the_page_too_and_takes_it_along(start: Start, tmp_path: Path)
     ("arguments", "code", "words"),
     [
         (("--host", "0.0.0.0"), 2, "the password would pass in the open"),
-        (("--host", "no.such.host.invalid"), 2, "is no address of this machine"),
-        (("--allow-host", "https://dash"), 2, "--allow-host 'https://dash' is no name of a host"),
+        (("--host", "no.such.host.invalid"), 2, "is not an address of this machine"),
+        (
+            ("--allow-host", "https://dash"),
+            2,
+            "--allow-host 'https://dash' is not a name of a host",
+        ),
         (("--tls-key", "page.key"), 2, "--tls-key needs --tls-cert"),
         (("--tls-cert", "missing.pem"), 2, "missing.pem"),
         (("--nameserver", "nonsense"), 2, "nonsense"),

@@ -13,7 +13,7 @@ from sparrowmq.doctor.explain import explain
 from sparrowmq.doctor.snapshot import TopicSnapshot
 from sparrowmq.model import MessageQueue
 
-# What the fixture gives; a test directory is no package to import from.
+# What the fixture gives; a test directory is not a package to import from.
 Group = Any
 
 

@@ -15,7 +15,7 @@ from sparrowmq.doctor.snapshot import BROADCASTING, TopicPace, TopicSnapshot
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 
-# What the fixture gives; a test directory is no package to import from.
+# What the fixture gives; a test directory is not a package to import from.
 Group = Any
 
 FIRST, SECOND = "10.0.0.1@1", "10.0.0.2@1"

@@ -14,7 +14,7 @@ from sparrowmq.hosting import broker_processes
 from sparrowmq.hosting.broker_processes import BrokerProcess, Place
 
 REPORT = '{"failures": [], "obstacles": ["it is full"]}'
-# Prints lines that are no reports, as a library may; ends once a file is there.
+# Prints lines that are not a reports, as a library may; ends once a file is there.
 PROGRAM = f"""
 import os, sys, time
 print("ready broker=127.0.0.1:1", flush=True)
@@ -57,7 +57,7 @@ async def test_lines_that_are_no_reports_end_no_keeper(
 ) -> None:
     await until_full(process)
 
-    assert len([text for text in caplog.messages if "printed a line that is no report" in text])
+    assert len([text for text in caplog.messages if "printed a line that is not a report" in text])
 
 
 async def test_a_failed_start_is_not_the_last(

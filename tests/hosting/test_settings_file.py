@@ -80,7 +80,7 @@ def test_listen_port_is_that_of_the_server_that_asks(written: Path) -> None:
         ("broker-port = 70000", "broker-port is 70000; it must be 0 to 65535"),
         ("broker-port = port", "write a whole number"),
         ("insecure = yes", "write true or false"),
-        ("mappedFileSizeCommitLog = 1000", "no whole number of MiB"),
+        ("mappedFileSizeCommitLog = 1000", "not a whole number of MiB"),
         ("brokerId = 1", "it can only be 0"),
         ("brokerRole = SLAVE", "brokers do not replicate here"),
         ("storePathRootDir = /data", "write data"),

@@ -205,7 +205,7 @@ def test_one_that_cannot_start_ends_all(start: Callable[..., Servers], tmp_path:
     servers = start()
 
     assert servers.process.wait(60) == 1
-    assert "notes.txt is no file of the store" in servers.log
+    assert "notes.txt is not a file of the store" in servers.log
     assert "sparrowmq: broker-a-2 did not start: exit code 1" in servers.log
     assert not (tmp_path / "data" / "store" / "abort").exists()
 

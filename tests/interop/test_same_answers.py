@@ -198,8 +198,8 @@ class Transcript:
         self._ask("send without a body", "one", 310, send_fields(1))
         self._ask("send a delayed one", "one", 310, send_fields(3, properties="DELAY\x0118"), b"x")
         no_number = send_fields(3, properties="DELAY\x01soon")
-        self._ask("send a delay that is no number", "one", 310, no_number, b"x")
-        self._ask("send to a queue that is no number", "one", 310, send_fields(0, e="x"), b"x")
+        self._ask("send a delay that is not a number", "one", 310, no_number, b"x")
+        self._ask("send to a queue that is not a number", "one", 310, send_fields(0, e="x"), b"x")
         half = send_fields(3, properties="TRAN_MSG\x01true", f=4)
         self._ask("send half without a group", "one", 310, half, b"x")
         half = send_fields(3, properties="TRAN_MSG\x01no", f=4)
@@ -421,8 +421,8 @@ ON_PURPOSE = {
     "send without a topic": "4.9.7 reads an absent field as null; we name the field",
     "send without a header": "the same",
     "lock a queue that is none": "a lock of a queue that does not exist is refused",
-    "send a delay that is no number": "4.9.7 fails over it; we name it",
-    "send to a queue that is no number": "the same",
+    "send a delay that is not a number": "4.9.7 fails over it; we name it",
+    "send to a queue that is not a number": "the same",
     "send half without a group": "4.9.7 stores what nobody can end",
     "send half and not half": "4.9.7 stores what no queue ever shows",
     "send a batch to a retry topic": "4.9.7 stores it, 5.x refuses it as well",

@@ -62,7 +62,7 @@ def test_last_decision_counts(context: ConsumeContext) -> None:
 
 @pytest.mark.parametrize("other", [message(7), "message", None])
 def test_what_is_no_message_of_the_delivery_is_refused(context: ConsumeContext, other: Any) -> None:
-    with pytest.raises(UsageError, match="is no message of this delivery"):
+    with pytest.raises(UsageError, match="is not a message of this delivery"):
         context.ack(MESSAGES[0], other)
 
     assert context.end() == {}

@@ -74,5 +74,5 @@ def test_ddl_says_what_is_required(spark: object) -> None:
         found.struct.simpleString(),
         found.required,
     ) == ("struct<id:bigint,name:string>", ("id",))
-    with pytest.raises(ConfigError, match="is no DDL"):
+    with pytest.raises(ConfigError, match="is not DDL"):
         parse_ddl("id BIGINTT")

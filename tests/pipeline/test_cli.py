@@ -63,7 +63,7 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
         (["ingest", "-t", "t", "--option", 'startingOffsets={"t'], "option 'startingOffsets'"),
         (["ingest", "-t", "t", "-n", "nowhere"], "option 'nameServer'"),
         (["ingest", "-t", "t", "--option", "x"], "option 'x': write NAME=VALUE"),
-        (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is no DDL: "),
+        (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is not DDL: "),
         (["ingest", "-t", "t", "--json-schema", "/nowhere.json"], "cannot read /nowhere.json: "),
     ],
 )

@@ -257,7 +257,7 @@ def test_body_with_too_much_to_read_is_refused_before_it_is_read(name: str) -> N
     tracemalloc.start()
     try:
         with pytest.raises(
-            RemoteProtocolError, match=r"no TopicRouteData: JSON of .* are the most"
+            RemoteProtocolError, match=r"no TopicRouteData: JSON of .* the limit is"
         ):
             decode_body(bodies.TopicRouteData, data)
         _, peak = tracemalloc.get_traced_memory()

@@ -93,7 +93,7 @@ def test_unknown_type_is_named(number: int) -> None:
 def test_cut_body_is_refused(kind: CompressionType) -> None:
     packed, sys_flag = compress_body(b"abc" * 1000, kind, level=5)
 
-    with pytest.raises(RemoteProtocolError, match=r"ends early|no zstd frame"):
+    with pytest.raises(RemoteProtocolError, match=r"ends early|not a zstd frame"):
         inflate(packed[:-3], sys_flag=sys_flag, bytes_max=10_000)
 
 

@@ -32,7 +32,7 @@ def test_header_decodes_as_in_java_or_names_the_missing_field(case: dict[str, An
         given = {name: case["extFields"].get(name) for name in missing}
         assert str(raised.value) in [
             f"the custom field <{name}> is "
-            + ("null" if text is None else f"{text!r}, no number of its size")
+            + ("null" if text is None else f"{text!r}, not a number of its size")
             for name, text in given.items()
         ]
         return

@@ -301,7 +301,7 @@ def test_message_that_cannot_be_inflated_is_handed_over_and_reading_goes_on_behi
         first.unreadable.message.queue_offset,
         first.unreadable.message.body,
     ) == (1, b"garbage")
-    assert "its body is no zlib stream" in str(first.failure)
+    assert "its body is not a zlib stream" in str(first.failure)
     assert [message.body for message in rest.messages] == [b"2"]
     assert (len(buffer), None) == (rest.end, rest.failure)
 

@@ -170,7 +170,7 @@ def test_every_code_is_checked() -> None:
     ("rules", "path", "words"),
     [
         ({"acounts": []}, ("acounts",), "unknown key 'acounts'; there are accounts"),
-        ({"accounts": "x"}, ("accounts",), "accounts is no list"),
+        ({"accounts": "x"}, ("accounts",), "accounts is not a list"),
         ({"accounts": ["x"]}, ("accounts", 0), "must be a mapping with accessKey"),
         (
             {"accounts": [{"accessKey": "1234567", "secretKey": "123456"}]},
@@ -185,7 +185,7 @@ def test_every_code_is_checked() -> None:
         (
             {"accounts": [{"accessKey": "1234567", "secretKey": "1234567", "topicPerms": ["A"]}]},
             ("accounts", 0, "topicPerms", 0),
-            "'A' in topicPerms is no NAME=PERMISSION",
+            "'A' in topicPerms is not a NAME=PERMISSION",
         ),
         (
             {"accounts": 2 * [{"accessKey": "1234567", "secretKey": "1234567"}]},
@@ -238,7 +238,7 @@ def test_patterns_match_addresses(text: str, ip: str, matches: bool) -> None:
     "text", ["10.0.0", "10.0.0.256", "10.0.0.9-1", "10.0.0.a", "10.0.0.-1", "1:2:3", "10.0.0.{1"]
 )
 def test_what_is_no_pattern_is_refused(text: str) -> None:
-    with pytest.raises(AddressFault, match="is no pattern of addresses"):
+    with pytest.raises(AddressFault, match="is not a pattern of addresses"):
         parse_addresses(text)
 
 

@@ -309,7 +309,7 @@ def test_end_that_is_forgotten_is_caught(run_calm: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(TransactionChecks, "_read_ops", lambda *_: True)
 
     violation = run_calm(Faults(), seeds=3, **TRANSACTIONS)[-1].violation
-    assert ": put away as undecided after its " in violation or " stored 2 times" in violation
+    assert ": discarded as undecided after its " in violation or " stored 2 times" in violation
 
 
 def test_second_commit_that_stores_the_message_again_is_caught(
@@ -328,7 +328,7 @@ def test_lost_commit_that_counts_as_done_is_caught(
     monkeypatch.setattr(TransactionChecks, "forget_commits", do_nothing)
 
     violation = run_calm(Faults(disk_full=20.0), seeds=10, **TRANSACTIONS)[-1].violation
-    assert violation.endswith(": to be committed, neither stored nor put away")
+    assert violation.endswith(": to be committed, neither stored nor discarded")
 
 
 def test_undecided_message_that_goes_nowhere_is_caught(
@@ -337,7 +337,7 @@ def test_undecided_message_that_goes_nowhere_is_caught(
     monkeypatch.setattr(TransactionChecks, "_put_away", lambda *_: True)
 
     violation = run_calm(Faults(producer_crash=12.0), seeds=5, **TRANSACTIONS)[-1].violation
-    assert violation.endswith(": never decided, and not put away")
+    assert violation.endswith(": never decided, and not discarded")
 
 
 def test_undecided_message_that_is_asked_for_without_end_is_caught(
@@ -363,7 +363,7 @@ def test_round_of_questions_that_is_done_before_it_is_synced_is_caught(
 
     faults = Faults(producer_crash=12.0, disk_slow=20.0, broker_power_cut=10.0)
     violation = run_calm(faults, seeds=30, **TRANSACTIONS)[-1].violation
-    assert " put away" in violation
+    assert " discarded" in violation
 
 
 # The mistakes from here on are looked for as `make simulate` draws its runs, of the kinds that are

@@ -65,7 +65,7 @@ class FakeCluster:
         # Of scripted answers.
         self.remark = "scripted"
         self.table_refusal: int | None = None
-        # More queues than this are no part of a topic's table: they can only be read.
+        # More queues than this are not a part of a topic's table: they can only be read.
         self.table_queues_max = 1 << 31
         self.signatures: list[bool] = []
         self._loop = asyncio.new_event_loop()

@@ -151,7 +151,7 @@ def test_a_pattern_matches_whole_names_and_no_hidden_ones() -> None:
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
-    assert "no regular expression" in error_of({"nameServer": "a:1", "topicPattern": "("})
+    assert "not a regular expression" in error_of({"nameServer": "a:1", "topicPattern": "("})
 
 
 def test_limits_of_a_stream_go_together() -> None:

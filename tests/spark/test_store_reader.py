@@ -283,7 +283,7 @@ def test_a_file_that_goes_while_it_is_read_is_a_loss(small_store: Path) -> None:
         ({"topic": "nope"}, "has no topic 'nope'; it has "),
         ({"topicPattern": "nope"}, "has no topic that matches nope"),
         ({"assign": '{"orders": {"b": [1]}}'}, "store's broker is 'broker-a' by option"),
-        ({"topic": "orders", "storePath": "/nowhere"}, "/nowhere is no store"),
+        ({"topic": "orders", "storePath": "/nowhere"}, "/nowhere is not a store"),
     ],
 )
 def test_a_wrong_store_is_one_clear_error(

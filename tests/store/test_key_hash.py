@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sparrowmq.store.key_hash import KEY_BYTES_MAX, hash_keys, hash_text
 
-# Surrogates alone are no text in UTF-8.
+# Surrogates alone are not a text in UTF-8.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=KEY_BYTES_MAX + 8)
 ASCII = st.text(st.characters(max_codepoint=0x7F), max_size=KEY_BYTES_MAX + 8)
 

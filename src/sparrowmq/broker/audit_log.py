@@ -70,7 +70,7 @@ class AuditLog:
         Args:
             kind: reset, set, copied, sent again, settings, or deleted.
             moves: the offsets before and after by queue id; None before stands for no commit.
-            detail: what changed, if it is no offset.
+            detail: what changed, if it is not an offset.
 
         Returns: the line for the log; none if the change joins the group's newest record.
         """

@@ -214,7 +214,7 @@ class Broker:
                 Request(command, connection, now_ms, timestamp_ms),
                 ResponseCode.MESSAGE_ILLEGAL,
                 remark=f"a body of {len(body)} bytes; "
-                f"{self.state.config.message_bytes_max} are the most",
+                f"the limit is {self.state.config.message_bytes_max}",
             )
         request = Request(command, connection, now_ms, timestamp_ms)
         access = self.state.access
@@ -368,7 +368,7 @@ class Broker:
         return work
 
     def flushed(self, work: FlushWork, error: Exception | None, *, now_ms: int) -> list[Output]:
-        """Take in the end of a flush: release the sends that it covers, then wake pulls.
+        """Process the end of a flush: release the sends that it covers, then wake pulls.
 
         After a shortage of descriptors or memory the sends wait for the next flush, which a tick
         begins.
@@ -392,7 +392,7 @@ class Broker:
         return self._saving.journal_work(now_ms=now_ms)
 
     def journaled(self, work: JournalWork, error: Exception | None) -> list[Output]:
-        """Take in the end of a round of journalling."""
+        """Process the end of a round of journalling."""
         return self._saving.journaled(work, error)
 
     def save_work(self, *, now_ms: int) -> SaveWork | None:
@@ -409,7 +409,7 @@ class Broker:
         self._saving.ask_last()
 
     def saved(self, work: SaveWork, error: Exception | None) -> None:
-        """Take in the end of a round of config writing."""
+        """Process the end of a round of config writing."""
         self._saving.saved(work, error)
 
     def expiry_work(
@@ -420,7 +420,7 @@ class Broker:
         return work, _facts(facts)
 
     def expired(self, work: ExpiryWork, error: Exception | None) -> list[Output]:
-        """Take in the end of a removal of files."""
+        """Process the end of a removal of files."""
         return _facts(self.state.retention.done(work, error))
 
     def ask_registration(self, *, now_ms: int) -> None:
@@ -437,7 +437,7 @@ class Broker:
         return RegistrationWork(number, base, topics.take_unregistered(), topics.table())
 
     def registered(self, *, is_complete: bool, now_ms: int) -> list[Output]:
-        """Take in the end of a registration.
+        """Process the end of a registration.
 
         Args:
             is_complete: whether every name server accepted it; if not, the broker soon tries again.

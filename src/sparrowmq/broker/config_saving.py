@@ -225,7 +225,7 @@ class ConfigSaving:
         return JournalWork(number, self._segment, self._filed, changes)
 
     def journaled(self, work: JournalWork, error: Exception | None) -> list[Output]:
-        """Take in the end of a journalling round; return the replies that waited for it."""
+        """Process the end of a journalling round; return the replies that waited for it."""
         state = self._state
         state.journal.finish()
         if error is None:
@@ -294,7 +294,7 @@ class ConfigSaving:
         return SaveWork(number, tables, locks, filed, segment, ends_journal=not self._unfiled)
 
     def saved(self, work: SaveWork, error: Exception | None) -> None:
-        """Take in the end of a round of config writing."""
+        """Process the end of a round of config writing."""
         state = self._state
         state.saves.finish()
         if error is None:

@@ -114,7 +114,7 @@ class ConsumerGroups:
         return sorted(self._of_connection.get(connection, ()))
 
     def heartbeat(self, data: ConsumerData, member: ListedMember, connection: Connection) -> Joined:
-        """Take in one group's part of a heartbeat."""
+        """Apply one group's part of a heartbeat."""
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(
@@ -187,9 +187,9 @@ class ConsumerGroups:
 
 
 def _replace_subscriptions(group: ConsumerGroup, given: list[SubscriptionData]) -> bool:
-    """Take in the subscriptions of a heartbeat; return whether a topic was added or removed.
+    """Apply the subscriptions of a heartbeat; return whether a topic was added or removed.
 
-    A newer version of a known topic's subscription replaces the old one and is no change. Topics
+    A newer version of a known topic's subscription replaces the old one and is not a change. Topics
     that this member does not subscribe to are removed, even if another member subscribes to them.
     RocketMQ keeps one set for the group, and members with different sets overwrite each other's.
     """
@@ -245,7 +245,7 @@ class ProducerGroups:
         return self._groups.get(group)
 
     def heartbeat(self, group: str, member: ListedMember, connection: Connection) -> None:
-        """Take in one producer group's part of a heartbeat."""
+        """Apply one producer group's part of a heartbeat."""
         self._groups.setdefault(group, {})[connection] = member
         self._clients[member.client_id] = connection
 

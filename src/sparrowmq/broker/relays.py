@@ -90,7 +90,7 @@ class Relays:
             )
 
     def answered(self, response: RemotingCommand, client: Connection) -> Sequence[Output]:
-        """Take in a client's answer; an answer without a question has no effect."""
+        """Process a client's answer; an answer without a question has no effect."""
         relay = self._relays.get(response.opaque)
         if relay is None or relay.client is not client:
             return ()

@@ -30,7 +30,7 @@ def find_group_fault(group: str) -> str | None:
     if len(group) > CONSUMER_GROUP_LENGTH_MAX:
         return (
             f"the group name {group[:40]!r}... has {len(group)} characters; "
-            f"{CONSUMER_GROUP_LENGTH_MAX} are the most"
+            f"the limit is {CONSUMER_GROUP_LENGTH_MAX}"
         )
     return None
 

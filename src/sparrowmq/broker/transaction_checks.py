@@ -1,4 +1,4 @@
-"""Half messages without an end: their producers are asked, and at last the messages are put away.
+"""Half messages without an end: their producers are asked, and at last the messages are discarded.
 
 The half message of a transaction waits in the half topic. END_TRANSACTION appends the message's
 offset to the op topic; nothing is changed in place. Two offsets of the group CID_RMQ_SYS_TRANS are

@@ -400,7 +400,7 @@ class AsyncDriver:
         self._end_turn()
 
     def received(self, channel: Channel, data: bytes) -> None:
-        """Take in bytes and step the operations that waited for them. For `_Connection`."""
+        """Process bytes and step the operations that waited for them. For `_Connection`."""
         self._begin_turn()
         self._scheduler.read_clock()
         self._channels.received(channel, data)

@@ -94,7 +94,7 @@ class CallPool:
 
         Args:
             on_ended: called once when the last thread ends, on that thread; called at once if there
-                is no thread.
+                is not a thread.
         """
         with self._lock:
             if self._is_closed:

@@ -229,7 +229,7 @@ class Channel:
         self._write_waiting(scheduler)
 
     def received(self, data: bytes | memoryview, scheduler: Scheduler) -> None:
-        """Take in received bytes.
+        """Process received bytes.
 
         Raises: RemoteProtocolError; the driver must then call `close` with the error.
         """

@@ -110,7 +110,7 @@ class ChannelTable:
         return channels
 
     def received(self, channel: Channel, data: bytes) -> None:
-        """Take in a connection's bytes; close the connection if the bytes cannot be read."""
+        """Process a connection's bytes; close the connection if the bytes cannot be read."""
         try:
             channel.received(data, self._scheduler)
         except Exception as error:

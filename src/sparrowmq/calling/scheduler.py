@@ -407,10 +407,10 @@ class Scheduler:
         if isinstance(effect, Cancel):
             target = effect.task
             if not isinstance(target, OperationTask):
-                raise UsageError(f"{target!r} is no task of this driver")
+                raise UsageError(f"{target!r} is not a task of this driver")
             self.cancel(target)
             return None
-        raise UsageError(f"{effect!r} is no effect; yield one by the functions of effects")
+        raise UsageError(f"{effect!r} is not an effect; yield one by the functions of effects")
 
     def _begin_wait(self, task: OperationTask, effect: Wait) -> Any:
         if effect.event.is_set:
@@ -429,7 +429,7 @@ class Scheduler:
     def _begin_join(self, task: OperationTask, effect: Join) -> Any:
         target = effect.task
         if not isinstance(target, OperationTask):
-            raise UsageError(f"{target!r} is no task of this driver")
+            raise UsageError(f"{target!r} is not a task of this driver")
         if target is task:
             raise UsageError(f"task {task.name} joins itself and would wait forever")
         if target.done:

@@ -125,7 +125,7 @@ def _load_chain(
 ) -> None:
     for name, path in (("certificate file", certificate_file), ("key file", key_file)):
         if path is not None and not os.path.isfile(path):
-            raise ConfigError(f"TLS: {name} {os.fspath(path)!r} is no file; check its path")
+            raise ConfigError(f"TLS: {name} {os.fspath(path)!r} is not a file; check its path")
     try:
         # Without this function OpenSSL would ask for the password on the terminal.
         context.load_cert_chain(certificate_file, key_file, password=_refuse_password)
@@ -174,7 +174,7 @@ class TlsSession:
         self.is_ended = False
 
     def receive_data(self, data: bytes) -> bytes:
-        """Take in the peer's bytes (b"" to begin as a client); return the decrypted bytes.
+        """Process the peer's bytes (b"" to begin as a client); return the decrypted bytes.
 
         Raises: ssl.SSLError; `describe` explains it.
         """

@@ -52,7 +52,7 @@ def format_body(body: bytes, body_format: BodyFormat) -> str:
 
 
 def json_of_message(message: MessageExt) -> Json:
-    """Return a message as JSON; a body that is no text is null, with `body_base64`."""
+    """Return a message as JSON; a body that is not a text is null, with `body_base64`."""
     body: str | None
     try:
         body, more = message.body.decode(), {}

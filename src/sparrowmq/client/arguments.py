@@ -76,23 +76,23 @@ def check_message(message: Message) -> None:
         hint = "a MessageExt was received; make a new Message from its topic, body and tags"
     elif isinstance(message, list | tuple):
         hint = "use send_batch for several messages"
-    raise UsageError(f"{_short(message)} is no Message: {hint}")
+    raise UsageError(f"{_short(message)} is not a Message: {hint}")
 
 
 def check_messages(messages: Sequence[Message]) -> None:
     """Raise a UsageError unless this is a list of messages."""
     if not isinstance(messages, Sequence):
-        raise UsageError(f"{_short(messages)} is no list of messages; give a list")
+        raise UsageError(f"{_short(messages)} is not a list of messages; give a list")
     if {*map(type, messages)} != {Message}:
         for message in messages:
             check_message(message)
 
 
 def check_queue(queue: MessageQueue) -> MessageQueue:
-    """Return a queue unchanged. Raises: UsageError if it is no MessageQueue."""
+    """Return a queue unchanged. Raises: UsageError if it is not a MessageQueue."""
     if not isinstance(queue, MessageQueue):
         raise UsageError(
-            f"{_short(queue)} is no queue; give a MessageQueue, such as fetch_publish_queues, "
+            f"{_short(queue)} is not a queue; give a MessageQueue, such as fetch_publish_queues, "
             f"fetch_subscribe_queues or assignment return"
         )
     return queue
@@ -101,7 +101,7 @@ def check_queue(queue: MessageQueue) -> MessageQueue:
 def check_queues(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
     """Return the queues as a tuple. Raises: UsageError unless each is a MessageQueue."""
     if isinstance(queues, MessageQueue) or not isinstance(queues, Iterable):
-        raise UsageError(f"{_short(queues)} is no list of queues; give a list")
+        raise UsageError(f"{_short(queues)} is not a list of queues; give a list")
     return tuple(map(check_queue, queues))
 
 

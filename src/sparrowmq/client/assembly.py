@@ -125,7 +125,7 @@ def make_coordinator(
 
 
 def _made(group: str, settings: Mapping[str, object], client_id: str) -> dict[str, Any]:
-    """Return the fields of a configuration that are no settings."""
+    """Return the fields of a configuration that are not settings."""
     client = take(ClientConfig, settings)
     namespace = check_namespace(client.namespace)
     return {

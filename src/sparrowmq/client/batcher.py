@@ -158,7 +158,7 @@ class Batcher:
         return batch
 
     def end(self, key: LaneKey) -> None:
-        """Take note that a lane's batch has ended."""
+        """Record that a lane's batch has ended."""
         lane = self._lanes[key]
         lane.is_sending = False
         if not lane.waiting:

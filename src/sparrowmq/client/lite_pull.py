@@ -145,7 +145,7 @@ class LitePull:
     # --- the driver's thread ----------------------------------------------------------------
 
     def deliver(self, delivery: Deliver) -> None:
-        """Take in a delivery of the member."""
+        """Process a delivery of the member."""
         self.inbox.append(Parcel(delivery))
         self.arrived.set()
 
@@ -269,7 +269,7 @@ class LitePull:
             holds = self.subscriber.member.holds
             return {queue: n for queue, n in sorted(self.positions.items()) if holds(queue)}
         if not isinstance(chosen, Mapping):
-            raise UsageError(f"{chosen!r} is no mapping of queues to offsets")
+            raise UsageError(f"{chosen!r} is not a mapping of queues to offsets")
         wrap = self.namespace.wrap_queue
         wrapped = {wrap(check_queue(q)): check_offset(offset) for q, offset in chosen.items()}
         for queue in wrapped:

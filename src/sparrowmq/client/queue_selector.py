@@ -107,7 +107,7 @@ def select_queue_by_user(
     chosen = check_queue(select(queues, message))
     if chosen not in queues:
         raise UsageError(
-            f"{select!r} chose {chosen}, which is no writable queue of topic {message.topic!r}; "
+            f"{select!r} chose {chosen}, which is not a writable queue of topic {message.topic!r}; "
             "return one of the given queues"
         )
     return chosen

@@ -50,7 +50,7 @@ class JsonSerializer(Generic[T]):
         """Return a value as a body. Raises: UsageError for a value of another type."""
         # The JSON of another type could not be read back.
         if self._class is not None and not isinstance(value, self._class):
-            raise UsageError(f"{value!r:.80} is no {self._class.__name__}")
+            raise UsageError(f"{value!r:.80} is not a {self._class.__name__}")
         if self._is_model:
             text: str = value.model_dump_json()  # type: ignore[attr-defined]
             return text.encode()

@@ -76,7 +76,7 @@ class History:
         path: the file; None keeps the history in memory.
         cluster: the name servers, which distinguish clusters in one file.
 
-    Raises: ConfigError if the file cannot be written or is no SQLite file.
+    Raises: ConfigError if the file cannot be written or is not an SQLite file.
     """
 
     def __init__(self, path: Path | None, cluster: str) -> None:

@@ -158,7 +158,7 @@ class Guard:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Read a form of at most `FORM_BYTES_MAX`. Raises: UsageError if it is no form or too large."""
+    """Read a form of at most `FORM_BYTES_MAX`. Raises: UsageError for anything else."""
 
     body = b""
     async for chunk in request.stream():
@@ -180,5 +180,7 @@ def check_form_token(form: Mapping[str, str], session: Session) -> None:
 def check_host_name(name: str) -> str:
     """Return a host name. Raises: ConfigError if it is none."""
     if not name or any(sign in name for sign in "/:@ "):
-        raise ConfigError(f"--allow-host {name!r} is no name of a host, such as dash.example.com")
+        raise ConfigError(
+            f"--allow-host {name!r} is not a name of a host, such as dash.example.com"
+        )
     return name

@@ -181,7 +181,7 @@ def list_events(before: Look, after: Look) -> list[SeenEvent]:
             found.append(SeenEvent(SeenEventKind.QUEUES, topic, f"{was} → {count}"))
     for topic in sorted(before.subscriptions.keys() | after.subscriptions.keys()):
         wanted, wants = before.subscriptions.get(topic), after.subscriptions.get(topic)
-        # A group without members has no subscription; that is no change of subscriptions.
+        # A group without members has no subscription; that is not a change of subscriptions.
         if wanted != wants and before.members and after.members:
             detail = f"{wanted or '–'} → {wants or '–'}"
             found.append(SeenEvent(SeenEventKind.SUBSCRIPTION, topic, detail))

@@ -80,7 +80,7 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
         if not queues:
             raise UsageError("an offset is one of a queue: name the queue, such as broker-a:3")
         if not (offset.isascii() and offset.isdigit() and len(offset) <= 18):
-            raise UsageError(f"{offset!r} is no offset; write a number from 0")
+            raise UsageError(f"{offset!r} is not an offset; write a number from 0")
         return await read_messages(
             watcher, topic, Start(is_earliest=True), queues, tags=tags, offset=int(offset)
         )
@@ -346,7 +346,7 @@ async def _find(watcher: Watcher, place: dict[str, str]) -> MessageExt:
     check_topic(topic)
     queue = parse_queue(f"{broker_name}:{number}")
     if not (at.isascii() and at.isdigit() and len(at) <= 18):
-        raise UsageError(f"{at!r} is no offset; write a number from 0")
+        raise UsageError(f"{at!r} is not an offset; write a number from 0")
     read = await read_messages(
         watcher, topic, Start(is_earliest=True), [queue], offset=int(at), count=1
     )

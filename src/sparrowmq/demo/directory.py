@@ -88,8 +88,8 @@ class DemoDirectory:
 def claim_directory(root: Path) -> Generator[DemoDirectory]:
     """Empty the directory of an earlier demo, and lock the directory during the block.
 
-    Raises: ConfigError if the path is no directory, the directory has files that are not a demo's,
-        is not writable or has too little space, or another demo runs in it.
+    Raises: ConfigError if the path is not a directory, the directory has files that are not a
+        demo's, is not writable or has too little space, or another demo runs in it.
     """
     with ExitStack() as stack:
         try:

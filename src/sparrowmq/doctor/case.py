@@ -21,7 +21,7 @@ INTERVAL_MS_MIN = 500
 # stand still although its member works.
 STILL_MS_MIN = 5_500
 # Members may have consumed, but not yet committed, the input of two commit intervals. A backlog of
-# that size is no evidence that a group falls behind.
+# that size is not evidence that a group falls behind.
 COMMITTED_S = 11.0
 # Between two looks 6 s apart, members that keep up commit at least this share of the input.
 KEEPS_UP_SHARE = 0.6

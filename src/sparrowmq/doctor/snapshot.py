@@ -54,7 +54,7 @@ class ProgressChange(NamedTuple):
         kind: reset, set, copied, sent again, settings, or deleted.
         who: the account, if there is one, and the address.
         request_count: the number of joined requests.
-        detail: what changed, if it is no offset.
+        detail: what changed, if it is not an offset.
         moves: queue id and offset before and after; None before stands for no commit.
     """
 

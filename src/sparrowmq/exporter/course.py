@@ -65,7 +65,7 @@ class GroupCourse:
         if self._begun_ms is None:
             return
         if not look.members:
-            # No member is left to take the queues, so this is no handover.
+            # No member is left to take the queues, so this is not a handover.
             self._begun_ms = None
         elif not (look.unowned or look.double):
             self._observe((now_ms - self._begun_ms) / 1000)

@@ -132,7 +132,7 @@ class BrokerProcess:
                     self._condition = msgspec.json.decode(line, type=BrokerCondition)
             except (msgspec.MsgspecError, ValueError) as error:
                 # A line of something else, or one that is too long.
-                LOG.warning("%s printed a line that is no report: %s", self.place.name, error)
+                LOG.warning("%s printed a line that is not a report: %s", self.place.name, error)
         self._condition = None
         return await process.wait()
 

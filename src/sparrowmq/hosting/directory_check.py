@@ -23,10 +23,10 @@ __all__ = ["FileFinding", "Soundness", "checking"]
 def checking(root: Path) -> Generator[Iterator[FileFinding]]:
     """Yield an iterator of a store root's findings; a lock keeps brokers from starting meanwhile.
 
-    Raises: UsageError if the directory is no store root; StoreError if a process uses it.
+    Raises: UsageError if the directory is not a store root; StoreError if a process uses it.
     """
     if not root.is_dir():
-        raise UsageError(f"{root} is no directory")
+        raise UsageError(f"{root} is not a directory")
     storage = ReadOnlyStorage(root)
     if not storage.has(COMMIT_LOG_DIRECTORY) and not storage.has(CONFIG_DIRECTORY):
         raise no_store(root)
@@ -38,9 +38,11 @@ def checking(root: Path) -> Generator[Iterator[FileFinding]]:
 
 
 def no_store(root: Path) -> UsageError:
-    """Return the error for a directory that is no store root; it names a store root below it."""
+    """Return the error for a directory that is not a store root; it names a store root below it."""
     hint = f"; {root / 'store'} is one" if (root / "store").is_dir() else ""
-    return UsageError(f"{root} is no directory of a broker: it has no {COMMIT_LOG_DIRECTORY}{hint}")
+    return UsageError(
+        f"{root} is not a directory of a broker: it has no {COMMIT_LOG_DIRECTORY}{hint}"
+    )
 
 
 def _check(storage: ReadOnlyStorage) -> Iterator[FileFinding]:

@@ -505,7 +505,7 @@ def _client_tls(settings: HostSettings) -> CertificateFiles | None:
 def _check_host(settings: HostSettings) -> str:
     """Return the host as an IP address.
 
-    Raises: ConfigError if the host is no address, or if other machines could reach it and
+    Raises: ConfigError if the host is not an address, or if other machines could reach it and
         `insecure` does not allow that.
     """
     host = settings.host
@@ -515,7 +515,7 @@ def _check_host(settings: HostSettings) -> str:
         try:
             ip = str(ipaddress.ip_address(host))
         except ValueError:
-            raise ConfigError(f"--host {host!r} is no address of this machine") from None
+            raise ConfigError(f"--host {host!r} is not an address of this machine") from None
     has_certificates = bool(settings.tls_client_ca) and settings.tls_mode is TlsMode.ENFORCING
     is_guarded = settings.insecure or has_certificates or bool(settings.acl)
     if not ipaddress.ip_address(ip).is_loopback and not is_guarded:
@@ -533,7 +533,7 @@ def _advertised(ip: str, advertise: str) -> str:
         try:
             return str(ipaddress.ip_address(advertise))
         except ValueError:
-            raise ConfigError(f"--advertise {advertise!r} is no IP address") from None
+            raise ConfigError(f"--advertise {advertise!r} is not an IP address") from None
     if not ipaddress.ip_address(ip).is_unspecified:
         return ip
     try:

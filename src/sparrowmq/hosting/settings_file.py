@@ -53,7 +53,7 @@ def read_settings(path: Path, rows: Mapping[str, Setting]) -> dict[str, str]:
         where = f"{path}:{number}"
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
-            raise ConfigError(f"{where}: {text!r} is no setting; write name = value")
+            raise ConfigError(f"{where}: {text!r} is not a setting; write name = value")
         if name in _FIXED:
             _check_fixed(where, name, value)
             continue
@@ -86,7 +86,7 @@ def read_environment(environ: Mapping[str, str], rows: Mapping[str, Setting]) ->
         near = get_close_matches(suffix, suffixes, n=1, cutoff=_SIMILARITY)
         if near:
             raise ConfigError(
-                f"the variable {name} is no setting; did you mean {ENVIRONMENT_PREFIX}{near[0]}"
+                f"the variable {name} is not a setting; did you mean {ENVIRONMENT_PREFIX}{near[0]}"
             )
     return {
         name: _check("the environment", environment_name(name), row, value)
@@ -101,13 +101,13 @@ def _read(path: Path) -> str:
             data = file.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
             raise ConfigError(
-                f"{path} has more than {FILE_BYTES_MAX} bytes; it is no settings file"
+                f"{path} has more than {FILE_BYTES_MAX} bytes; it is not a settings file"
             )
         return data.decode()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}; give a file") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text: {error.reason}") from error
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}") from error
 
 
 def _check_fixed(where: str, name: str, value: str) -> None:
@@ -135,7 +135,7 @@ def _to_ours(where: str, row: Setting, value: str) -> str:
     if row.name == "log_file_mib" and value.isdecimal():
         size, rest = divmod(int(value), 1 << 20)
         if rest:
-            raise ConfigError(f"{where}: {value} bytes are no whole number of MiB; write one")
+            raise ConfigError(f"{where}: {value} bytes are not a whole number of MiB; write one")
         return str(size)
     return value
 

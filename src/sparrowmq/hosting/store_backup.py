@@ -38,7 +38,7 @@ def back_up(source: Path, target: Path) -> int:
         source: the store root of a broker, which may run.
         target: an empty or missing directory.
 
-    Raises: UsageError if `source` is no store root, or `target` is not empty; StoreError if the
+    Raises: UsageError if `source` is not a store root, or `target` is not empty; StoreError if the
         copy fails.
     """
     if not (source / COMMIT_LOG_DIRECTORY).is_dir():
@@ -105,7 +105,7 @@ def _copy_tree(source: Path, target: Path) -> int:
 
 
 def _copy_file(source: Path, target: Path) -> int:
-    """Copy a file with its holes; a missing file is no error."""
+    """Copy a file with its holes; a missing file is not an error."""
     try:
         source_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

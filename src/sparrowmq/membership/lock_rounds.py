@@ -82,7 +82,7 @@ class LockRounds:
         in_hand: Collection[MessageQueue] | None,
         now_ms: int,
     ) -> None:
-        """Take in the queues that other members have in hand; None if a member did not answer."""
+        """Record the queues that other members have in hand; None if a member did not answer."""
         if in_hand is None:
             self._question.end(now_ms, next_in_ms=MEMBERS_SILENT_MS)
             return

@@ -363,7 +363,7 @@ class GroupMember:
         self._rebalance.ask(now_ms)
 
     def rebalanced(self, shares: Sequence[TopicShare], now_ms: int) -> RebalancePlan:
-        """Take in the shares of all topics; return the queues to acquire and to give up."""
+        """Apply the shares of all topics; return the queues to acquire and to give up."""
         if self._is_leaving:
             return RebalancePlan((), (), self.assigned)
         ids = self._listed_ids
@@ -467,7 +467,7 @@ class GroupMember:
     def lock_refused(
         self, queue: MessageQueue, epoch: int, *, is_owner_listed: bool, now_ms: int
     ) -> bool:
-        """Take in that another member holds the queue's lock; return whether to begin without it.
+        """Record that another member holds the queue's lock; return whether to begin without it.
 
         Args:
             is_owner_listed: whether the queue's former owner is still in the group.
@@ -487,7 +487,7 @@ class GroupMember:
     def locks_renewed(
         self, action: RenewLocks, *, held: Collection[MessageQueue] | None, now_ms: int
     ) -> None:
-        """Take in the broker's list of our locks; `held` is None if the broker did not answer."""
+        """Apply the broker's list of our locks; `held` is None if the broker did not answer."""
         self._all()
         for queue in action.queues:
             owned = self._queues.get(queue)
@@ -500,7 +500,7 @@ class GroupMember:
     def members_asked(
         self, action: AskMembers, *, in_hand: Collection[MessageQueue] | None, now_ms: int
     ) -> None:
-        """Take in the queues that other members have in hand; None if a member did not answer."""
+        """Record the queues that other members have in hand; None if a member did not answer."""
         self._all()
         refused = [self._queues[queue] for queue in action.queues if queue in self._queues]
         self._locks.members_asked(refused, in_hand, now_ms)
@@ -540,7 +540,7 @@ class GroupMember:
         now_ms: int,
         is_cut: bool = False,
     ) -> None:
-        """Take in the answer to the pull from `offset`; the next pull begins at `next_offset`.
+        """Process the answer to the pull from `offset`; the next pull begins at `next_offset`.
 
         Args:
             is_cut: whether the answer had further messages, for which there was no room.
@@ -608,7 +608,7 @@ class GroupMember:
             owned.take_back(delivery.messages)
 
     def consumed_all(self, deliveries: Sequence[Deliver]) -> int:
-        """Take in calls in which the listener finished every message; return how many messages."""
+        """Process calls in which the listener finished every message; return how many messages."""
         count = sum([len(delivery.messages) for delivery in deliveries])
         for owned, own in self.deliveries.end_all(deliveries).items():
             owned.consumed_all(own)
@@ -622,7 +622,7 @@ class GroupMember:
         delay_level: int = 0,
         decided: Mapping[int, Decision] = MappingProxyType({}),
     ) -> None:
-        """Take in a call of the listener: its first `acked_count` messages are done, others not.
+        """Process a call of the listener: its first `acked_count` messages are done, others not.
 
         Args:
             decided: by offset, the results of single messages, which override `acked_count`.
@@ -638,7 +638,7 @@ class GroupMember:
             )
 
     def consumed_in_order(self, delivery: Deliver, outcome: OrderlyOutcome, now_ms: int) -> None:
-        """Take in a call of the listener in order."""
+        """Process a call of the listener in order."""
         owned = self.deliveries.end(delivery.delivery_id)
         if owned is not None:
             sends_back = not self._config.is_broadcasting

@@ -431,7 +431,7 @@ class OwnedQueue:
         return True
 
     def lock_renewed(self, sent_ms: int, *, is_held: bool | None, now_ms: int) -> None:
-        """Take in the result of a renewal; `is_held` is None if the result is not known."""
+        """Process the result of a renewal; `is_held` is None if the result is not known."""
         lease = self.lease
         if lease.renewal.started_ms != sent_ms:
             return
@@ -466,7 +466,7 @@ class OwnedQueue:
         now_ms: int,
         is_cut: bool = False,
     ) -> None:
-        """Take in the answer to the pull from `offset`; ignore answers to other pulls."""
+        """Process the answer to the pull from `offset`; ignore answers to other pulls."""
         sent_ms = self._pull.started_ms
         if sent_ms is None or offset != self.process_queue.pull_offset:
             return
@@ -573,7 +573,7 @@ class OwnedQueue:
         self.process_queue.make_again(messages)
 
     def consumed_all(self, deliveries: Sequence[Deliver]) -> None:
-        """Take in calls of a listener that finished all their messages."""
+        """Process calls of a listener that finished all their messages."""
         self.call_count -= len(deliveries)
         if not self.has_ended:
             self.process_queue.complete(
@@ -589,7 +589,7 @@ class OwnedQueue:
         decided: Mapping[int, Decision],
         sends_back: bool,
     ) -> None:
-        """Take in the result of a listener's call: the first `acked_count` messages are done.
+        """Process the result of a listener's call: the first `acked_count` messages are done.
 
         The other messages are sent back, unless they had timed out and were sent back already.
         Where nothing is sent back (BROADCASTING), the other messages are done too.
@@ -622,7 +622,7 @@ class OwnedQueue:
         sends_back: bool,
         now_ms: int,
     ) -> None:
-        """Take in the result of a call of a listener in order."""
+        """Process the result of a call of a listener in order."""
         self.call_count -= 1
         if self.has_ended:
             return

@@ -119,7 +119,7 @@ class ProcessQueue:
         self.last_pull_ms = now_ms
 
     def revoke(self) -> None:
-        """Take in and deliver nothing more; deliveries under way may finish."""
+        """Accept and deliver nothing more; deliveries under way may finish."""
         self._is_open = False
         self._pending.clear()
 
@@ -144,7 +144,7 @@ class ProcessQueue:
         return room_bytes if self._cached else max(room_bytes, INFLATED_BYTES_MAX)
 
     def add(self, messages: Sequence[MessageExt], *, next_offset: int, is_cut: bool = False) -> int:
-        """Take in the messages of a pull, in offset order, and the offset of the next pull.
+        """Add the messages of a pull, in offset order, and the offset of the next pull.
 
         A message that is cached already is replaced and not delivered again. A pull answer that
         comes after a revoke is dropped.
@@ -172,7 +172,7 @@ class ProcessQueue:
         return len(self._cached) - count_before
 
     def _add_one(self, message: MessageExt) -> None:
-        """Take in a message that may be cached already or may precede cached messages."""
+        """Add a message that may be cached already or may precede cached messages."""
         offset = message.queue_offset
         previous = self._cached.get(offset)
         self._cached[offset] = message

@@ -47,13 +47,13 @@ class QueueHistory:
         return self._silences.get(broker_name, 0)
 
     def note_holders(self, holders: Owners) -> None:
-        """Take in the current owner of each queue."""
+        """Record the current owner of each queue."""
         self._holders = holders
 
     def note(
         self, topic: str, mq_all: Sequence[MessageQueue], *, cid_all: Sequence[str] = ()
     ) -> None:
-        """Take in a view of a topic: its queues and, if members share them, the client ids."""
+        """Record a view of a topic: its queues and, if members share them, the client ids."""
         if topic not in self._first:
             self._first[topic] = frozenset(mq_all)
         view, last = _View(tuple(mq_all), tuple(cid_all)), self._last.get(topic)

@@ -104,7 +104,7 @@ class QueueLease:
     def wait_or_go_on(
         self, sent_ms: int, now_ms: int, *, is_owner_listed: bool, drain_timeout_ms: int
     ) -> int | None:
-        """Take in a refusal at the start; return when to ask again, None to begin without the lock.
+        """Process a refusal at the start; return when to ask again, None to begin without the lock.
 
         Args:
             sent_ms: when the request was sent.

@@ -1,7 +1,7 @@
 """The life of a queue in a member's hand: its states, the events that move it, and the table. Pure.
 
 `OwnedQueue` alone keeps a state. A pair that is missing in the table is a mistake of `OwnedQueue`.
-The lock is no state: whether the member may believe in the lock depends on the time alone
+The lock is not a state: whether the member may believe in the lock depends on the time alone
 (`QueueLease.is_fenced`), also between two events. A queue that is CONSUMING and fenced is acquired
 again; a queue that drains and is fenced ends. Tests: test_owned_queue.py.
 """

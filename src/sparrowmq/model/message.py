@@ -107,7 +107,7 @@ class Message(msgspec.Struct, frozen=True):
             self._choose_level(self.delay)
         for key in self.keys:
             if not isinstance(key, str):
-                raise UsageError(f"key {key!r} of a message to {self.topic!r} is no text")
+                raise UsageError(f"key {key!r} of a message to {self.topic!r} is not a text")
         if properties or type(properties) is not dict:
             # A copy: the user may change the mapping later.
             msgspec.structs.force_setattr(
@@ -392,7 +392,7 @@ class ConsumeContext(msgspec.Struct):
         own = {message.queue_offset for message in self.messages}
         for message in messages:
             if not isinstance(message, MessageExt) or message.queue_offset not in own:
-                raise UsageError(f"{message!r} is no message of this delivery")
+                raise UsageError(f"{message!r} is not a message of this delivery")
         chosen = own - decisions.keys()
         if messages:
             chosen = {message.queue_offset for message in messages}

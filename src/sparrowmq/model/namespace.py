@@ -39,7 +39,7 @@ class Namespace(NamedTuple):
     def wrap(self, resource: str) -> str:
         """Return a topic's or group's name on the wire; a name on the wire stays."""
         if not self.name or not isinstance(resource, str) or not resource:
-            # The checks of names report a value that is no name.
+            # The checks of names report a value that is not a name.
             return resource
         if _is_system_resource(resource):
             return resource

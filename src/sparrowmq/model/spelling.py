@@ -20,7 +20,7 @@ def parse_time(text: str, *, now_timestamp_ms: int) -> int:
         text: ISO 8601, in this machine's zone unless the text names a zone; `30m`, `2h`, `1d` ago;
             or milliseconds since 1970.
 
-    Raises: UsageError if the text is no time.
+    Raises: UsageError if the text is not a time.
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:
@@ -30,12 +30,12 @@ def parse_time(text: str, *, now_timestamp_ms: int) -> int:
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
-        raise UsageError(f"{text!r} is no time; write {TIME_HELP}") from None
+        raise UsageError(f"{text!r} is not a time; write {TIME_HELP}") from None
 
 
 def parse_queue(text: str) -> tuple[str, int]:
     """Return the broker name and queue id of a text such as `broker-a:3`. Raises: UsageError."""
     broker_name, colon, number = text.rpartition(":")
     if not (colon and broker_name and number.isascii() and number.isdigit()):
-        raise UsageError(f"{text!r} is no queue; write BROKER:ID, such as broker-a:3")
+        raise UsageError(f"{text!r} is not a queue; write BROKER:ID, such as broker-a:3")
     return broker_name, int(number)

@@ -192,7 +192,7 @@ class RouteTable:
 
     def _find_topic_fault(self, broker_name: str, name: str, topic: TopicConfig) -> str | None:
         if len(name) > TOPIC_LENGTH_MAX:
-            return f"its name has {len(name)} characters; {TOPIC_LENGTH_MAX} are the most"
+            return f"its name has {len(name)} characters; the limit is {TOPIC_LENGTH_MAX}"
         for count in (topic.read_queue_nums, topic.write_queue_nums):
             if not 0 <= count <= QUEUES_PER_TOPIC_MAX:
                 return f"{count} queues; from 0 to {QUEUES_PER_TOPIC_MAX} are possible"

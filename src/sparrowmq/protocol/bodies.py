@@ -83,13 +83,13 @@ def decode_file(body_type: type[B], data: bytes) -> B:
 
 
 # A number that is a key in fastjson's dialect. If the match lies within a text, quotes around the
-# number end the text before a digit. That is no JSON, and nothing is misread.
+# number end the text before a digit. That is not JSON, and nothing is misread.
 _BARE_KEY = re.compile(rb"([{,])(-?[0-9]+):")
 
 
 def _decode(body_type: type[B], data: bytes, *, marks_max: int | None) -> B:
     decoder = _plain_decoder(body_type)
-    problem = "it has a $ref or keys that are no texts"
+    problem = "it has a $ref or keys that are not texts"
     if decoder is not None and b"$ref" not in data:
         body: B
         try:
@@ -118,7 +118,7 @@ def _plain_decoder(body_type: type[B]) -> msgspec.json.Decoder[B] | None:
     try:
         return msgspec.json.Decoder(body_type, strict=False)
     except TypeError:
-        # The body has keys that are no texts.
+        # The body has keys that are not texts.
         return None
 
 
@@ -425,7 +425,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, rename=wire_names()):
         count: the number of these changes.
         kind: reset, set, copied, sent again, settings, or deleted.
         account, address: who made the change; the account is "" without access control.
-        detail: what changed, if it is no offset.
+        detail: what changed, if it is not an offset.
     """
 
     timestamp_ms: Int64

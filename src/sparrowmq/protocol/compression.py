@@ -89,7 +89,7 @@ def _inflate_zlib(body: bytes, bytes_max: int) -> bytes | None:
     try:
         plain = stream.decompress(body, bytes_max + 1)
     except zlib.error as error:
-        raise RemoteProtocolError(f"its body is no zlib stream ({error})") from error
+        raise RemoteProtocolError(f"its body is not a zlib stream ({error})") from error
     return _whole(plain, bytes_max, stream)
 
 
@@ -98,7 +98,7 @@ def _inflate_lz4(body: bytes, bytes_max: int) -> bytes | None:
     try:
         plain: bytes = stream.decompress(body, max_length=bytes_max + 1)
     except RuntimeError as error:
-        raise RemoteProtocolError(f"its body is no LZ4 frame ({error})") from error
+        raise RemoteProtocolError(f"its body is not an LZ4 frame ({error})") from error
     return _whole(plain, bytes_max, stream)
 
 
@@ -121,7 +121,7 @@ def _inflate_zstd(body: bytes, bytes_max: int) -> bytes | None:
     except zstandard.ZstdError as error:
         if _outgrows(zstandard, body, bytes_max):
             return None
-        raise RemoteProtocolError(f"its body is no zstd frame ({error})") from error
+        raise RemoteProtocolError(f"its body is not a zstd frame ({error})") from error
     return plain
 
 

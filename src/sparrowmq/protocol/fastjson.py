@@ -97,12 +97,12 @@ def check_size(data: bytes, *, marks_max: int) -> None:
         return
     bytes_max = marks_max * BYTES_PER_MARK
     if len(data) > bytes_max:
-        raise RemoteProtocolError(f"JSON of {len(data)} bytes; {bytes_max} are the most")
+        raise RemoteProtocolError(f"JSON of {len(data)} bytes; the limit is {bytes_max}")
     marks = len(data) - len(data.translate(None, _MARKS))
     if marks > marks_max:
         raise RemoteProtocolError(
             f"JSON of {len(data)} bytes with {marks} values, keys and escapes; "
-            f"{marks_max} are the most"
+            f"the limit is {marks_max}"
         )
 
 
@@ -158,7 +158,7 @@ def _parse_float(text: str) -> float:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise RemoteProtocolError(f"malformed JSON: {name} is no number")
+    raise RemoteProtocolError(f"malformed JSON: {name} is not a number")
 
 
 _decode_json = json.JSONDecoder(

@@ -384,7 +384,7 @@ def _decode_tolerantly(header: bytes, body: bytes | None) -> RemotingCommand:
     """Read a JSON header as fastjson does."""
     value = fastjson.loads(header)
     if not isinstance(value, dict):
-        raise RemoteProtocolError("a JSON header that is no object", position=0)
+        raise RemoteProtocolError("a JSON header that is not an object", position=0)
     fields: dict[str, Any] = {}
     for key, item in value.items():
         name = _FIELDS_BY_FOLDED_NAME.get(str(key).replace("_", "").lower())
@@ -393,7 +393,7 @@ def _decode_tolerantly(header: bytes, body: bytes | None) -> RemotingCommand:
     ext_fields = fields.get("extFields")
     if ext_fields is not None:
         if not isinstance(ext_fields, dict):
-            raise RemoteProtocolError("extFields is no object")
+            raise RemoteProtocolError("extFields is not an object")
         ext_fields = {str(key): _to_text(item) for key, item in ext_fields.items()}
         _check_ext_fields(ext_fields, len(header))
     remark = fields.get("remark")
@@ -419,7 +419,7 @@ def _to_int32(fields: Mapping[str, Any], name: str) -> int:
         value = fastjson.loads(value) if value else 0
     if isinstance(value, (bool, int, float)) and _INT32_MIN <= value <= _INT32_MAX:
         return int(value)
-    raise RemoteProtocolError(f"the header's {name} is no 32 bit number: {value!r:.64}")
+    raise RemoteProtocolError(f"the header's {name} is not a 32 bit number: {value!r:.64}")
 
 
 def _to_language(value: Any) -> LanguageCode | None:

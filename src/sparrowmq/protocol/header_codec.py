@@ -113,7 +113,7 @@ def _decode_as_java_does(header_type: type[H], ext_fields: Mapping[str, str]) ->
             values[field.wire_name] = value
         elif field.required:
             text = ext_fields.get(field.wire_name)
-            fault = "null" if text is None else f"{text[:40]!r}, no number of its size"
+            fault = "null" if text is None else f"{text[:40]!r}, not a number of its size"
             raise RemoteProtocolError(f"the custom field <{field.wire_name}> is {fault}")
     return convert(values, header_type)
 

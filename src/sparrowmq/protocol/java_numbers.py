@@ -35,12 +35,12 @@ def is_int32(value: int) -> bool:
 def parse_like(model: int | float, text: str) -> int | float:
     """Read a text as a number of the same Java type as `model`.
 
-    Raises: ValueError if the text is no number of this type, or the number is too large.
+    Raises: ValueError if the text is not a number of this type, or the number is too large.
     """
     if isinstance(model, float):
         return parse_double(text)
     if not _INTEGER.fullmatch(text):
-        raise ValueError(f"{text!r} is no integer")
+        raise ValueError(f"{text!r} is not an integer")
     value = int(text)
     bits = 63 if isinstance(model, Long) else 31
     if not -(2**bits) <= value < 2**bits:
@@ -51,7 +51,7 @@ def parse_like(model: int | float, text: str) -> int | float:
 def parse_double(text: str) -> float:
     """Read a text as a Double.
 
-    Raises: ValueError if the text is no Double.
+    Raises: ValueError if the text is not a Double.
     """
     trimmed = text.strip(_BLANKS)
     if _HEXADECIMAL.fullmatch(trimmed):
@@ -60,7 +60,7 @@ def parse_double(text: str) -> float:
         except OverflowError:
             return -math.inf if trimmed.startswith("-") else math.inf
     if not _DECIMAL.fullmatch(trimmed):
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return float(trimmed if trimmed.endswith("Infinity") else trimmed.rstrip("fFdD"))
 
 

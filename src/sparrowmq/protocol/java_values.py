@@ -33,7 +33,7 @@ _QUEUE_ID = inspect.IntType(ge=-_INT32_MAX - 1, le=_INT32_MAX)
 def adapt(value: Any, kind: inspect.Type) -> Any:
     """Return what fastjson makes of a value for a type; None if it leaves the field as it was.
 
-    A value that fastjson refuses is returned unchanged, and is no value of the type.
+    A value that fastjson refuses is returned unchanged, and is not a value of the type.
     """
     if isinstance(kind, inspect.UnionType):
         (kind,) = (each for each in kind.types if not isinstance(each, inspect.NoneType))

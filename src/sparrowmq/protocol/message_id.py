@@ -54,7 +54,7 @@ def encode_offset_msg_ids(store_host: bytes, positions: Sequence[int]) -> str:
 def decode_offset_msg_id(text: str) -> tuple[bytes, int]:
     """Return the store host (4 or 16 ip bytes, 4 port bytes) and the commit-log position.
 
-    Raises: RemoteProtocolError if the text is no offset message id.
+    Raises: RemoteProtocolError if the text is not an offset message id.
     """
     data = _decode_hex(text)
     return data[:-8], int.from_bytes(data[-8:], "big", signed=True)

@@ -237,7 +237,7 @@ def _unpack_head(
         raise RemoteProtocolError("a record that ends early", position=at) from error
     size, magic, body_size = fields[0], fields[1], fields[14]
     if magic != MAGIC_V1 and magic != MAGIC_V2:
-        raise RemoteProtocolError(f"magic code {magic:08x} is no record's", position=at + 4)
+        raise RemoteProtocolError(f"magic code {magic:08x} is not a record's", position=at + 4)
     if at + size > len(buffer):
         raise RemoteProtocolError(f"a record of {size} bytes does not fit", position=at)
     body_at = at + head.size
@@ -250,7 +250,7 @@ def _unpack_head(
 def scan_records(buffer: bytes) -> Iterator[tuple[str, int, int]]:
     """Yield the topic, queue id and queue offset of records without reading their bodies.
 
-    The iterator ends at the first bytes that are no record; `decode_record` gives the reason.
+    The iterator ends at the first bytes that are not a record; `decode_record` gives the reason.
     """
     at, end = 0, len(buffer)
     # The records of one answer share their topic.
@@ -307,8 +307,8 @@ class Decoded(NamedTuple):
     """The messages that `decode_messages` read, in order, and the place where it stopped.
 
     `end`, where the next call begins, is the buffer's end; or the end of the `unreadable` message;
-    or, with a `fault`, the start of bytes that are no record; or, if messages were read, the place
-    where `INFLATED_TURN_BYTES` were reached. Otherwise there was no room for the next message.
+    or, with a `fault`, the start of bytes that are not a record; or, if messages were read, the
+    place where `INFLATED_TURN_BYTES` were reached. Else there was no room for the next message.
     """
 
     messages: list[MessageExt]
@@ -507,12 +507,12 @@ def decode_message(
 def encode_host(address: str) -> bytes:
     """Return the ip and port bytes of `1.2.3.4:5` or `[::1]:5`.
 
-    Raises: LocalProtocolError if the text is no numeric address with a port.
+    Raises: LocalProtocolError if the text is not a numeric address with a port.
     """
     ip, _, port = address.rpartition(":")
     try:
         if not port.isascii() or not port.isdigit() or int(port) > 65_535:
-            raise ValueError(f"{port!r} is no port")
+            raise ValueError(f"{port!r} is not a port")
         return ip_address(ip.strip("[]")).packed + int(port).to_bytes(4, "big")
     except ValueError as error:
         raise LocalProtocolError(f"no address of the form ip:port: {address!r}") from error

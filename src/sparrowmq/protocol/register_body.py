@@ -72,7 +72,7 @@ def decode_register_body(data: bytes | None, *, compressed: bool = False) -> Reg
     topics = [_parse_topic(reader.read_block()) for _ in range(reader.read_topic_count())]
     filter_servers = fastjson.loads(reader.read_block())
     if not isinstance(filter_servers, list):
-        raise RemoteProtocolError("the filter servers are no list")
+        raise RemoteProtocolError("the filter servers are not a list")
     return RegisterBrokerBody(
         topic_config_serialize_wrapper=TopicConfigTable(
             topic_config_table={topic.topic_name: topic for topic in topics},

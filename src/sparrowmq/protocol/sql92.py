@@ -7,9 +7,9 @@ Operators, weakest first: OR; AND; `=` `<>` IS [NOT] NULL; `>` `>=` `<` `<=` [NO
 case-sensitive, keywords are not. Comments are `-- to the line's end` and `/* */`.
 
 Every property is a string. In a comparison with a number, the string is read as a number of the
-same type: against `3`, "3.5" is no integer; against `3.0`, "3.5" is read. A message whose property
-cannot be read does not match, whatever the rest of the condition says. A missing property is
-unknown in three-valued logic. A message for which the whole condition is unknown does not match.
+same type: against `3`, "3.5" is not an integer; against `3.0`, "3.5" is read. A message whose
+property cannot be read does not match, whatever the rest of the condition says. A missing property
+is unknown in three-valued logic. A message for which the whole condition is unknown does not match.
 
 Differs from RocketMQ: text behind a complete condition is refused, which RocketMQ ignores; length
 and nesting are bounded. CONTAINS, STARTSWITH and ENDSWITH, which brokers know from 5.x on, are
@@ -74,7 +74,7 @@ def parse_condition(text: str) -> Condition:
     """
     if len(text) > EXPRESSION_LENGTH_MAX:
         raise LocalProtocolError(
-            f"the SQL92 condition has {len(text)} characters; {EXPRESSION_LENGTH_MAX} are the most"
+            f"the SQL92 condition has {len(text)} characters; the limit is {EXPRESSION_LENGTH_MAX}"
         )
     parser = _Parser(text)
     whole = parser.boolean(parser.disjunction(), parser.tokens[0])

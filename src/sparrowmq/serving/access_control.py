@@ -198,7 +198,7 @@ def _list(given: object, path: Path) -> Sequence[object]:
     if given in (None, ""):
         return ()
     if not isinstance(given, list):
-        raise AccessFault(f"{path[-1]} is no list", path)
+        raise AccessFault(f"{path[-1]} is not a list", path)
     return given
 
 
@@ -206,7 +206,7 @@ def _text(given: object, path: Path) -> str:
     if given is None:
         return ""
     if not isinstance(given, str):
-        raise AccessFault(f"{path[-1]} is no text", path)
+        raise AccessFault(f"{path[-1]} is not a text", path)
     return given.strip()
 
 
@@ -233,7 +233,7 @@ def _permissions(fields: Mapping[str, Any], name: str, path: Path) -> dict[str, 
         permission = _PERMISSIONS.get(text.strip())
         if not equals or not resource.strip() or permission is None:
             raise AccessFault(
-                f"{given!r} in {name} is no NAME=PERMISSION with DENY, PUB, SUB or PUB|SUB", at
+                f"{given!r} in {name} is not a NAME=PERMISSION with DENY, PUB, SUB or PUB|SUB", at
             )
         found[resource.strip()] = permission
     return found

@@ -51,7 +51,7 @@ def parse_addresses(text: str) -> tuple[AddressPattern, ...]:
     """
     texts = [part.strip() for part in _COMMA.split(text)] if text.strip() else []
     if len(texts) > _PATTERNS_MAX:
-        raise AddressFault(f"{len(texts)} patterns of addresses; {_PATTERNS_MAX} are the most")
+        raise AddressFault(f"{len(texts)} patterns of addresses; the limit is {_PATTERNS_MAX}")
     return tuple(_parse(part) for part in texts)
 
 
@@ -96,5 +96,5 @@ def _parse_part(part: str, text: str, *, is_v6: bool) -> frozenset[int] | range:
 
 def _fault(text: str) -> AddressFault:
     return AddressFault(
-        f"{text!r} is no pattern of addresses as 10.0.0.1, 10.0.0.*, 10.0.0.1-9 or 10.0.0.{{1,2}}"
+        f"{text!r} is not a pattern of addresses: 10.0.0.1, 10.0.0.*, 10.0.0.1-9, 10.0.0.{{1,2}}"
     )

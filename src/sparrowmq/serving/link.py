@@ -31,7 +31,7 @@ class LinkOwner(Protocol):
         ...
 
     def received(self, link: Link, data: bytes) -> None:
-        """Take in received bytes."""
+        """Process received bytes."""
         ...
 
     def go_on(self, link: Link) -> None:
@@ -161,7 +161,7 @@ class Link(asyncio.Protocol):
     # -- requests ------------------------------------------------------------------------------
 
     def feed(self, data: bytes, now_ms: int) -> None:
-        """Take in bytes of requests."""
+        """Process bytes of requests."""
         self._active_ms = now_ms
         self.decoder.feed(data)
 

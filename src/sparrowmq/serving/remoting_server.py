@@ -315,7 +315,7 @@ class RemotingServer:
         return connection
 
     def received(self, link: Link, data: bytes) -> None:
-        """Take in received bytes, and serve the requests that they complete."""
+        """Process received bytes, and serve the requests that they complete."""
         now_ms = self._monotonic_ms()
         if now_ms > self._turn_began_ms and not self._is_turn_due:
             self._turn_began_ms = now_ms

@@ -7,9 +7,9 @@ before the decision, the transaction stays undecided.
 1. A message is in its topic only if its user decided to commit.
 2. A message whose commit a broker confirmed is stored at least once (and `Checkers` demands its
    consumption).
-3. A transaction whose end a broker confirmed is not put away as undecided later.
-4. At the end, every undecided message is put away. Every message to commit is stored, or was put
-   away after the limit of questions without an answer.
+3. A transaction whose end a broker confirmed is not discarded as undecided later.
+4. At the end, every undecided message is discarded. Every message to commit is stored, or was
+   discarded after the limit of questions without an answer.
 5. In a run without faults, every message to commit is stored exactly once. Tests: test_checkers.py.
 """
 
@@ -98,7 +98,7 @@ class TransactionLedger:
             self._put_away.add(payload)
             if payload in self._ended:
                 ended = self._ended[payload].name
-                self._fail(f"{payload!r}: put away as undecided after its {ended} was confirmed")
+                self._fail(f"{payload!r}: discarded as undecided after its {ended} was confirmed")
             return
         self._stored[payload] += 1
         if outcome is not _COMMIT:
@@ -117,9 +117,9 @@ class TransactionLedger:
             outcome, copies = self._outcomes[payload], self._stored[payload]
             is_put_away = payload in self._put_away
             if outcome is _COMMIT and not copies and not is_put_away:
-                return f"{payload!r}: to be committed, neither stored nor put away"
+                return f"{payload!r}: to be committed, neither stored nor discarded"
             if outcome is TransactionState.UNKNOWN and not is_put_away:
-                return f"{payload!r}: never decided, and not put away"
+                return f"{payload!r}: never decided, and not discarded"
         for payload, outcome in self._outcomes.items():
             if self._is_calm and outcome is _COMMIT and self._stored[payload] != 1:
                 return f"{payload!r}: to be committed, stored {self._stored[payload]} times"

@@ -110,7 +110,7 @@ def _name(types: str) -> str:
 def _struct_type(schema: Mapping[str, Any]) -> Any:
     """Return a type of msgspec for a struct, by the JSON of Spark's schema."""
     if schema["type"] != "struct":
-        raise TypeError(f"type {schema['type']!r} is no struct")
+        raise TypeError(f"type {schema['type']!r} is not a struct")
     fields: list[Any] = []
     for index, each in enumerate(schema["fields"]):
         kind = _type(each["type"])

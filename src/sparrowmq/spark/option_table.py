@@ -145,7 +145,7 @@ def parse_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"it is no regular expression ({error})") from error
+        raise ValueError(f"it is not a regular expression ({error})") from error
     return text
 
 

@@ -72,7 +72,7 @@ class ReadOnlySeries:
             names = []
         for name in names:
             if len(name) != 20 or not name.isdigit():
-                raise StoreError(f"{directory / name} is no file of a store")
+                raise StoreError(f"{directory / name} is not a file of a store")
         self.bases = [int(name) for name in names]
 
     def base_of(self, position: int) -> int:
@@ -187,7 +187,7 @@ class StoreFiles:
         for name in (COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY):
             if not (self.root / name).is_dir():
                 raise StoreError(
-                    f"{self.root} is no store: it has no directory {name!r}; give the directory "
+                    f"{self.root} is not a store: it has no directory {name!r}; give the directory "
                     f"that holds {COMMIT_LOG_DIRECTORY!r} and {CONSUME_QUEUE_DIRECTORY!r}, on "
                     f"every machine that reads"
                 )

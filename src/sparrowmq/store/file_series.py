@@ -60,7 +60,7 @@ class FileSeries:
         for name in self._storage.list_names(self._directory):
             if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
                 raise DamagedSeries(
-                    f"{self._directory}/{name} is no file of the store; move it elsewhere"
+                    f"{self._directory}/{name} is not a file of the store; move it elsewhere"
                 )
             self._bases.append(int(name))
         for base in self._bases:

@@ -364,7 +364,7 @@ class ReadOnlyStorage:
     def __init__(self, root: str | Path) -> None:
         self._root = os.path.abspath(root)
         if not os.path.isdir(self._root):
-            raise StoreError(f"{self._root!r} is no directory")
+            raise StoreError(f"{self._root!r} is not a directory")
         self._fds: list[int] = []
 
     def lock(self) -> None:

@@ -42,7 +42,7 @@ class FlushWork:
 
         Raises: OSError if a sync fails. Unless `is_shortage`, the content of the disk is then
             unknown, even after a further sync, so the store takes no more messages. An index that
-            cannot be synced is no failure, since messages do not depend on it.
+            cannot be synced is not a failure, since messages do not depend on it.
         """
         for file in self.log_files:
             file.sync()

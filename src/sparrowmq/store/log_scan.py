@@ -36,7 +36,7 @@ class LogScan:
         self.position = 0
 
     def run(self, start: int) -> Iterator[CheckedRecord]:
-        """Yield the valid records from `start` on, up to the first bytes that are no record."""
+        """Yield the valid records from `start` on, up to the first bytes that are not a record."""
         check = self._checker.check
         self.position = start
         chunk_size = _CHUNK_SIZE

@@ -402,7 +402,7 @@ class MessageIndex:
         return self.failure is None and self._next_mark() != self.mark
 
     def loaded(self, flush: IndexFlush) -> None:
-        """Take in the outcome of the first `flush.run()`.
+        """Process the outcome of the first `flush.run()`.
 
         If this flush failed, slots may name discarded entries, and no entries may be added.
         """
@@ -410,7 +410,7 @@ class MessageIndex:
         self.flush_done(flush)
 
     def flush_done(self, flush: IndexFlush) -> None:
-        """Take in the outcome of `flush.run()`.
+        """Process the outcome of `flush.run()`.
 
         After a failed sync the content of the disk is unknown: the index waits for the next start.
         """

@@ -582,7 +582,7 @@ class MessageStore:
         return self._take_work(with_checkpoint=is_due) if has_log or is_due else None
 
     def flush_done(self, work: FlushWork, error: Exception | None) -> None:
-        """Take in the outcome of `work.run()`.
+        """Process the outcome of `work.run()`.
 
         After a shortage of descriptors or memory, the next `flush_work` returns the same work. Any
         other error makes the store read-only.

@@ -24,7 +24,7 @@ _FIRST_CHUNK_ENTRIES = 2048
 class QueueCheck:
     """The sound entries in the files of one queue.
 
-    `first_offset` is the offset of the first entry that is no filler. `sound_end` is the offset
+    `first_offset` is the offset of the first entry that is not a filler. `sound_end` is the offset
     after the last sound entry.
     """
 

@@ -72,7 +72,7 @@ def read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, int
     first, last, last_size = found[0], found[-2], found[-1]
     total = sum(found[1:-2]) + last_size
     # Records do not overlap. If their sizes fill the space between the first and the last, there
-    # are no gaps. A filler's size is beyond these limits.
+    # are not gaps. A filler's size is beyond these limits.
     if (
         last + last_size - first == total
         and total <= bytes_max

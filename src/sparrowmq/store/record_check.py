@@ -30,7 +30,7 @@ Layout (big-endian; hosts have 8 bytes, or 20 if SYSFLAG says that they are IPv6
 digits with the lowest first, 0x02. The checksum covers all bytes before these 20 bytes. In the part
 of the log that this store has written, a record without the checksum either has lost its end or was
 written by an Apache broker since. The properties distinguish the two: a torn end leaves zeros or
-bytes that are no text.
+bytes that are not text.
 Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.createCrc32 (5.x).
 Tests: test_corruption.py.
 """

@@ -1,7 +1,7 @@
 """Recovery: make log and consume queues agree after a stop, clean or not.
 
-The log is the truth. Recovery walks the log from a safe place to the first bytes that are no
-record, and ends the log there. Then every consume queue gets exactly the entries that the log
+The log is the truth. Recovery walks the log from a safe place to the first bytes that are not
+a record, and ends the log there. Then every consume queue gets exactly the entries that the log
 implies.
 
 After a clean stop of a SparrowMQ store (`clean_stop`) no recovery is needed.

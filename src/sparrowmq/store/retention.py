@@ -127,7 +127,7 @@ class Retention:
 
     @property
     def retention_hours(self) -> int:
-        """How many hours messages are kept at least; 0 for ever."""
+        """How many hours messages are kept at least; 0 for no limit."""
         hours = self.config.retention_hours
         if hours is None:
             return 0 if self._keeps_unasked else RESERVED_HOURS
@@ -157,7 +157,7 @@ class Retention:
         return work, facts
 
     def done(self, work: ExpiryWork, error: Exception | None) -> list[RetentionFact]:
-        """Take in the end of the work; a failed removal is tried again at the next check."""
+        """Process the end of the work; a failed removal is tried again at the next check."""
         self._runs = False
         self._failed = None if error is None else work
         if error is not None:

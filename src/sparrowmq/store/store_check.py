@@ -218,7 +218,7 @@ class StoreCheck:
             return follower.position
         mark = self._checkpoint.mark
         if self._is_stopped or (mark is not None and end < mark.end_position):
-            files[base].problems.append(f"from byte {end - base} on is no record")
+            files[base].problems.append(f"from byte {end - base} on is not a record")
         else:
             files[base].notes.append(f"what was written last, from byte {end - base} on, is torn")
         return None

@@ -56,7 +56,7 @@ def stored_properties(record: Record, *, append_crc: bool) -> tuple[bytes, bool]
         if size > PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(
                 f"properties of {size} bytes do not fit into a record; "
-                f"{PROPERTIES_BYTES_MAX} are the most"
+                f"the limit is {PROPERTIES_BYTES_MAX}"
             )
         return properties, False
     if size and properties[-1] != 2:

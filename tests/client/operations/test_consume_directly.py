@@ -173,7 +173,7 @@ def test_a_message_that_cannot_be_read_is_refused_with_the_reason(
 
     told = ask(cluster, consumer.group, client_id=consumer.client_id, msg_id=poison)
 
-    assert "the message cannot be read: its body is no zlib stream" in str(told)
+    assert "the message cannot be read: its body is not a zlib stream" in str(told)
     assert listener.messages == []
 
 

@@ -286,5 +286,7 @@ def test_recall_of_a_broker_that_is_gone(play: Callable[[Handler], Play]) -> Non
     "handle", [None, "", "7F0000012A9F", "djIgVA==", b"\xff", urlsafe_b64encode(b"v2 T a 1 x")]
 )
 def test_what_is_no_handle_is_refused(play: Callable[[Handler], Play], handle: Any) -> None:
-    with pytest.raises(UsageError, match="is no recall handle; give the recall_handle of a Send"):
+    with pytest.raises(
+        UsageError, match="is not a recall handle; give the recall_handle of a Send"
+    ):
         play(Servers(a=NEW))(recall(make_publisher(), handle))

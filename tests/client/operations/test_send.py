@@ -276,8 +276,8 @@ def test_function_of_the_user_chooses_among_the_queues(
 
     assert seen[0][-1] == result.queue
     wrong: list[tuple[Any, str]] = [
-        (None, "is no queue"),
-        (MessageQueue("U", "a", 0), "which is no writable queue of topic 'T'"),
+        (None, "is not a queue"),
+        (MessageQueue("U", "a", 0), "which is not a writable queue of topic 'T'"),
     ]
     for chosen, words in wrong:
         with pytest.raises(UsageError, match=words):
@@ -625,7 +625,7 @@ def test_only_the_usual_send_goes_around_the_operation(play: Callable[[Handler],
     assert is_direct()
     assert not is_direct(queue=lambda queues, _: queues[0])
     assert not is_direct(later_ms=publisher.config.times.route_refresh_ms + 1)
-    with pytest.raises(UsageError, match="is no Message"):
+    with pytest.raises(UsageError, match="is not a Message"):
         prepare(publisher, "text", None, timestamp_ms=1, now_ms=driver.now_ms)  # type: ignore[arg-type]
     publisher.routes.remove("T")
     assert not is_direct()
@@ -652,5 +652,5 @@ def test_batch_of_one_request_goes_around_the_operation(play: Callable[[Handler]
     assert prepared(*keyed, queue=MessageQueue("T", "a", 1)) is not None
     with pytest.raises(UsageError, match="at least one message"):
         prepared()
-    with pytest.raises(UsageError, match="is no Message"):
+    with pytest.raises(UsageError, match="is not a Message"):
         prepared("text")  # type: ignore[arg-type]

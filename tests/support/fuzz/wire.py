@@ -137,7 +137,7 @@ def check_record(data: bytes) -> None:
                 checked.queue_offset,
             )
         is_v1 = int.from_bytes(data[at + 4 : at + 8], "big") == MAGIC_V1
-        # Bytes that are no text are replaced when they are read.
+        # Bytes that are not text are replaced when they are read.
         if is_v1 and "\ufffd" not in record.properties:
             with contextlib.suppress(LocalProtocolError):
                 assert data[at : at + record.size] == bytes(encode_record(record))

@@ -58,7 +58,7 @@ _TOPIC_SYS_FLAG_UNIT = 1
 
 
 def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Take in a client's heartbeat: a sign of life, with its groups and their subscriptions."""
+    """Apply a client's heartbeat: a sign of life, with its groups and their subscriptions."""
     command = request.command
     data = decode_body(HeartbeatData, command.body or b"")
     fault = _find_fault(state, data)
@@ -296,7 +296,7 @@ def _check_lock_count(count: int) -> None:
     if count > LOCKS_PER_REQUEST_MAX:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR,
-            f"{count} queues in one request; {LOCKS_PER_REQUEST_MAX} are the most",
+            f"{count} queues in one request; the limit is {LOCKS_PER_REQUEST_MAX}",
         )
 
 

@@ -137,7 +137,7 @@ class _Status:
     table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
 
     def note(self, client_id: str, request: Request, response: RemotingCommand) -> Sequence[Output]:
-        """Take in one answer; after the last one, answer the request."""
+        """Process one answer; after the last one, answer the request."""
         self.left -= 1
         if response.code == ResponseCode.SUCCESS and response.body:
             try:

@@ -95,7 +95,7 @@ def _parse_properties(body: bytes) -> dict[str, str]:
         if not line.strip() or line.lstrip().startswith(("#", "!")):
             continue
         if not equals or not name.strip():
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{line[:80]!r} is no NAME=VALUE")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{line[:80]!r} is not a NAME=VALUE")
         found[name.strip()] = value.strip()
     return found
 

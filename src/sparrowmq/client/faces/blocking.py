@@ -174,7 +174,7 @@ class Producer:
             queue: as of `send`; None for the sharding key's queue, or else any.
 
         Returns: a future of the result or error of `send`.
-        Raises: UsageError if this is no message, and after `close`; BufferFull if
+        Raises: UsageError if this is not a message, and after `close`; BufferFull if
         `buffer_bytes_max` of bodies wait already.
         """
         check_message(message)
@@ -230,7 +230,7 @@ class Producer:
             recall_handle: `SendResult.recall_handle` of a message with a `delay`, of this producer
                 or another.
 
-        Raises: UsageError if this is no handle; RouteError, TransportError; BrokerError if the
+        Raises: UsageError if this is not a handle; RouteError, TransportError; BrokerError if the
         message is due, or the broker cannot recall.
         """
         self._run(recalling.recall(self._publisher, recall_handle))

@@ -61,9 +61,9 @@ def broker_config(directory: Directory, broker: BrokerAt) -> Operation[dict[str,
     try:
         lines = (reply.body or b"").decode().splitlines()
     except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"{broker.address} answers with settings that are no text") from (
-            error
-        )
+        raise RemoteProtocolError(
+            f"{broker.address} answers with settings that are not text"
+        ) from (error)
     pairs = (line.partition("=") for line in lines if not line.startswith("#"))
     return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
@@ -78,7 +78,7 @@ def set_broker_config(
     """
     for name, value in settings.items():
         if not name or {*name, *value} & {"\n", "\r"} or {*name} & {"=", ":", "#", " "}:
-            raise ConfigError(f"{name!r}={value!r} is no line of settings")
+            raise ConfigError(f"{name!r}={value!r} is not a line of settings")
     body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
     code = RequestCode.UPDATE_BROKER_CONFIG
     yield from ask(broker.address, code, body=body, timeout_ms=directory.timeout_ms)

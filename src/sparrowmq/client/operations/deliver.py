@@ -93,7 +93,7 @@ def _call_traced(
 
 
 def settle_returned(subscriber: Subscriber, now_ms: int) -> None:
-    """Take in the results of the calls that have ended."""
+    """Process the results of the calls that have ended."""
     returned = subscriber.listener_calls.take_returned()
     if len(returned) > 1 and not subscriber.config.orderly:
         returned = _settle_done(subscriber, returned, now_ms)
@@ -104,7 +104,7 @@ def settle_returned(subscriber: Subscriber, now_ms: int) -> None:
 def _settle_done(
     subscriber: Subscriber, returned: Sequence[Returned], now_ms: int
 ) -> list[Returned]:
-    """Take in all successful calls of a concurrent listener at once; return the other calls."""
+    """Process all successful calls of a concurrent listener at once; return the other calls."""
     others: list[Returned] = []
     done: dict[str, list[Deliver]] = {}
     durations_ms: dict[str, int] = {}
@@ -136,7 +136,7 @@ def _settle_done(
 
 
 def _settle(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
-    """Take in the result of one call of the listener."""
+    """Process the result of one call of the listener."""
     if subscriber.config.orderly:
         return _settle_in_order(subscriber, returned, now_ms)
     handed, duration_ms = returned.call, returned.duration_ms
@@ -201,7 +201,7 @@ def _report_failed(
 
 
 def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
-    """Take in the result of one call of a listener in order."""
+    """Process the result of one call of a listener in order."""
     handed, duration_ms = returned.call, returned.duration_ms
     delivery, messages, context = handed.delivery, handed.messages, handed.context
     status, code = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, ConsumedCode.EXCEPTION

@@ -159,7 +159,7 @@ def delete_group(directory: Directory, group: str) -> Operation[None]:
     addresses = yield from master_addresses(directory)
     requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
     yield from gather(requests, name=f"delete group {group}")
-    # Brokers leave these topics to tools, and deleting an unknown topic is no error.
+    # Brokers leave these topics to tools, and deleting an unknown topic is not an error.
     for topic in (retry_topic(wrapped), dlq_topic(wrapped)):
         yield from delete_topic(directory, topic)
 

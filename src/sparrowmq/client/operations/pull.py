@@ -114,8 +114,8 @@ def pull(
 ) -> Operation[PullReply]:
     """Pull once.
 
-    Raises: TransportError; BrokerError for a code that is no `PullStatus`, such as an unknown topic
-    or group; RemoteProtocolError for an answer that cannot be right.
+    Raises: TransportError; BrokerError for a code that is not a `PullStatus`, such as an unknown
+    topic or group; RemoteProtocolError for an answer that cannot be right.
     """
     reply: RemotingCommand = yield Invoke(
         address, make_request(RequestCode.PULL_MESSAGE, header), timeout_ms

@@ -57,6 +57,6 @@ def _parse(recall_handle: str) -> tuple[str, str]:
     except (TypeError, ValueError, binascii.Error):
         pass
     raise UsageError(
-        f"{recall_handle!r:.80} is no recall handle; give the recall_handle of a SendResult, which "
-        f"is None unless the message has a `delay` and its broker runs RocketMQ 5.3.2 or newer"
+        f"{recall_handle!r:.80} is not a recall handle; give the recall_handle of a SendResult, "
+        f"None unless the message has a `delay` and its broker runs RocketMQ 5.3.2 or newer"
     )

@@ -85,7 +85,7 @@ def reply(publisher: Publisher, message: MessageExt, body: bytes) -> Operation[S
     Raises: UsageError for any other message; as `send`; BrokerError if the asking client is gone.
     """
     if not isinstance(message, MessageExt):
-        raise UsageError(f"{message!r:.80} is no message that came; give a MessageExt")
+        raise UsageError(f"{message!r:.80} is not a message that came; give a MessageExt")
     found = message.properties
     marks = {
         name: found[name]

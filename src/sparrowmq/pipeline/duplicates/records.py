@@ -12,7 +12,7 @@
 | reconsumeTimes | int | optional: how often the message was sent back before; 0 if null |
 
 A message's key is its place, or its id if it has no place. A delivery after RECONSUME_LATER has
-another `reconsumeTimes`, and so is no duplicate: the listener asked for it.
+another `reconsumeTimes`, and so is not a duplicate: the listener asked for it.
 
 **Produced** messages (optional): topic, brokerName, queueId, queueOffset and msgId as above, such
 as in the table of the job `ingest`. **Events** (optional): consumerGroup, eventTimestamp, event,

@@ -64,7 +64,7 @@ def parse_ddl(text: str) -> BodySchema:
         struct = StructType.fromDDL(text)
     except PySparkException as error:
         reason = str(error).strip().splitlines()[0].partition("SQLSTATE")[0].rstrip(" .")
-        raise ConfigError(f"schema {text!r} is no DDL: {reason}") from None
+        raise ConfigError(f"schema {text!r} is not DDL: {reason}") from None
     if not isinstance(struct, StructType) or not struct.fields:
         raise ConfigError(f"schema {text!r} has no column; write 'name TYPE, name TYPE'")
     return BodySchema(struct)

@@ -1,0 +1,35 @@
+"""Habits of prose that readers stumble over stand in no message, docstring or page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    path
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    if ".zh." not in path.name and path.name != "CHANGELOG.md"
+]
+# Each habit, and what to write.
+HABITS = {
+    r"(?<!here )\b(is|are) no (?!longer|more|faster|slower|less|such|one\b)[\w`\'{]": "is not a",
+    r"\bare the most\b": "the limit is",
+    r"\b[Tt]ake in (?!the form)\b": "process, apply, record, add",
+    r"\b[Tt]ake note\b": "record",
+    r"\b(put|puts) away\b": "discard",
+    r"\b0 for ever\b": "0 for no limit",
+}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_habit_is_unlearned(habit: str) -> None:
+    found = []
+    for path in [*ROOT.glob("src/**/*.py"), *ROOT.glob("src/**/*.html"), *PAGES]:
+        # A text may go on in the next line, behind quotes or the mark of a comment.
+        text = re.sub(r"[\"']?\n\s*(?:f?[\"']|# )?", " ", path.read_text())
+        found += [f"{path.relative_to(ROOT)}: ...{m[0]}..." for m in re.finditer(habit, text)]
+
+    assert found == [], f"write: {HABITS[habit]}"
