@@ -29,7 +29,7 @@ def main(master: str, name_server: str, place: str) -> None:
             minPartitions="3",
             columns="brokerName,queueId,queueOffset,body",
         )
-        .options(group="GID_kills", commitOffsets="true", fetchRetries="40")
+        .options(group="GID_kills", commitOffsets="true")
         .load()
         .writeStream.foreachBatch(parquet_writer(str(Path(place, "table"))))
         .option("checkpointLocation", str(Path(place, "checkpoint")))

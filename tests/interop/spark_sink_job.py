@@ -48,7 +48,7 @@ def copy(spark: SparkSession, name_server: str, place: Path) -> None:
     query = (
         spark.readStream.format("rocketmq")
         .options(nameServer=name_server, topic="in", startingOffsets="earliest")
-        .options(maxOffsetsPerTrigger="150", minPartitions="3", fetchRetries="40")
+        .options(maxOffsetsPerTrigger="150", minPartitions="3")
         .load()
         .selectExpr("body", "explode(array(0, 0)) AS copy")
         .repartition(3, "body")

@@ -43,7 +43,7 @@ def test_a_topic_is_read_whole_and_offsets_are_committed(cluster: Any) -> None:
                 ),
                 queue=MessageQueue(topic, broker_name, number % 4),
             )
-    given = {"nameServer": cluster.name_server, "topic": topic, "fetchRetries": "3"}
+    given = {"nameServer": cluster.name_server, "topic": topic, "waitForBrokers": "3s"}
     batch = RocketMQReader(parse_options({**given, "profile": "full"}, scope="batch"))
     stream = RocketMQStreamReader(
         parse_options(

@@ -54,7 +54,7 @@ def write(spark: SparkSession, given: dict[str, str]) -> None:
 
 
 def read(spark: SparkSession, given: dict[str, str]) -> int:
-    return spark.read.format("rocketmq").options(**given, fetchRetries="1").load().count()
+    return spark.read.format("rocketmq").options(**given, waitForBrokers="1s").load().count()
 
 
 def plan(spark: SparkSession, given: dict[str, str]) -> str:
@@ -65,7 +65,7 @@ def plan(spark: SparkSession, given: dict[str, str]) -> str:
 def stream(spark: SparkSession, given: dict[str, str], out: str) -> int:
     query = (
         spark.readStream.format("rocketmq")
-        .options(**given, fetchRetries="1", startingOffsets="earliest")
+        .options(**given, waitForBrokers="1s", startingOffsets="earliest")
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", f"{out}/checkpoint")

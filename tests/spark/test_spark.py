@@ -46,7 +46,7 @@ def load(spark: SparkSession, fake: FakeCluster, **options: str) -> DataFrame:
 
 
 def options_of(fake: FakeCluster, changes: dict[str, str]) -> dict[str, str]:
-    return {"nameServer": fake.address, "topic": "T", "fetchRetries": "1", **changes}
+    return {"nameServer": fake.address, "topic": "T", "waitForBrokers": "200ms", **changes}
 
 
 def run_stream(

@@ -13,11 +13,13 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.spark import topic_queues
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.lag import lag_of
 from sparrowmq.spark.options import SourceOptions, parse_options
+from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
 from sparrowmq.spark.unlimited_stream_reader import UnlimitedStreamReader
 
@@ -46,8 +48,7 @@ def options_of(fake: FakeCluster, **changes: str) -> SourceOptions:
         "topic": "T",
         "startingOffsets": "earliest",
         "columns": "queueId,queueOffset",
-        "fetchRetries": "2",
-        "retryIntervalMs": "1",
+        "waitForBrokers": "400ms",
         **changes,
     }
     given = {name: text for name, text in given.items() if text}
@@ -63,7 +64,7 @@ def make_batch(fake: FakeCluster, **changes: str) -> RocketMQReader:
         "nameServer": fake.address,
         "topic": "T",
         "columns": "queueId,queueOffset",
-        "fetchRetries": "0",
+        "waitForBrokers": "0s",
         **changes,
     }
     given = {name: text for name, text in given.items() if text}
@@ -336,6 +337,27 @@ def test_a_pattern_finds_topics_also_later(fake_cluster: FakeCluster) -> None:
     assert "no topic matches option 'topicPattern', 'nope.*'" in str(caught.value)
 
 
+def test_a_query_that_begins_while_a_broker_starts_waits_for_it(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_cluster.create_topic("T", queues=2)
+    fake_cluster.append("T", 0, 3)
+    answer_stats, refusals = fake_cluster._stats, [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+
+    def start_slowly(request: RemotingCommand, *args: Any) -> RemotingCommand:
+        return response_to(request, refusals.pop()) if refusals else answer_stats(request, *args)
+
+    monkeypatch.setattr(fake_cluster, "_stats", start_slowly)
+
+    (partition,) = make_batch(fake_cluster, waitForBrokers="10s").partitions()
+
+    assert refusals == []
+    assert isinstance(partition, RangesPartition)
+    assert [each.end for each, _ in partition.ranges] == [3]
+    with pytest.raises(RocketMQError, match="unknown"):
+        make_batch(fake_cluster, topic="unknown", waitForBrokers="10m").partitions()
+
+
 def test_a_batch_lies_between_two_times(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T", queues=3)
     fake_cluster.append("T", 0, 9)
@@ -517,7 +539,7 @@ def test_without_limits_a_queue_that_is_away_keeps_its_offset_or_stops_the_query
 ) -> None:
     fake_cluster.create_topic("T", queues=2)
     fake_cluster.append("T", 1, 4)
-    options = options_of(fake_cluster, fetchRetries="0")
+    options = options_of(fake_cluster, waitForBrokers="0s")
     running, anew = UnlimitedStreamReader(options), UnlimitedStreamReader(options)
     start = running.initialOffset()
     end = running.latestOffset()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sparrowmq.errors import BrokerError
+from sparrowmq.calling.effects import Now, Operation, Sleep
+from sparrowmq.errors import BrokerError, ConnectFailed
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.spark.bounds import QueueBounds
-from sparrowmq.spark.topic_queues import Cluster
+from sparrowmq.spark.topic_queues import RETRY_PAUSE_MS_MAX, Cluster, persist
 
 if TYPE_CHECKING:
     from .conftest import FakeCluster
@@ -82,3 +83,51 @@ def test_a_broker_that_is_busy_is_not_asked_queue_by_queue(
     with pytest.raises(BrokerError):
         plan(cluster, "T")
     assert RequestCode.GET_MAX_OFFSET not in fake_cluster.request_codes
+
+
+def run_virtually(operation: Operation[str], clock: list[int]) -> str:
+    """Run an operation in virtual time."""
+    answer: int | None = None
+    while True:
+        try:
+            effect = operation.send(answer)
+        except StopIteration as stop:
+            found: str = stop.value
+            return found
+        if isinstance(effect, Sleep):
+            clock[0] += effect.duration_ms
+        answer = clock[0] if isinstance(effect, Now) else None
+
+
+@pytest.mark.parametrize("away_ms", [0, 60_000, 295_000])
+def test_a_broker_that_is_away_is_waited_for_by_time(
+    away_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0]
+
+    def attempt() -> Operation[str]:
+        if clock[0] < away_ms:
+            raise ConnectFailed("broker 127.0.0.1:10911 refuses the connection")
+        yield from ()
+        return "here"
+
+    found = run_virtually(persist(300_000, attempt), clock)
+
+    assert found == "here"
+    assert clock[0] - away_ms <= RETRY_PAUSE_MS_MAX
+    # One line that says for whom, and one at the end.
+    assert len(caplog.messages) == (2 if away_ms else 0)
+    assert not away_ms or "waits up to 300 s: broker 127.0.0.1:10911" in caplog.messages[0]
+
+
+def test_the_wait_for_a_broker_ends() -> None:
+    clock = [0]
+
+    def attempt() -> Operation[str]:
+        raise ConnectFailed("broker 127.0.0.1:10911 refuses the connection")
+        yield
+
+    with pytest.raises(ConnectFailed):
+        run_virtually(persist(300_000, attempt), clock)
+
+    assert clock[0] == 300_000

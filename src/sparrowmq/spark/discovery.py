@@ -13,9 +13,7 @@ from sparrowmq.errors import ConfigError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.spark.options import SourceOptions
-from sparrowmq.spark.topic_queues import Cluster, Patience, persist
-
-NO_PATIENCE = Patience(0, 0)
+from sparrowmq.spark.topic_queues import ROUTE_AGE_MS_MAX, Cluster, persist
 
 
 class Discovery(NamedTuple):
@@ -30,16 +28,15 @@ def discover(
     options: SourceOptions,
     *,
     expected: Collection[MessageQueue] = (),
-    patience: Patience = NO_PATIENCE,
     route_age_ms_max: int = 0,
 ) -> Operation[Discovery]:
     """Find the queues of a read and the bounds of each.
 
     Args:
         expected: queues that existed before. A missing queue's broker may be restarting, so the
-            queue is looked for again; when the attempts are used up, the queue is left out.
-        patience: how often to try again; a query that begins does not try again, so that a wrong
-            address or topic is an error at once.
+            queue is looked for again; when the time is over, the queue is left out. Without such
+            queues the read begins: the name servers are asked once, so that a wrong address or
+            topic is an error at once.
         route_age_ms_max: how old a route may be.
 
     Raises: TopicRouteNotFound, ConnectFailed, TransportError, BrokerError; ConfigError if `assign`
@@ -59,8 +56,12 @@ def discover(
             raise TopicRouteNotFound(f"queues {sorted(missing)} are not in the route any more")
         return (yield from _look(cluster, options, queues))
 
+    if not expected:
+        topics = yield from _find_topics(cluster, options, is_expected=False)
+        yield from cluster.refresh(topics)
+        route_age_ms_max = max(route_age_ms_max, ROUTE_AGE_MS_MAX)
     try:
-        return (yield from persist(patience, attempt))
+        return (yield from persist(options.wait_for_brokers_ms, attempt))
     except TopicRouteNotFound:
         if not missing:
             raise

@@ -26,8 +26,8 @@ _KAFKA_OPTIONS = {
     "startingOffsetsByTimestampStrategy": "leave it out: a queue without a message at or after "
     "the time begins at its end, as with 'latest'",
     "kafkaConsumer.pollTimeoutMs": "it is 'requestTimeoutMs' here",
-    "fetchOffset.numRetries": "it is 'fetchRetries' here",
-    "fetchOffset.retryIntervalMs": "it is 'retryIntervalMs' here",
+    "fetchOffset.numRetries": "it is 'waitForBrokers' here, a time",
+    "fetchOffset.retryIntervalMs": "leave it out: pauses grow from 0.2 s to 3 s",
     "kafka.acks": "leave it out: how safely messages are stored is a setting of the brokers",
     "kafka.security.protocol": "it is 'useTLS' here",
 }

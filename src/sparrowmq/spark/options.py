@@ -82,8 +82,7 @@ class SourceOptions:
     pull_batch_size: int
     pull_max_bytes: int | None
     request_timeout_ms: int
-    fetch_retries: int
-    retry_interval_ms: int
+    wait_for_brokers_ms: int
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     security_token: str | None = field(default=None, repr=False)
@@ -425,17 +424,11 @@ OPTIONS: tuple[Option, ...] = (
         "the time limit of one request, in ms",
     ),
     Option(
-        "fetchRetries",
-        "10",
-        parse_whole(0, 1_000_000),
-        "the number of further attempts after a request fails with an error that may pass",
-    ),
-    Option(
-        "retryIntervalMs",
-        "200",
-        parse_whole(1, 3_600_000),
-        "the pause before the first further attempt, in ms; each next pause is twice as long, "
-        "up to 3 s",
+        "waitForBrokers",
+        "5m",
+        parse_duration_ms,
+        "how long a read under way waits for a broker or a name server that does not answer, such "
+        "as 90s or 5m; a read that begins waits for brokers alone",
     ),
     *CONNECTION_OPTIONS,
 )
@@ -467,6 +460,7 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
         ending=ending or OffsetChoice(LATEST),
         columns=_columns(values),
         max_trigger_delay_ms=values.pop("max_trigger_delay"),
+        wait_for_brokers_ms=values.pop("wait_for_brokers"),
         tls=take_tls(values, given),
         namespace=values.pop("namespace") or NO_NAMESPACE,
         **values,

@@ -12,11 +12,11 @@ from sparrowmq.calling import clock
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Bounds, Loss, Offsets, find_refilled
-from sparrowmq.spark.discovery import NO_PATIENCE, Discovery, discover
+from sparrowmq.spark.discovery import Discovery, discover
 from sparrowmq.spark.failures import settle
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.positions import find_offsets, store_times_before
-from sparrowmq.spark.topic_queues import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, Patience, connect
+from sparrowmq.spark.topic_queues import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, connect
 
 # Between looks that are closer, no broker stops, loses its store, starts, and gets messages.
 REFILL_MS_MIN = 1_000
@@ -51,15 +51,11 @@ class QueueWatch:
             return self.found
         options = self._options
         cluster = connect(options)
-        # A query that begins fails at once, since most likely an address or a name is wrong.
-        is_known = self.found is not None or len(expected) > 0
-        patience = Patience(options.fetch_retries, options.retry_interval_ms)
         found = cluster.run(
             discover(
                 cluster,
                 options,
-                expected=expected,
-                patience=patience if is_known else NO_PATIENCE,
+                expected=expected or (() if self.found is None else self.found.bounds),
                 route_age_ms_max=ROUTE_AGE_MS_MAX,
             )
         )

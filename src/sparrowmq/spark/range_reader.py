@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import structs
 
-from sparrowmq.calling.effects import Operation, Task, cancel, join, sleep, spawn
+from sparrowmq.calling.effects import Operation, Task, cancel, join, now, sleep, spawn
 from sparrowmq.client.operations.pull import PullReply, PullStatus, make_pull_header, pull
 from sparrowmq.errors import RemoteProtocolError, SparrowError, UnreadableMessage
 from sparrowmq.model import MessageQueue
@@ -47,7 +47,7 @@ from sparrowmq.spark.failures import report_losses
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.positions import DEFAULT_GROUP
-from sparrowmq.spark.topic_queues import Cluster, Patience, is_passing, persist
+from sparrowmq.spark.topic_queues import Cluster, is_passing, pause_ms, persist
 from sparrowmq.spark.unreadable import UnreadableMessages
 
 # Small answers (Apache's brokers return 32 messages) are joined until a batch is worth its cost.
@@ -70,7 +70,6 @@ class QueueReader:
         self.queue, self._offset, self._end = queue_range
         self._cluster = cluster
         self._options = options
-        self._patience = Patience(options.fetch_retries, options.retry_interval_ms)
         # The pulls under way, in order, with the offset at which each begins.
         self._pending: deque[tuple[int, Task]] = deque()
         # The messages and bytes of the last answer, and whether the answer before had as many
@@ -78,7 +77,7 @@ class QueueReader:
         self._count = 0
         self._size = 0
         self._is_alike = False
-        self._fruitless = 0
+        self._fruitless = self._fruitless_since_ms = 0
 
     @property
     def is_done(self) -> bool:
@@ -160,11 +159,10 @@ class QueueReader:
             result: PullReply = yield from join(pending)
         except SparrowError as error:
             yield from self._drop_pending()
-            if not is_passing(error) or self._patience.retries == 0:
+            wait_ms = self._options.wait_for_brokers_ms
+            if not is_passing(error) or wait_ms == 0:
                 raise
-            yield from sleep(self._patience.pause_ms(1))
-            patience = self._patience._replace(retries=self._patience.retries - 1)
-            result = yield from persist(patience, self._pull_afresh)
+            result = yield from persist(wait_ms, self._pull_afresh)
         return result
 
     def _pull_afresh(self) -> Operation[PullReply]:
@@ -213,11 +211,20 @@ class QueueReader:
                 self._offset = min(result.next_offset, self._end)
                 return
             self._skip(result.next_offset, "the broker has removed what was between")
-        elif self._fruitless < self._patience.retries:
-            self._fruitless += 1
-            yield from sleep(self._patience.pause_ms(self._fruitless))
         else:
+            yield from self._wait_for_more(result)
+
+    def _wait_for_more(self, result: PullReply) -> Operation[None]:
+        """Pause, for a broker may be starting; report a loss once the time is over."""
+        now_ms = yield from now()
+        self._fruitless += 1
+        if self._fruitless == 1:
+            self._fruitless_since_ms = now_ms
+        left_ms = self._fruitless_since_ms + self._options.wait_for_brokers_ms - now_ms
+        if left_ms <= 0:
             self._skip(self._end, f"the queue ends at {result.max_offset} now")
+            return
+        yield from sleep(pause_ms(self._fruitless, left_ms))
 
     def _skip(self, to: int, why: str) -> None:
         offset, self._offset = self._offset, min(to, self._end)
@@ -257,10 +264,9 @@ def read_ranges(
     unreadable = UnreadableMessages(options, cluster)
     readers = [QueueReader(cluster, options, each) for each, _ in ranges]
     numbers = [number for _, number in ranges]
-    patience = Patience(options.fetch_retries, options.retry_interval_ms)
     topics = frozenset(reader.queue.topic for reader in readers)
     try:
-        cluster.run(persist(patience, lambda: _begin(cluster, topics, readers)))
+        cluster.run(persist(options.wait_for_brokers_ms, lambda: _begin(cluster, topics, readers)))
         for joined in _join_answers(cluster, readers, numbers):
             records = joined.records
             batches = decode_columns(

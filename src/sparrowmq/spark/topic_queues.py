@@ -7,9 +7,10 @@ operations of `sparrowmq.client`, run by the calling thread.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import Operation, now, sleep
@@ -33,6 +34,7 @@ from sparrowmq.spark.connection_options import TlsFiles
 from sparrowmq.spark.naming import named
 
 T = TypeVar("T")
+_LOG = logging.getLogger("sparrowmq.spark")
 
 # How old a route may be when a micro-batch is planned. New queues are read at most this much later.
 ROUTE_AGE_MS_MAX = 1_000
@@ -40,8 +42,8 @@ ROUTE_AGE_MS_MAX = 1_000
 BOUNDS_AGE_MS_MAX = 50
 # The most clusters to which one process keeps connections; a query reads one cluster.
 CLUSTERS_MAX = 8
-# The longest pause between attempts; pauses double up to it.
-RETRY_PAUSE_MS_MAX = 3_000
+# The first pause between attempts, and the longest; pauses double.
+RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_MAX = 200, 3_000
 
 # The codes by which a broker answers while it starts, stops or is overloaded.
 _PASSING_CODES = frozenset(
@@ -63,15 +65,9 @@ _NO_TABLE_CODES = frozenset(
 )
 
 
-class Patience(NamedTuple):
-    """How often to try again, and how long to pause before each attempt."""
-
-    retries: int
-    interval_ms: int
-
-    def pause_ms(self, failures: int) -> int:
-        """Return the pause after a number of failures, counted from 1."""
-        return min(self.interval_ms << min(failures - 1, 16), RETRY_PAUSE_MS_MAX)
+def pause_ms(failures: int, left_ms: int) -> int:
+    """Return the pause after a number of failures, counted from 1, within the time that is left."""
+    return max(0, min(RETRY_PAUSE_MS_MIN << min(failures - 1, 16), RETRY_PAUSE_MS_MAX, left_ms))
 
 
 def is_passing(error: SparrowError) -> bool:
@@ -81,19 +77,31 @@ def is_passing(error: SparrowError) -> bool:
     return error.retriable or error.refresh_route
 
 
-def persist(patience: Patience, attempt: Callable[[], Operation[T]]) -> Operation[T]:
-    """Run an operation until it succeeds, fails for good, or the attempts are used up.
+def persist(wait_ms: int, attempt: Callable[[], Operation[T]]) -> Operation[T]:
+    """Run an operation until it succeeds, fails for good, or the time is over.
+
+    The first failure is logged, and so is the success after it.
 
     Raises: the last attempt's error.
     """
-    for failures in range(1, patience.retries + 1):
+    begin_ms = yield from now()
+    failures = 0
+    while True:
         try:
-            return (yield from attempt())
+            answer = yield from attempt()
         except SparrowError as error:
-            if not is_passing(error):
+            left_ms = begin_ms + wait_ms - (yield from now())
+            if not is_passing(error) or left_ms <= 0:
                 raise
-        yield from sleep(patience.pause_ms(failures))
-    return (yield from attempt())
+            if not failures:
+                _LOG.warning("sparrowmq: waits up to %.0f s: %s", left_ms / 1000, error)
+        else:
+            if failures:
+                waited_ms = (yield from now()) - begin_ms
+                _LOG.warning("sparrowmq: goes on after %.0f s", waited_ms / 1000)
+            return answer
+        failures += 1
+        yield from sleep(pause_ms(failures, left_ms))
 
 
 class ClusterOptions(Protocol):

@@ -10,7 +10,7 @@ from sparrowmq.errors import SparrowError, UnreadableMessage
 from sparrowmq.model import MessageExt, MessageQueue, UnreadablePolicy
 from sparrowmq.protocol.record import decode_message
 from sparrowmq.spark.options import SourceOptions
-from sparrowmq.spark.topic_queues import Cluster, Patience, persist
+from sparrowmq.spark.topic_queues import Cluster, persist
 
 _LOG = logging.getLogger("sparrowmq.spark")
 
@@ -74,7 +74,7 @@ class UnreadableMessages:
             yield from send_dead_letter(address, group, message=message, timeout_ms=timeout_ms)
 
         try:
-            cluster.run(persist(Patience(options.fetch_retries, options.retry_interval_ms), send))
+            cluster.run(persist(options.wait_for_brokers_ms, send))
         except SparrowError as error:
             raise UnreadableMessage(
                 f"{what}; it could not be sent to the dead letters of {options.group}: {error}"

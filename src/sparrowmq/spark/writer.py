@@ -53,7 +53,7 @@ from sparrowmq.spark.failures import as_clear
 from sparrowmq.spark.row_encoding import EncodedRows, encode_rows, fixed_size, hex_digits
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions
-from sparrowmq.spark.topic_queues import Cluster, Patience, connect, persist
+from sparrowmq.spark.topic_queues import Cluster, connect, persist
 from sparrowmq.spark.write_ids import WriteIds
 
 _LOG = logging.getLogger("sparrowmq.spark")
@@ -62,13 +62,11 @@ _LOG = logging.getLogger("sparrowmq.spark")
 REQUEST_BYTES_MAX = 512 * 1024
 # Rows that are encoded at once. Message ids repeat after 65,536 messages of one millisecond.
 _ROWS_MAX = 10_000
-# The pause before a missing topic is asked for again; it doubles each time, up to 3 s.
-TOPIC_RETRY_MS = 200
 # The broker stored the message, but not as safely as its settings demand: it may be lost.
 _UNSAFE = frozenset({SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT})
-# Brokers accept no batches for these topics.
 # The queues that option createTopic creates at each broker; a group's own topics have one.
 QUEUES_CREATED = 8
+# Brokers accept no batches for these topics.
 _SINGLE_PREFIXES = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
 # Properties that the client itself adds to a message.
 _OWN = frozenset({"UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY"})
@@ -342,11 +340,11 @@ def _topics(options: SinkOptions, batch: pa.RecordBatch, *, first_row: int) -> p
 def _find_topics(sender: _Sender, batch: pa.RecordBatch, topics: pa.Array) -> Operation[None]:
     """Make sure that topics named for the first time exist; wait for a restarting broker."""
     options, publisher = sender.options, sender.publisher
-    patience = Patience(options.retry_times, TOPIC_RETRY_MS)
+    wait_ms = options.send_timeout_ms if options.retry_times else 0
     for topic in topics.unique().to_pylist():
         if topic not in sender.topics:
             look = partial(see_to_topic, options, topic, routes=publisher.routes)
-            yield from persist(patience, look)
+            yield from persist(wait_ms, look)
             sender.topics.add(topic)
         if "shardingKey" in batch.schema.names and topic not in sender.queues:
             sender.queues[topic] = yield from fetch_publish_queues(publisher, topic)
