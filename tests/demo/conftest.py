@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from sparrowmq.demo import outcome as o
-from sparrowmq.demo.board import Kill, QueueLagSample, StageTime, TwinStaging
-from sparrowmq.demo.figures import OrderCheck
-from sparrowmq.demo.logbook import (
+from sparrowmq.demo.events import (
     Answers,
     BatchWritten,
     CarrierAnswer,
     ConsumptionAnswer,
     SessionStarted,
 )
+from sparrowmq.demo.figures import OrderCheck
+from sparrowmq.demo.state import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.verify import TableFacts
 from sparrowmq.report import Check
 
@@ -99,10 +99,9 @@ def outcome() -> o.DemoOutcome:
                 for at_ms in (4_000, 15_000)
             ],
             batches=[
-                BatchWritten(at_ms=6_000, batch_id=0, seconds=1.0),
-                BatchWritten(at_ms=17_500, batch_id=1, seconds=1.5),
+                BatchWritten(at_ms=6_000, batch_id=0, messages=60, seconds=1.0),
+                BatchWritten(at_ms=17_500, batch_id=1, messages=40, seconds=1.5),
             ],
-            runs=2,
             kill=Kill(7_200, 1, 3),
             end_ms=20_000,
         ),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.cli.main import build_app
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
-from sparrowmq.processes.crew import Child
+from sparrowmq.processes.child_processes import Child
 from sparrowmq.processes.member_log import Assigned, MemberLog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

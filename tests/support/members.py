@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from sparrowmq.processes.crew import Crew
-from sparrowmq.processes.member_log import start_member
+from sparrowmq.processes.child_processes import ChildProcesses
+from sparrowmq.processes.members import Members
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 CLIENT_IP = "172.17.0.1"
-CLOSE_TIMEOUT_S = 30
+CLOSE_LIMIT_MS = 30_000
 
 
 class MemberProcess:
@@ -25,11 +25,12 @@ class MemberProcess:
     def __init__(self, cluster: EmbeddedCluster, group: str, *, topic: str, instance: str) -> None:
         self._held = ExitStack()
         directory = Path(self._held.enter_context(tempfile.TemporaryDirectory()))
-        self._child, self._log = start_member(
-            self._held.enter_context(Crew(directory)),
+        self._members = Members(
+            self._held.enter_context(ChildProcesses(directory)), directory, queues=()
+        )
+        self._log = self._members.start(
             "member",
             group,
-            directory=directory,
             name_server=cluster.name_server,
             topic=topic,
             client_ip=CLIENT_IP,
@@ -58,5 +59,4 @@ class MemberProcess:
     def close(self) -> None:
         """Have it leave the group and end."""
         with self._held:
-            self._child.ask_to_end()
-            self._child.wait(CLOSE_TIMEOUT_S)
+            self._members.leave("member", limit_ms=CLOSE_LIMIT_MS)

@@ -1,4 +1,4 @@
-"""Computes every figure of the outcome from the board, the logbooks, the table and the answers."""
+"""Computes every figure of the outcome from the state, the logs, the table and the answers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import msgspec
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo import figures, outcome
-from sparrowmq.demo.board import Board, Ending, StageTime, TwinStaging
-from sparrowmq.demo.cast import FIRST_GROUP, QUEUE_COUNT, SECOND_GROUP, TOPIC
 from sparrowmq.demo.deliveries import DeliveryColumns, read_deliveries
 from sparrowmq.demo.directory import DemoDirectory
+from sparrowmq.demo.events import Answers
 from sparrowmq.demo.flights import Flights, load_airlines, load_flights
-from sparrowmq.demo.logbook import Answers
+from sparrowmq.demo.state import DemoState, Ending, StageTime
 from sparrowmq.demo.verify import TableFacts, examine_table, find_missing
-from sparrowmq.doctor.timeline import Holding, Span, list_spans, measure
+from sparrowmq.doctor.timeline import Span, list_spans, measure
 from sparrowmq.model import MessageQueue
 from sparrowmq.report import Check
 
-_STRATEGY = "AVG"
+TOPIC, QUEUE_COUNT = "flights", 8
+FIRST_GROUP, SECOND_GROUP = "GID_board", "GID_twins"
 # The broker's name does not matter: there is one broker.
-_QUEUES = [MessageQueue(TOPIC, "", queue_id) for queue_id in range(QUEUE_COUNT)]
+QUEUES = [MessageQueue(TOPIC, "", queue_id) for queue_id in range(QUEUE_COUNT)]
+_STRATEGY = "AVG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,8 @@ class Evidence:
     """
 
     begun: str
-    board: Board
-    twins: TwinStaging
+    state: DemoState
     ending: Ending
-    stages: list[StageTime]
     flights: Flights
     is_limited: bool
     table: TableFacts
@@ -51,28 +50,21 @@ class Evidence:
 
 
 def gather_evidence(
-    directory: DemoDirectory,
-    board: Board,
-    *,
-    begun: str,
-    limit: int | None,
-    twins: TwinStaging,
-    ending: Ending,
-    stages: list[StageTime],
+    directory: DemoDirectory, state: DemoState, *, begun: str, limit: int | None
 ) -> Evidence:
     """Read the files of the run."""
+    assert state.ending is not None, "the run has reached its end"
     verifying = StageTime("the table is verified", monotonic_ms())
+    state.stages.append(verifying)
     flights = load_flights(limit=limit)
     first, second = (
-        read_deliveries([m.consumed_path for m in board.members_of(group)])
+        read_deliveries([m.consumed_path for m in state.members.of(group)])
         for group in (FIRST_GROUP, SECOND_GROUP)
     )
     evidence = Evidence(
         begun=begun,
-        board=board,
-        twins=twins,
-        ending=ending,
-        stages=[*stages, verifying],
+        state=state,
+        ending=state.ending,
         flights=flights,
         is_limited=limit is not None,
         table=examine_table(directory.table, flights, queue_count=QUEUE_COUNT),
@@ -86,28 +78,27 @@ def gather_evidence(
 
 def evaluate(evidence: Evidence) -> outcome.DemoOutcome:
     """Compute every figure."""
-    board, twins, second = evidence.board, evidence.twins, evidence.second
-    ingest, begun_twice = board.ingest, figures.find_duplicates(*second.places)
+    state, twins, second = evidence.state, evidence.state.twins, evidence.second
+    ingest, begun_twice = state.ingest, figures.find_duplicates(*second.places)
     assert ingest.end is not None, "Spark answers after it has ingested everything"
     return outcome.DemoOutcome(
         begun=evidence.begun,
-        begun_ms=board.begun_ms,
-        end_ms=evidence.stages[-1].end_ms,
-        memory_peak_mib=board.usage.memory_peak_mib,
-        cpu_s=board.usage.cpu_s,
+        begun_ms=state.begun_ms,
+        end_ms=state.stages[-1].end_ms,
+        memory_peak_mib=state.usage.memory_peak_mib,
+        cpu_s=state.usage.cpu_s,
         machine=_describe_machine(),
-        stages=evidence.stages,
+        stages=state.stages,
         production=_production(evidence),
         first_group=_group(evidence, FIRST_GROUP, evidence.first),
         events=_events(evidence),
         second_group=_group(evidence, SECOND_GROUP, second),
         twins=twins,
         twin_duplicates=int((begun_twice < twins.remedy_ms).sum()),
-        lags=board.lags,
+        lags=state.lags,
         ingest=outcome.IngestFigure(
             sessions=ingest.sessions,
             batches=ingest.batches,
-            runs=ingest.end.runs,
             kill=ingest.kill,
             end_ms=ingest.end.at_ms,
         ),
@@ -121,7 +112,7 @@ def evaluate(evidence: Evidence) -> outcome.DemoOutcome:
 def check(evidence: Evidence) -> list[Check]:
     """Judge the conditions of success."""
     table, ending, total = evidence.table, evidence.ending, len(evidence.flights)
-    produced = evidence.board.production.count
+    produced = evidence.state.production.count
     missing = find_missing(evidence.flights, evidence.first.flight_ids)
     lags = [sum(ending.lags[group]) for group in (FIRST_GROUP, SECOND_GROUP)]
     wrong_owners = sum(
@@ -173,7 +164,7 @@ def _describe_machine() -> outcome.MachineFacts:
 
 def _production(evidence: Evidence) -> outcome.Production:
     # The first report says that the flights are loaded; the count begins with the second.
-    reports = evidence.board.production.reports
+    reports = evidence.state.production.reports
     begin = next((report for report in reports if report.count > 0), reports[0])
     last = reports[-1]
     return outcome.Production(
@@ -188,11 +179,11 @@ def _production(evidence: Evidence) -> outcome.Production:
 
 
 def _group(evidence: Evidence, group: str, deliveries: DeliveryColumns) -> outcome.GroupFigure:
-    members = evidence.board.members_of(group)
+    members = evidence.state.members.of(group)
     until_ms = evidence.ending.at_ms
     spans = list_spans(
-        _holdings(evidence, group),
-        _QUEUES,
+        evidence.state.members.holdings(group),
+        QUEUES,
         since_ms=min(member.started_ms or until_ms for member in members),
         until_ms=until_ms,
     )
@@ -213,26 +204,21 @@ def _group(evidence: Evidence, group: str, deliveries: DeliveryColumns) -> outco
     )
 
 
-def _holdings(evidence: Evidence, group: str) -> list[Holding]:
-    members = evidence.board.members_of(group)
-    return [holding for member in members for holding in member.holdings(_QUEUES)]
-
-
 def _events(evidence: Evidence) -> list[outcome.EventFigure]:
-    happenings, production = evidence.board.happenings, evidence.board.production
-    starts = [happening.at_ms for happening in happenings]
+    caused, production = evidence.state.events, evidence.state.production
+    starts = [event.at_ms for event in caused]
     # The effects of the next event belong to the next event.
     ends = [*(start - 1 for start in starts[1:]), evidence.ending.at_ms]
-    holdings = _holdings(evidence, FIRST_GROUP)
+    holdings = evidence.state.members.holdings(FIRST_GROUP)
     duplicates = figures.count_by_window(figures.find_duplicates(*evidence.first.places), starts)
     events = []
-    for index, (happening, end_ms) in enumerate(zip(happenings, ends, strict=True)):
-        since_ms = happening.at_ms
-        episode = measure(holdings, _QUEUES, since_ms=since_ms, until_ms=end_ms)
-        spans = list_spans(holdings, _QUEUES, since_ms=since_ms, until_ms=end_ms)
+    for index, (event, end_ms) in enumerate(zip(caused, ends, strict=True)):
+        since_ms = event.at_ms
+        episode = measure(holdings, QUEUES, since_ms=since_ms, until_ms=end_ms)
+        spans = list_spans(holdings, QUEUES, since_ms=since_ms, until_ms=end_ms)
         events.append(
             outcome.EventFigure(
-                name=happening.name,
+                name=event.name,
                 at_ms=since_ms,
                 settled_ms=episode.settled_ms,
                 unowned_ms=episode.unowned_ms,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrowmq.demo.board import Kill, QueueLagSample, StageTime, TwinStaging
-from sparrowmq.demo.logbook import Answers, BatchWritten, SessionStarted
+from sparrowmq.demo.events import Answers, BatchWritten, SessionStarted
+from sparrowmq.demo.state import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.verify import TableFacts
 from sparrowmq.report import Check
 
@@ -87,11 +87,10 @@ class GroupFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """Spark's ingest of the topic, and the number of the job's runs."""
+    """Spark's ingest of the topic."""
 
     sessions: list[SessionStarted]
     batches: list[BatchWritten]
-    runs: int
     kill: Kill | None
     end_ms: int
 

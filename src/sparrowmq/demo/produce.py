@@ -1,8 +1,7 @@
 """The producer of all flights, as a process: `python -m sparrowmq.demo.produce`.
 
-The process loads the flights while the servers start; the first line on its standard input is the
-name server's address. Each further line is the number of flights that it may have produced from
-then on: the demo keeps messages flowing while members come and go.
+Each line on standard input is the number of flights that the process may have produced from then
+on: the demo keeps messages flowing while members come and go.
 
 A batch has one queue. Flights of one sharding key go to one queue, and a queue's batches follow
 each other: an aircraft's legs are stored in the order of the input.
@@ -20,8 +19,8 @@ from pathlib import Path
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.faces.blocking import Producer
+from sparrowmq.demo.events import Produced
 from sparrowmq.demo.flights import Flights, load_flights
-from sparrowmq.demo.logbook import Produced
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.processes.logbook import Failed, Logbook, open_logbook
@@ -150,9 +149,8 @@ def run(options: argparse.Namespace) -> None:
     flights = load_flights(limit=options.limit)
     messages = make_messages(flights, options.topic)
     rate_max = max(len(flights) // _SECONDS_MIN, _RATE_MIN)
-    name_server = sys.stdin.readline().strip()
     try:
-        with Producer(options.group, name_server=name_server) as producer:
+        with Producer(options.group, name_server=options.name_server) as producer:
             sender = FlightSender(producer, journal, total=len(flights), rate_max=rate_max)
             sender.report()
             _produce(sender, messages, total=len(flights), rate_max=rate_max)
@@ -178,6 +176,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="sparrowmq.demo.produce", description=__doc__)
     parser.add_argument("--name", required=True, help="names the logbook")
+    parser.add_argument("--name-server", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--logbooks", type=Path, required=True)

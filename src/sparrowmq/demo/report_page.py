@@ -293,6 +293,7 @@ def _pipeline(outcome: DemoOutcome) -> Markup:
     rows = [
         [
             str(batch.batch_id),
+            f"{batch.messages:,}",
             f"{outcome.seconds(batch.at_ms):.1f} s",
             format_duration(batch.seconds * 1000),
         ]
@@ -301,16 +302,16 @@ def _pipeline(outcome: DemoOutcome) -> Markup:
     return section(
         "The pipeline: exactly once for any Parquet reader",
         f"The job ingest read the topic in {len({b.batch_id for b in ingest.batches})} "
-        "micro-batches. "
-        f"A run reads up to where the queues end when it begins; {count_of(ingest.runs, 'run')} "
-        "got there. "
-        f"{kill}",
+        f"micro-batches, following the producer. {kill}",
         f"A reader that knows nothing of Spark (Arrow) finds {found.rows:,} rows, "
         f"{found.distinct:,} distinct by broker, queue and offset, in "
         f"{count_of(found.files, 'file')}, {found.size_bytes / _MIB:,.1f} MiB, with "
         f"{len(found.columns)} columns: {', '.join(found.columns)}.",
         table(
-            ["batch", "written at", "took"], rows, caption="Each batch of the table", numeric=[1, 2]
+            ["batch", "messages", "written at", "took"],
+            rows,
+            caption="Each batch of the table",
+            numeric=[1, 2, 3],
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The terminal's view of a running demo: the live queue × client matrix.
+"""The terminal's view of a running demo: bars of progress, and the live queue × client matrix.
 
 Without a terminal, plain lines report events, and the progress now and then.
 """
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.demo.board import Board
+from sparrowmq.demo.state import DemoState
 from sparrowmq.processes.member_log import MemberLog, MemberState
 
 _PLAIN_INTERVAL_MS = 10_000
@@ -53,9 +53,9 @@ class LiveScreen:
     ) -> None:
         self._live.stop()
 
-    def draw(self, board: Board) -> None:
+    def draw(self, state: DemoState) -> None:
         """Show the present state."""
-        self._live.update(render_board(board, width=self._console.width), refresh=True)
+        self._live.update(render_state(state, width=self._console.width), refresh=True)
 
     def say(self, line: str) -> None:
         """Show a line that stays above the view."""
@@ -80,50 +80,50 @@ class PlainScreen:
     ) -> None:
         return None
 
-    def draw(self, board: Board) -> None:
+    def draw(self, state: DemoState) -> None:
         """Print a line of progress now and then."""
         now_ms = monotonic_ms()
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + _PLAIN_INTERVAL_MS
-        self.say(describe_progress(board))
+        self.say(describe_progress(state))
 
     def say(self, line: str) -> None:
         """Print a line."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def describe_progress(board: Board) -> str:
+def describe_progress(state: DemoState) -> str:
     """Return the progress of all parts in one line."""
-    total = f" of {board.production.total:,}" if board.production.total is not None else ""
     parts = [
-        f"{_elapsed(board)}  {board.stage}",
-        f"produced {board.production.count:,}{total}",
-        f"batches in Parquet: {len(board.ingest.batches)}",
+        f"{_elapsed(state)}  {_stage(state)}",
+        f"produced {state.production.count:,}{_of_total(state)}",
+        f"in Parquet {state.ingest.count:,}",
+        f"Spark: {state.ingest.step}",
     ]
-    for group in (board.first_group, board.second_group):
-        lag = board.lag(group)
-        if lag is not None and board.members_of(group):
+    for group in (state.first_group, state.second_group):
+        lag = state.lag(group)
+        if lag is not None and state.members.of(group):
             parts.append(f"{group} is {sum(lag):,} behind")
     return " · ".join(parts)
 
 
-def render_board(board: Board, *, width: int) -> RenderableType:
+def render_state(state: DemoState, *, width: int) -> RenderableType:
     """Make the whole view: the progress, and one matrix for each group."""
-    groups = [group for group in (board.first_group, board.second_group) if board.members_of(group)]
-    matrices = [render_matrix(board, group) for group in groups]
+    groups = [group for group in (state.first_group, state.second_group) if state.members.of(group)]
+    matrices = [render_matrix(state, group) for group in groups]
     widths = [Console(width=10 * width).measure(matrix).maximum for matrix in matrices]
     if sum(widths) + _GAP > width:
         matrices = matrices[-1:]
     side_by_side = Table.grid(padding=(0, _GAP))
     side_by_side.add_row(*matrices)
-    return Group(Text(), _render_head(board, width=width), Text(), side_by_side)
+    return Group(Text(), _render_head(state, width=width), Text(), side_by_side)
 
 
-def render_matrix(board: Board, group: str) -> Table:
+def render_matrix(state: DemoState, group: str) -> Table:
     """Make a group's matrix: rows are queues, columns members, filled cells ownership."""
-    members = board.members_of(group)
-    owners, lag = board.owners(group), board.lag(group)
+    members = state.members.of(group)
+    owners, lag = state.members.owners(group), state.lag(group)
     table = Table(
         title=f"group {group}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
     )
@@ -132,7 +132,7 @@ def render_matrix(board: Board, group: str) -> Table:
         table.add_column(_render_name(member, index), justify="right", min_width=9)
     table.add_column("behind", justify="right", min_width=7)
     table.add_column("", min_width=6)
-    for queue_id in range(board.queue_count):
+    for queue_id in range(len(state.members.queues)):
         cells = [
             _render_cell(member, index, queue_id=queue_id, owners=owners[queue_id])
             for index, member in enumerate(members)
@@ -165,38 +165,41 @@ def _render_trouble(owners: list[str]) -> Text:
     return Text("two", style=_ORPHAN_STYLE) if len(owners) > 1 else Text("")
 
 
-def _render_head(board: Board, *, width: int) -> RenderableType:
-    total = board.production.total
-    rate = _current_rate(board)
+def _render_head(state: DemoState, *, width: int) -> RenderableType:
+    production, ingest = state.production, state.ingest
     grid = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=total or 1, completed=board.production.count, width=min(36, width // 3))
-    of_total = f" of {total:,}" if total is not None else ""
-    grid.add_row(
-        Text("produced", style="dim"),
-        bar,
-        Text(f"{board.production.count:,}{of_total}"),
-        Text(f"{rate:,.0f}/s" if rate else "", style="dim"),
-    )
-    ingest = board.ingest
-    state = "starting" if not ingest.sessions else f"batches in Parquet: {len(ingest.batches)}"
-    if ingest.kill is not None and len(ingest.sessions) < 2:
-        state += ", killed in mid-batch, starting again"
-    elif ingest.end is not None:
-        state += ", all in"
-    title = Text.assemble((_elapsed(board), "bold"), "  ", (board.stage, "bold"))
-    return Group(title, grid, Text.assemble(("Spark     ", "dim"), state))
+    for what, count, note in (
+        ("produced", production.count, f"{rate:,.0f}/s" if (rate := _current_rate(state)) else ""),
+        ("in Parquet", ingest.count, f"Spark: {ingest.step}"),
+    ):
+        grid.add_row(
+            Text(what, style="dim"),
+            ProgressBar(total=production.total or 1, completed=count, width=min(36, width // 3)),
+            Text(f"{count:,}{_of_total(state)}"),
+            Text(note, style="dim"),
+        )
+    return Group(Text.assemble((_elapsed(state), "bold"), "  ", (_stage(state), "bold")), grid)
 
 
-def _current_rate(board: Board) -> float:
+def _of_total(state: DemoState) -> str:
+    total = state.production.total
+    return "" if total is None else f" of {total:,}"
+
+
+def _stage(state: DemoState) -> str:
+    return state.stages[-1].name if state.stages else ""
+
+
+def _current_rate(state: DemoState) -> float:
     """Return the rate over the last two seconds."""
-    if board.production.is_done or len(board.production.reports) < 2:
+    if state.production.is_done or len(state.production.reports) < 2:
         return 0.0
-    last = board.production.reports[-1]
-    recent = [event for event in board.production.reports if event.at_ms >= last.at_ms - 2_000]
+    last = state.production.reports[-1]
+    recent = [event for event in state.production.reports if event.at_ms >= last.at_ms - 2_000]
     elapsed_ms = last.at_ms - recent[0].at_ms
     return 1000 * (last.count - recent[0].count) / elapsed_ms if elapsed_ms else 0.0
 
 
-def _elapsed(board: Board) -> str:
-    seconds = (monotonic_ms() - board.begun_ms) // 1000
+def _elapsed(state: DemoState) -> str:
+    seconds = (monotonic_ms() - state.begun_ms) // 1000
     return f"{seconds // 60}:{seconds % 60:02d}"

@@ -1,10 +1,10 @@
 """Spark, as a process: `python -m sparrowmq.demo.spark_job`.
 
-The job `ingest` writes the topic to Parquet, run after run, until the end of a run that began after
-the production of the last flight. After a kill, the process can be started again and continues at
-the job's checkpoint. Then the process waits for a question, answers it in the same session, and
-ends. One query per answer reads the Parquet table or the members' logbooks. The job `duplicates`
-decides which deliveries are duplicates.
+The job `ingest` follows the topic and writes it to Parquet until the table has as many messages as
+the producer sent; a last run takes what came meanwhile. After a kill, the process can be started
+again and continues at the job's checkpoint. Then the process waits for a question, answers it in
+the same session, and ends. One query per answer reads the Parquet table or the members' logbooks.
+The job `duplicates` decides which deliveries are duplicates.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,8 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.demo.flights import BODY_DDL
-from sparrowmq.demo.logbook import (
+from sparrowmq.demo.events import (
     Answers,
     AnswersReady,
     BatchWritten,
@@ -32,7 +32,10 @@ from sparrowmq.demo.logbook import (
     Produced,
     ProducerEvent,
     SessionStarted,
+    SparkEvent,
+    SparkStep,
 )
+from sparrowmq.demo.flights import BODY_DDL
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline import duplicates, ingest
 from sparrowmq.pipeline.duplicates import judging
@@ -41,6 +44,7 @@ from sparrowmq.processes.logbook import EventTail, Failed, Logbook, open_logbook
 from sparrowmq.spark import find_java, spark_session
 
 _POLL_INTERVAL_S = 0.2
+_BATCH_INTERVAL_S = 1.0
 # Far longer than the demo's own deadlines; the demo ends this process if a stage fails.
 _PATIENCE_S = 600
 _DELIVERIES_DDL = "at_ms BIGINT, queue_id INT, queue_offset BIGINT, flight_id STRING"
@@ -70,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
             )
         )
         table = _ingest(session, options, journal)
-        _answer(session, options, table)
+        _answer(session, options, journal, table)
         journal.write_event(AnswersReady(at_ms=monotonic_ms()))
     except Exception as error:
         journal.write_event(Failed(at_ms=monotonic_ms(), reason=str(error).splitlines()[0]))
@@ -80,35 +84,67 @@ def run(options: argparse.Namespace) -> None:
 
 def _ingest(session: SparkSession, options: argparse.Namespace, journal: Logbook) -> str:
     """Run the job until the table has every flight; return the table's directory."""
+    producer = EventTail[ProducerEvent](options.logbooks, options.producer, ProducerEvent)
+    # A session that was killed has logged its batches before.
+    logged = EventTail[SparkEvent](options.logbooks, options.name, SparkEvent).read()
+    written = {each.batch_id: each.messages for each in logged if isinstance(each, BatchWritten)}
+    last = _wait_for_flights(producer)
 
     def log(batch: ingest.Batch) -> None:
-        written = BatchWritten(at_ms=monotonic_ms(), batch_id=batch.batch_id, seconds=batch.seconds)
-        journal.write_event(written)
+        written[batch.batch_id] = batch.messages
+        journal.write_event(
+            BatchWritten(
+                at_ms=monotonic_ms(),
+                batch_id=batch.batch_id,
+                messages=batch.messages,
+                seconds=batch.seconds,
+            )
+        )
 
-    producer = EventTail[ProducerEvent](options.logbooks, options.producer, ProducerEvent)
-    runs, count_before, last = 0, 0, None
+    def has_all() -> bool:
+        nonlocal last
+        last = next((e for e in reversed(producer.read()) if isinstance(e, Produced)), last)
+        return last.is_done and sum(written.values()) >= last.count
+
+    _log_step(journal, "reads the topic, writes Parquet")
+    settings = ingest.IngestSettings(
+        name_server=options.name_server,
+        topic=options.topic,
+        out=options.out,
+        schema=BODY_DDL,
+        options={"maxOffsetsPerTrigger": str(math.ceil(last.total / options.batches))},
+    )
+    ingest.run(
+        session,
+        replace(settings, follow_interval_s=_BATCH_INTERVAL_S),
+        on_batch=log,
+        should_stop=has_all,
+    )
+    # A send that was repeated has put a message into the topic twice: count does not show the end.
+    ingest.run(session, settings, on_batch=log)
+    journal.write_event(IngestEnded(at_ms=monotonic_ms()))
+    return settings.table
+
+
+def _wait_for_flights(producer: EventTail[ProducerEvent]) -> Produced:
+    """Return the producer's last report once it has produced flights."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        last = next((e for e in reversed(producer.read()) if isinstance(e, Produced)), last)
-        if last is None or (last.count == count_before and not last.is_done):
-            time.sleep(_POLL_INTERVAL_S)
-            continue
-        runs, count_before = runs + 1, last.count
-        settings = ingest.IngestSettings(
-            name_server=options.name_server,
-            topic=options.topic,
-            out=options.out,
-            schema=BODY_DDL,
-            options={"maxOffsetsPerTrigger": str(math.ceil(last.total / options.batches))},
-        )
-        ingest.run(session, settings, on_batch=log)
-        if last.is_done:
-            journal.write_event(IngestEnded(at_ms=monotonic_ms(), runs=runs))
-            return settings.table
-    raise ConfigError(f"the producer did not end within {_PATIENCE_S} s")
+        reports = [each for each in producer.read() if isinstance(each, Produced) and each.count]
+        if reports:
+            return reports[-1]
+        time.sleep(_POLL_INTERVAL_S)
+    raise ConfigError(f"the producer did not begin within {_PATIENCE_S} s")
 
 
-def _answer(session: SparkSession, options: argparse.Namespace, table: str) -> None:
+def _log_step(journal: Logbook, name: str) -> None:
+    journal.write_event(SparkStep(at_ms=monotonic_ms(), name=name))
+
+
+def _answer(
+    session: SparkSession, options: argparse.Namespace, journal: Logbook, table: str
+) -> None:
+    _log_step(journal, "has every flight in Parquet")
     deadline = time.monotonic() + _PATIENCE_S
     while not options.question.exists():
         if time.monotonic() >= deadline:
@@ -117,11 +153,13 @@ def _answer(session: SparkSession, options: argparse.Namespace, table: str) -> N
     question = msgspec.json.decode(options.question.read_bytes(), type=JobQuestion)
     records = read_records(session, question, topic=options.topic)
     deliveries = judging.attribute(records, _read_events(session, question)).cache()
-    answers = Answers(
-        carriers=ask_carriers(session.read.parquet(table)),
-        consumption=ask_consumption(deliveries),
-        duplicates=ask_duplicates(deliveries, len(question.events)),
-    )
+    _log_step(journal, "counts flights and delays by carrier")
+    carriers = ask_carriers(session.read.parquet(table))
+    _log_step(journal, "counts deliveries by queue and member")
+    consumption = ask_consumption(deliveries)
+    _log_step(journal, "finds deliveries that came twice")
+    duplicated = ask_duplicates(deliveries, len(question.events))
+    answers = Answers(carriers=carriers, consumption=consumption, duplicates=duplicated)
     options.answers.write_bytes(msgspec.json.encode(answers))
 
 

@@ -129,8 +129,8 @@ def run_drill(
         rate: the messages a second that the producer sends.
         on_event: called with one line at each event.
 
-    Raises: DrillFailed if the group does not reach a state that the drill needs; errors of the
-        cluster.
+    Raises: NotReached if the group does not reach a state that the drill needs; DrillFailed if the
+        producer failed; errors of the processes and of the cluster.
     """
     script = SCRIPTS[kind]
     with set_stage(queue_count=queue_count, rate=rate) as stage:

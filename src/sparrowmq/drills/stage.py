@@ -23,8 +23,9 @@ from sparrowmq.doctor.timeline import Episode, Holding, measure
 from sparrowmq.drills.relay import Relay
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
-from sparrowmq.processes.crew import Child, Crew, ending_on_sigterm
-from sparrowmq.processes.member_log import Delivery, MemberLog, is_balanced, start_member
+from sparrowmq.processes.child_processes import ChildProcesses, ending_on_sigterm
+from sparrowmq.processes.member_log import Delivery, MemberLog
+from sparrowmq.processes.members import Members
 from sparrowmq.testing import EmbeddedCluster
 
 GROUP, TOPIC, BROKER = "GID_drill", "drill", "broker-a"
@@ -43,7 +44,7 @@ _POLL_S = 0.02
 
 
 class DrillFailed(SparrowError):
-    """The stage did not reach a state that the drill needs."""
+    """A drill could not be measured."""
 
 
 class Change(NamedTuple):
@@ -80,15 +81,18 @@ class Stage:
     """The cluster, the producer and the members of one drill."""
 
     def __init__(
-        self, cluster: EmbeddedCluster, crew: Crew, directory: Path, *, queue_count: int, rate: int
+        self,
+        cluster: EmbeddedCluster,
+        processes: ChildProcesses,
+        directory: Path,
+        *,
+        queue_count: int,
+        rate: int,
     ) -> None:
         self._cluster = cluster
-        self._crew = crew
-        self._directory = directory
         self._queues = [MessageQueue(TOPIC, BROKER, queue_id) for queue_id in range(queue_count)]
         self._sender = _Sender(cluster.name_server, self._queues, rate)
-        self._children: list[Child] = []
-        self._members: list[MemberLog] = []
+        self._members = Members(processes, directory, self._queues)
         self._got: list[list[Delivery]] = []
         self._relay: Relay | None = None
         # The cut-off member's holdings from the cut on and from the healing on.
@@ -108,19 +112,15 @@ class Stage:
         if can_be_cut:
             self._relay = Relay(name_server, self._cluster.broker)
             name_server = self._relay.name_server
-        child, member = start_member(
-            self._crew,
-            f"member-{len(self._members) + 1}",
+        member = self._members.start(
+            f"member-{len(self._logs) + 1}",
             GROUP,
-            directory=self._directory,
             name_server=name_server,
             topic=TOPIC,
             client_ip=CLIENT_IP,
             instance_name=instance,
             listener_ms=listener_ms,
         )
-        self._children.append(child)
-        self._members.append(member)
         self._got.append([])
         self.wait(
             f"start of {member.name}",
@@ -131,17 +131,13 @@ class Stage:
 
     def kill(self) -> int:
         """Kill the first member; return the monotonic time."""
-        # The time before the kill: once the process is reaped, others may hold its queues.
-        at_ms = monotonic_ms()
-        self._children[0].kill()
-        self._members[0].mark_killed(at_ms)
-        return at_ms
+        return self._members.kill(self._logs[0].name)
 
     def cut(self) -> int:
         """Cut the first member off; return the monotonic time."""
         assert self._relay is not None
         self._relay.cut()
-        at_ms, self._cut_off = monotonic_ms(), self._members[0].name
+        at_ms, self._cut_off = monotonic_ms(), self._logs[0].name
         self._noted.append(Holding(at_ms, self._cut_off, frozenset()))
         return at_ms
 
@@ -149,19 +145,15 @@ class Stage:
         """Heal the cut; return the monotonic time. The member's own view counts again."""
         assert self._relay is not None
         at_ms = monotonic_ms()
-        self._read()
-        self._noted.append(self._members[0].holdings(self._queues)[-1]._replace(at_ms=at_ms))
+        self._members.read()
+        self._noted.append(self._logs[0].holdings(self._queues)[-1]._replace(at_ms=at_ms))
         self._cut_off = ""
         self._relay.heal()
         return at_ms
 
     def part(self, place: int) -> int:
         """Let a member leave gracefully; return the monotonic time."""
-        at_ms = monotonic_ms()
-        self._children[place].ask_to_end()
-        member = self._members[place]
-        self.wait("a graceful end", lambda: member.state.is_over, limit_ms=START_LIMIT_MS)
-        return at_ms
+        return self._members.leave(self._logs[place].name, limit_ms=START_LIMIT_MS)
 
     def look(self, interval_ms: int) -> Case:
         """Look at the group from outside twice, `interval_ms` apart."""
@@ -174,12 +166,11 @@ class Stage:
 
     def is_balanced(self) -> bool:
         """Return whether the connected members have even shares of all queues."""
-        members = [member for member in self._members if member.name != self._cut_off]
-        return is_balanced(members, queue_count=len(self._queues))
+        return self._members.is_balanced(GROUP, without=self._cut_off)
 
     def has_share(self) -> bool:
         """Return whether the newest member has computed its share, which may be empty."""
-        return bool(self._members[-1].assignments)
+        return bool(self._logs[-1].assignments)
 
     def settle(self) -> None:
         """Wait until the group is balanced and no queue moves any more, or until the limit."""
@@ -197,17 +188,8 @@ class Stage:
         return measure(self._holdings(), self._queues, since_ms=since_ms, until_ms=monotonic_ms())
 
     def wait(self, what: str, is_so: Callable[[], bool], *, limit_ms: int) -> None:
-        """Wait for a condition. Raises: DrillFailed if the limit passes; the error names `what`."""
-        deadline_ms = monotonic_ms() + limit_ms
-        pause = threading.Event()
-        while True:
-            self._read()
-            if is_so():
-                return
-            if monotonic_ms() > deadline_ms:
-                tails = "; ".join(child.output_tail()[-300:] for child in self._children)
-                raise DrillFailed(f"no {what} within {limit_ms / 1000:.0f} s: {tails}")
-            pause.wait(_POLL_S)
+        """Wait for a condition, as `Members.wait` does."""
+        self._members.wait(what, is_so, limit_ms=limit_ms)
 
     def finish(self, *, waits: bool) -> tuple[set[tuple[int, int]], Counter[tuple[int, int]]]:
         """End the producer and read the members' deliveries.
@@ -226,8 +208,8 @@ class Stage:
 
     def list_changes(self, since_ms: int) -> tuple[Change, ...]:
         """Return the members' changes of queues from an event on."""
-        self._read()
-        return list_changes(self._members, since_ms=since_ms)
+        self._members.read()
+        return list_changes(self._logs, since_ms=since_ms)
 
     def find_late_work(self, cut_ms: int, healed_ms: int) -> LateWork:
         """Return the work of the first member while it was cut off."""
@@ -246,19 +228,19 @@ class Stage:
         if self._relay is not None:
             self._relay.close()
 
+    @property
+    def _logs(self) -> list[MemberLog]:
+        return self._members.of(GROUP)
+
     def _deliveries(self) -> Counter[tuple[int, int]]:
-        for member, got in zip(self._members, self._got, strict=True):
-            got += member.read_deliveries()
+        for log, got in zip(self._logs, self._got, strict=True):
+            got += log.read_deliveries()
         return Counter((each.queue_id, each.queue_offset) for got in self._got for each in got)
 
     def _holdings(self) -> list[Holding]:
-        self._read()
-        found = [holding for member in self._members for holding in member.holdings(self._queues)]
-        return sorted([*found, *self._noted], key=lambda holding: holding.at_ms)
-
-    def _read(self) -> None:
-        for member in self._members:
-            member.read()
+        self._members.read()
+        found = [*self._members.holdings(GROUP), *self._noted]
+        return sorted(found, key=lambda holding: holding.at_ms)
 
 
 def list_changes(members: Iterable[MemberLog], *, since_ms: int) -> tuple[Change, ...]:
@@ -336,10 +318,10 @@ def set_stage(*, queue_count: int, rate: int) -> Generator[Stage]:
         ending_on_sigterm(),
         tempfile.TemporaryDirectory(prefix="sparrowmq-drill-") as directory,
         EmbeddedCluster(flush="async") as cluster,
-        Crew(Path(directory)) as crew,
+        ChildProcesses(Path(directory)) as processes,
     ):
         cluster.create_topic(TOPIC, queues=queue_count)
-        stage = Stage(cluster, crew, Path(directory), queue_count=queue_count, rate=rate)
+        stage = Stage(cluster, processes, Path(directory), queue_count=queue_count, rate=rate)
         try:
             yield stage
         finally:

@@ -1,12 +1,13 @@
-"""The keeper: a small process that ends a crew's processes if the crew's own process is killed.
+"""The keeper: a small process that ends the others if the process that started them is killed.
 
-`kill -9` leaves a process no time to clean up. A crew therefore names every session that it starts
-to the keeper, through a pipe. When the pipe ends without `bye`, the keeper kills all sessions.
+`kill -9` leaves a process no time to clean up. `ChildProcesses` therefore names every session that
+it starts to the keeper, through a pipe. When the pipe ends without `bye`, the keeper kills all
+sessions.
 
     line          meaning
     +SESSION      a session, named by the process id of its leader, has begun
     -SESSION      the session has ended and was reaped
-    bye           the crew has cleaned up itself
+    bye           the parent has cleaned up itself
 
 A bare interpreter runs this file: it imports nothing but the standard library. Tests: test_crew.py.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 
 def main() -> None:
     """Keep watch until the pipe on standard input ends."""
-    # A terminal sends Ctrl-C to all foreground processes; the keeper must outlive the crew.
+    # A terminal sends Ctrl-C to all foreground processes; the keeper must outlive its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sessions: set[int] = set()

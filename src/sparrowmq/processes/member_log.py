@@ -24,7 +24,6 @@ import msgspec
 
 from sparrowmq.doctor.timeline import Holding
 from sparrowmq.model import MessageQueue
-from sparrowmq.processes.crew import Child, Crew
 from sparrowmq.processes.logbook import EventTail, Failed, LineTail
 
 CONSUMED_SUFFIX = ".consumed.csv"
@@ -189,25 +188,3 @@ def is_balanced(members: Iterable[MemberLog], *, queue_count: int) -> bool:
     owned = sorted(queue_id for share in shares for queue_id in share)
     counts = [len(share) for share in shares]
     return owned == list(range(queue_count)) and max(counts) - min(counts) <= 1
-
-
-def start_member(
-    crew: Crew, name: str, group: str, *, directory: Path, **options: str | int | None
-) -> tuple[Child, MemberLog]:
-    """Start a member as a process.
-
-    Args:
-        crew: the owner of the process.
-        name, group: the member's name and group.
-        directory: the directory of the logbook.
-        options: options of `processes.member`; None leaves an option out.
-    """
-    given = {"name": name, "group": group, "logbooks": str(directory), **options}
-    words = [
-        word
-        for key, value in given.items()
-        if value is not None
-        for word in (f"--{key.replace('_', '-')}", str(value))
-    ]
-    child = crew.start(name, ["-m", "sparrowmq.processes.member_process", *words])
-    return child, MemberLog(name, group, directory)

@@ -1,6 +1,6 @@
-"""The memory and processor time of a crew's processes, on systems with /proc (Linux).
+"""The memory and processor time of child processes, on systems with /proc (Linux).
 
-Tests: test_crew.py.
+Tests: test_child_processes.py.
 """
 
 from __future__ import annotations

@@ -125,8 +125,13 @@ class EmbeddedCluster:
             *("--disk-force-percent", "100", "--disk-full-percent", "100"),
             *self._options,
         ]
+        # In a session of its own, a terminal's Ctrl-C does not reach it: clients leave first.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode()

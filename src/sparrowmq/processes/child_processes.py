@@ -1,7 +1,7 @@
 """Processes started in sessions of their own, ended and reaped in every case.
 
-A terminal's Ctrl-C does not reach a process in a session of its own: the crew ends its processes
-itself, in order. The crew can kill a session's whole tree, such as Spark's JVM with its Python
+A terminal's Ctrl-C does not reach a process in a session of its own: `ChildProcesses` ends its
+processes itself, in order, and kills a session's whole tree, such as Spark's JVM with its Python
 workers.
 """
 
@@ -107,7 +107,7 @@ class Child:
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
 
-class Crew:
+class ChildProcesses:
     """All processes of a drill or a demo. Leaving the `with` block ends every one of them.
 
     Args:
@@ -120,7 +120,7 @@ class Crew:
         self._sessions: set[int] = set()
         self._keeper: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> ChildProcesses:
         """Start the keeper."""
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__],
@@ -218,7 +218,7 @@ class Crew:
 
 @contextmanager
 def ending_on_sigterm() -> Generator[None]:
-    """Let SIGTERM unwind the program as Ctrl-C does: the crew then ends every process."""
+    """Let SIGTERM unwind the program as Ctrl-C does: every process is then ended."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparrowmq.processes.crew import Crew, ProcessFailed
+from sparrowmq.processes.child_processes import ChildProcesses, ProcessFailed
 from sparrowmq.processes.keeper import find_processes
 
 # Starts a process of its own in another process group, as Spark's Python daemon does.
@@ -30,9 +30,9 @@ time.sleep(600)
 SLEEPER = "import time; time.sleep(600)  # of the test of signals"
 DEMO = """
 import pathlib, sys, time
-from sparrowmq.processes.crew import Crew
-with Crew(pathlib.Path(sys.argv[1])) as crew:
-    print(crew.start("parent", ["-c", sys.argv[2]]).pid, flush=True)
+from sparrowmq.processes.child_processes import ChildProcesses
+with ChildProcesses(pathlib.Path(sys.argv[1])) as processes:
+    print(processes.start("parent", ["-c", sys.argv[2]]).pid, flush=True)
     time.sleep(600)
 """
 
@@ -61,9 +61,9 @@ def find_sleepers() -> dict[int, str]:
 
 @pytest.mark.slow
 @needs_proc
-def test_leaving_the_crew_ends_every_process_and_its_children(tmp_path: Path) -> None:
-    with Crew(tmp_path) as crew:
-        parent = crew.start("parent", ["-c", PARENT])
+def test_leaving_the_block_ends_every_process_and_its_children(tmp_path: Path) -> None:
+    with ChildProcesses(tmp_path) as processes:
+        parent = processes.start("parent", ["-c", PARENT])
         wait_until(lambda: "child" in parent.output.read_text())
         assert len(find_processes([parent.pid])) == 2
 
@@ -90,10 +90,10 @@ def test_processes_end_when_the_demo_itself_is_killed(tmp_path: Path) -> None:
 
 
 def start_sleepers(directory: Path, timer: threading.Timer) -> None:
-    with Crew(directory) as crew:
+    with ChildProcesses(directory) as processes:
         timer.start()
         for index in range(100):
-            crew.start(f"sleeper-{index}", ["-I", "-S", "-c", SLEEPER])
+            processes.start(f"sleeper-{index}", ["-I", "-S", "-c", SLEEPER])
 
 
 @pytest.mark.slow
@@ -117,8 +117,8 @@ def test_signal_while_a_process_starts_leaves_none_behind(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_killing_a_child_kills_its_process_group(tmp_path: Path) -> None:
-    with Crew(tmp_path) as crew:
-        child = crew.start("deaf", ["-c", DEAF])
+    with ChildProcesses(tmp_path) as processes:
+        child = processes.start("deaf", ["-c", DEAF])
         wait_until(lambda: "deaf" in child.output.read_text())
 
         child.kill()
@@ -128,12 +128,12 @@ def test_killing_a_child_kills_its_process_group(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_process_that_ends_early_is_reported_with_its_output(tmp_path: Path) -> None:
-    with Crew(tmp_path) as crew:
-        child = crew.start("hasty", ["-c", "print('out of here'); raise SystemExit(3)"])
+    with ChildProcesses(tmp_path) as processes:
+        child = processes.start("hasty", ["-c", "print('out of here'); raise SystemExit(3)"])
         assert child.wait(20)
 
         with pytest.raises(ProcessFailed, match=r"(?s)hasty ended with exit code 3.*out of here"):
-            crew.check([child])
+            processes.check([child])
 
 
 @pytest.mark.slow
@@ -141,8 +141,8 @@ def test_process_that_ends_early_is_reported_with_its_output(tmp_path: Path) -> 
 def test_process_that_may_finish_fails_by_its_exit_code(
     tmp_path: Path, exit_code: int, has_failed: bool
 ) -> None:
-    with Crew(tmp_path) as crew:
-        child = crew.start("brief", ["-c", f"raise SystemExit({exit_code})"], may_finish=True)
+    with ChildProcesses(tmp_path) as processes:
+        child = processes.start("brief", ["-c", f"raise SystemExit({exit_code})"], may_finish=True)
         assert child.wait(20)
 
         assert has_failed == child.has_failed
@@ -150,8 +150,8 @@ def test_process_that_may_finish_fails_by_its_exit_code(
 
 @pytest.mark.slow
 def test_child_reads_the_lines_it_is_sent(tmp_path: Path) -> None:
-    with Crew(tmp_path) as crew:
-        child = crew.start("echo", ["-c", "print(input())"], has_input=True)
+    with ChildProcesses(tmp_path) as processes:
+        child = processes.start("echo", ["-c", "print(input())"], has_input=True)
         child.send_line("hello")
         assert child.wait(20)
 

@@ -1,4 +1,4 @@
-"""The log events of the demo's producer and its Spark process, and the question to Spark."""
+"""The events that the demo's producer and its Spark process log, and the question to Spark."""
 
 from __future__ import annotations
 
@@ -32,19 +32,26 @@ class SessionStarted(msgspec.Struct, frozen=True, kw_only=True, tag="session"):
     java: str
 
 
+class SparkStep(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
+    """What Spark does from now on."""
+
+    at_ms: int
+    name: str
+
+
 class BatchWritten(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     """A micro-batch is in the table; Spark's commit log follows."""
 
     at_ms: int
     batch_id: int
+    messages: int
     seconds: float
 
 
 class IngestEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ingest-ended"):
-    """A run that began after the production of the last flight has ended; `runs` includes it."""
+    """A run that began after the production of the last flight has ended."""
 
     at_ms: int
-    runs: int
 
 
 class AnswersReady(msgspec.Struct, frozen=True, kw_only=True, tag="answers"):
@@ -54,7 +61,9 @@ class AnswersReady(msgspec.Struct, frozen=True, kw_only=True, tag="answers"):
 
 
 ProducerEvent: TypeAlias = Produced | Failed
-IngestEvent: TypeAlias = SessionStarted | BatchWritten | IngestEnded | AnswersReady | Failed
+SparkEvent: TypeAlias = (
+    SessionStarted | SparkStep | BatchWritten | IngestEnded | AnswersReady | Failed
+)
 
 
 class JobQuestion(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,24 +1,25 @@
-"""The state of a running demo, read from the logbooks, for the screen and the stages.
+"""The state of a running demo, read from logs, for the screen and the figures.
 
 Nothing here starts, stops or draws anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sparrowmq.demo.logbook import (
+from sparrowmq.demo.events import (
     AnswersReady,
     BatchWritten,
     IngestEnded,
-    IngestEvent,
     Produced,
     ProducerEvent,
     SessionStarted,
+    SparkEvent,
+    SparkStep,
 )
+from sparrowmq.processes.child_processes import ProcessFailed
 from sparrowmq.processes.logbook import EventTail, Failed
-from sparrowmq.processes.member_log import MemberLog, is_balanced
+from sparrowmq.processes.members import Members
 from sparrowmq.processes.usage import Usage
 
 
@@ -32,23 +33,30 @@ class Kill:
 
 
 @dataclass(slots=True)
-class IngestBoard:
-    """Spark's state from its logbook, and the kill from the keeper that killed it."""
+class IngestState:
+    """What Spark does, from its log; `kill` comes from the demo, which killed it."""
 
-    tail: EventTail[IngestEvent]
+    tail: EventTail[SparkEvent]
     sessions: list[SessionStarted] = field(default_factory=list)
     batches: list[BatchWritten] = field(default_factory=list)
+    step: str = "starting"
     kill: Kill | None = None
     end: IngestEnded | None = None
     answered_ms: int | None = None
-    failure: str = ""
+
+    @property
+    def count(self) -> int:
+        """The number of messages in the table; a batch that was replayed counts once."""
+        return sum({batch.batch_id: batch.messages for batch in self.batches}.values())
 
     def read(self) -> None:
-        """Read the events written since the last call."""
+        """Read the events written since the last call. Raises: ProcessFailed if Spark failed."""
         for event in self.tail.read():
             match event:
                 case SessionStarted():
                     self.sessions.append(event)
+                case SparkStep(name=name):
+                    self.step = name
                 case BatchWritten():
                     self.batches.append(event)
                 case IngestEnded():
@@ -56,16 +64,15 @@ class IngestBoard:
                 case AnswersReady(at_ms=at_ms):
                     self.answered_ms = at_ms
                 case Failed(reason=reason):
-                    self.failure = reason
+                    raise ProcessFailed(f"Spark failed: {reason}")
 
 
 @dataclass(slots=True)
-class ProductionBoard:
-    """The producer's state from its logbook."""
+class ProductionState:
+    """The producer's state from its log."""
 
     tail: EventTail[ProducerEvent]
     reports: list[Produced] = field(default_factory=list)
-    failure: str = ""
 
     @property
     def count(self) -> int:
@@ -88,21 +95,19 @@ class ProductionBoard:
         return counts[-1] if counts else 0
 
     def read(self) -> None:
-        """Read the events written since the last call."""
+        """Read the events written since the last call. Raises: ProcessFailed if it failed."""
         for event in self.tail.read():
-            if isinstance(event, Produced):
-                self.reports.append(event)
-            else:
-                self.failure = event.reason
+            if isinstance(event, Failed):
+                raise ProcessFailed(f"the producer failed: {event.reason}")
+            self.reports.append(event)
 
 
 @dataclass(slots=True)
-class Happening:
+class CausedEvent:
     """A rebalance event of the first group, caused by the demo."""
 
     name: str
     at_ms: int
-    settled_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -147,46 +152,24 @@ class Ending:
 
 
 @dataclass(slots=True)
-class Board:
+class DemoState:
     """The whole state."""
 
     begun_ms: int
-    queue_count: int
     first_group: str
     second_group: str
-    production: ProductionBoard
-    ingest: IngestBoard
-    stage: str = ""
-    members: dict[str, MemberLog] = field(default_factory=dict)
-    happenings: list[Happening] = field(default_factory=list)
+    members: Members
+    production: ProductionState
+    ingest: IngestState
+    stages: list[StageTime] = field(default_factory=list)
+    events: list[CausedEvent] = field(default_factory=list)
     lags: list[QueueLagSample] = field(default_factory=list)
+    twins: TwinStaging = field(default_factory=TwinStaging)
+    ending: Ending | None = None
     usage: Usage = field(default_factory=Usage)
-
-    def members_of(self, group: str) -> list[MemberLog]:
-        """Return a group's members in the order of their starts."""
-        return [member for member in self.members.values() if member.group == group]
-
-    def owners(self, group: str) -> list[list[str]]:
-        """Return, for each queue, the names of its present owners."""
-        members = self.members_of(group)
-        return [
-            [member.name for member in members if queue_id in member.owned]
-            for queue_id in range(self.queue_count)
-        ]
 
     def lag(self, group: str) -> list[int] | None:
         """Return a group's last known lag in each queue."""
         if not self.lags:
             return None
         return self.lags[-1].first if group == self.first_group else self.lags[-1].second
-
-    def is_balanced(self, group: str) -> bool:
-        """Return whether a group's living members have even shares of all queues."""
-        return is_balanced(self.members_of(group), queue_count=self.queue_count)
-
-    @property
-    def failures(self) -> Sequence[tuple[str, str]]:
-        """The failed processes, each with the reason that it logged."""
-        named = [(member.name, member.failure) for member in self.members.values()]
-        named += [("the producer", self.production.failure), ("Spark", self.ingest.failure)]
-        return [(name, failure) for name, failure in named if failure]
