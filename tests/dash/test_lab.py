@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sparrowmq.dash.lab import picture_length_ms
+from sparrowmq.doctor.snapshot import GroupSnapshot
+from sparrowmq.doctor.timeline import Episode
+from sparrowmq.drills.drill import DrillKind, Phase, Report
+from sparrowmq.drills.stage import GROUP, Change
 
 
-def result(*, last_ms: int, settled_ms: int | None) -> dict[str, Any]:
-    return {
-        "phases": [{"settled_ms": settled_ms}],
-        "changes": [{"after_ms": last_ms, "member": "member-2", "queue_ids": [0]}],
-        "watched_ms": 41_000,
-    }
+def result(*, last_ms: int, settled_ms: int | None) -> Report:
+    seen = GroupSnapshot(group=GROUP, samples=())
+    return Report(
+        kind=DrillKind.JOIN,
+        phases=(Phase("a third member joins two", Episode(settled_ms, 0, 0, 1)),),
+        before=seen,
+        after=seen,
+        sent=0,
+        consumed=0,
+        twice=0,
+        changes=(Change(last_ms, "member-2", (0,), is_lost=False),),
+        watched_ms=41_000,
+        late_work=None,
+    )
 
 
 def test_picture_ends_shortly_after_the_last_change() -> None:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.cli.main import build_app
+from sparrowmq.drills.drill import DrillKind, decode_report, encode_report
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
 from sparrowmq.processes.child_processes import Child
 from sparrowmq.processes.member_log import Assigned, MemberLog
@@ -134,3 +135,17 @@ def test_drill_that_is_interrupted_leaves_no_process(number: signal.Signals) -> 
     assert process.returncode == 128 + number
     assert "Traceback" not in err
     assert set() == member_processes()
+
+
+def test_process_of_a_drill_prints_a_report_that_another_process_reads() -> None:
+    command = [sys.executable, "-m", "sparrowmq.drills", "leave", "--queues", "4"]
+
+    ended = subprocess.run(command, capture_output=True, check=True)
+
+    report = decode_report(ended.stdout)
+    (phase,) = report.phases
+    assert ended.stderr.decode().splitlines()[1] == phase.event
+    assert (report.kind, phase.episode.settled_ms is None) == (DrillKind.LEAVE, False)
+    assert len(report.before.last.brokers[0].seats) == 3
+    assert report.sent == report.consumed > 0
+    assert encode_report(report) == ended.stdout.strip()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
-from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.ownership import Ownership
@@ -137,7 +137,7 @@ def json_of_courses(plan: Plan, courses: Sequence[Course]) -> Json:
 
 def json_of_drill(report: Report) -> Json:
     """Return the results of a drill."""
-    after = json_of_findings(report.after, report.findings)
+    before, after = examine(report.before), examine(report.after)
     return {
         "drill": report.kind.value,
         "phases": [
@@ -158,9 +158,9 @@ def json_of_drill(report: Report) -> Json:
         "changes": [change._asdict() for change in report.changes],
         "watched_ms": report.watched_ms,
         "late_work": None if report.late_work is None else report.late_work._asdict(),
-        "before": json_of_group(report.before),
-        "after": json_of_group(report.after),
-        "findings": after["findings"],
+        "before": json_of_group(before),
+        "after": json_of_group(after),
+        "findings": json_of_findings(after, report.findings)["findings"],
     }
 
 

@@ -20,7 +20,7 @@ from sparrowmq.cli.language import words
 from sparrowmq.cli.output import fits
 from sparrowmq.cli.rebalance_json import state_of
 from sparrowmq.coordination.member_marker import is_marked
-from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, describe_runs
 from sparrowmq.doctor.snapshot import Seat
@@ -281,6 +281,7 @@ def render_drill(report: Report, console: Console) -> RenderableType:
             format_duration(episode.double_ms),
             count_of(episode.moved, "queue"),
         )
+    before, after = examine(report.before), examine(report.after)
     left = report.sent - report.consumed
     messages = Text.assemble(
         ("messages  ", "bold"),
@@ -291,16 +292,16 @@ def render_drill(report: Report, console: Console) -> RenderableType:
     )
     return Group(
         Text("before", "bold underline"),
-        render_group(report.before, console),
+        render_group(before, console),
         Text("\nafter", "bold underline"),
-        render_group(report.after, console),
+        render_group(after, console),
         Text("\nwho owned what, from the event on", "bold underline"),
         _changes(report),
         figures,
         messages,
         *([] if report.late_work is None else [_late_work(report.late_work)]),
         Text("\nthe doctor says", "bold underline"),
-        render_findings(report.after, report.findings),
+        render_findings(after, report.findings),
     )
 
 

@@ -1,18 +1,16 @@
 """The Lab: stages a failure on a cluster of its own and shows the doctor's findings.
 
-A drill runs in a process of its own (`sparrowmq rebalance drill KIND --json`) because it handles
-its process's signals and uses most of a processor. One drill runs at a time. No drill touches the
+A drill runs in a process of its own (`python -m sparrowmq.drills KIND`) because it handles its
+process's signals and uses most of a processor. One drill runs at a time. No drill touches the
 cluster that the page watches.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
@@ -25,12 +23,10 @@ from sparrowmq.dash.strips import TimeWindow, draw_bands
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
-from sparrowmq.doctor import Finding, Severity
-from sparrowmq.drills.drill import SCRIPTS, DrillKind
-from sparrowmq.drills.stage import TOPIC
+from sparrowmq.doctor.case import examine
+from sparrowmq.drills.drill import SCRIPTS, DrillKind, Report, decode_report
+from sparrowmq.drills.stage import TOPIC, Change
 from sparrowmq.errors import UsageError
-from sparrowmq.model import MessageQueue
-from sparrowmq.words import decode_phrase
 from sparrowmq.words.catalog import Words
 
 # The subject of the page's news.
@@ -53,7 +49,7 @@ class Drill:
     kind: DrillKind
     begun_ms: int
     lines: list[str] = field(default_factory=list)
-    result: dict[str, Any] | None = None
+    result: Report | None = None
     failure: str = ""
     ended_ms: int | None = None
 
@@ -85,10 +81,8 @@ class Lab:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self, drill: Drill) -> None:
-        command = [sys.executable, "-m", "sparrowmq.cli.main", "rebalance", "drill", drill.kind]
         process = await asyncio.create_subprocess_exec(
-            *command,
-            "--json",
+            *(sys.executable, "-m", "sparrowmq.drills", drill.kind),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -103,7 +97,7 @@ class Lab:
             if process.returncode:
                 drill.failure = drill.lines[-1] if drill.lines else "the drill ended at once"
             else:
-                drill.result = json.loads(output)
+                drill.result = decode_report(output)
         except TimeoutError:
             drill.failure = f"the drill did not end within {LIMIT_S:.0f} s"
         except (ValueError, OSError) as error:
@@ -116,7 +110,7 @@ class Lab:
     async def _note_lines(self, drill: Drill, stream: asyncio.StreamReader | None) -> None:
         assert stream is not None
         async for line in stream:
-            text = line.decode(errors="replace").strip().removeprefix("sparrowmq: ")
+            text = line.decode(errors="replace").strip()
             drill.lines = [*drill.lines, text][-LINES_MAX:]
             await self._watcher.announce(SUBJECT)
 
@@ -161,33 +155,14 @@ async def show_lab(lab: Lab, visit: Visit) -> View:
         columns = _columns(result)
         tables = (_phase_table(result, words),)
         context |= {
-            "findings": [_read_finding(found) for found in result["findings"]],
-            "messages": result["messages"],
+            "findings": result.findings,
+            "messages": result,
             "members": tuple(columns.values()),
             "lines": _lines(result, columns, words),
             "lead_ms": _LEAD_MS,
             "until_ms": picture_length_ms(result),
         }
     return View(template="lab.html", title="Lab", tables=tables, context=context, news=SUBJECT)
-
-
-def _read_finding(found: dict[str, Any]) -> Finding:
-    """Return a finding as `rebalance drill --json` writes it."""
-    unowned, double = (
-        tuple(MessageQueue(q["topic"], q["broker"], q["queue_id"]) for q in found[name])
-        for name in ("unowned", "double")
-    )
-    return Finding(
-        rule=found["rule"],
-        severity=Severity[found["severity"].upper()],
-        title=decode_phrase(found["title_parts"]),
-        evidence=decode_phrase(found["evidence_parts"]),
-        consequence=decode_phrase(found["consequence_parts"]),
-        remedy=found["remedy"],
-        unowned=unowned,
-        double=double,
-        members=tuple(found["members"]),
-    )
 
 
 async def start_drill(lab: Lab, visit: Visit) -> Response:
@@ -205,54 +180,51 @@ async def start_drill(lab: Lab, visit: Visit) -> Response:
     return RedirectResponse("/lab", status_code=303)
 
 
-def _columns(result: dict[str, Any]) -> dict[str, MatrixColumn]:
-    names = sorted({change["member"] for change in _course(result)})
+def _columns(result: Report) -> dict[str, MatrixColumn]:
+    names = sorted({change.member for change in _changes(result)})
     return {
         name: MatrixColumn(name, letter_of(number), f"c{number % TONE_COUNT + 1}")
         for number, name in enumerate(names)
     }
 
 
-def _course(result: dict[str, Any]) -> list[dict[str, Any]]:
+def _changes(result: Report) -> list[Change]:
     """Return the changes of owners from shortly before the event on, the oldest first."""
     held: dict[str, list[int]] = {}
-    for row in result["before"]["queues"]:
-        for owner in row["owners"]:
+    for queue, owners in examine(result.before).ownership.owners.items():
+        for owner in owners:
             # A member's number is its instance's; every queue belongs to the drill's topic.
-            name = f"member-{owner['client_id'].rpartition('@')[2]}"
-            if row["topic"] == TOPIC:
-                held.setdefault(name, []).append(row["queue_id"])
-    begun = [
-        {"after_ms": -_LEAD_MS, "member": name, "queue_ids": ids} for name, ids in held.items()
-    ]
+            name = f"member-{owner.client_id.rpartition('@')[2]}"
+            if queue.topic == TOPIC:
+                held.setdefault(name, []).append(queue.queue_id)
+    begun = [Change(-_LEAD_MS, name, tuple(ids), is_lost=False) for name, ids in held.items()]
     # A killed or cut-off member holds no queue from then on, but cannot report this.
-    if result["drill"] in (DrillKind.KILL, DrillKind.PARTITION):
-        begun.append({"after_ms": 0, "member": "member-1", "queue_ids": []})
-    return [*begun, *result["changes"]]
+    if result.kind in (DrillKind.KILL, DrillKind.PARTITION):
+        begun.append(Change(0, "member-1", (), is_lost=True))
+    return [*begun, *result.changes]
 
 
-def picture_length_ms(result: dict[str, Any]) -> int:
+def picture_length_ms(result: Report) -> int:
     """Return the length of the picture: until shortly after the last change.
 
     If some queue still has no owner or several, the picture lasts until the end of the drill.
     """
-    if result["phases"][-1]["settled_ms"] is None:
-        return int(result["watched_ms"])
-    last = max((change["after_ms"] for change in result["changes"]), default=0)
+    if result.phases[-1].episode.settled_ms is None:
+        return result.watched_ms
+    last = max((change.after_ms for change in result.changes), default=0)
     return int(last * 1.1) + _LEAD_MS
 
 
-def _lines(
-    result: dict[str, Any], columns: dict[str, MatrixColumn], words: Words
-) -> Sequence[Line]:
+def _lines(result: Report, columns: dict[str, MatrixColumn], words: Words) -> Sequence[Line]:
     """Draw the owners of each queue from the event on."""
     until_ms = picture_length_ms(result)
     span = TimeWindow(-_LEAD_MS, until_ms)
-    queue_ids = sorted({r["queue_id"] for r in result["after"]["queues"] if r["topic"] == TOPIC})
-    course = _course(result)
+    owners = examine(result.after).ownership.owners
+    queue_ids = sorted(queue.queue_id for queue in owners if queue.topic == TOPIC)
+    changes = _changes(result)
     lines = []
     for queue_id in queue_ids:
-        bands = _bands(course, queue_id, until_ms)
+        bands = _bands(changes, queue_id, until_ms)
         strip: Markup = draw_bands(bands, columns, span, marks=(0,), nobody=words("nobody"))
         spoken = "; ".join(
             f"{' + '.join(band.owners or ()) or words('nobody')} "
@@ -263,22 +235,22 @@ def _lines(
     return lines
 
 
-def _bands(changes: Sequence[dict[str, Any]], queue_id: int, until_ms: int) -> list[OwnerBand]:
+def _bands(changes: Sequence[Change], queue_id: int, until_ms: int) -> list[OwnerBand]:
     held: dict[str, bool] = {}
     bands: list[OwnerBand] = []
     since_ms, owners = -_LEAD_MS, None
     for change in changes:
-        held[change["member"]] = queue_id in change["queue_ids"]
+        held[change.member] = queue_id in change.queue_ids
         now = tuple(sorted(name for name, has in held.items() if has))
         if now == owners:
             continue
-        if owners is not None and change["after_ms"] > since_ms:
-            bands.append(OwnerBand(since_ms, change["after_ms"], owners))
-        since_ms, owners = change["after_ms"], now
+        if owners is not None and change.after_ms > since_ms:
+            bands.append(OwnerBand(since_ms, change.after_ms, owners))
+        since_ms, owners = change.after_ms, now
     return [*bands, OwnerBand(since_ms, until_ms, owners or ())]
 
 
-def _phase_table(result: dict[str, Any], words: Words) -> PageTable:
+def _phase_table(result: Report, words: Words) -> PageTable:
     return PageTable(
         name="phases",
         title="Effect",
@@ -291,12 +263,12 @@ def _phase_table(result: dict[str, Any], words: Words) -> PageTable:
         ),
         rows=[
             [
-                Cell(words(phase["event"])),
-                Cell(phase["settled_ms"], tone="bad" if phase["settled_ms"] is None else ""),
-                Cell(phase["unowned_ms"], tone="bad" if phase["unowned_ms"] else ""),
-                Cell(phase["double_ms"], tone="bad" if phase["double_ms"] else ""),
-                Cell(phase["moved"]),
+                Cell(words(event)),
+                Cell(episode.settled_ms, tone="bad" if episode.settled_ms is None else ""),
+                Cell(episode.unowned_ms, tone="bad" if episode.unowned_ms else ""),
+                Cell(episode.double_ms, tone="bad" if episode.double_ms else ""),
+                Cell(episode.moved),
             ]
-            for phase in result["phases"]
+            for event, episode in result.phases
         ],
     )

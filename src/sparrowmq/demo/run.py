@@ -32,9 +32,9 @@ from sparrowmq.demo.outcome import DemoOutcome, encode_outcome
 from sparrowmq.demo.report_page import render_report
 from sparrowmq.demo.screen import LiveScreen, PlainScreen
 from sparrowmq.demo.state import (
+    CausedEvent,
     DemoState,
     Ending,
-    CausedEvent,
     IngestState,
     Kill,
     ProductionState,

@@ -13,9 +13,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.doctor import Finding, diagnose
-from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.doctor.timeline import Episode
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, LateWork, Stage, set_stage
 
@@ -91,13 +93,12 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of a drill.
+    """The result of a drill, which `encode_report` and `decode_report` carry between processes.
 
     Args:
         kind: the drill.
         phases: the failure, and the cure if one was staged.
-        before, after: the group seen from outside; the doctor examined `after`.
-        findings: the doctor's findings.
+        before, after: the group seen from outside.
         sent, consumed, twice: numbers of messages; a message consumed more than once counts once
             in `consumed` and once in `twice`.
         changes: the members' changes of queues from the first event on.
@@ -107,15 +108,32 @@ class Report:
 
     kind: DrillKind
     phases: tuple[Phase, ...]
-    before: Case
-    after: Case
-    findings: tuple[Finding, ...]
+    before: GroupSnapshot
+    after: GroupSnapshot
     sent: int
     consumed: int
     twice: int
     changes: tuple[Change, ...]
     watched_ms: int
     late_work: LateWork | None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The doctor's findings after the failure."""
+        return diagnose(self.after)
+
+
+_DECODER = msgspec.json.Decoder(Report)
+
+
+def encode_report(report: Report) -> bytes:
+    """Return the report as one line of JSON."""
+    return msgspec.json.encode(report)
+
+
+def decode_report(data: bytes) -> Report:
+    """Return the report. Raises: msgspec.DecodeError for other data."""
+    return _DECODER.decode(data)
 
 
 def run_drill(
@@ -166,7 +184,6 @@ def run_drill(
         phases=tuple(phases),
         before=before,
         after=after,
-        findings=tuple(diagnose(after.snapshot)),
         sent=len(sent),
         consumed=len(sent & got.keys()),
         twice=sum(count > 1 for count in got.values()),

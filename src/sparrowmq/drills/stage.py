@@ -18,7 +18,7 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.doctor.case import Case, examine
+from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.doctor.timeline import Episode, Holding, measure
 from sparrowmq.drills.relay import Relay
 from sparrowmq.errors import SparrowError
@@ -155,12 +155,12 @@ class Stage:
         """Let a member leave gracefully; return the monotonic time."""
         return self._members.leave(self._logs[place].name, limit_ms=START_LIMIT_MS)
 
-    def look(self, interval_ms: int) -> Case:
+    def look(self, interval_ms: int) -> GroupSnapshot:
         """Look at the group from outside twice, `interval_ms` apart."""
         driver = BlockingDriver()
         try:
             directory = make_directory(self._cluster.name_server, timeout_ms=TIMEOUT_MS)
-            return examine(driver.run(take_snapshot(directory, GROUP, interval_ms=interval_ms)))
+            return driver.run(take_snapshot(directory, GROUP, interval_ms=interval_ms))
         finally:
             driver.close()
 

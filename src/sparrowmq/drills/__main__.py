@@ -1,0 +1,41 @@
+"""One drill as a process: `python -m sparrowmq.drills kill` prints its report as a line of JSON.
+
+`decode_report` reads the line. Progress and errors are lines on stderr. The exit code is 0 after
+the drill, 1 after an error, and 128 and the signal's number after SIGINT or SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+
+from sparrowmq.drills.drill import DrillKind, encode_report, run_drill
+from sparrowmq.errors import SparrowError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the drill of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m sparrowmq.drills")
+    parser.add_argument("drill", choices=list(DrillKind), type=DrillKind)
+    parser.add_argument("--queues", type=int, default=8, help="queues of the topic")
+    parser.add_argument("--rate", type=int, default=200, help="messages sent a second")
+    options = parser.parse_args(arguments)
+    try:
+        report = run_drill(
+            options.drill, queue_count=options.queues, rate=options.rate, on_event=_say
+        )
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
+    except SparrowError as error:
+        raise SystemExit(str(error)) from error
+    sys.stdout.buffer.write(encode_report(report) + b"\n")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
