@@ -13,7 +13,7 @@ from sparrowmq.demo.events import (
     SessionStarted,
 )
 from sparrowmq.demo.figures import OrderCheck
-from sparrowmq.demo.state import Kill, QueueLagSample, StageTime, TwinStaging
+from sparrowmq.demo.progress import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.verify import TableFacts
 from sparrowmq.report import Check
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from sparrowmq.processes.child_processes import ChildProcesses
-from sparrowmq.processes.members import Members
+from sparrowmq.processes.group_members import Members
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 CLIENT_IP = "172.17.0.1"

@@ -110,13 +110,16 @@ def test_killed_broker_keeps_what_it_acknowledged(driver: BlockingDriver) -> Non
 def test_offsets_delays_topics_and_texts_survive_a_clean_stop(driver: BlockingDriver) -> None:
     query = request(
         RequestCode.QUERY_CONSUMER_OFFSET,
-        {"consumerGroup": "GID_c", "topic": "T", "queueId": "0"},
+        {"consumerGroup": "GID_c", "topic": "read", "queueId": "0"},
     )
     text = {"namespace": "n", "key": "k", "value": "v"}
     with EmbeddedCluster(flush="async") as cluster:
         cluster.create_topic("T", queues=1)
         driver.run(invoke(cluster.broker, send("T", 0, b"late", "DELAY\x011"), timeout_ms=5_000))
-        driver.run(invoke(cluster.broker, commit("T", 7), timeout_ms=5_000))
+        cluster.create_topic("read", queues=1)
+        for _ in range(7):
+            driver.run(invoke(cluster.broker, send("read", 0, b"x"), timeout_ms=5_000))
+        driver.run(invoke(cluster.broker, commit("read", 7), timeout_ms=5_000))
         put = request(RequestCode.PUT_KV_CONFIG, text)
         driver.run(invoke(cluster.name_server, put, timeout_ms=5_000))
 

@@ -31,7 +31,7 @@ def demo(
     # Imported here, lest other subcommands pay for these imports.
     from rich.console import Console
 
-    from sparrowmq.demo.run import run_demo
+    from sparrowmq.demo.main_job import run_demo
     from sparrowmq.errors import ConfigError, SparrowError
 
     try:

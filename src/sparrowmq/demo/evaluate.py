@@ -16,7 +16,7 @@ from sparrowmq.demo.deliveries import DeliveryColumns, read_deliveries
 from sparrowmq.demo.directory import DemoDirectory
 from sparrowmq.demo.events import Answers
 from sparrowmq.demo.flights import Flights, load_airlines, load_flights
-from sparrowmq.demo.state import DemoState, Ending, StageTime
+from sparrowmq.demo.progress import DemoState, Ending, StageTime
 from sparrowmq.demo.verify import TableFacts, examine_table, find_missing
 from sparrowmq.doctor.timeline import Span, list_spans, measure
 from sparrowmq.model import MessageQueue

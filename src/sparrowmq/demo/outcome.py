@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from sparrowmq.demo.events import Answers, BatchWritten, SessionStarted
-from sparrowmq.demo.state import Kill, QueueLagSample, StageTime, TwinStaging
+from sparrowmq.demo.progress import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.verify import TableFacts
 from sparrowmq.report import Check
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.demo.state import DemoState
+from sparrowmq.demo.progress import DemoState
 from sparrowmq.processes.member_log import MemberLog, MemberState
 
 _PLAIN_INTERVAL_MS = 10_000

@@ -24,8 +24,8 @@ from sparrowmq.drills.relay import Relay
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.processes.child_processes import ChildProcesses, ending_on_sigterm
+from sparrowmq.processes.group_members import Members
 from sparrowmq.processes.member_log import Delivery, MemberLog
-from sparrowmq.processes.members import Members
 from sparrowmq.testing import EmbeddedCluster
 
 GROUP, TOPIC, BROKER = "GID_drill", "drill", "broker-a"

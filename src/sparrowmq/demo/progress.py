@@ -18,8 +18,8 @@ from sparrowmq.demo.events import (
     SparkStep,
 )
 from sparrowmq.processes.child_processes import ProcessFailed
+from sparrowmq.processes.group_members import Members
 from sparrowmq.processes.logbook import EventTail, Failed
-from sparrowmq.processes.members import Members
 from sparrowmq.processes.usage import Usage
 
 

@@ -7,13 +7,13 @@ import msgspec
 from rich.console import Console
 
 from sparrowmq.demo.events import BatchWritten, Produced, ProducerEvent, SparkEvent
+from sparrowmq.demo.progress import DemoState, IngestState, ProductionState, QueueLagSample
 from sparrowmq.demo.screen import describe_progress, render_state
-from sparrowmq.demo.state import DemoState, IngestState, ProductionState, QueueLagSample
 from sparrowmq.model import MessageQueue
 from sparrowmq.processes.child_processes import ChildProcesses
+from sparrowmq.processes.group_members import Members
 from sparrowmq.processes.logbook import EventTail, open_logbook
 from sparrowmq.processes.member_log import Assigned, MemberLog
-from sparrowmq.processes.members import Members
 
 
 def write(directory: Path, name: str, *events: msgspec.Struct) -> None:

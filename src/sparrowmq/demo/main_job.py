@@ -29,9 +29,7 @@ from sparrowmq.demo.evaluate import (
 )
 from sparrowmq.demo.events import JobQuestion, ProducerEvent, SparkEvent
 from sparrowmq.demo.outcome import DemoOutcome, encode_outcome
-from sparrowmq.demo.report_page import render_report
-from sparrowmq.demo.screen import LiveScreen, PlainScreen
-from sparrowmq.demo.state import (
+from sparrowmq.demo.progress import (
     CausedEvent,
     DemoState,
     Ending,
@@ -41,12 +39,14 @@ from sparrowmq.demo.state import (
     QueueLagSample,
     StageTime,
 )
+from sparrowmq.demo.report_page import render_report
+from sparrowmq.demo.screen import LiveScreen, PlainScreen
 from sparrowmq.demo.terminal import print_outcome
 from sparrowmq.doctor.timeline import measure
 from sparrowmq.processes.child_processes import Child, ChildProcesses, ending_on_sigterm
+from sparrowmq.processes.group_members import Members
 from sparrowmq.processes.logbook import EventTail
 from sparrowmq.processes.member_log import MemberLog
-from sparrowmq.processes.members import Members
 from sparrowmq.testing import EmbeddedCluster
 
 PRODUCER, PRODUCER_GROUP, SPARK, SERVERS = "producer", "GID_airlines", "spark", "servers"
