@@ -4,7 +4,7 @@
 DIR/report.html      the report
 DIR/figures.json     every figure of the report
 DIR/ingest/          the output of the job ingest; its table is DIR/ingest/table
-DIR/broker/          the broker's data directory
+DIR/broker/          the servers' data directory, as of `sparrowmq up`
 DIR/run/             other files of the run: logbooks, output of each process
 DIR/.sparrowmq-demo  marks the directory as the demo's; locked while a demo runs
 ```

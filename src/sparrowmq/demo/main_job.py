@@ -59,7 +59,7 @@ _LEAVE_AT, _JOIN_AT, _KILL_AT = 0.12, 0.28, 0.44
 _FIRST_SHARE = 0.6
 _TWINS_BEHIND_MS = 3_000
 # The approximate number of micro-batches of the whole input.
-_BATCHES = 9
+_BATCHES = 6
 # The first batch must be in the table: the resumed query then continues an earlier one.
 _FIRST_BATCH_TO_KILL = 1
 _KILLS_MAX = 3
