@@ -1,7 +1,7 @@
 """`sparrowmq demo`: the main job on real flights.
 
 Exit codes: 0, every condition of success holds; 1, a condition does not hold or a stage failed; 2,
-the directory cannot be used; 130, Ctrl-C; 143, SIGTERM. Tests: demo/test_scenario.py.
+the directory cannot be used; 130, Ctrl-C; 143, SIGTERM. Tests: demo/test_main_job.py.
 """
 
 from __future__ import annotations

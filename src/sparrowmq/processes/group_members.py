@@ -1,4 +1,7 @@
-"""The members of a topic's consumer groups, as processes: started, ended, seen by their logs."""
+"""The members of a topic's consumer groups, as processes: started, ended, seen by their logs.
+
+Tests: drills/test_drill.py, demo/test_progress.py.
+"""
 
 from __future__ import annotations
 

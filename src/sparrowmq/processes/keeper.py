@@ -9,7 +9,8 @@ sessions.
     -SESSION      the session has ended and was reaped
     bye           the parent has cleaned up itself
 
-A bare interpreter runs this file: it imports nothing but the standard library. Tests: test_crew.py.
+A bare interpreter runs this file: it imports nothing but the standard library.
+Tests: test_child_processes.py.
 """
 
 from __future__ import annotations
