@@ -109,6 +109,22 @@ def test_message_for_a_deleted_topic_is_dropped(rig: Any) -> None:
     assert rig.records("gone", 1) == []
 
 
+def test_message_after_an_expired_one_keeps_its_own_delay(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(rig, 2, b"expired")
+    rig.advance(3_000)
+    send(rig, 2, b"later")
+    monkeypatch.setattr(rig.store.queues.by_key[SCHEDULE_TOPIC, 1], "min_offset", 1)
+
+    rig.advance(4_900)
+    early = bodies(rig)
+    rig.advance(200)
+
+    assert early == []
+    assert bodies(rig) == [b"later"]
+
+
 def test_offsets_beyond_the_queue_are_corrected_at_load(rig: Any) -> None:
     send(rig, 1)
     delays = rig.broker.state.delays

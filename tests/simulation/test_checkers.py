@@ -51,10 +51,13 @@ class Bench:
         for body in bodies:
             self.put(body)
 
-    def put(self, body: bytes, *, is_sent: bool = True) -> None:
+    def put(
+        self, body: bytes, *, is_sent: bool = True, topic: str = TOPIC, reconsume_times: int = 0
+    ) -> None:
         if is_sent:
             self.checkers.note_sent(body)
-        self.store.put(Record(topic=TOPIC, queue_id=0, body=body), timestamp_ms=1)
+        record = Record(topic=topic, queue_id=0, body=body, reconsume_times=reconsume_times)
+        self.store.put(record, timestamp_ms=1)
         self.store.dispatch()
         self.checkers.check_stored(BROKER, self.store)
 
@@ -160,7 +163,7 @@ def test_crash_may_take_what_was_not_written(bench: Bench, loaded: int) -> None:
     bench.checkers.note_consumed(QUEUE, [0, 1, 2])
     bench.commit(1, now_ms=10)
     bench.commit(2, now_ms=20)
-    bench.checkers.note_saved(BROKER, commit_count=bench.checkers.commit_count)
+    bench.checkers.note_saved(BROKER, {TOPIC: {0: 2}})
     bench.commit(3, now_ms=20)
     bench.reload(loaded)
 
@@ -172,7 +175,7 @@ def test_crash_must_not_take_what_was_written(bench: Bench, loaded: int | None) 
     bench.checkers.note_consumed(QUEUE, [0, 1])
     bench.commit(1, now_ms=10)
     bench.commit(2, now_ms=20)
-    bench.checkers.note_saved(BROKER, commit_count=bench.checkers.commit_count)
+    bench.checkers.note_saved(BROKER, {TOPIC: {0: 2}})
     bench.reload(loaded)
 
     assert bench.checkers.violation == f"T@b:0: {loaded} after a restart, 2 was written"
@@ -191,22 +194,22 @@ def test_commits_must_be_written_in_time(bench: Bench) -> None:
 
 def test_message_must_be_stored_when_it_is_delivered_and_twice_is_counted(bench: Bench) -> None:
     first = message(b"m0", 0)
-    bench.checkers.note_delivered(QUEUE, [first])
+    bench.checkers.note_delivered(QUEUE, [first], now_ms=0)
     bench.checkers.note_consumed(QUEUE, [0])
-    bench.checkers.note_delivered(QUEUE, [first])
+    bench.checkers.note_delivered(QUEUE, [first], now_ms=0)
     assert (bench.checkers.violation, bench.checkers.duplicates) == (None, 1)
 
-    bench.checkers.note_delivered(QUEUE, [message(b"m3", 3)])
+    bench.checkers.note_delivered(QUEUE, [message(b"m3", 3)], now_ms=0)
     assert bench.checkers.violation == "T@b:0 offset 3: delivered and not stored"
 
 
 def test_orderly_queue_must_be_delivered_in_order(dice: object) -> None:
     bench = Bench(dice, [b"m0", b"m1", b"m2"], is_orderly=True)
     for _ in range(2):
-        bench.checkers.note_delivered(QUEUE, [message(b"m0", 0), message(b"m1", 1)])
+        bench.checkers.note_delivered(QUEUE, [message(b"m0", 0), message(b"m1", 1)], now_ms=0)
     assert bench.checkers.violation is None
 
-    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
+    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)], now_ms=0)
     assert bench.checkers.violation == "T@b:0: [1] delivered, finished only up to 0"
 
 
@@ -288,9 +291,9 @@ def test_where_members_only_come_and_go_nothing_comes_again_and_no_commit_goes_b
     dice: object,
 ) -> None:
     bench = Bench(dice, [b"m0", b"m1"], may_redeliver=False)
-    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
+    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)], now_ms=0)
     assert bench.checkers.violation is None
-    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
+    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)], now_ms=0)
     expected = "T@b:0 offset 1: delivered again after a handover"
     assert bench.checkers.violation == expected
 
@@ -313,7 +316,7 @@ def test_unfinished_is_what_is_not_consumed_not_committed_or_lost(bench: Bench) 
     bench.commit(3)
     assert checkers.find_unfinished() == "message b'm2' consumed by nobody"
     checkers.note_consumed(QUEUE, [2])
-    assert checkers.find_unfinished() is None
+    assert checkers.find_unfinished() == "message b'm2' sent back, and no retry 1"
 
 
 def test_owners_are_counted_queue_by_queue() -> None:
@@ -322,3 +325,37 @@ def test_owners_are_counted_queue_by_queue() -> None:
     ownership = judge_ownership([q0, q1, q2], {"a": [q0, q1], "b": [q1]})
     assert (*ownership, ownership.is_exact) == ((q2,), (q1,), False)
     assert judge_ownership([q0, q1], {"a": [q0], "b": [q1]}).is_exact
+
+
+def test_delayed_message_must_not_come_early(bench: Bench) -> None:
+    bench.checkers.note_sent(b"late", due_ms=5_000)
+    bench.put(b"late", is_sent=False)
+    bench.checkers.note_delivered(QUEUE, [message(b"late", 3)], now_ms=5_000)
+    assert bench.checkers.violation is None
+
+    bench.checkers.note_delivered(QUEUE, [message(b"late", 3)], now_ms=4_990)
+    assert bench.checkers.violation == "T@b:0 offset 3: delivered 10 ms early"
+
+
+def test_message_that_was_sent_back_must_come_again(bench: Bench) -> None:
+    bench.checkers.note_consumed(QUEUE, [0, 1, 2])
+    bench.commit(3)
+    entry = bench.store.queues.entry(TOPIC, 0, 0)
+    assert entry is not None
+    bench.checkers.note_sent_back(BROKER, entry[0])
+    missing = bench.checkers.find_unfinished()
+    bench.put(b"m0", is_sent=False, topic="%DLQ%G")
+    uncounted = bench.checkers.find_unfinished()
+    bench.put(b"m0", is_sent=False, topic="%DLQ%G", reconsume_times=1)
+
+    assert missing == uncounted == "message b'm0' sent back, and no retry 1"
+    assert bench.checkers.find_unfinished() is None
+
+
+def test_dead_letter_must_have_its_retries_behind_it(dice: object) -> None:
+    bench = Bench(dice, [b"m0"], retries_max=2)
+    bench.put(b"m0", is_sent=False, topic="%DLQ%G", reconsume_times=2)
+    assert bench.checkers.violation is None
+
+    bench.put(b"m0", is_sent=False, topic="%DLQ%G", reconsume_times=1)
+    assert bench.checkers.violation == "%DLQ%G@b:0 offset 1: a dead letter after 0 retries"

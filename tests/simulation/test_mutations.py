@@ -14,7 +14,7 @@ import pytest
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.processors import send, transaction
-from sparrowmq.broker.transaction_checks import TransactionChecks
+from sparrowmq.broker.transaction_checks import CheckStep, TransactionChecks
 from sparrowmq.calling.effects import Operation, now
 from sparrowmq.client.operations import handover
 from sparrowmq.client.operations.transactions import _TYPES
@@ -27,20 +27,25 @@ from sparrowmq.membership.process_queue import ProcessQueue
 from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState
-from sparrowmq.protocol.record import TRANSACTION_COMMIT
+from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC
+from sparrowmq.protocol.record import TRANSACTION_COMMIT, Record
 from sparrowmq.simulation import transaction_producers
 from sparrowmq.simulation.__main__ import main
 from sparrowmq.simulation.faults import (
     Faults,
+    draw_delay_faults,
     draw_graceful_faults,
     draw_lock_faults,
     draw_power_faults,
     draw_prompt_faults,
 )
+from sparrowmq.simulation.faulty_disk import SimulatedFile
 from sparrowmq.store import record_check
 from sparrowmq.store.consume_queue import ConsumeQueue
+from sparrowmq.store.file_series import FileSeries
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.recovery import Recovery
 from sparrowmq.store.results import PutResult, PutStatus
 
 pytestmark = pytest.mark.slow
@@ -361,8 +366,8 @@ def test_round_of_questions_that_is_done_before_it_is_synced_is_caught(
 
     monkeypatch.setattr(TransactionChecks, "_go_on", wait_for_no_sync)
 
-    faults = Faults(producer_crash=12.0, disk_slow=20.0, broker_power_cut=10.0)
-    violation = run_calm(faults, seeds=30, **TRANSACTIONS)[-1].violation
+    faults = Faults(producer_crash=12.0, disk_slow=60.0, broker_power_cut=15.0)
+    violation = run_calm(faults, seeds=20, fault_ms=60_000, **TRANSACTIONS)[-1].violation
     assert " discarded" in violation
 
 
@@ -415,8 +420,87 @@ def test_recovery_that_ignores_checksums_is_caught(
     monkeypatch.setattr(record_check, "crc32", lambda data: MatchingInt(0))
     monkeypatch.setattr(record_check, "encode_crc_property", lambda crc: Matching())
 
-    violation = run_drawn(draw_power_faults, seeds=30)
+    violation = run_drawn(draw_power_faults, seeds=20)
     assert ": its record cannot be read: " in violation or "nobody has sent" in violation
+
+
+def test_progress_of_delays_ahead_of_the_flush_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MessageStore, "appended_position", property(lambda _: 0))
+    monkeypatch.setattr(TransactionChecks, "step", lambda *_, **__: CheckStep([], 0))
+
+    assert " consumed by nobody" in run_drawn(draw_delay_faults, seeds=20)
+
+
+def test_delayed_message_that_comes_early_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver_due = DelaySchedule.deliver_due
+
+    def deliver_early(schedule: DelaySchedule, *, timestamp_ms: int, **details: Any) -> int:
+        return deliver_due(schedule, timestamp_ms=timestamp_ms + 400, **details)
+
+    monkeypatch.setattr(DelaySchedule, "deliver_due", deliver_early)
+
+    assert run_drawn(draw_delay_faults, seeds=20).endswith(" ms early")
+
+
+def test_dead_letter_that_is_not_stored_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = MessageStore.put
+
+    def drop_dead_letters(store: MessageStore, record: Record, *, timestamp_ms: int) -> PutResult:
+        if record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
+            return PutResult(PutStatus.PUT_OK)
+        return put(store, record, timestamp_ms=timestamp_ms)
+
+    monkeypatch.setattr(MessageStore, "put", drop_dead_letters)
+
+    violation = run_drawn(draw_delay_faults, seeds=20)
+    assert " consumed by nobody" in violation or " sent back, and no retry " in violation
+
+
+def test_retry_that_is_not_counted_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = MessageStore.put
+
+    def count_no_retry(store: MessageStore, record: Record, *, timestamp_ms: int) -> PutResult:
+        if record.topic == SCHEDULE_TOPIC and record.reconsume_times:
+            record.reconsume_times -= 1
+        return put(store, record, timestamp_ms=timestamp_ms)
+
+    monkeypatch.setattr(MessageStore, "put", count_no_retry)
+
+    violation = run_drawn(draw_delay_faults, seeds=20)
+    assert " consumed by nobody" in violation or " sent back, and no retry " in violation
+
+
+def test_recovery_that_does_not_write_again_what_a_failed_sync_left_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSeries, "rewrite", do_nothing)
+
+    violation = run_drawn(draw_delay_faults, seeds=20)
+    assert " CorruptRecord: " in violation or " no entry any more" in violation
+
+
+def test_recovery_without_its_sync_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_log = Recovery._cut_log
+
+    def cut_without_sync(recovery: Recovery, start: int, end: int) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(SimulatedFile, "sync", do_nothing)
+            return cut_log(recovery, start, end)
+
+    monkeypatch.setattr(Recovery, "_cut_log", cut_without_sync)
+
+    violation = run_drawn(draw_power_faults, seeds=20)
+    assert " CorruptRecord: " in violation or " no entry any more" in violation
 
 
 @pytest.mark.parametrize(
@@ -483,7 +567,7 @@ def test_acknowledgement_of_what_is_not_synced_is_caught(
 
     monkeypatch.setattr(MessageStore, "flush_done", trust_the_disk)
 
-    assert " was acknowledged)" in run_drawn(draw_power_faults, seeds=30)
+    assert " was acknowledged)" in run_drawn(draw_power_faults, seeds=20)
 
 
 def test_command_prints_seed_and_trace_of_a_failure(

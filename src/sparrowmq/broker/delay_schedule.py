@@ -82,7 +82,14 @@ class DelaySchedule:
     ) -> int:
         store, queue_id = self._store, level - 1
         count = 0
-        offset = max(self._offsets.get(level, 0), store.queues.min_offset(SCHEDULE_TOPIC, queue_id))
+        offset, lowest = (
+            self._offsets.get(level, 0),
+            store.queues.min_offset(SCHEDULE_TOPIC, queue_id),
+        )
+        if offset < lowest:
+            # The level's next message has expired, and its due time is not that of the next one.
+            offset = self._offsets[level] = lowest
+            self._due_timestamp_ms[level] = 0
         latest_ms = timestamp_ms + DELAY_LEVELS_MS[queue_id]
         known_ms = self._due_timestamp_ms[level] or latest_ms
         while count < _DELIVERIES_MAX:

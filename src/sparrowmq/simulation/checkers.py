@@ -22,6 +22,9 @@ none of the clients' own records.
    behind these files. The group need not have consumed the expired messages.
 11. If nothing delays bytes or processes, brokers list exactly the live members after a short time.
 12. The rules of `TransactionLedger` for transactions.
+13. A delayed message is delivered only after its delay. A message that a broker has confirmed to
+    take back comes again with one more retry, or is among the dead letters, which have all their
+    retries behind them (`find_unfinished`).
 
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
@@ -52,7 +55,6 @@ class Copy(NamedTuple):
 class _Commit(NamedTuple):
     """A broker's committed offset, and the instant of the commit."""
 
-    number: int
     at_ms: int
     offset: int
 
@@ -95,6 +97,7 @@ class Checkers:
             Neither may happen if members only come and go, and hand their queues over.
         lock_notice_ms: the time in which a member must notice that its broker has lost its locks.
         is_calm: whether nothing fails: each transaction then has one outcome.
+        retries_max: how often a failed message comes again; None without a bound to check.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Checkers:
         may_redeliver: bool = True,
         lock_notice_ms: int = 0,
         is_calm: bool = False,
+        retries_max: int | None = None,
     ) -> None:
         self._group = group
         self._topics = (topic, retry_topic(group))
@@ -121,7 +125,6 @@ class Checkers:
         self.ledger = TransactionLedger(self.fail, is_calm=is_calm)
         self.duplicates = 0
         self.steps_back = 0
-        self.commit_count = 0
         self.acked: dict[bytes, MessageQueue] = {}
         self._sent: set[bytes] = set()
         self._acked_at: dict[MessageQueue, dict[int, bytes]] = {}
@@ -130,6 +133,13 @@ class Checkers:
         self._places: dict[tuple[str, int], tuple[MessageQueue, int]] = {}
         self._finished: dict[MessageQueue, set[int]] = {}
         self._prefix: dict[MessageQueue, int] = {}
+        self._retries_max = retries_max
+        # The end of the delay of each delayed message.
+        self._due_ms: dict[bytes, int] = {}
+        # The copies that must come after a confirmed send-back, and the copies that came.
+        self._owed: dict[Copy, None] = {}
+        self._again: set[Copy] = set()
+        self._expired: set[bytes] = set()
         self._dead: set[bytes] = set()
         self._consumed: set[bytes] = set()
         # The first offsets of queues with expired messages.
@@ -222,8 +232,12 @@ class Checkers:
         self.ledger.note_copy(queue.topic, copy.payload)
         self._copies[queue].append(copy)
         self._places[queue.broker_name, position] = (queue, offset)
+        if queue.topic in (self._dlq, retry_topic(self._group)):
+            self._again.add(copy)
         if queue.topic == self._dlq:
             self._dead.add(copy.payload)
+            if self._retries_max is not None and copy.reconsume_times < self._retries_max:
+                self.fail(f"{place}: a dead letter after {copy.reconsume_times - 1} retries")
 
     def note_expired(self, broker_name: str, store: MessageStore, position: int) -> None:
         """Note that a broker's log now begins at a position."""
@@ -237,7 +251,9 @@ class Checkers:
                 continue
             self._expired_to[queue] = offset + 1
             self._finish(queue, offset)
-            self._consumed.add(self._copies[queue][offset].payload)
+            payload = self._copies[queue][offset].payload
+            self._consumed.add(payload)
+            self._expired.add(payload)
         for queue in [q for q in self._copies if q.broker_name == broker_name]:
             begin = store.queues.min_offset(queue.topic, queue.queue_id)
             if begin != self._expired_to.get(queue, 0):
@@ -253,9 +269,10 @@ class Checkers:
         else:
             self._full_disks.discard(broker_name)
 
-    def note_sent(self, payload: bytes) -> None:
-        """Note that a producer is about to send a message."""
+    def note_sent(self, payload: bytes, *, due_ms: int = 0) -> None:
+        """Note that a producer is about to send a message, to be delivered from `due_ms` on."""
         self._sent.add(payload)
+        self._due_ms[payload] = due_ms
 
     def note_begun(self, payload: bytes) -> None:
         """Note that a producer is about to begin a transaction."""
@@ -271,6 +288,9 @@ class Checkers:
         shown = payload.decode().rstrip(".")
         self._trace.add(f"{shown} acknowledged at {_name(queue)} {offset}")
         self.acked[payload] = queue
+        if self._due_ms.get(payload):
+            # The offset is that of the topic in which the message waits.
+            return
         self._acked_at.setdefault(queue, {})[offset] = payload
         copies = self._copies.get(queue, [])
         if offset >= len(copies) and queue.broker_name in self._full_disks:
@@ -283,7 +303,9 @@ class Checkers:
 
     # --- consumption ------------------------------------------------------------------------
 
-    def note_delivered(self, queue: MessageQueue, messages: Sequence[MessageExt]) -> None:
+    def note_delivered(
+        self, queue: MessageQueue, messages: Sequence[MessageExt], *, now_ms: int
+    ) -> None:
         """Note that a listener gets messages."""
         copies = self._copies.get(queue, [])
         if self._is_orderly:
@@ -293,6 +315,9 @@ class Checkers:
             self._trace.add(f"{_name(queue)} {offset} is delivered")
             if offset >= len(copies) or copies[offset].payload != message.body:
                 self.fail(f"{_name(queue)} offset {offset}: delivered and not stored")
+            elif now_ms < self._due_ms.get(message.body, 0):
+                early_ms = self._due_ms[message.body] - now_ms
+                self.fail(f"{_name(queue)} offset {offset}: delivered {early_ms} ms early")
             elif offset in self._finished.get(queue, ()) or offset < self.prefix(queue):
                 self.duplicates += 1
             if not self._may_redeliver:
@@ -325,15 +350,20 @@ class Checkers:
         place = self._places.get((broker_name, position))
         if place is None:
             self.fail(f"{broker_name}: sent back from position {position}, where nothing stands")
-        else:
-            self._finish(*place)
+            return
+        queue, offset = place
+        copy = self._copies[queue][offset]
+        self._owed[copy._replace(reconsume_times=copy.reconsume_times + 1)] = None
+        self._finish(queue, offset)
 
     def note_sent_again(self, payload: bytes, *, reconsume_times: int) -> None:
         """Note that a client has stored a consumed message for its group as a new message."""
-        wanted = Copy(payload, reconsume_times - 1)
+        self._owed[Copy(payload, reconsume_times)] = None
+        # In order, a member itself counts a message's retries.
+        times = range(reconsume_times) if self._is_orderly else (reconsume_times - 1,)
         for queue in [q for q in self._copies if q.topic in self._topics]:
             for offset, copy in enumerate(self._copies[queue]):
-                if copy == wanted:
+                if copy.payload == payload and copy.reconsume_times in times:
                     self._finish(queue, offset)
 
     def _finish(self, queue: MessageQueue, offset: int) -> None:
@@ -442,8 +472,7 @@ class Checkers:
                     continue
                 self._trace.add(f"{_name(queue)} {offset} is committed")
                 self._committed[queue] = offset
-                self.commit_count += 1
-                commit = _Commit(self.commit_count, now_ms, offset)
+                commit = _Commit(now_ms, offset)
                 self._unsaved.setdefault(queue, []).append(commit)
                 if offset > self.prefix(queue):
                     self.fail(
@@ -463,12 +492,14 @@ class Checkers:
         else:
             self.fail(f"{_name(queue)}: {offset} committed after {known} by {committer}")
 
-    def note_saved(self, broker_name: str, *, commit_count: int) -> None:
-        """Note that a broker has written its offsets as of this value of `self.commit_count`."""
+    def note_saved(self, broker_name: str, tables: Mapping[str, Mapping[int, int]]) -> None:
+        """Note that a broker has written offsets; `tables` is by topic and queue id."""
         for queue, commits in self._unsaved.items():
-            if queue.broker_name == broker_name:
-                while commits and commits[0].number <= commit_count:
-                    self._saved[queue] = commits.pop(0).offset
+            offset = tables.get(queue.topic, {}).get(queue.queue_id)
+            if queue.broker_name == broker_name and offset is not None:
+                self._saved[queue] = offset
+                same = [at for at, commit in enumerate(commits, 1) if commit.offset == offset]
+                del commits[: max(same, default=0)]
 
     def check_saving(self, broker_name: str, *, last_ms: int, latest_ms: int) -> None:
         """Check that a broker that writes no offsets now does not delay the write for long.
@@ -516,7 +547,12 @@ class Checkers:
                 return f"{_name(queue)} committed {self._committed.get(queue)} of {count}"
         wanted = (*self.acked, *self.ledger.committed)
         lost = [p for p in wanted if p not in self._consumed and p not in self._dead]
-        return f"message {lost[0]!r} consumed by nobody" if lost else None
+        if lost:
+            return f"message {lost[0]!r} consumed by nobody"
+        for copy in self._owed:
+            if copy not in self._again and copy.payload not in self._expired:
+                return f"message {copy.payload!r} sent back, and no retry {copy.reconsume_times}"
+        return None
 
     def find_open_transaction(self) -> str | None:
         """Return the fault of a transaction after the decision on all half messages."""

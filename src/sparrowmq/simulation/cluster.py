@@ -66,6 +66,9 @@ class Scenario:
         batch_size: the most messages in a listener's call.
         listener_ms_max: the longest call of the listener without a fault.
         transaction_count: the transactions, begun by a producer of their own.
+        delayed_share: the share of the producers' messages that have a delay.
+        retries_max: how often a failed message comes again before it is a dead letter; None for
+            the consumers' default.
     """
 
     broker_count: int
@@ -85,6 +88,8 @@ class Scenario:
     is_orderly: bool = False
     listener_ms_max: int = LISTENER_MS_MAX
     transaction_count: int = 0
+    delayed_share: float = 0.0
+    retries_max: int | None = None
 
 
 class SimulatedCluster:
@@ -110,6 +115,7 @@ class SimulatedCluster:
             may_redeliver=scenario.faults.slow_listener > 0 or not scenario.faults.are_graceful,
             lock_notice_ms=LOCK_NOTICE_MS if scenario.faults.are_prompt else MARKED_LEASE_MS,
             is_calm=scenario.faults.are_graceful,
+            retries_max=scenario.retries_max,
         )
         self.network = Network(self.timeline, make_dice("network"))
         self.dice = make_dice("cluster")
@@ -214,6 +220,7 @@ class SimulatedCluster:
                 name=f"p{number}",
                 count=message_count,
                 pause_ms_max=pause_ms_max,
+                delayed_share=self.scenario.delayed_share,
                 checkers=self.checkers,
                 dice=dice,
             )
@@ -256,6 +263,7 @@ class SimulatedCluster:
                 consume_message_batch_max_size=scenario.batch_size,
                 consume_thread_count=scenario.consume_thread_count,
                 orderly=scenario.is_orderly,
+                max_reconsume_times=scenario.retries_max,
                 consume_from_where=(
                     # Behind expired messages a new group would begin at a queue's end by default.
                     ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -379,10 +387,10 @@ class SimulatedCluster:
         self.network.heal()
         self.workload.heal()
         for broker in self.brokers:
-            if broker.storage.is_failing:
-                broker.kill()
-            broker.keep_power()
-            broker.is_slow = False
+            if broker.has_failed:
+                broker.stop()
+            broker.let_write()
+            broker.slow_lanes = ()
             broker.storage.mend()
             if broker.process is None:
                 broker.start()

@@ -21,14 +21,17 @@ class Faults:
         refused_connect: one host refuses another's connections for a while.
         partition: no bytes arrive from one host at another, in this direction, for a while.
         broker_kill: a broker's process is killed and started again; all its writes stay.
+        broker_stop: a broker is stopped cleanly and started again.
         broker_power_cut: a broker's machine loses power; unsynced data may be lost.
         write_power_cut: the same, a few milliseconds after an append to the log.
+        write_kill: the process is killed so; its writes stay, unsynced.
         locks_lost: a broker is killed and starts again without its file of locks.
         broker_freeze: a broker stands still for a while.
         name_server_kill: the name server forgets everything.
-        disk_slow: syncs of a broker take seconds.
+        disk_slow: syncs of a broker take seconds, all of them or those of some files.
         disk_full: a broker's disk is full for a while.
         disk_failure: a broker's syncs fail; the broker starts again after a power cut.
+        sync_failure: one sync of a broker fails; the operator starts the broker again.
         expiry: the oldest file of a broker's log is removed, consumed or not.
         member_crash: a member's process is killed; another member may join later.
         member_power_cut: a member's machine loses power, and brokers do not notice.
@@ -48,14 +51,17 @@ class Faults:
     refused_connect: float = 0.0
     partition: float = 0.0
     broker_kill: float = 0.0
+    broker_stop: float = 0.0
     broker_power_cut: float = 0.0
     write_power_cut: float = 0.0
+    write_kill: float = 0.0
     locks_lost: float = 0.0
     broker_freeze: float = 0.0
     name_server_kill: float = 0.0
     disk_slow: float = 0.0
     disk_full: float = 0.0
     disk_failure: float = 0.0
+    sync_failure: float = 0.0
     expiry: float = 0.0
     member_crash: float = 0.0
     member_power_cut: float = 0.0
@@ -89,14 +95,17 @@ TIMED_FAULTS = (
     "refused_connect",
     "partition",
     "broker_kill",
+    "broker_stop",
     "broker_power_cut",
     "write_power_cut",
+    "write_kill",
     "locks_lost",
     "broker_freeze",
     "name_server_kill",
     "disk_slow",
     "disk_full",
     "disk_failure",
+    "sync_failure",
     "expiry",
     "member_crash",
     "member_power_cut",
@@ -113,6 +122,7 @@ _HIGHEST = {
     "refused_connect": 4.0,
     "partition": 4.0,
     "broker_kill": 2.0,
+    "broker_stop": 2.0,
     "broker_power_cut": 2.0,
     "write_power_cut": 8.0,
     "broker_freeze": 2.0,
@@ -120,6 +130,7 @@ _HIGHEST = {
     "disk_slow": 3.0,
     "disk_full": 2.0,
     "disk_failure": 1.0,
+    "sync_failure": 2.0,
     "member_crash": 2.0,
     "member_power_cut": 1.5,
     "member_freeze": 2.0,
@@ -172,8 +183,19 @@ def draw_lock_faults(dice: Dice) -> Faults:
 
 
 def draw_power_faults(dice: Dice) -> Faults:
-    """Choose how often brokers lose power while they write, without other faults."""
-    return Faults(write_power_cut=30 + 30 * dice.random())
+    """Choose how often brokers lose power or are killed while they write, and nothing else."""
+    return Faults(write_power_cut=30 + 30 * dice.random(), write_kill=dice.choice((0.0, 10.0)))
+
+
+def draw_delay_faults(dice: Dice) -> Faults:
+    """Choose how often brokers lose what they have delivered late, with listeners that fail."""
+    return Faults(
+        failing_listener=0.2 + 0.3 * dice.random(),
+        disk_slow=10 + 10 * dice.random(),
+        broker_power_cut=3 + 3 * dice.random(),
+        broker_stop=dice.choice((0.0, 2.0)),
+        sync_failure=dice.choice((0.0, 4.0)),
+    )
 
 
 def keep_only(faults: Faults, names: Iterable[str]) -> Faults:

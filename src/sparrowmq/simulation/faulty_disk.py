@@ -173,6 +173,7 @@ class SimulatedStorage:
         self.is_full = False
         self.bytes_left: int | None = None
         self.sync_error: OSError | None = None
+        self._is_lasting = True
         self.percent_used = 0
         self.changes_left: int | None = None
         self.read_count = 0
@@ -205,17 +206,21 @@ class SimulatedStorage:
     def begin_sync(self) -> None:
         """Begin a sync, unless syncs fail. For `SimulatedFile`."""
         self.begin_change()
-        if self.sync_error is not None:
-            raise self.sync_error
+        error = self.sync_error
+        if error is not None:
+            if not self._is_lasting:
+                self.sync_error = None
+            raise error
 
     @property
     def is_failing(self) -> bool:
-        """Whether syncs fail."""
-        return self.sync_error is not None
+        """Whether every sync fails."""
+        return self.sync_error is not None and self._is_lasting
 
-    def fail(self) -> None:
-        """Let every sync fail from now on, as a broken disk does."""
+    def fail(self, *, is_lasting: bool = True) -> None:
+        """Let every sync fail from now on, as a broken disk does, or only the next one."""
         self.sync_error = OSError(errno.EIO, "the disk does not answer")
+        self._is_lasting = is_lasting
 
     def mend(self) -> None:
         """Repair the disk, and give it room again."""

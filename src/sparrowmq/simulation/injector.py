@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from sparrowmq.broker.host import RoundLane
 from sparrowmq.simulation.cluster import SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import TIMED_FAULTS
@@ -147,6 +148,14 @@ class Injector:
         self._restart_later(broker)
         return f"{broker.name} is killed"
 
+    def _broker_stop(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None or broker.process is None or broker.process.is_frozen:
+            return None
+        broker.stop()
+        self._restart_later(broker)
+        return f"{broker.name} is stopped"
+
     def _broker_power_cut(self) -> str | None:
         broker = self._draw_broker()
         # Without sync flush a power cut may take anything.
@@ -164,16 +173,30 @@ class Injector:
 
         dice = self._dice
 
-        def note() -> None:
+        def end() -> None:
+            broker.power_off()
             self._cluster.trace.add(f"{broker.name} loses power while it writes")
             self._later(dice.choice((SOON_MS, 1_000)), partial(self._start, broker))
 
-        broker.power_off_while_writing(note)
+        broker.end_while_writing(end)
         return f"{broker.name} is to lose power while it writes"
+
+    def _write_kill(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None:
+            return None
+
+        def end() -> None:
+            broker.kill()
+            self._cluster.trace.add(f"{broker.name} is killed while it writes")
+            self._later(SOON_MS, partial(self._start, broker))
+
+        broker.end_while_writing(end)
+        return f"{broker.name} is to be killed while it writes"
 
     def _locks_lost(self) -> str | None:
         broker = self._draw_broker()
-        if broker is None or broker.storage.is_failing:
+        if broker is None or broker.storage.sync_error is not None:
             return None
         broker.kill()
         broker.forget_locks()
@@ -207,13 +230,17 @@ class Injector:
         broker = self._draw_broker()
         if broker is None:
             return None
-        broker.is_slow = True
+        files = (RoundLane.SAVE, RoundLane.JOURNAL)
+        log = (RoundLane.FLUSH,)
+        lanes = self._dice.choice((tuple(RoundLane), log, log, files))
+        broker.slow_lanes = lanes
 
         def end() -> None:
-            broker.is_slow = False
+            broker.slow_lanes = ()
 
         self._later(self._dice.randrange(1_000, 20_000), end)
-        return f"the disk of {broker.name} is slow"
+        slow = " ".join(lane.value for lane in lanes)
+        return f"the disk of {broker.name} is slow ({slow})"
 
     def _disk_full(self) -> str | None:
         broker = self._draw_broker()
@@ -247,6 +274,20 @@ class Injector:
 
         self._later(self._dice.randrange(1_000, 10_000), replace)
         return f"the disk of {broker.name} fails"
+
+    def _sync_failure(self) -> str | None:
+        broker = self._draw_broker()
+        if broker is None or broker.storage.is_failing:
+            return None
+        broker.storage.fail(is_lasting=False)
+
+        def start_again() -> None:
+            if broker.process is not None and not broker.process.is_frozen:
+                broker.stop()
+            self._start(broker)
+
+        self._later(self._dice.randrange(1_000, 10_000), start_again)
+        return f"a sync of {broker.name} is to fail"
 
     # --- members ----------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, retry_topic
 from sparrowmq.nameserver.name_server import NameServer
+from sparrowmq.protocol.bodies import ConsumerOffsetTable
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import SendMessageRequestHeaderV2
@@ -123,7 +124,8 @@ class BrokerNode:
     ) -> None:
         self.config = config
         self.storage = SimulatedStorage(dice)
-        self.is_slow = False
+        # The kinds of rounds whose syncs are slow.
+        self.slow_lanes: tuple[RoundLane, ...] = ()
         self.process: Process | None = None
         self._timeline = timeline
         self._network = network
@@ -141,13 +143,19 @@ class BrokerNode:
         # The send-backs under way; each is called when the broker confirms it.
         self._backs: dict[tuple[Connection, int], Callable[[], None]] = {}
         self._has_stopped = False
-        # Called at the power cut, if a power cut during a write is planned.
-        self._on_off: Callable[[], None] | None = None
+        # Ends the process while the broker writes, if this is planned.
+        self._end_writing: Callable[[], None] | None = None
 
     @property
     def host(self) -> str:
         """The machine's address."""
         return self.config.address.rpartition(":")[0]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether only another start mends the broker: its disk or its store fails."""
+        has_store = self.process is not None and self._store.is_writable
+        return self.storage.is_failing or not (has_store or self.process is None)
 
     @property
     def name(self) -> str:
@@ -175,6 +183,7 @@ class BrokerNode:
             saved = read_tables(self.storage).tables
         except (SparrowError, OSError) as error:
             self._checkers.note_failure(f"start of {self.name}", error)
+            self._stop()
             return
         broker = self.broker = Broker(
             self.config,
@@ -204,7 +213,7 @@ class BrokerNode:
             on_connection_lost=self._host.connection_lost,
         )
         for round in self._host.first_rounds():
-            round.end(attempt(round))
+            self._run(round)
         self._network.power_on(self.host)
         self._server.listen(self.config.address)
         self._tick()
@@ -223,6 +232,20 @@ class BrokerNode:
         else:
             self.storage.kill()
 
+    def stop(self) -> None:
+        """Stop the broker cleanly, as far as its disk allows."""
+        if self.process is None or self.storage.is_failing:
+            self.kill()
+            return
+        self._host.is_stopping = True
+        for round in list(self._rounds.values()):
+            self._end_round(round)
+        for round in self._host.last_rounds():
+            self._run(round)
+        with suppress(SparrowError):
+            self._store.close()
+        self.kill()
+
     def power_off(self) -> None:
         """Cut the power, perhaps during a sync."""
         rounds = self._rounds
@@ -235,18 +258,17 @@ class BrokerNode:
                 self._run_partly(rounds[lane].run)
         self.storage.lose_power()
 
-    def power_off_while_writing(self, on_off: Callable[[], None]) -> None:
-        """Cut the power soon after an append during a sync, and call back."""
-        self._on_off = on_off
+    def end_while_writing(self, end: Callable[[], None]) -> None:
+        """Call `end`, which ends the process, soon after an append during a sync."""
+        self._end_writing = end
 
-    def keep_power(self) -> None:
-        """Cancel the power cut that `power_off_while_writing` has planned."""
-        self._on_off = None
+    def let_write(self) -> None:
+        """Cancel what `end_while_writing` has planned."""
+        self._end_writing = None
 
-    def _end_power(self, on_off: Callable[[], None]) -> None:
-        if self._on_off is on_off:
-            self.power_off()
-            on_off()
+    def _end_if(self, end: Callable[[], None]) -> None:
+        if self._end_writing is end:
+            end()
 
     def expire_file(self) -> None:
         """Let the broker soon remove the oldest file of its log, as on a full disk."""
@@ -284,7 +306,7 @@ class BrokerNode:
             process.kill()
             self._rounds = {}
             self._has_stopped = True
-            self.keep_power()
+            self.let_write()
         return process
 
     # --- starting ---------------------------------------------------------------------------
@@ -323,9 +345,9 @@ class BrokerNode:
         # Before the round copies the tables: the check must know their content.
         self._check()
         self._host.begin_rounds()
-        if self._on_off is not None and self._waits_for_sync():
+        if self._end_writing is not None and self._waits_for_sync():
             delay_ms = self._dice.randrange(0, 2 * SYNC_MS_MAX)
-            self.process.call_in(delay_ms, partial(self._end_power, self._on_off))
+            self.process.call_in(delay_ms, partial(self._end_if, self._end_writing))
 
     # --- the world of the broker's host -----------------------------------------------------
 
@@ -353,25 +375,31 @@ class BrokerNode:
         """Begin a round, which ends after the disk's time."""
         assert self.process is not None
         self._rounds[round.lane] = round
-        if _has_offsets(round):
+        if _find_offsets(round) is not None:
             self._save_ms = self._timeline.now_ms
         if isinstance(round.work, ExpiryWork):
             self.storage.percent_used = 0
             self._checkers.note_expired(self.name, self._store, round.work.position)
-        end = partial(self._end_round, round, self._checkers.commit_count)
-        self.process.call_in(self._sync_ms(), end)
+        self.process.call_in(self._sync_ms(round.lane), partial(self._end_round, round))
 
     def begin_operation(self, operation: Operation[None]) -> None:
         """Run an operation beside the requests."""
         self._driver.start(operation, name=f"register {self.name}")
 
-    def _end_round(self, round: Round, commit_count: int) -> None:
+    def _end_round(self, round: Round) -> None:
         del self._rounds[round.lane]
+        self._run(round)
+
+    def _run(self, round: Round) -> None:
         error = attempt(round)
-        if _has_offsets(round):
+        offsets = _find_offsets(round)
+        if offsets is not None:
             self._save_ms = self._timeline.now_ms
             if error is None:
-                self._checkers.note_saved(self.name, commit_count=commit_count)
+                saved = offsets.offset_table
+                self._checkers.note_saved(
+                    self.name, {t: saved.get(f"{t}@{self._group}", {}) for t in self._topics}
+                )
         round.end(error)
 
     def _check(self) -> None:
@@ -383,14 +411,14 @@ class BrokerNode:
 
     def _waits_for_sync(self) -> bool:
         """Return whether messages were appended after the running sync began."""
-        flush = self._rounds.get(RoundLane.FLUSH)
-        if flush is None:
+        if RoundLane.FLUSH not in self._rounds:
             return False
-        assert isinstance(flush.work, FlushWork)
-        return self._store.appended_position > flush.work.end_position
+        work = self._rounds[RoundLane.FLUSH].work
+        assert isinstance(work, FlushWork)
+        return self._store.appended_position > work.end_position
 
-    def _sync_ms(self) -> int:
-        return self._dice.randrange(1, SLOW_SYNC_MS_MAX if self.is_slow else SYNC_MS_MAX)
+    def _sync_ms(self, lane: RoundLane) -> int:
+        return self._dice.randrange(1, SLOW_SYNC_MS_MAX if lane in self.slow_lanes else SYNC_MS_MAX)
 
     # --- what is watched --------------------------------------------------------------------
 
@@ -422,6 +450,7 @@ class BrokerNode:
             confirm()
 
 
-def _has_offsets(round: Round) -> bool:
-    """Return whether a round writes the groups' offsets."""
-    return isinstance(round.work, SaveWork) and OFFSETS_FILE in round.work.tables
+def _find_offsets(round: Round) -> ConsumerOffsetTable | None:
+    """Return the groups' offsets that a round writes, None for a round of another kind."""
+    table = round.work.tables.get(OFFSETS_FILE) if isinstance(round.work, SaveWork) else None
+    return table if isinstance(table, ConsumerOffsetTable) else None

@@ -19,6 +19,7 @@ from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import (
     Faults,
     describe,
+    draw_delay_faults,
     draw_faults,
     draw_graceful_faults,
     draw_lock_faults,
@@ -60,14 +61,18 @@ _PRODUCER_CRASHES_MAX = 6.0
 LOOK_MS = 500
 # The share of runs whose members share one client id.
 _DUPLICATE_SHARE = 0.1
-# The kinds of faults: in four of ten runs only one kind, but often, to exercise its checks.
+# The kinds of faults: in five of ten runs only one kind, but often, to exercise its checks.
 FAULT_KINDS = (
     draw_graceful_faults,
     draw_prompt_faults,
     draw_lock_faults,
     draw_power_faults,
-    *6 * (draw_faults,),
+    draw_delay_faults,
+    *5 * (draw_faults,),
 )
+# The shares of delayed messages, and the numbers of retries before a dead letter, by run.
+_DELAYED_SHARES = (0.0, 0.0, 0.3)
+_RETRIES_MAX = (None, None, 1)
 # The messages of each producer in runs whose brokers write much.
 BUSY_MESSAGE_COUNT = 150
 STRATEGIES = ("AVG", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
@@ -126,9 +131,13 @@ def draw_scenario(dice: Dice) -> Scenario:
         sync_flush=dice.random() < 0.8,
         faults=draw_kind(dice),
         listener_ms_max=dice.choice(_LISTENER_MS_MAX),
+        delayed_share=dice.choice(_DELAYED_SHARES),
+        retries_max=dice.choice(_RETRIES_MAX),
     )
     if draw_kind is draw_power_faults:
         scenario = _with_much_to_write(scenario)
+    if draw_kind is draw_delay_faults:
+        scenario = replace(scenario, sync_flush=True, delayed_share=0.3)
     return _with_duplicate_ids(scenario) if dice.random() < _DUPLICATE_SHARE else scenario
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
-from sparrowmq.calling.effects import Operation, sleep
+from sparrowmq.calling.effects import Now, Operation, sleep
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.publisher import Publisher
@@ -24,6 +24,7 @@ from sparrowmq.model import (
     MessageQueue,
     SendStatus,
 )
+from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import Later
@@ -41,6 +42,8 @@ BURST_MS = 20
 BODY_SIZES = (0, 0, 0, 400, 3_000)
 # The most failures of a message before it is consumed; a retry waits 10 s, then 30 s.
 FAILURES_MAX = 2
+# The delays of delayed messages: 1 s, 5 s and 10 s.
+DELAY_LEVELS = (1, 1, 2, 3)
 
 
 class Running(NamedTuple):
@@ -93,7 +96,7 @@ class Workload:
             queue: the queue of the messages, perhaps of the retry topic.
             now_ms: the time.
         """
-        self._checkers.note_delivered(queue, messages)
+        self._checkers.note_delivered(queue, messages, now_ms=now_ms)
         call = object()
         running[call] = Running(queue, now_ms)
         dice = self._dice
@@ -144,6 +147,7 @@ def produce(
     name: str,
     count: int,
     pause_ms_max: int,
+    delayed_share: float,
     checkers: Checkers,
     dice: Dice,
 ) -> Operation[int]:
@@ -151,6 +155,7 @@ def produce(
 
     Args:
         queues: all queues of the topic.
+        delayed_share: the share of the messages that have a delay.
     """
     topic = queues[0].topic
     acked = sent = 0
@@ -162,7 +167,13 @@ def produce(
             body = f"{name}-{number}".encode()
             size = dice.choice(BODY_SIZES)
             key = f"k{number % 7}" if dice.random() < 0.2 else None
-            message = Message(topic, body.ljust(size, b"."), sharding_key=key)
+            is_delayed = delayed_share > 0 and dice.random() < delayed_share
+            message = Message(
+                topic,
+                body.ljust(size, b"."),
+                sharding_key=key,
+                delay_level=dice.choice(DELAY_LEVELS) if is_delayed else 0,
+            )
             delay_ms = 0 if burst == 1 else dice.randrange(0, BURST_MS)
             sends.append(_send_one(publisher, message, queues, checkers, delay_ms=delay_ms))
         acked += sum((yield from gather(sends, name=f"burst of {name}")))
@@ -180,7 +191,9 @@ def _send_one(
 ) -> Operation[bool]:
     """Send a message once; return whether it was acknowledged."""
     yield from sleep(delay_ms)
-    checkers.note_sent(message.body)
+    now_ms: int = yield Now()
+    level = message.delay_level
+    checkers.note_sent(message.body, due_ms=now_ms + DELAY_LEVELS_MS[level - 1] if level else 0)
     try:
         result = yield from send(publisher, message)
     except SparrowError:
