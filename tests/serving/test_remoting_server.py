@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand, response_to
+from sparrowmq.protocol.foreign import Foreign
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.serving.connections import (
     Aside,
@@ -110,6 +111,14 @@ class Peer:
                     break
                 commands += self._decoder.receive_data(data)
         return commands
+
+    async def read_bytes(self) -> bytes:
+        """Return all bytes until the server closes the connection."""
+        data = b""
+        async with asyncio.timeout(30):
+            while part := await asyncio.get_running_loop().sock_recv(self._socket, MIB):
+                data += part
+        return data
 
     def close(self) -> None:
         self._socket.close()
@@ -211,6 +220,27 @@ async def test_what_is_served_aside_stops_no_other_peer(serve: Serve) -> None:
     assert answered.opaque == 0
     assert [reply.opaque for reply in in_order] == [0, 1]
     assert (failed.code, failed.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'nothing'")
+
+
+@pytest.mark.parametrize("foreign", Foreign)
+async def test_whoever_speaks_another_protocol_is_told_so_and_logged_once(
+    serve: Serve, foreign: Foreign, caplog: pytest.LogCaptureFixture
+) -> None:
+    first_bytes = {
+        Foreign.HTTP_2: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        Foreign.HTTP_1: b"GET / HTTP/1.1\r\n\r\n",
+        Foreign.TLS: bytes.fromhex("16030100c8010000c4"),
+    }
+    _, connect = await serve(Machine())
+    answers: list[bytes] = []
+    for _ in range(3):
+        peer = await connect()
+        await peer.send_bytes(first_bytes[foreign])
+        answers.append(await peer.read_bytes())
+
+    assert answers == [foreign.answer] * 3
+    (line,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "was sent away: the peer does not speak RocketMQ's remoting protocol" in line.message
 
 
 async def test_a_failed_sweep_is_not_the_last(

@@ -45,6 +45,7 @@ from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.protocol import fastjson
 from sparrowmq.protocol.codes import LanguageCode, RequestCode, SerializeType
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.foreign import ForeignProtocolError, find_foreign
 from sparrowmq.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
 
 # NettyDecoder.FRAME_MAX_LENGTH, counted with the four bytes of the length itself.
@@ -604,6 +605,10 @@ class FrameDecoder:
             return None
         size, mark = _PREFIX.unpack_from(buffer, at)
         header_size = mark & 0x00FFFFFF
+        if size + 4 > self._frame_bytes_max or not mark:
+            foreign = find_foreign(buffer[at : at + 8])
+            if foreign is not None:
+                raise self._stop(ForeignProtocolError(foreign))
         if size + 4 > self._frame_bytes_max:
             text = (
                 f"a frame of {size + 4} bytes, at most {self._frame_bytes_max}; the peer may not "

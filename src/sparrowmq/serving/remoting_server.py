@@ -32,6 +32,7 @@ from typing import Protocol
 from sparrowmq.errors import ProtocolError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.foreign import Foreign, ForeignProtocolError
 from sparrowmq.protocol.framing import RefusedHeader, encode_head
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.serving.connections import (
@@ -50,6 +51,7 @@ from sparrowmq.serving.connections import (
 from sparrowmq.serving.descriptors import peer_descriptors_max
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.link import Link
+from sparrowmq.serving.refusals import Refusals
 from sparrowmq.serving.requests import Request, answer
 from sparrowmq.serving.world import LoopWorld, ServerTimer, ServerWorld
 
@@ -136,6 +138,7 @@ class RemotingServer:
         self._refused = 0
         self._descriptors_max = peer_descriptors_max()
         self._started_bytes = 0
+        self._foreign = Refusals(Foreign)
         # An upper bound of the bytes that all peers have not taken.
         self._unsent_bytes = 0
 
@@ -400,6 +403,11 @@ class RemotingServer:
         except RefusedHeader as refused:
             link.note_frame()
             return _refuse(Request(refused.command, connection, now_ms, timestamp_ms), refused)
+        except ForeignProtocolError as error:
+            text = f"{connection.address} was sent away: {error}"
+            link.write(error.foreign.answer, None)
+            link.close(text)
+            return self._foreign.note(error.foreign, text, now_ms=now_ms)
         except ProtocolError as error:
             self._on_failure(f"bytes of {connection.address}", error)
             link.close(str(error))
