@@ -24,7 +24,13 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
-from sparrowmq.cli.message_view import BodyFormat, escape, format_body
+from sparrowmq.cli.message_view import (
+    BODY_BYTES_MAX,
+    BodyFormat,
+    escape,
+    format_body,
+    shorten_body,
+)
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -305,6 +311,22 @@ def test_bodies_are_shown_as_what_they_are() -> None:
     }
 
     assert list(shown.values()) == ['{"a":1}', "grün", "ff 00", "61 62", '{"a": 1}']
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind", "text"),
+    [
+        (b"\x00", BodyFormat.AUTO, r"\x00" * BODY_BYTES_MAX),
+        (b"\xff", BodyFormat.AUTO, ("ff " * BODY_BYTES_MAX)[:-1]),
+        ("中".encode(), BodyFormat.AUTO, "中" * (BODY_BYTES_MAX // 3)),
+        (b"1,", BodyFormat.JSON, "1," * (BODY_BYTES_MAX // 2)),
+        (b"a", BodyFormat.HEX, ("61 " * BODY_BYTES_MAX)[:-1]),
+    ],
+)
+def test_a_long_body_is_shown_in_part(unit: bytes, kind: BodyFormat, text: str) -> None:
+    shown = shorten_body(unit * (1 << 20), kind)
+
+    assert shown == f"{text}… ({len(unit) << 20:,} bytes; --json shows all)"
 
 
 def test_no_body_speaks_to_the_terminal() -> None:

@@ -202,6 +202,9 @@ async def test_a_message_shows_its_way_where_it_was_traced(
     assert "There is no trace" in untraced
 
 
+NESTED = b"[%b]" % b",".join([b"[" * 900 + b"]" * 900] * 36)
+
+
 async def test_a_message_that_is_not_there_is_one_line(reader: Reader, stage: GroupStage) -> None:
     text = words_of(await reader.read(f"/messages/{stage.topic}/broker-a/0/99", 400))
 
@@ -217,6 +220,8 @@ async def test_a_message_that_is_not_there_is_one_line(reader: Reader, stage: Gr
         (b"a\x00b", "hex", f"00000000  {'61 00 62':<48} a.b"),
         (b"\xff", "hex", f"00000000  {'ff':<48} ."),
         (b"[" * 100_000, "text", "[" * 65_536),
+        # 58 MB on lines.
+        (NESTED, "text", NESTED.decode()),
         ("é".encode() * 40_000, "text", "é" * 32_768),
         (b"x" + "é".encode() * 40_000, "text", "x" + "é" * 32_767),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.parse
@@ -15,6 +16,7 @@ from typing import Protocol
 
 import pytest
 
+from sparrowmq.dash.page_protocol import CONNECTIONS_MAX
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -67,8 +69,15 @@ def test_dash_prints_where_it_is_and_its_password_once_and_ends_cleanly(
     assert ready is not None
     password = find_line(process, r"password of the live page: ([a-z0-9-]{19})$")[1]
 
+    host, port = urllib.parse.urlsplit(ready[1]).netloc.split(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(CONNECTIONS_MAX + 50)]
     with urllib.request.urlopen(f"{ready[1]}login", timeout=20) as answer:
         page = answer.read().decode()
+    # Each is closed, by a later one or in time.
+    for each in silent:
+        each.settimeout(30)
+        assert each.recv(1) == b""
+        each.close()
     form = urllib.parse.urlencode({"password": password, "next": "/events"}).encode()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     # A page that is open ends with the server, and is not an error.

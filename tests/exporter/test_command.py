@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -61,6 +63,11 @@ def test_exporter_says_where_it_is_and_ends_cleanly(
     assert ready is not None
 
     wait_until("a look", lambda: "sparrowmq_up 1.0" in scrape(ready[1]), timeout_s=30)
+    host, port = urllib.parse.urlsplit(ready[1]).netloc.split(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(50)]
+    assert "sparrowmq_up 1.0" in scrape(ready[1])
+    for each in silent:
+        each.close()
     process.send_signal(number)
 
     assert process.communicate(timeout=30) == ("", "")

@@ -7,6 +7,7 @@ Tests: test_messages.py.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from enum import StrEnum
 
@@ -17,6 +18,8 @@ from sparrowmq.cli.output import Json, format_time
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 
+# A byte makes at most some ten characters: escapes of what is invisible.
+BODY_BYTES_MAX = 65_536
 _SHOWN_ELSEWHERE = {PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY}
 
 
@@ -49,6 +52,20 @@ def format_body(body: bytes, body_format: BodyFormat) -> str:
         return escape(body.decode())
     except UnicodeDecodeError:
         return body.hex(" ") if body_format is BodyFormat.AUTO else escape(body.decode("latin-1"))
+
+
+def shorten_body(body: bytes, body_format: BodyFormat) -> str:
+    """Write at most the first `BODY_BYTES_MAX` of a body on one line, and what is left out."""
+    part = body[:BODY_BYTES_MAX]
+    if len(part) == len(body):
+        return format_body(body, body_format)
+    for cut in range(4):
+        # A character that the end has cut is left out; other bytes that are no text are shown.
+        with contextlib.suppress(UnicodeDecodeError):
+            part[: len(part) - cut].decode()
+            part = part[: len(part) - cut]
+            break
+    return f"{format_body(part, body_format)}… ({len(body):,} bytes; --json shows all)"
 
 
 def json_of_message(message: MessageExt) -> Json:
@@ -87,7 +104,7 @@ def line_of_message(message: MessageExt, body_format: BodyFormat) -> Text:
         line.append(f"  {escape(message.tags)}", "green")
     if message.keys:
         line.append(f"  {escape(','.join(message.keys))}", "yellow")
-    return line.append(f"  {format_body(message.body, body_format)}")
+    return line.append(f"  {shorten_body(message.body, body_format)}")
 
 
 def print_message(console: Console, message: MessageExt, body_format: BodyFormat) -> None:
@@ -111,7 +128,7 @@ def print_message(console: Console, message: MessageExt, body_format: BodyFormat
         if name not in _SHOWN_ELSEWHERE:
             _print_pair(console, f"  {name}", value)
     _print_pair(console, f"body, {len(message.body):,} bytes", "")
-    console.print(Text(format_body(message.body, body_format)), soft_wrap=True)
+    console.print(Text(shorten_body(message.body, body_format)), soft_wrap=True)
     console.print()
 
 

@@ -47,11 +47,13 @@ from sparrowmq.dash.message_pages import (
     show_messages,
 )
 from sparrowmq.dash.overview_page import show_overview
+from sparrowmq.dash.page_protocol import CONNECTIONS_MAX, bounded_protocol
 from sparrowmq.dash.reset_page import reset, show_reset
 from sparrowmq.dash.simulator_page import show_simulator
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import HERE, Site, View, Visit
 from sparrowmq.errors import ConfigError
+from sparrowmq.serving.open_connections import OpenConnections
 
 LOG = logging.getLogger("sparrowmq.dash")
 # The time after which a shutdown cuts off open streams.
@@ -112,6 +114,7 @@ async def serve(settings: DashSettings) -> None:
                 lifespan="off",
                 server_header=False,
                 timeout_graceful_shutdown=_SHUTDOWN_S,
+                http=bounded_protocol(OpenConnections(CONNECTIONS_MAX)),
                 # No decision depends on the address of a proxy's client.
                 proxy_headers=False,
                 ssl_context_factory=None if tls is None else (lambda *_: tls),

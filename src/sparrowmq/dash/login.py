@@ -9,6 +9,7 @@ policy of every answer lets a page load only this server's files and run no inli
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import secrets
@@ -32,6 +33,7 @@ SESSION_MS = 12 * 3_600_000
 SESSIONS_MAX = 64
 # A form of the page is far smaller.
 FORM_BYTES_MAX = 65_536
+FORM_TIMEOUT_S = 10
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -158,13 +160,19 @@ class Guard:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Read a form of at most `FORM_BYTES_MAX`. Raises: UsageError for anything else."""
+    """Read a form of at most `FORM_BYTES_MAX`.
 
+    Raises: UsageError if it is no form, or too large or late.
+    """
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > FORM_BYTES_MAX:
-            raise UsageError(f"the form is larger than {FORM_BYTES_MAX} bytes")
+    try:
+        async with asyncio.timeout(FORM_TIMEOUT_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > FORM_BYTES_MAX:
+                    raise UsageError(f"the form is larger than {FORM_BYTES_MAX} bytes")
+    except TimeoutError:
+        raise UsageError(f"the form did not come within {FORM_TIMEOUT_S} s") from None
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=64))
     except ValueError:

@@ -37,6 +37,9 @@ _TURNS_MAX = 64
 # links to the whole body.
 _LINE_LENGTH, _PAGE_BYTES = 120, 65_536
 _HEX_WIDTH = 16
+# The characters of JSON on lines.
+_JSON_LENGTH_MAX = 4 * _PAGE_BYTES
+_JSON = json.JSONEncoder(ensure_ascii=False, indent=2)
 
 
 class Read(NamedTuple):
@@ -221,14 +224,14 @@ class Body(NamedTuple):
 
 
 def describe_body(body: bytes) -> Body:
-    """Write at most the first 64 KiB of a body as JSON, as text, or as hex."""
+    """Write at most the first 64 KiB of a body as JSON, as text, or as hex.
+
+    JSON that lines would make too long, because it nests deep, is text.
+    """
     part = body[:_PAGE_BYTES]
     is_whole = len(part) == len(body)
-    if is_whole:
-        try:
-            return Body("json", json.dumps(json.loads(body), ensure_ascii=False, indent=2), True)
-        except (ValueError, RecursionError):
-            pass
+    if is_whole and (lines := _write_json(body)) is not None:
+        return Body("json", lines, True)
     try:
         text = _decode(part, is_whole=is_whole)
     except UnicodeDecodeError:
@@ -236,6 +239,21 @@ def describe_body(body: bytes) -> Body:
     if any(ord(sign) < 32 and sign not in "\t\r\n" for sign in text):
         return Body("hex", _dump(part), is_whole)
     return Body("text", text, is_whole)
+
+
+def _write_json(body: bytes) -> str | None:
+    """Write JSON on indented lines; None for what is no JSON, or would take too much room."""
+    parts: list[str] = []
+    size = 0
+    try:
+        for part in _JSON.iterencode(json.loads(body)):
+            parts.append(part)
+            size += len(part)
+            if size > _JSON_LENGTH_MAX:
+                return None
+    except (ValueError, RecursionError):
+        return None
+    return "".join(parts)
 
 
 def _decode(part: bytes, *, is_whole: bool) -> str:

@@ -12,21 +12,18 @@ import ipaddress
 import signal
 import socket
 import sys
+from contextlib import closing
 from dataclasses import dataclass
-from threading import Thread
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from functools import partial
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.task_host import open_driver
 from sparrowmq.errors import ConfigError
 from sparrowmq.exporter.watch import ClusterWatch
-
-# The server answers one scrape after the other; this is the longest time for one.
-_REQUEST_TIMEOUT_S = 5
-# The HTTP server checks so often whether it should end.
-_POLL_S = 0.1
+from sparrowmq.serving.http_pages import Head, Page, serve_pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +53,25 @@ async def serve(settings: ExporterSettings) -> None:
         watch = ClusterWatch(settings.directory, driver, interval_s=settings.interval_s)
         registry = CollectorRegistry()
         registry.register(watch)
-        with _make_server(ip, settings.port) as server:
-            server.set_app(make_wsgi_app(registry))
-            thread = Thread(target=server.serve_forever, args=(_POLL_S,), name="sparrowmq-metrics")
-            looking = asyncio.create_task(watch.run(), name="exporter")
-            thread.start()
-            try:
-                shown = f"[{ip}]" if ":" in ip else ip
-                print(f"ready metrics=http://{shown}:{server.server_port}/metrics", flush=True)
-                await _wait_until_stopped(looking, stop_with_stdin=settings.stop_with_stdin)
-            finally:
-                server.shutdown()
-                thread.join()
-                looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)
+        page = partial(_make_page, registry)
+        with closing(_bind(ip, settings.port)) as listening:
+            async with serve_pages(listening, {"/metrics": page, "/": page}):
+                looking = asyncio.create_task(watch.run(), name="exporter")
+                try:
+                    shown = f"[{ip}]" if ":" in ip else ip
+                    port = listening.getsockname()[1]
+                    print(f"ready metrics=http://{shown}:{port}/metrics", flush=True)
+                    await _wait_until_stopped(looking, stop_with_stdin=settings.stop_with_stdin)
+                finally:
+                    looking.cancel()
+                    await asyncio.gather(looking, return_exceptions=True)
+
+
+async def _make_page(registry: CollectorRegistry, head: Head) -> Page:
+    """Write all series in the form that the scrape accepts."""
+    encode, content_type = choose_encoder(head.fields.get("accept", ""))
+    # Thousands of queues take a while.
+    return Page(await asyncio.to_thread(encode, registry), content_type)
 
 
 async def _wait_until_stopped(looking: asyncio.Task[None], *, stop_with_stdin: bool) -> None:
@@ -108,31 +110,10 @@ def _check_host(settings: ExporterSettings) -> str:
     return str(address)
 
 
-class _ScrapedServer(WSGIServer):
-    def server_bind(self) -> None:
-        # HTTPServer's own method looks up the host's name, which may take long.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_name, self.server_port = self.socket.getsockname()[:2]
-        self.server_address = self.socket.getsockname()
-        self.setup_environ()
-
-
-class _ScrapedServer6(_ScrapedServer):
-    address_family = socket.AF_INET6
-
-
-class _ScrapeHandler(WSGIRequestHandler):
-    timeout = _REQUEST_TIMEOUT_S
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing for a scrape."""
-
-
-def _make_server(ip: str, port: int) -> WSGIServer:
-    kind = _ScrapedServer6 if ":" in ip else _ScrapedServer
+def _bind(ip: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     try:
-        return kind((ip, port), _ScrapeHandler)
+        return socket.create_server((ip, port), family=family)
     except OSError as error:
         raise OSError(
             f"cannot listen on {ip} port {port}: {error.strerror}; choose another --port"

@@ -1,0 +1,98 @@
+"""The bounds on connections of small HTTP servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sparrowmq.serving import http_pages
+from sparrowmq.serving.http_pages import Head, Page, serve_pages
+from sparrowmq.serving.open_connections import OpenConnections
+from sparrowmq.serving.remoting_server import bind
+
+
+class Gate:
+    """A page that is made once the gate is open."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.entered = 0
+
+    async def make(self, head: Head) -> Page:
+        del head
+        self.entered += 1
+        await self.open.wait()
+        return Page(b"made", "text/plain")
+
+
+@asynccontextmanager
+async def serving(gate: Gate, opened: OpenConnections) -> AsyncGenerator[tuple[str, int]]:
+    listening = bind("127.0.0.1", 0)
+    async with serve_pages(listening, {"/": gate.make}, connections=opened):
+        yield listening.getsockname()[:2]
+    listening.close()
+
+
+async def test_a_silent_connection_ends_in_time() -> None:
+    opened = OpenConnections(2, head_timeout_s=0.05)
+    async with serving(Gate(), opened) as address, asyncio.timeout(30):
+        dripping, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\n")
+        assert await dripping.read() == b""
+        writer.close()
+
+    assert len(opened) == 0
+
+
+async def test_the_longest_silent_gives_its_place_and_who_is_answered_keeps_it() -> None:
+    opened, gate = OpenConnections(2, head_timeout_s=60), Gate()
+    async with serving(gate, opened) as address, asyncio.timeout(30):
+        asked, asking = await asyncio.open_connection(*address)
+        asking.write(b"GET / HTTP/1.1\r\n\r\n")
+        while not gate.entered:
+            await asyncio.sleep(0.001)
+        silent, silence = await asyncio.open_connection(*address)
+        second, seconding = await asyncio.open_connection(*address)
+        assert await silent.read() == b""
+        seconding.write(b"GET / HTTP/1.1\r\n\r\n")
+        while gate.entered < 2:
+            await asyncio.sleep(0.001)
+        refused, refusing = await asyncio.open_connection(*address)
+        assert await refused.read() == b""
+        gate.open.set()
+        answers = [await asked.read(), await second.read()]
+        for writer in (asking, silence, seconding, refusing):
+            writer.close()
+
+    assert [answer.endswith(b"made") for answer in answers] == [True, True]
+
+
+async def test_an_answer_that_nobody_takes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_pages, "ANSWER_TIMEOUT_S", 0.05)
+    opened, gate = OpenConnections(2), Gate()
+    async with serving(gate, opened) as address, asyncio.timeout(30):
+        asked, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await asked.read() == b""
+        writer.close()
+
+    assert len(opened) == 0
+
+
+async def test_a_page_that_cannot_be_made_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(head: Head) -> Page:
+        raise KeyError(head.path)
+
+    listening = bind("127.0.0.1", 0)
+    async with serve_pages(listening, {"/": fail}):
+        reader, writer = await asyncio.open_connection(*listening.getsockname()[:2])
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+    listening.close()
+
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert caplog.messages == ["a page cannot be made"]
