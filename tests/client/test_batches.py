@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from concurrent.futures import Future
@@ -20,7 +23,7 @@ from sparrowmq import (
     SendResult,
     SendStatus,
 )
-from sparrowmq.errors import BufferFull, ConfigError, ConnectFailed, UsageError
+from sparrowmq.errors import BufferFull, ConfigError, ConnectFailed, SparrowError, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -100,21 +103,134 @@ def test_threads_share_batches(cluster: EmbeddedCluster, topic: str) -> None:
     assert sum(map(len, stored(cluster, topic).values())) == 2_000
 
 
-def test_wrong_message_alone_gets_the_error(cluster: EmbeddedCluster, topic: str) -> None:
-    with Producer("GID_p", name_server=cluster.name_server) as producer:
-        good = [producer.send_nowait(Message(topic, b"%d" % number)) for number in range(3)]
-        wrong = producer.send_nowait(Message(topic, b"x", properties={"KEYS": "reserved"}))
-        good += [producer.send_nowait(Message(topic, b"%d" % number)) for number in range(3)]
-        nowhere = producer.send_nowait(Message("bad topic", b"x"))
-        elsewhere = producer.send_nowait(
-            Message(topic, b"x"), queue=MessageQueue("other", "broker-a", 0)
-        )
-        producer.flush()
+@pytest.mark.parametrize(
+    ("message", "queue", "error"),
+    [
+        (Message("T", b""), None, UsageError),
+        (Message("T", bytes(5 << 20)), None, UsageError),
+        (Message("T", b"x", properties={"KEYS": "reserved"}), None, UsageError),
+        (Message("T", b"x"), MessageQueue("other", "broker-a", 0), UsageError),
+        (Message("bad topic", b"x"), None, ConfigError),
+        (b"no message", None, UsageError),
+    ],
+    ids=["empty", "large", "property", "queue", "topic", "type"],
+)
+def test_wrong_message_is_refused_at_the_call(
+    cluster: EmbeddedCluster, message: Any, queue: MessageQueue | None, error: type[Exception]
+) -> None:
+    with Producer("GID_p", name_server=cluster.name_server) as producer, pytest.raises(error):
+        producer.send_nowait(message, queue=queue)
 
-    assert all(future.result().status is SendStatus.SEND_OK for future in good)
-    assert isinstance(wrong.exception(), UsageError)
-    assert isinstance(nowhere.exception(), ConfigError)
-    assert "cannot go to a queue of 'other'" in str(elsewhere.exception())
+
+@pytest.mark.parametrize("way", ["key", "queue", "function"])
+def test_send_stands_behind_earlier_messages_of_its_queue(
+    cluster: EmbeddedCluster, topic: str, way: str
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 3)
+    queues: dict[str, Any] = {"key": None, "queue": queue, "function": lambda *_: queue}
+    key = "k" if way == "key" else None
+    with Producer("GID_p", name_server=cluster.name_server, linger_ms=30_000) as producer:
+
+        def message(number: int) -> Message:
+            return Message(topic, b"%d" % number, sharding_key=key)
+
+        for number in range(0, 60, 6):
+            for earlier in range(number, number + 3):
+                producer.send_nowait(message(earlier), queue=queues[way])
+            producer.send(message(number + 3), queue=queues[way])
+            producer.send_nowait(message(number + 4), queue=queues[way])
+            if way == "function":
+                producer.send(message(number + 5), queue=queues[way])
+            else:
+                producer.send_batch([message(number + 5)], queue=queues[way])
+
+    (held,) = filter(None, stored(cluster, topic).values())
+    assert held == [b"%d" % number for number in range(60)]
+
+
+async def test_send_behind_messages_that_nobody_answers_ends_in_time() -> None:
+    settings: dict[str, Any] = {"name_server": "127.0.0.1:1", "send_timeout_ms": 300}
+    async with AsyncProducer("GID_p", **settings) as producer:
+        waiting = producer.send_nowait(Message("T", b"1", sharding_key="k"))
+        with pytest.raises(SparrowError):
+            await producer.send(Message("T", b"2", sharding_key="k"))
+        assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], ConnectFailed)
+
+
+def unread_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if getattr(r, "event", "") == "sends_unread"]
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "dropped"])
+async def test_errors_that_nobody_reads_are_one_line(
+    is_held: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {"name_server": "127.0.0.1:1", "send_timeout_ms": 300}
+    held: list[Any] = []
+    with Producer("GID_p", **settings) as producer:
+        futures = [producer.send_nowait(Message("T", b"x")) for _ in range(500)]
+        held += futures if is_held else []
+        del futures
+        producer.flush()
+    async with AsyncProducer("GID_p", **settings) as asyncio_producer:
+        waiting = [asyncio_producer.send_nowait(Message("T", b"x")) for _ in range(500)]
+        held += waiting if is_held else []
+        del waiting
+        await asyncio_producer.flush()
+
+    lines = unread_lines(caplog)
+    assert len(lines) == 2
+    assert all("500 messages of send_nowait not stored" in line for line in lines)
+    assert all("no name server answers" in line for line in lines)
+    assert [r for r in caplog.records if r.name == "asyncio"] == []
+
+
+async def test_errors_that_were_read_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    settings: dict[str, Any] = {"name_server": "127.0.0.1:1", "send_timeout_ms": 300}
+    with Producer("GID_p", **settings) as producer:
+        assert isinstance(producer.send_nowait(Message("T", b"x")).exception(), ConnectFailed)
+    async with AsyncProducer("GID_p", **settings) as asyncio_producer:
+        with pytest.raises(ConnectFailed):
+            await asyncio_producer.send_nowait(Message("T", b"x"))
+
+    assert unread_lines(caplog) == []
+
+
+def test_messages_that_close_does_not_send_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        name_server = f"127.0.0.1:{silent.getsockname()[1]}"
+        producer = Producer("GID_p", name_server=name_server, send_timeout_ms=100)
+        for _ in range(3):
+            producer.send_nowait(Message("T", b"x"))
+        producer.close()
+
+    (line,) = unread_lines(caplog)
+    assert "3 messages of send_nowait not stored" in line
+
+
+@pytest.mark.parametrize(
+    ("rest", "printed"),
+    [
+        ("", ""),
+        ("del producer\nprint({f.result(20).status.name for f in futures})", "{'SEND_OK'}\n"),
+    ],
+    ids=["exit", "dropped"],
+)
+def test_producer_that_nobody_closes_says_how_many_messages_wait(
+    cluster: EmbeddedCluster, topic: str, rest: str, printed: str
+) -> None:
+    program = f"""
+from sparrowmq import Message, Producer
+producer = Producer("GID_p", name_server={cluster.name_server!r}, linger_ms=30_000)
+futures = [producer.send_nowait(Message({topic!r}, b"x")) for _ in range(7)]
+{rest}
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert "7 messages of send_nowait waited when the producer ended" in ended.stderr
+    assert ended.stdout == printed
 
 
 def test_delayed_messages_and_large_ones_are_sent_by_themselves(

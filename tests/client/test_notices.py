@@ -12,7 +12,7 @@ import pytest
 
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.notices import MESSAGES_SHOWN_MAX, NoticeLog
-from sparrowmq.client.publisher import DelayRounded
+from sparrowmq.client.publisher import ProducerNotice
 from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Notice
 from sparrowmq.client.transaction_outcomes import CheckFailed, EndFailed
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState, UnreadablePolicy
@@ -133,7 +133,7 @@ def test_page_of_log_lines_has_every_event_with_its_level_and_fields(
             r"^\| `(\w+)` \| ([^|]+?) \| ([^|]*?) ?\|", LOGS_PAGE.read_text(), re.M
         )
     }
-    kinds = [*get_args(Notice), CheckFailed, EndFailed, DelayRounded]
+    kinds = [*get_args(Notice), CheckFailed, EndFailed, *get_args(ProducerNotice)]
 
     for kind in kinds:
         NoticeLog("GID_x").report(make_notice(kind))

@@ -22,6 +22,9 @@ from sparrowmq.model import Message, MessageQueue, SendResult
 # Batches of one topic that may be under way at once where messages may go to any queue.
 FREE_LANES = 4
 
+# How long errors that nobody read gather for one line of the log.
+UNREAD_GATHER_MS = 1_000
+
 # Hands a result or an error over to whoever waits for it.
 Done: TypeAlias = Callable[[SendResult | None, Exception | None], None]
 # A topic with one of its queues, or with the number of a free lane.
@@ -38,13 +41,20 @@ class Pending(NamedTuple):
 
 @dataclass(slots=True)
 class Lane:
-    """What waits for one queue, or, with None, for any."""
+    """What waits for one queue, or, with None, for any.
+
+    Args:
+        placed_count: the messages placed here so far.
+        ended_count: those of them whose batch has ended.
+    """
 
     queue: MessageQueue | None
     begun_ms: int
     waiting: deque[Pending] = field(default_factory=deque)
     body_bytes: int = 0
     is_sending: bool = False
+    placed_count: int = 0
+    ended_count: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +75,10 @@ class Batcher:
     # No batch waits for more messages: somebody waits for all, so many times.
     flush_count: int = 0
     is_closing: bool = False
+    # The errors that nobody has read since the last report: how many, the last, when to report.
+    unread_count: int = 0
+    unread_error: BaseException | None = None
+    _report_due_ms: int | None = None
     # By topic: messages whose queue is not chosen yet, while its queues are looked up.
     _unplaced: dict[str, deque[Pending]] = field(default_factory=dict)
     _lanes: dict[LaneKey, Lane] = field(default_factory=dict)
@@ -119,6 +133,7 @@ class Batcher:
             elif not lane.waiting:
                 lane.begun_ms = now_ms
             lane.waiting.append(pending)
+            lane.placed_count += 1
             lane.body_bytes += len(pending.message.body)
             if isinstance(key[1], int) and self._is_full(lane):
                 self._open[key[0]] = (key[1] + 1) % FREE_LANES
@@ -157,25 +172,56 @@ class Batcher:
         lane.begun_ms = now_ms
         return batch
 
+    def has_unplaced(self, topic: str) -> bool:
+        """Return whether messages of a topic have no lane yet."""
+        return topic in self._unplaced or any(p.message.topic == topic for p in self.incoming)
+
+    def find_lane(self, queue: MessageQueue) -> Lane | None:
+        """Return the lane of a queue, None if nothing waits for the queue or is under way."""
+        return self._lanes.get((queue.topic, queue))
+
     def end(self, key: LaneKey) -> None:
         """Record that a lane's batch has ended."""
         lane = self._lanes[key]
         lane.is_sending = False
+        lane.ended_count = lane.placed_count - len(lane.waiting)
         if not lane.waiting:
             del self._lanes[key]
         self.wake.set()
         self.settled.set()
 
+    def note_unread(self, error: BaseException) -> None:
+        """Count an error that nobody has read; any thread may call."""
+        self.unread_count += 1
+        self.unread_error = error
+
+    def take_unread(self, now_ms: int | None) -> tuple[int, BaseException] | None:
+        """Take the count of errors that nobody has read, and the last; None if none is due.
+
+        Args:
+            now_ms: the time; None at the end, when all are due.
+        """
+        if self.unread_error is None:
+            return None
+        if now_ms is not None:
+            if self._report_due_ms is None:
+                self._report_due_ms = now_ms + UNREAD_GATHER_MS
+            if now_ms < self._report_due_ms:
+                return None
+        taken = self.unread_count, self.unread_error
+        self.unread_count, self.unread_error, self._report_due_ms = 0, None, None
+        return taken
+
     def next_due_ms(self) -> int | None:
-        """Return when a batch is to be sent; None if that waits for something else."""
-        return min(
-            (
-                self._due_ms(lane)
-                for lane in self._lanes.values()
-                if lane.waiting and not lane.is_sending
-            ),
-            default=None,
-        )
+        """Return when a batch is to be sent, or errors to be reported; None for neither."""
+        due = [
+            self._due_ms(lane)
+            for lane in self._lanes.values()
+            if lane.waiting and not lane.is_sending
+        ]
+        if self._report_due_ms is not None:
+            due.append(self._report_due_ms)
+        return min(due, default=None)
 
     def _due_ms(self, lane: Lane) -> int:
         is_wanted = self.is_closing or self.flush_count > 0 or self._is_full(lane)

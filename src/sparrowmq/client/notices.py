@@ -10,7 +10,12 @@ from enum import Enum
 
 from sparrowmq.calling import clock
 from sparrowmq.client.listener_calls import ListenersStuck
-from sparrowmq.client.publisher import DelayRounded
+from sparrowmq.client.publisher import (
+    DelayRounded,
+    ProducerNotice,
+    SendsDropped,
+    SendsUnread,
+)
 from sparrowmq.client.subscriber import (
     AllocationFailed,
     BegunAtEnd,
@@ -107,7 +112,7 @@ class NoticeLog:
         # By queue: the last logged reason why the queue stands still.
         self._standstills: dict[MessageQueue, str] = {}
 
-    def report(self, notice: Notice | CheckFailed | EndFailed | DelayRounded) -> None:
+    def report(self, notice: Notice | CheckFailed | EndFailed | ProducerNotice) -> None:
         """Log a notice, unless an equal one was logged a moment ago."""
         self._fields = fields_of(notice, self._group)
         if isinstance(notice, AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup):
@@ -159,7 +164,15 @@ class NoticeLog:
             self._warn((text, str(notice.queue)), text, *notice)
         elif isinstance(notice, MessagePassedOver):
             self._warn_passed_over(notice)
-        elif isinstance(notice, CheckFailed):
+        elif isinstance(
+            notice, CheckFailed | EndFailed | DelayRounded | SendsUnread | SendsDropped
+        ):
+            self._warn_producer(notice)
+        else:
+            self._warn_failure(notice)
+
+    def _warn_producer(self, notice: CheckFailed | EndFailed | ProducerNotice) -> None:
+        if isinstance(notice, CheckFailed):
             text = "no outcome for half message %s of %s; its broker asks again: %r"
             kind = (text, type(notice.error).__name__)
             message, error = notice
@@ -174,8 +187,18 @@ class NoticeLog:
                 "level: the broker at %s, unlike RocketMQ 5, has only delay levels"
             )
             self._warn((text, notice.topic, str(notice.level)), text, *notice)
+        elif isinstance(notice, SendsUnread):
+            text = (
+                "%s of send_nowait not stored, and nobody read the result of its future; the last "
+                "error is: %s"
+            )
+            self._warn((text,), text, _count(notice.message_count, "message"), notice.error)
         else:
-            self._warn_failure(notice)
+            text = (
+                "%s of send_nowait waited when the producer ended, and may be lost; close the "
+                "producer, or use it in a with block"
+            )
+            self._warn((text,), text, _count(notice.message_count, "message"))
 
     def _log_course(
         self, notice: AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup
@@ -351,7 +374,7 @@ class NoticeLog:
 
 
 def fields_of(
-    notice: Notice | CheckFailed | EndFailed | DelayRounded, group: str
+    notice: Notice | CheckFailed | EndFailed | ProducerNotice, group: str
 ) -> dict[str, object]:
     """Return a notice as fields of a log line: event, group, and the notice's own fields."""
     event = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(notice).__name__)

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from sparrowmq.calling.effects import Task
+from sparrowmq.client.batcher import Batcher
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.queue_selector import QueueSelector
@@ -35,6 +36,24 @@ class DelayRounded(NamedTuple):
     level: timedelta
     # The broker that has only levels.
     address: str
+
+
+class SendsUnread(NamedTuple):
+    """Messages of `send_nowait` were not stored, and nobody has asked their futures."""
+
+    message_count: int
+    # The last one's error.
+    error: BaseException
+
+
+class SendsDropped(NamedTuple):
+    """The producer ended, or nobody holds it any more, while messages of `send_nowait` waited."""
+
+    message_count: int
+
+
+# What a producer reports to its log.
+ProducerNotice: TypeAlias = DelayRounded | SendsUnread | SendsDropped
 
 
 class SendObserver(Protocol):
@@ -69,9 +88,10 @@ class Publisher:
             `checked_topics`.
         tracer: the tracer of its messages, None if trace is off.
         observers: observe each send.
+        batcher: the messages of `send_nowait`; None before the first.
         versions: the version in each broker's answer to a heartbeat, by address; 0 before the
             first.
-        report: called with each delay that is rounded to a level.
+        report: called with each notice.
         rounded: topics and levels already reported.
     """
 
@@ -86,6 +106,7 @@ class Publisher:
     templates: dict[tuple[int, str], SendTemplate] = field(default_factory=dict)
     tracer: Tracer | None = None
     observers: tuple[SendObserver, ...] = ()
+    batcher: Batcher | None = None
     versions: Mapping[str, int] = field(default_factory=dict)
-    report: Callable[[DelayRounded], None] | None = None
+    report: Callable[[ProducerNotice], None] | None = None
     rounded: set[tuple[str, int]] = field(default_factory=set)

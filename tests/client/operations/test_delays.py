@@ -16,7 +16,7 @@ from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.recall import recall
 from sparrowmq.client.operations.send import send, send_oneway
-from sparrowmq.client.publisher import DelayRounded, Publisher
+from sparrowmq.client.publisher import DelayRounded, ProducerNotice, Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.errors import (
     BrokerError,
@@ -120,7 +120,7 @@ def test_brokers_of_5_get_the_very_delay_and_give_a_handle(play: Callable[[Handl
 def test_one_older_broker_of_the_topic_has_a_level_sent_and_that_is_reported_once(
     play: Callable[[Handler], Play], versions: dict[str, int]
 ) -> None:
-    servers, reported = Servers(**versions), list[DelayRounded]()
+    servers, reported = Servers(**versions), list[ProducerNotice]()
     publisher = make_publisher()
     publisher.report = reported.append
 
@@ -136,7 +136,7 @@ def test_one_older_broker_of_the_topic_has_a_level_sent_and_that_is_reported_onc
 
 
 def test_level_of_the_very_delay_is_not_reported(play: Callable[[Handler], Play]) -> None:
-    reported: list[DelayRounded] = []
+    reported: list[ProducerNotice] = []
     publisher = make_publisher()
     publisher.report = reported.append
 

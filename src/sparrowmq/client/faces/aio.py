@@ -9,6 +9,7 @@ Tests: client/test_push_consumer.py.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
@@ -16,7 +17,6 @@ from typing import Self, TypeVar, Unpack
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Operation, bounded
-from sparrowmq.client.arguments import check_message
 from sparrowmq.client.assembly import (
     LEAVE_TIMEOUT_MS,
     add_subscription,
@@ -39,7 +39,7 @@ from sparrowmq.client.operations import (
 from sparrowmq.client.operations import send as sending
 from sparrowmq.client.operations import trace_reports as trace_of
 from sparrowmq.client.operations.member_loop import run_member
-from sparrowmq.client.operations.observe import observe, observe_batch, observe_later
+from sparrowmq.client.operations.observe import observe, observe_batch
 from sparrowmq.client.operations.waiting import WAIT_MS
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.setting_types import ProducerSettings, PushConsumerSettings
@@ -89,6 +89,7 @@ class AsyncProducer:
         self._driver = self._instance.driver
         self._batches = AsyncBatches(self._publisher, self._driver)
         self._is_closed = False
+        self._dropped = weakref.finalize(self, self._batches.drop)
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
@@ -113,6 +114,9 @@ class AsyncProducer:
 
     async def send(self, message: Message, *, queue: QueueChoice | None = None) -> SendResult:
         """Send a message and return its place in the broker's store.
+
+        A message with a sharding key or a `queue` waits for the answers to those that `send_nowait`
+        has queued for its queue.
 
         Args:
             queue: the queue, or a function of (queues, message) that quickly returns one of the
@@ -174,14 +178,11 @@ class AsyncProducer:
             queue: as of `send`; None for the sharding key's queue, or else any.
 
         Returns: a future of the result or error of `send`.
-        Raises: UsageError if this is not a message, and after `close`; BufferFull if
-        `buffer_bytes_max` of bodies wait already.
+        Raises: UsageError or ConfigError for a message that `send` would refuse, and after
+        `close`; BufferFull if `buffer_bytes_max` of bodies wait already.
         """
-        check_message(message)
         self._check_open()
-        return observe_later(
-            self._publisher, message, lambda message: self._batches.add(message, queue)
-        )
+        return self._batches.add(message, queue)
 
     async def flush(self) -> None:
         """Send all messages of `send_nowait` at once, and wait for their answers."""
@@ -279,6 +280,7 @@ class AsyncProducer:
         if self._is_closed:
             return
         self._is_closed = True
+        self._dropped.detach()
         await self._batches.close()
         try:
             await self._driver.run(

@@ -7,17 +7,21 @@ Tests: client/test_batches.py.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from threading import Lock
+from weakref import WeakSet
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.assembly import DRIVER_CLOSE_MS, RESTART_S
 from sparrowmq.client.batcher import Batcher, Pending
-from sparrowmq.client.faces.thread_host import Future, ThreadHost, make_future
+from sparrowmq.client.faces.thread_host import Future, ThreadFuture, ThreadHost
 from sparrowmq.client.operations import batches
-from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.operations.observe import begin_send
+from sparrowmq.client.operations.send import check_outgoing
+from sparrowmq.client.publisher import Ended, Publisher, SendsDropped
 from sparrowmq.client.queue_selector import QueueChoice
-from sparrowmq.errors import BufferFull
+from sparrowmq.errors import BufferFull, SparrowError
 from sparrowmq.model import Message, SendResult
 
 LOG = logging.getLogger("sparrowmq.client")
@@ -34,17 +38,34 @@ class Batches:
     def __init__(self, publisher: Publisher, driver: BlockingDriver) -> None:
         self._publisher = publisher
         self._driver = driver
-        self._batcher = Batcher(publisher.config)
+        self._batcher = publisher.batcher = Batcher(publisher.config)
         self._host = ThreadHost(driver)
         # Guards the fields below: any thread may add messages.
         self._lock = Lock()
         self._waiting_bytes = 0
+        self._waiting_count = 0
         self._is_closing = False
+        # Failed futures that somebody holds, perhaps without a look at them.
+        self._failed: WeakSet[ThreadFuture] = WeakSet()
 
     def add(self, message: Message, queue: QueueChoice | None) -> Future[SendResult]:
-        """Queue a message. Raises: BufferFull; UsageError after `close`."""
+        """Queue a message.
+
+        Raises: UsageError or ConfigError for a wrong message; BufferFull; UsageError after `close`.
+        """
+        check_outgoing(self._publisher, message, queue)
+        (message,), ended = begin_send(self._publisher, (message,))
+        try:
+            return self._queue(message, queue, ended)
+        except SparrowError as error:
+            ended(None, error)
+            raise
+
+    def _queue(
+        self, message: Message, queue: QueueChoice | None, ended: Ended
+    ) -> Future[SendResult]:
         size, config = len(message.body), self._publisher.config
-        future = make_future()
+        future = ThreadFuture(self._batcher.note_unread)
         with self._lock:
             if self._is_closing:
                 raise batches.closed_error()
@@ -55,7 +76,9 @@ class Batches:
                     "earlier messages, or for flush"
                 )
             self._waiting_bytes += size
-            self._batcher.incoming.append(Pending(message, queue, partial(self._end, future, size)))
+            self._waiting_count += 1
+            done = partial(self._end, future, size, ended)
+            self._batcher.incoming.append(Pending(message, queue, done))
             if not self._host.is_started:
                 self._host.start(self._loop, name=f"sparrowmq-batches-{config.group}")
         self._host.call(self._batcher.wake.set)
@@ -63,18 +86,22 @@ class Batches:
 
     def _end(
         self,
-        future: Future[SendResult],
+        future: ThreadFuture,
         size: int,
+        ended: Ended,
         result: SendResult | None,
         error: Exception | None,
     ) -> None:
         with self._lock:
             self._waiting_bytes -= size
+            self._waiting_count -= 1
+        ended(result, error)
         if future.done():
             # Cancelled.
             return
         if error is not None:
             future.set_exception(error)
+            self._failed.add(future)
         elif result is not None:
             future.set_result(result)
 
@@ -93,6 +120,16 @@ class Batches:
         timeout_ms = self._publisher.config.send_timeout_ms + DRIVER_CLOSE_MS
         self._host.end(timeout_ms / 1000, give_up=self._give_up)
 
+    def drop(self) -> None:
+        """Send what waits: nobody holds the producer any more, and no code can close it."""
+        with self._lock:
+            count, self._is_closing = self._waiting_count, True
+        if count and self._publisher.report is not None:
+            self._publisher.report(SendsDropped(count))
+        # The loop may be closed already.
+        with suppress(RuntimeError):
+            self._host.call(self._begin_closing)
+
     def _begin_closing(self) -> None:
         self._batcher.is_closing = True
         self._batcher.wake.set()
@@ -103,6 +140,16 @@ class Batches:
         self._batcher.wake.set()
 
     def _loop(self) -> None:
+        try:
+            self._serve()
+        finally:
+            self._give_up()
+            for future in list(self._failed):
+                if (error := future.take_unread()) is not None:
+                    self._batcher.note_unread(error)
+            batches.report_unread(self._publisher, self._batcher, now_ms=None)
+
+    def _serve(self) -> None:
         while not (self._batcher.is_closing and self._batcher.is_empty):
             try:
                 self._driver.run(batches.serve(self._publisher, self._batcher), name="batches")

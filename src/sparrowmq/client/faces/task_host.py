@@ -44,9 +44,28 @@ def _scope() -> Hashable:
         return object()
 
 
-def make_future() -> asyncio.Future[SendResult]:
-    """Make the future of a result."""
-    return asyncio.get_running_loop().create_future()
+class TaskFuture(asyncio.Future[SendResult]):
+    """The future of a queued message.
+
+    Args:
+        note_unread: called with the error of a future that ends without anybody reading it.
+    """
+
+    def __init__(self, note_unread: Callable[[BaseException], None]) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self._note_unread = note_unread
+
+    def take_unread(self) -> BaseException | None:
+        """Return an error that nobody has read, once; None for none."""
+        if not self._log_traceback:
+            return None
+        # asyncio would log a traceback for each message.
+        self._log_traceback = False
+        return self.exception()
+
+    def __del__(self) -> None:
+        if (error := self.take_unread()) is not None:
+            self._note_unread(error)
 
 
 class TaskHost:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.config import ClientConfig
@@ -37,11 +38,43 @@ def open_instance(
     )
 
 
-def make_future() -> concurrent.futures.Future[SendResult]:
-    """Make the future of a result; it cannot be cancelled."""
-    future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
-    future.set_running_or_notify_cancel()
-    return future
+class ThreadFuture(concurrent.futures.Future[SendResult]):
+    """The future of a queued message; it cannot be cancelled.
+
+    Args:
+        note_unread: called with the error of a future that ends without anybody reading it.
+    """
+
+    def __init__(self, note_unread: Callable[[BaseException], None]) -> None:
+        super().__init__()
+        self._note_unread = note_unread
+        self._is_read = False
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        """Return the result, or raise the error."""
+        self._is_read = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, None for a result."""
+        self._is_read = True
+        return super().exception(timeout)
+
+    def add_done_callback(self, fn: Callable[[Future[SendResult]], Any]) -> None:
+        """Call a function at the end; the function reads the result."""
+        self._is_read = True
+        super().add_done_callback(fn)
+
+    def take_unread(self) -> BaseException | None:
+        """Return an error that nobody has read, once; None for none."""
+        if self._is_read or not self.done():
+            return None
+        return self.exception()
+
+    def __del__(self) -> None:
+        if (error := self.take_unread()) is not None:
+            self._note_unread(error)
 
 
 class ThreadHost:

@@ -8,7 +8,7 @@ from sparrowmq.calling.effects import Now, Operation, Spawn, Wait
 from sparrowmq.client.batcher import Batcher, LaneKey, Pending
 from sparrowmq.client.operations.send import get_publish_queues
 from sparrowmq.client.operations.trace_reports import send_batch_traced, send_traced
-from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.publisher import Publisher, SendsUnread
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import MessageQueue, SendResult
 
@@ -22,8 +22,18 @@ def serve(publisher: Publisher, batcher: Batcher) -> Operation[None]:
         now_ms: int = yield Now()
         for key, queue, batch in batcher.begin(now_ms):
             yield Spawn(_send(publisher, batcher, key, queue, batch), "batch")
+            # Futures that nobody holds end with the last reference to their batch.
+            del batch
+        report_unread(publisher, batcher, now_ms=now_ms)
         due_ms = batcher.next_due_ms()
         yield Wait(batcher.wake, None if due_ms is None else max(0, due_ms - now_ms))
+
+
+def report_unread(publisher: Publisher, batcher: Batcher, *, now_ms: int | None) -> None:
+    """Report the errors that nobody has read, as `Batcher.take_unread` does."""
+    unread = batcher.take_unread(now_ms)
+    if unread is not None and publisher.report is not None:
+        publisher.report(SendsUnread(*unread))
 
 
 def flush(batcher: Batcher) -> Operation[None]:
@@ -59,23 +69,22 @@ def _send(
     queue: MessageQueue | None,
     batch: list[Pending],
 ) -> Operation[None]:
-    messages = [pending.message for pending in batch]
     try:
         if len(batch) > 1:
-            result = yield from send_batch_traced(publisher, messages, queue=queue)
+            messages = [pending.message for pending in batch]
+            result = yield from send_batch_traced(publisher, messages, queue=queue, in_turn=True)
             for pending, own in zip(batch, _results_of(result, len(batch)), strict=True):
                 pending.done(own, None)
             batch = []
-    except UsageError:
-        # One message is wrong, and no message was sent. Only the wrong message gets the error.
-        pass
     except SparrowError as error:
         _fail(batch, error)
         batch = []
     try:
         while batch:
             try:
-                result = yield from send_traced(publisher, batch[0].message, queue=queue)
+                result = yield from send_traced(
+                    publisher, batch[0].message, queue=queue, in_turn=True
+                )
                 batch.pop(0).done(result, None)
             except SparrowError as error:
                 batch.pop(0).done(None, error)

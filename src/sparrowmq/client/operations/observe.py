@@ -8,36 +8,14 @@ Tests: client/test_spans.py, client/test_metrics.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.arguments import check_message, check_messages
 from sparrowmq.client.publisher import Ended, Publisher
-from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, SendResult
 
 T = TypeVar("T")
-F = TypeVar("F", bound="AnyFuture")
-
-
-class AnyFuture(Protocol):
-    """The methods that asyncio's futures and the futures of threads have in common."""
-
-    def cancelled(self) -> bool:
-        """Return whether the future was cancelled."""
-        ...
-
-    def result(self) -> SendResult:
-        """Return the result. Raises: the error of a failed future."""
-        ...
-
-    def exception(self) -> BaseException | None:
-        """Return the error of a failed future, None for a result."""
-        ...
-
-    def add_done_callback(self, function: Callable[..., object], /) -> None:
-        """Call a function with the future once the future is done."""
-        ...
 
 
 def observe(
@@ -51,7 +29,7 @@ def observe(
     if not publisher.observers:
         return send(message)
     check_message(message)
-    (message,), ended = _begin(publisher, (message,), is_half=is_half)
+    (message,), ended = begin_send(publisher, (message,), is_half=is_half)
     return _observed(send(message), ended)
 
 
@@ -64,36 +42,14 @@ def observe_batch(
     if not publisher.observers or not messages:
         return send(messages)
     check_messages(messages)
-    messages, ended = _begin(publisher, messages)
+    messages, ended = begin_send(publisher, messages)
     return _observed(send(messages), ended)
 
 
-def observe_later(publisher: Publisher, message: Message, hand_over: Callable[[Message], F]) -> F:
-    """Hand a message over to be sent later; the observers see it until its future is done.
-
-    Raises: the errors of `hand_over`.
-    """
-    if not publisher.observers:
-        return hand_over(message)
-    (message,), ended = _begin(publisher, (message,))
-    try:
-        future = hand_over(message)
-    except SparrowError as error:
-        ended(None, error)
-        raise
-
-    def done(future: F) -> None:
-        # Asking a cancelled future for its error would raise.
-        error = None if future.cancelled() else future.exception()
-        ended(None if future.cancelled() or error else future.result(), error)
-
-    future.add_done_callback(done)
-    return future
-
-
-def _begin(
+def begin_send(
     publisher: Publisher, messages: Sequence[Message], *, is_half: bool = False
 ) -> tuple[Sequence[Message], Ended]:
+    """Return the messages to send, as the observers want them, and the function for the end."""
     ends: list[Ended] = []
     for observer in publisher.observers:
         messages, ended = observer.begin(messages, is_half=is_half)

@@ -8,7 +8,7 @@ bear duplicates, as with RocketMQ.
 Hot path, benchmark: benchmarks/against_apache.py. The header is therefore made by hand, and the
 usual send does not run this operation: if the route is known, a face prepares the request
 (`prepare`), writes it and reads the answer. After a failed attempt the face calls `go_on`.
-Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl; MQClientAPIImpl.processSendResponse.
+Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sparrowmq.calling.effects import (
     Outcome,
     Sleep,
     Timestamp,
+    Wait,
     join,
     spawn,
 )
@@ -36,8 +37,16 @@ from sparrowmq.client.config import BATCH_COUNT_MAX
 from sparrowmq.client.operations.heartbeats import heartbeat_all, unregister
 from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
+from sparrowmq.client.operations.send_answer import (
+    STATUSES,
+    result_at,
+    result_of,
+    send_failed,
+    subject_of,
+)
 from sparrowmq.client.outgoing import (
     OutgoingMessage,
+    check_and_encode,
     check_batch,
     check_sendable_topic,
     encode_message,
@@ -56,7 +65,6 @@ from sparrowmq.client.queue_selector import (
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.errors import (
     NoWritableQueue,
-    RemoteProtocolError,
     SendFailed,
     SparrowError,
     TransportError,
@@ -65,8 +73,6 @@ from sparrowmq.errors import (
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
 from sparrowmq.model.delay import DELAY_LEVELS_MS, DELAY_MAX
 from sparrowmq.model.message import PROPERTY_TIMER_DELAY_MS
-from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
-from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
@@ -74,14 +80,6 @@ from sparrowmq.protocol.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARAT
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.session import SendAnswered
 
-_STATUSES: Mapping[int, SendStatus] = MappingProxyType(
-    {
-        ResponseCode.SUCCESS: SendStatus.SEND_OK,
-        ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
-    }
-)
 # DefaultMQProducer.retryResponseCodes, with SYSTEM_BUSY as from 5.3 on.
 _RETRIED_CODES = frozenset(
     {
@@ -100,6 +98,8 @@ RETRY_FIRST_MS = 100
 RETRY_DOUBLINGS_MAX = 10
 # What makes a message one with a time of its own.
 _TIMER = f"{PROPERTY_SEPARATOR}{PROPERTY_TIMER_DELAY_MS}{NAME_VALUE_SEPARATOR}"
+# An id as long as all others.
+_SOME_MSG_ID = "0" * 32
 # How long an attempt waits for a newer route while an older one may serve.
 LOOK_AGAIN_MS = 500
 
@@ -112,8 +112,12 @@ def send(
     is_half: bool = False,
     marks: Mapping[str, str] = MappingProxyType({}),
     code: int = RequestCode.SEND_MESSAGE_V2,
+    in_turn: bool = False,
 ) -> Operation[SendResult]:
     """Send a message and return where it was stored.
+
+    Messages of one sharding key, or of one `queue`, keep the order of the calls: the message waits
+    for the answers to those that `send_nowait` has queued before it.
 
     Args:
         queue: the queue, or a function that chooses one; None for the sharding key's queue, or else
@@ -122,14 +126,18 @@ def send(
             the offset in the half topic.
         marks: properties that users must not set.
         code: the request code.
+        in_turn: whether the messages before it have their answers.
 
     Raises: UsageError or ConfigError if the message is not valid; SendFailed if every attempt
-    failed; RouteError or ConnectFailed if the topic or the name server is not found; BrokerError if
-    the broker refuses the message for good; RemoteProtocolError if an answer cannot be right.
+    failed, or the messages before it had no answers in time; RouteError or ConnectFailed if the
+    topic or the name server is not found; BrokerError if the broker refuses the message for good;
+    RemoteProtocolError if an answer cannot be right.
     """
     check_message(message)
     if callable(queue):
         queue = yield from _ask_user(publisher, message, queue)
+    if not in_turn:
+        yield from _await_turn(publisher, message.topic, queue, message.sharding_key)
     timestamp_ms: int = yield Timestamp()
     topic, queue = _target_of(publisher, message.topic, queue)
     deadline_ms: int | None = None
@@ -161,7 +169,11 @@ def send(
 
 
 def send_batch(
-    publisher: Publisher, messages: Sequence[Message], *, queue: MessageQueue | None = None
+    publisher: Publisher,
+    messages: Sequence[Message],
+    *,
+    queue: MessageQueue | None = None,
+    in_turn: bool = False,
 ) -> Operation[SendResult]:
     """Send messages of one topic to one queue, in order, in requests as large as brokers take.
 
@@ -173,8 +185,10 @@ def send_batch(
     of messages that are stored, counted from the first.
     """
     check_messages(messages)
-    timestamp_ms: int = yield Timestamp()
     topic = check_batch(messages, has_queue=queue is not None)
+    if not in_turn:
+        yield from _await_turn(publisher, topic, queue, messages[0].sharding_key)
+    timestamp_ms: int = yield Timestamp()
     topic, queue = _target_of(publisher, topic, queue)
     key = messages[0].sharding_key
     # All messages are checked before the first is sent.
@@ -244,6 +258,7 @@ def send_oneway(
     check_message(message)
     if callable(queue):
         queue = yield from _ask_user(publisher, message, queue)
+    yield from _await_turn(publisher, message.topic, queue, message.sharding_key)
     timestamp_ms: int = yield Timestamp()
     now_ms: int = yield Now()
     config = publisher.config
@@ -265,6 +280,54 @@ def send_oneway(
     _set_queue(request, target)
     address = _master_of(publisher, target, request)
     yield Oneway(address, request, max(1, deadline_ms - now_ms))
+
+
+def check_outgoing(publisher: Publisher, message: Message, queue: QueueChoice | None) -> None:
+    """Check what can be known of a message before its send.
+
+    Raises: UsageError or ConfigError, as `send`.
+    """
+    check_message(message)
+    _target_of(publisher, message.topic, None if callable(queue) else queue)
+    check_and_encode(message, _SOME_MSG_ID, config=publisher.config)
+
+
+def _await_turn(
+    publisher: Publisher, topic: str, queue: MessageQueue | None, key: str | None
+) -> Operation[None]:
+    """Wait until the messages of `send_nowait` that are to stand before a message are answered.
+
+    Raises: SendFailed after `send_timeout_ms`; the errors of finding the route.
+    """
+    batcher = publisher.batcher
+    if batcher is None or batcher.is_empty or (queue is None and not key):
+        return
+    now_ms: int = yield Now()
+    timeout_ms = publisher.config.send_timeout_ms
+    deadline_ms = now_ms + timeout_ms
+    if queue is None:
+        assert key is not None
+        queue = select_queue_by_key((yield from get_publish_queues(publisher, topic)), key)
+    batcher.flush_count += 1
+    try:
+        is_placed, lane, count = False, None, 0
+        while True:
+            if not is_placed and not batcher.has_unplaced(topic):
+                is_placed, lane = True, batcher.find_lane(queue)
+                count = 0 if lane is None else lane.placed_count
+            if is_placed and (lane is None or lane.ended_count >= count):
+                return
+            batcher.wake.set()
+            batcher.settled.clear()
+            now_ms = yield Now()
+            if not (yield Wait(batcher.settled, max(0, deadline_ms - now_ms))):
+                raise SendFailed(
+                    f"the message to {queue} was not sent: earlier messages of send_nowait for "
+                    f"this queue had no answer within {timeout_ms} ms; send it again",
+                    brokers_tried=(),
+                )
+    finally:
+        batcher.flush_count -= 1
 
 
 def _ask_user(
@@ -399,7 +462,8 @@ def prepare(
     """Prepare a send; None if the send needs the operation.
 
     A send can be prepared if its route and broker are known, no heartbeat is due, no function
-    chooses the queue, and no tracer, observer or record of latencies must see the send.
+    chooses the queue, no queued message comes first, and no tracer, observer or record of latencies
+    must see the send.
 
     Raises: UsageError or ConfigError as `send`.
     """
@@ -460,13 +524,14 @@ def prepare_batch(
 
 
 def _is_direct(publisher: Publisher, now_ms: int) -> bool:
-    """Return whether no heartbeat is due and nothing must see each send."""
+    """Return whether no heartbeat is due, no message comes first, and nothing sees each send."""
     heartbeat_due_ms = publisher.heartbeat_due_ms
     return (
         heartbeat_due_ms is not None
         and heartbeat_due_ms > now_ms
         and publisher.tracer is None
         and not publisher.observers
+        and (publisher.batcher is None or publisher.batcher.is_empty)
         # The operation measures the time of each answer.
         and not publisher.config.avoid_slow_brokers
     )
@@ -508,7 +573,7 @@ def read_outcome(publisher: Publisher, direct: DirectSend, outcome: Outcome) -> 
     Raises: RemoteProtocolError if the answer cannot be right.
     """
     if isinstance(outcome, SendAnswered):
-        return _result_at(
+        return result_at(
             SendStatus.SEND_OK,
             direct.msg_id,
             outcome.offset_msg_id,
@@ -518,11 +583,11 @@ def read_outcome(publisher: Publisher, direct: DirectSend, outcome: Outcome) -> 
         )
     if isinstance(outcome, TransportError):
         return None
-    status = _STATUSES.get(outcome.code)
+    status = STATUSES.get(outcome.code)
     if status is None:
         return None
     target = publisher.config.namespace.unwrap_queue(direct.target)
-    return _result_of(outcome, status, target, direct.msg_id)
+    return result_of(outcome, status, target, direct.msg_id)
 
 
 def go_on(publisher: Publisher, direct: DirectSend, outcome: Outcome) -> Operation[SendResult]:
@@ -598,19 +663,19 @@ def _attempt(
             now_ms = yield Now()
             continue
         assert outcome is not None
-        status = _STATUSES.get(outcome.code)
+        status = STATUSES.get(outcome.code)
         if status is not None:
-            return _result_of(outcome, status, config.namespace.unwrap_queue(target), msg_id)
+            return result_of(outcome, status, config.namespace.unwrap_queue(target), msg_id)
         failure = error_of(outcome, address)
         # Differs from RocketMQ: after NO_PERMISSION, a message's only broker is not asked again.
         is_forbidden = outcome.code == ResponseCode.NO_PERMISSION and is_alone
         if outcome.code not in _RETRIED_CODES or failure.is_denial or is_forbidden:
             if is_unknown:
                 break
-            raise error_of(outcome, address, subject=f"{_subject(topic, msg_id)} is not stored")
+            raise error_of(outcome, address, subject=f"{subject_of(topic, msg_id)} is not stored")
         now_ms = yield Now()
-    what, tried_at = _subject(topic, msg_id), tuple(tried)
-    raise _send_failed(what, tried_at, failure, is_unknown=is_unknown) from failure
+    what, tried_at = subject_of(topic, msg_id), tuple(tried)
+    raise send_failed(what, tried_at, failure, is_unknown=is_unknown) from failure
 
 
 def _try_once(
@@ -658,34 +723,6 @@ def _prepare_retry(
     yield from _look_again(publisher, topic, timeout_ms=deadline_ms - now_ms)
     now_ms = yield Now()
     return now_ms
-
-
-def _send_failed(
-    what: str, tried: tuple[str, ...], failure: SparrowError | None, *, is_unknown: bool
-) -> SendFailed:
-    advice = "no broker has stored it; see whether the broker runs, and send it again"
-    if is_unknown:
-        advice = (
-            "a broker may have stored it, though its answer did not come: look for its id, or send "
-            "it again and bear it twice"
-        )
-    times = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
-    brokers = ", ".join(dict.fromkeys(tried))
-    return SendFailed(
-        f"{what} failed in {times} at {brokers}: {failure}; {advice}",
-        brokers_tried=tried,
-        outcome_unknown=is_unknown,
-    )
-
-
-def _subject(topic: str, msg_id: str) -> str:
-    """Return the text by which errors name a message."""
-    if not msg_id:
-        return f"a batch to topic {topic!r}"
-    first, *others = msg_id.split(",")
-    if not others:
-        return f"the message {first} to topic {topic!r}"
-    return f"the batch of {1 + len(others)} messages to topic {topic!r}, {first} the first,"
 
 
 def _get_route(
@@ -809,45 +846,6 @@ def _master_of(publisher: Publisher, queue: MessageQueue, request: RemotingComma
             f"know levels of delay alone"
         )
     return address
-
-
-def _result_of(
-    reply: RemotingCommand, status: SendStatus, target: MessageQueue, msg_id: str
-) -> SendResult:
-    fields = reply.ext_fields or {}
-    try:
-        queue_id, queue_offset = int(fields["queueId"]), int(fields["queueOffset"])
-        offset_msg_id = fields["msgId"]
-    except (KeyError, ValueError) as error:
-        raise _wrong_answer(target, f"lacks {error}") from error
-    result = _result_at(status, msg_id, offset_msg_id, target, queue_id, queue_offset)
-    return result._replace(recall_handle=fields.get("recallHandle"))
-
-
-def _result_at(
-    status: SendStatus,
-    msg_id: str,
-    offset_msg_id: str,
-    target: MessageQueue,
-    queue_id: int,
-    queue_offset: int,
-) -> SendResult:
-    if queue_id != target.queue_id:
-        # A message for a retry topic may become a dead letter, in that topic's queue.
-        if queue_id < 0 or not target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            raise _wrong_answer(target, f"names queue {queue_id}")
-        target = MessageQueue(target.topic, target.broker_name, queue_id)
-    if not 0 <= queue_offset <= OFFSET_MAX:
-        raise _wrong_answer(target, f"names offset {queue_offset}")
-    return SendResult(status, msg_id, offset_msg_id, target, queue_offset)
-
-
-def _wrong_answer(target: MessageQueue, what: str) -> RemoteProtocolError:
-    error = RemoteProtocolError(
-        f"the answer to a send to {target} {what}; whether the message was stored is not known"
-    )
-    error.outcome_unknown = True
-    return error
 
 
 def make_known(publisher: Publisher, message: Message) -> Operation[None]:

@@ -37,9 +37,10 @@ def send_traced(
     *,
     queue: QueueChoice | None = None,
     is_half: bool = False,
+    in_turn: bool = False,
 ) -> Operation[SendResult]:
     """Send as `send` does, and trace the message if the producer has a tracer."""
-    operation = send(publisher, message, queue=queue, is_half=is_half)
+    operation = send(publisher, message, queue=queue, is_half=is_half, in_turn=in_turn)
     if publisher.tracer is None:
         return operation
     kind = TracedType.DELAY if message.delay_level else TracedType.NORMAL
@@ -48,10 +49,14 @@ def send_traced(
 
 
 def send_batch_traced(
-    publisher: Publisher, messages: Sequence[Message], *, queue: MessageQueue | None = None
+    publisher: Publisher,
+    messages: Sequence[Message],
+    *,
+    queue: MessageQueue | None = None,
+    in_turn: bool = False,
 ) -> Operation[SendResult]:
     """Send as `send_batch` does, and trace each message if the producer has a tracer."""
-    operation = send_batch(publisher, messages, queue=queue)
+    operation = send_batch(publisher, messages, queue=queue, in_turn=in_turn)
     if publisher.tracer is None:
         return operation
     return _trace_send(publisher, messages, operation, kind=TracedType.NORMAL)

@@ -32,7 +32,7 @@ def observe_sends(publisher: Publisher, sight: SightConfig) -> None:
         address_of = publisher.routes.master_address
         observers.append(make(sight.tracer_provider, publisher.config, address_of))
     if sight.metrics_registry is not None:
-        make = _import("metrics", "metrics_registry", "prometheus").SendMetrics
+        make = _import("prometheus", "metrics_registry", "prometheus").SendMetrics
         observers.append(make(sight.metrics_registry, publisher.config))
     publisher.observers = tuple(observers)
 
@@ -44,7 +44,7 @@ def observe_consumer(subscriber: Subscriber, sight: SightConfig) -> None:
         spans = make(sight.tracer_provider, subscriber.config)
         subscriber.listener = _watched(subscriber.listener, spans.watch)
     if sight.metrics_registry is not None:
-        make = _import("metrics", "metrics_registry", "prometheus").ConsumeMetrics
+        make = _import("prometheus", "metrics_registry", "prometheus").ConsumeMetrics
         metrics = make(sight.metrics_registry, subscriber)
         subscriber.listener = _watched(subscriber.listener, metrics.watch)
 
@@ -56,7 +56,7 @@ def observe_polls(state: LitePull, sight: SightConfig) -> None:
         make = _import("spans", "tracer_provider", "opentelemetry").ConsumeSpans
         state.received = make(sight.tracer_provider, subscriber.config).received
     if sight.metrics_registry is not None:
-        make = _import("metrics", "metrics_registry", "prometheus").ConsumeMetrics
+        make = _import("prometheus", "metrics_registry", "prometheus").ConsumeMetrics
         make(sight.metrics_registry, subscriber)
 
 
