@@ -392,6 +392,48 @@ def test_unlocked_queue_is_free_and_others_locks_stay(rig: Any) -> None:
         assert lock(rig, connection, "b", 0) == expected
 
 
+def commit(rig: Any, connection: Any, offset: int, **fields: str) -> int:
+    """Commit an offset; return the group's offset after the answer, which must be a success."""
+    header = {"consumerGroup": "GID_c", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
+    reply = rig.call(connection, RequestCode.UPDATE_CONSUMER_OFFSET, {**header, **fields})
+    assert (reply.code, reply.remark) == (0, None)
+    return int(rig.broker.state.offsets.find("GID_c", "T", 0))
+
+
+def test_late_commit_of_a_member_does_not_set_another_members_queue_back(rig: Any) -> None:
+    holder, late = join(rig, "c0"), join(rig, "c1")
+    lock(rig, holder, "c0", 0)
+    commit(rig, holder, 9)
+
+    # Such a member may be back on a connection that has sent no heartbeat yet.
+    after = [commit(rig, late, 5), commit(rig, rig.connect(), 5, sparrowmqClientId="c1")]
+
+    assert after == [9, 9]
+    assert rig.broker.state.refusals.counts[BrokerRefusal.LATE_COMMIT] == 2
+    warnings = [fact.text for fact in rig.outputs if isinstance(fact, Fact) and fact.warning]
+    assert warnings == [
+        "ignored offset 5 of group 'GID_c' in MessageQueue [topic=T, brokerName=broker-a, "
+        "queueId=0], which is at 9: 'c1' commits late, 'c0' has the queue"
+    ]
+    assert commit(rig, late, 10) == 10
+
+
+def test_offset_is_lowered_by_who_may(rig: Any) -> None:
+    """The lock's holder seeks, a tool resets; Java's concurrent members hold no locks."""
+    holder, other = join(rig, "c0"), join(rig, "c1")
+    lock(rig, holder, "c0", 0)
+    commit(rig, holder, 9)
+
+    after = [commit(rig, holder, 8), commit(rig, rig.connect(), 7)]
+    rig.call(holder, RequestCode.UNLOCK_BATCH_MQ, None, lock_body("c0", 0))
+    after.append(commit(rig, other, 6))
+    lock(rig, holder, "c0", 0)
+    rig.broker.connection_closed(holder, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    after.append(commit(rig, other, 5))
+
+    assert after == [8, 7, 6, 5]
+
+
 def test_locks_of_a_closed_connection_last_for_the_clients_own_lease(rig: Any) -> None:
     first, second = join(rig, "a"), join(rig, "b")
     lock(rig, first, "a", 0)

@@ -19,12 +19,14 @@ from sparrowmq.membership.actions import (
     Pull,
     QueueLost,
     RefreshRoutes,
+    Regain,
     RenewLocks,
     Unlock,
 )
 from sparrowmq.membership.lock_rounds import LOCK_ASK_MS, MEMBERS_ASKED_MS
 from sparrowmq.membership.member import LEAVE_WAIT_MS, GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.owned_queue import UNLOCK_LOST_MS
+from sparrowmq.membership.process_queue import stored_of
 from sparrowmq.membership.queue_lease import (
     LOCK_RETRY_FIRST_MS,
     LOCK_RETRY_MS,
@@ -129,17 +131,38 @@ def test_queue_taken_without_its_lock_is_consumed_and_the_lock_asked_for() -> No
     member.acquired(Q0, 1, offset=5, is_committed=True, now_ms=0)
     pulls = of(member, Pull, 0)
     pulled(member, 1, 1, now_ms=0)
-    late = member.due(10 * MARKED_LEASE_MS)
-
-    (renewal,) = (action for action in late if isinstance(action, RenewLocks))
-    member.locks_renewed(renewal, held=(), now_ms=10 * MARKED_LEASE_MS + LOCK_ASK_MS)
-    renew(member, now_ms=10 * MARKED_LEASE_MS + 2 * LOCK_ASK_MS, held=(Q0,))
+    for now_ms in range(LOCK_ASK_MS, 2 * MARKED_LEASE_MS, LOCK_ASK_MS):
+        renew(member, now_ms=now_ms, held=())
+    granted_ms = 2 * MARKED_LEASE_MS
+    renew(member, now_ms=granted_ms, held=(Q0,))
 
     assert pulls == [Pull(Q0, 1, 5)]
-    assert [a for a in late if isinstance(a, Deliver)] == [Deliver(Q0, 1, 1, (message(5),))]
+    assert of(member, Regain, granted_ms + MARKED_LEASE_MS - 1) == []
     # From now on it is believed in for as long as the lease lasts.
-    late_ms = 11 * MARKED_LEASE_MS + 2 * LOCK_ASK_MS
-    assert of(member, Acquire, late_ms) == [Acquire(Q0, 1, wants_lock=True)]
+    assert of(member, Regain, granted_ms + MARKED_LEASE_MS) == [
+        Regain(Q0, 1, wants_lock=True, newest=stored_of(message(5)))
+    ]
+
+
+def test_member_that_wakes_late_without_a_lock_asks_before_it_delivers_or_commits() -> None:
+    member = given(Q0)
+    of(member, Acquire, 0)
+    member.lock_refused(Q0, 1, is_owner_listed=False, now_ms=0)
+    of(member, Acquire, 0)
+    member.acquired(Q0, 1, offset=5, is_committed=True, now_ms=0)
+    of(member, Pull, 0)
+    pulled(member, 1, 2, now_ms=0)
+    (first, _) = of(member, Deliver, 1)
+    member.consumed(first, acked_count=1)
+
+    woken = [a for a in member.due(MARKED_LEASE_MS) if not isinstance(a, RefreshRoutes)]
+    member.regained(Q0, 1, found=9, has_newest=True, now_ms=MARKED_LEASE_MS + 1)
+
+    assert woken == [Regain(Q0, 1, wants_lock=False, newest=stored_of(message(6)))]
+    assert [a for a in member.take_facts() if isinstance(a, QueueLost)] == [QueueLost(Q0)]
+    assert of(member, Acquire, MARKED_LEASE_MS + 1) == [
+        Acquire(Q0, 2, wants_lock=True, newest=stored_of(message(6)))
+    ]
 
 
 def test_broadcasting_takes_no_locks() -> None:
@@ -241,14 +264,14 @@ def test_member_that_wakes_late_neither_delivers_nor_commits() -> None:
 
     woken = [a for a in member.due(MARKED_LEASE_MS) if not isinstance(a, RefreshRoutes)]
 
-    assert woken == [Acquire(Q0, epoch, wants_lock=True)]
+    assert woken == [Regain(Q0, epoch, wants_lock=True, newest=stored_of(message(6)))]
     pulled(member, epoch, 2, now_ms=MARKED_LEASE_MS)
     member.lock_refused(Q0, epoch, is_owner_listed=True, now_ms=MARKED_LEASE_MS + 1)
     assert isinstance(second, Deliver)
     member.consumed(second, acked_count=1)
     after = member.due(MARKED_LEASE_MS + 1)
     assert [action for action in after if not isinstance(action, AbandonPull)] == [
-        Acquire(Q0, epoch + 1, wants_lock=True)
+        Acquire(Q0, epoch + 1, wants_lock=True, newest=stored_of(message(6)))
     ]
     assert QueueLost(Q0) in member.take_facts()
     assert len(member.deliveries) == 0
@@ -279,10 +302,10 @@ def test_consumption_goes_on_where_the_lock_ran_out_and_nobody_came() -> None:
 def test_queue_is_lost_if_somebody_committed_while_the_lock_had_run_out() -> None:
     member = given(Q0)
     epoch = take(member)
-    of(member, Acquire, MARKED_LEASE_MS)
+    of(member, Regain, MARKED_LEASE_MS)
 
-    member.acquired(
-        Q0, epoch, offset=9, is_committed=True, lock_sent_ms=MARKED_LEASE_MS, now_ms=MARKED_LEASE_MS
+    member.regained(
+        Q0, epoch, found=9, has_newest=True, lock_sent_ms=MARKED_LEASE_MS, now_ms=MARKED_LEASE_MS
     )
 
     assert of(member, Acquire, MARKED_LEASE_MS) == [Acquire(Q0, epoch + 1, wants_lock=True)]
@@ -297,7 +320,7 @@ def test_refused_renewal_stops_deliveries_at_once() -> None:
     pulled(member, epoch, 1, now_ms=MARKED_LEASE_RENEWAL_MS)
     actions = member.due(MARKED_LEASE_RENEWAL_MS)
 
-    assert actions == [Acquire(Q0, epoch, wants_lock=True)]
+    assert actions == [Regain(Q0, epoch, wants_lock=True, newest=stored_of(message(5)))]
 
 
 def test_renewal_without_an_answer_is_repeated_and_the_lease_counts_on() -> None:
@@ -306,9 +329,9 @@ def test_renewal_without_an_answer_is_repeated_and_the_lease_counts_on() -> None
 
     renew(member, now_ms=MARKED_LEASE_RENEWAL_MS, held=None)
 
-    assert of(member, Acquire, MARKED_LEASE_RENEWAL_MS) == []
+    assert of(member, Regain, MARKED_LEASE_RENEWAL_MS) == []
     assert len(of(member, RenewLocks, MARKED_LEASE_RENEWAL_MS + LOCK_ASK_MS)) == 1
-    assert len(of(member, Acquire, MARKED_LEASE_MS)) == 1
+    assert len(of(member, Regain, MARKED_LEASE_MS)) == 1
 
 
 def test_member_that_has_left_waits_for_its_locks_to_be_taken_back_within_a_bound() -> None:

@@ -15,6 +15,7 @@ from sparrowmq.membership.actions import (
     DrainTimedOut,
     Pull,
     QueueLost,
+    Regain,
     RenewLocks,
     SendBack,
     Unlock,
@@ -309,14 +310,14 @@ def test_queue_lost_while_its_listener_runs_waits_for_it_before_the_next_call() 
     world.renews = False
     world.pass_ms(MARKED_LEASE_MS)
     world.renews = True
-    (acquire,) = world.due(Acquire)
-    assert isinstance(acquire, Acquire)
+    (regain,) = world.due(Regain)
+    assert isinstance(regain, Regain)
     # Somebody else had the queue meanwhile, and has committed.
-    world.member.acquired(
+    world.member.regained(
         Q0,
-        acquire.epoch,
-        offset=2,
-        is_committed=True,
+        regain.epoch,
+        found=2,
+        has_newest=True,
         lock_sent_ms=world.now_ms,
         now_ms=world.now_ms,
     )

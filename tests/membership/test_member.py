@@ -24,8 +24,10 @@ from sparrowmq.membership.actions import (
     NotListed,
     OffsetCorrected,
     Pull,
+    QueueLost,
     Rebalance,
     RefreshRoutes,
+    Regain,
     SendBack,
 )
 from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
@@ -34,7 +36,7 @@ from sparrowmq.membership.owned_queue import (
     LAST_COMMIT_MS,
     commit_wait_ms,
 )
-from sparrowmq.membership.process_queue import PULL_IDLE_MAX_MS, FlowLimits
+from sparrowmq.membership.process_queue import PULL_IDLE_MAX_MS, FlowLimits, stored_of
 from sparrowmq.membership.reconcile import RebalancePlan
 from sparrowmq.membership.repeated_job import LOST_MS, RETRY_FIRST_MS
 from sparrowmq.membership.send_backs import LOCAL_RETRY_MS
@@ -64,7 +66,7 @@ def joined(
     assert member.due(0) == [Rebalance()]
     member.rebalanced([share(*queues)], 0)
     acquires = [action for action in member.due(0) if isinstance(action, Acquire)]
-    for queue, epoch, _ in acquires:
+    for queue, epoch, *_ in acquires:
         member.acquired(queue, epoch, offset=start, is_committed=True, now_ms=0)
     return member, {action.queue: action.epoch for action in acquires}
 
@@ -613,14 +615,116 @@ def test_failed_repetition_of_a_commit_is_waited_for() -> None:
     assert of_type(member.due(6_030), Commit) == [Commit(Q0, 1, 2, is_last=False)]
 
 
-def test_lost_connection_registers_and_commits_again() -> None:
+def test_lost_connection_registers_and_then_asks_what_the_broker_knows() -> None:
     member, _ = joined(Q0, start=9)
     member.due(0)
 
     member.connection_lost({"b"}, 5_000)
 
     asked = [action for action in member.due(5_000) if not isinstance(action, RefreshRoutes)]
-    assert asked == [Heartbeat(), Commit(Q0, 1, 9, is_last=False)]
+    assert asked == [Heartbeat()]
+    member.heartbeat_done(reached=1, failed=0, now_ms=5_001)
+    assert of_type(member.due(5_001), Regain) == [Regain(Q0, 1, wants_lock=False, newest=None)]
+
+
+def reconnected(offsets: Sequence[int]) -> tuple[GroupMember, int]:
+    """Return a member that finished messages, committed 1, and lost its broker; and its epoch."""
+    member, epoch, deliveries = delivered(offsets)
+    member.due(1)
+    member.committed(Q0, epoch, offset=1, now_ms=1)
+    member.consumed_all(deliveries)
+    member.connection_lost({"b"}, 20)
+    member.due(20)
+    member.heartbeat_done(reached=1, failed=0, now_ms=30)
+    assert len(of_type(member.due(30), Regain)) == 1
+    return member, epoch
+
+
+@pytest.mark.parametrize("found", [1, 0, None], ids=["known", "forgotten", "none"])
+def test_offset_is_committed_again_after_a_lost_connection(found: int | None) -> None:
+    """A broker that was killed may have forgotten the last commits."""
+    member, epoch = reconnected([0, 1, 2])
+
+    member.regained(Q0, epoch, found=found, has_newest=True, now_ms=40)
+
+    assert of_type(member.due(1_000), Commit) == [Commit(Q0, epoch, 3, is_last=False)]
+
+
+@pytest.mark.parametrize("found", [1, 0])
+def test_offset_of_messages_that_the_broker_lost_is_not_committed(found: int) -> None:
+    member, epoch = reconnected([0, 1, 2])
+
+    member.regained(Q0, epoch, found=found, has_newest=False, now_ms=40)
+
+    assert member.take_facts()[-1] == OffsetCorrected(Q0, 3, found)
+    actions = member.due(40)
+    assert of_type(actions, Commit) == []
+    (acquire,) = of_type(actions, Acquire)
+    assert isinstance(acquire, Acquire)
+    # Nor does the queue begin there: the broker does not have that message.
+    member.acquired(Q0, acquire.epoch, offset=found, is_committed=True, has_newest=False, now_ms=41)
+    assert of_type(member.due(41), Pull) == [Pull(Q0, acquire.epoch, found)]
+
+
+def test_nothing_is_pulled_or_committed_before_the_broker_has_answered() -> None:
+    member, epoch = reconnected([0, 1, 2])
+    member.pull_failed(Q0, epoch, offset=3, now_ms=40)
+
+    actions = member.due(5_000)
+
+    assert of_type(actions, Pull) + of_type(actions, Commit) == []
+
+
+def test_offset_that_was_reset_meanwhile_is_kept() -> None:
+    """A commit that the broker has had for long is on its disk: it cannot have forgotten it."""
+    member, epoch, deliveries = delivered([0, 1, 2])
+    member.consumed_all(deliveries)
+    for now_ms in (10, 10_010, 20_020):
+        member.due(now_ms)
+        member.committed(Q0, epoch, offset=3, now_ms=now_ms)
+    member.connection_lost({"b"}, 20_030)
+    member.due(20_030)
+    member.heartbeat_done(reached=1, failed=0, now_ms=20_040)
+    member.due(20_040)
+
+    member.regained(Q0, epoch, found=1, has_newest=True, now_ms=20_050)
+
+    assert member.take_facts()[-1] == QueueLost(Q0)
+    assert of_type(member.due(20_050), Commit) == []
+
+
+def given_up_uncommitted(*, found: int, has_newest: bool = True) -> list[Action]:
+    """Return what a member does whose queue comes back, of which it could not commit offset 3."""
+    member, epoch, deliveries = delivered([0, 1, 2])
+    member.due(10)
+    member.consumed_all(deliveries)
+    member.rebalanced([share()], 20)
+    for now_ms in (20, 20 + LAST_COMMIT_MS):
+        for action in of_type(member.due(now_ms), Commit):
+            assert isinstance(action, Commit)
+            member.commit_failed(Q0, epoch, now_ms=now_ms)
+    assert member.due(20 + 2 * LAST_COMMIT_MS)[-1:] != [Commit(Q0, epoch, 3, is_last=True)]
+    assert CommitLost(Q0, 3) in member.take_facts()
+
+    member.rebalanced([share(Q0)], 9_000)
+    (acquire,) = of_type(member.due(9_000), Acquire)
+    assert acquire == Acquire(Q0, epoch + 1, wants_lock=False, newest=stored_of(message(2)))
+    member.acquired(
+        Q0, epoch + 1, offset=found, is_committed=True, has_newest=has_newest, now_ms=9_001
+    )
+    return [a for a in member.due(9_001) if isinstance(a, Commit | Pull)]
+
+
+def test_queue_that_comes_back_goes_on_where_it_was_given_up() -> None:
+    assert given_up_uncommitted(found=0) == [Commit(Q0, 2, 3, is_last=False), Pull(Q0, 2, 3)]
+
+
+def test_queue_that_comes_back_goes_on_where_another_member_stopped() -> None:
+    assert given_up_uncommitted(found=5) == [Pull(Q0, 2, 5)]
+
+
+def test_queue_that_comes_back_without_its_messages_begins_at_the_groups_offset() -> None:
+    assert given_up_uncommitted(found=0, has_newest=False) == [Pull(Q0, 2, 0)]
 
 
 # --- giving up ------------------------------------------------------------------------------

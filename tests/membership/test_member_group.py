@@ -33,6 +33,7 @@ from sparrowmq.membership.actions import (
     QueueLost,
     Rebalance,
     RefreshRoutes,
+    Regain,
     RenewLocks,
     SendBack,
     Unlock,
@@ -246,7 +247,7 @@ class World:
         if isinstance(action, AbandonPull):
             return
         queue, epoch = action.queue, action.epoch
-        if isinstance(action, Acquire):
+        if isinstance(action, Acquire | Regain):
             self.acquire(cid, member, action, is_good=is_good)
         elif isinstance(action, Unlock):
             if is_good:
@@ -280,8 +281,10 @@ class World:
             assert isinstance(action, Commit)
             self.commit(member, action, is_good=is_good)
 
-    def acquire(self, cid: str, member: GroupMember, action: Acquire, *, is_good: bool) -> None:
-        queue, epoch, wants_lock = action
+    def acquire(
+        self, cid: str, member: GroupMember, action: Acquire | Regain, *, is_good: bool
+    ) -> None:
+        queue, epoch, wants_lock = action.queue, action.epoch, action.wants_lock
         now_ms = self.now_ms
         self.unlock_before(cid, queue)
         if not is_good:
@@ -294,13 +297,18 @@ class World:
             is_listed = self.locks.find_owner("G", queue, now_ms=now_ms) in self.listed
             member.lock_refused(queue, epoch, is_owner_listed=is_listed, now_ms=now_ms)
             return
-        stored = self.committed.get(queue)
+        stored, sent_ms = self.committed.get(queue), now_ms if wants_lock else None
+        if isinstance(action, Regain):
+            member.regained(
+                queue, epoch, found=stored, has_newest=True, lock_sent_ms=sent_ms, now_ms=now_ms
+            )
+            return
         member.acquired(
             queue,
             epoch,
             offset=stored or 0,
             is_committed=stored is not None,
-            lock_sent_ms=now_ms if wants_lock else None,
+            lock_sent_ms=sent_ms,
             now_ms=now_ms,
         )
 

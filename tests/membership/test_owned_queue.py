@@ -21,10 +21,11 @@ from sparrowmq.membership.actions import (
     Fact,
     Pull,
     QueueLost,
+    Regain,
     Unlock,
 )
 from sparrowmq.membership.owned_queue import LAST_COMMIT_MS, UNLOCK_LOST_MS, OwnedQueue
-from sparrowmq.membership.process_queue import FlowLimits
+from sparrowmq.membership.process_queue import FlowLimits, stored_of
 from sparrowmq.membership.queue_callbacks import CALL_WAIT_MAX_MS, QueueCallbacks
 from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.membership.queue_state import TRANSITIONS, QueueEvent, QueueState
@@ -236,12 +237,14 @@ def test_fenced_queue_neither_delivers_nor_commits_and_is_acquired_again() -> No
     owned = consuming()
     finish(owned, delivered(owned, [0], now_ms=1))
 
-    assert collect(owned, MARKED_LEASE_MS)[0] == [Acquire(QUEUE, 1, wants_lock=True)]
+    assert collect(owned, MARKED_LEASE_MS)[0] == [
+        Regain(QUEUE, 1, wants_lock=True, newest=stored_of(message(0)))
+    ]
     assert not owned.may_deliver(MARKED_LEASE_MS)
     assert not owned.is_sure(MARKED_LEASE_MS)
 
     sent_ms = MARKED_LEASE_MS
-    assert owned.acquired(0, is_committed=True, lock_sent_ms=sent_ms, now_ms=sent_ms + 1)
+    assert owned.regained(0, has_newest=True, lock_sent_ms=sent_ms, now_ms=sent_ms + 1) is None
     assert QueueState.CONSUMING is state_of(owned)
     assert Commit(QUEUE, 1, 1, is_last=False) in collect(owned, sent_ms + 1)[0]
 
@@ -251,7 +254,9 @@ def test_fenced_queue_that_another_member_consumed_begins_anew() -> None:
     collect(owned, MARKED_LEASE_MS)
 
     sent_ms = MARKED_LEASE_MS
-    assert not owned.acquired(3, is_committed=True, lock_sent_ms=sent_ms, now_ms=sent_ms)
+    lost = owned.regained(3, has_newest=True, lock_sent_ms=sent_ms, now_ms=sent_ms)
+
+    assert lost == QueueLost(QUEUE)
 
     assert owned.lose() == AbandonPull(QUEUE, 1)
     assert QueueState.RELEASED is state_of(owned)

@@ -61,14 +61,16 @@ class Bench:
         self.store.dispatch()
         self.checkers.check_stored(BROKER, self.store)
 
-    def commit(self, offset: int, *, host: str = "m1", now_ms: int = 0) -> None:
-        self.checkers.note_committer(QUEUE, host)
+    def commit(
+        self, offset: int, *, host: str = "m1", now_ms: int = 0, holder: str | None = None
+    ) -> None:
+        self.checkers.note_committer(QUEUE, host, holder=holder)
         tables = {TOPIC: {0: offset}, "%RETRY%G": {}}
         self.checkers.check_commits(BROKER, tables, now_ms=now_ms)
 
     def reload(self, offset: int | None) -> None:
         table = {} if offset is None else {0: offset}
-        self.checkers.check_reloaded(BROKER, {TOPIC: table, "%RETRY%G": {}})
+        self.checkers.check_reloaded(BROKER, {TOPIC: table, "%RETRY%G": {}}, now_ms=0)
 
 
 @pytest.fixture
@@ -156,6 +158,27 @@ def test_commit_must_not_go_back_but_by_another_member(bench: Bench) -> None:
 
     bench.commit(0, host="m2")
     assert bench.checkers.violation == "T@b:0: 0 committed after 1 by m2"
+
+
+def test_commit_must_not_set_the_queue_of_a_listed_holder_back(bench: Bench) -> None:
+    bench.checkers.note_consumed(QUEUE, [0, 1, 2])
+    bench.commit(3, host="m1:1")
+    bench.commit(2, host="m1:2", holder="m1@1")
+    assert (bench.checkers.violation, bench.checkers.steps_back) == (None, 1)
+
+    bench.commit(1, host="m2:1", holder="m1@1")
+    assert bench.checkers.violation == "T@b:0: 1 committed after 2 by m2:1"
+
+
+def test_member_that_stood_still_must_ask(bench: Bench) -> None:
+    bench.checkers.note_asked("m1", QUEUE, now_ms=5)
+    bench.checkers.check_asked("m1", QUEUE, woken_ms=5)
+    assert bench.checkers.violation is None
+
+    bench.checkers.check_asked("m1", QUEUE, woken_ms=6)
+    assert bench.checkers.violation == (
+        "m1 delivers messages of T@b:0, but stood still and did not ask"
+    )
 
 
 @pytest.mark.parametrize("loaded", [2, 3])

@@ -13,7 +13,7 @@ import pytest
 
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.delay_schedule import DelaySchedule
-from sparrowmq.broker.processors import send, transaction
+from sparrowmq.broker.processors import clients, offsets, send, transaction
 from sparrowmq.broker.transaction_checks import CheckStep, TransactionChecks
 from sparrowmq.calling.effects import Operation, now
 from sparrowmq.client.operations import handover
@@ -21,6 +21,7 @@ from sparrowmq.client.operations.transactions import _TYPES
 from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.membership import lock_rounds
 from sparrowmq.membership.actions import AskMembers
+from sparrowmq.membership.group_offset import GroupOffset
 from sparrowmq.membership.member import GroupMember
 from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.membership.process_queue import ProcessQueue
@@ -29,15 +30,19 @@ from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC
 from sparrowmq.protocol.record import TRANSACTION_COMMIT, Record
+from sparrowmq.serving.connections import Output, Push
 from sparrowmq.simulation import transaction_producers
 from sparrowmq.simulation.__main__ import main
+from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.faults import (
     Faults,
     draw_delay_faults,
     draw_graceful_faults,
+    draw_kill_faults,
     draw_lock_faults,
     draw_power_faults,
     draw_prompt_faults,
+    draw_standstill_faults,
 )
 from sparrowmq.simulation.faulty_disk import SimulatedFile
 from sparrowmq.store import record_check
@@ -244,7 +249,7 @@ def test_notification_without_effect_is_caught(
 
     # A newcomer that is refused a queue's lock goes on without it after a while.
     violation = run_calm(COME_AND_GO, seeds=20)[-1].violation
-    assert " ms after the heal: OwnershipCheck(" in violation or ": delivered again" in violation
+    assert ": OwnershipCheck(" in violation or ": delivered again" in violation
 
 
 def test_retry_that_never_comes_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -568,6 +573,95 @@ def test_acknowledgement_of_what_is_not_synced_is_caught(
     monkeypatch.setattr(MessageStore, "flush_done", trust_the_disk)
 
     assert " was acknowledged)" in run_drawn(draw_power_faults, seeds=20)
+
+
+# --- members that come back -----------------------------------------------------------------
+
+
+def trust_old_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let members without a lock trust answers for ever, as Java's concurrent members do."""
+    go_without = QueueLease.go_without
+
+    def go_without_end(lease: QueueLease, sent_ms: int) -> None:
+        go_without(lease, sent_ms)
+        lease.until_ms = None
+
+    monkeypatch.setattr(QueueLease, "go_without", go_without_end)
+
+
+def test_member_that_wakes_without_a_lock_and_asks_nobody_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trust_old_answers(monkeypatch)
+
+    violation = run_drawn(draw_standstill_faults, seeds=20)
+    assert violation.endswith(", but stood still and did not ask")
+
+
+@pytest.mark.parametrize("is_ignored", [True, False])
+def test_late_commit_that_sets_the_group_back_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch, is_ignored: bool
+) -> None:
+    trust_old_answers(monkeypatch)
+    monkeypatch.setattr(Checkers, "check_asked", do_nothing)
+    if is_ignored:
+        with pytest.raises(pytest.fail.Exception, match="20 seeds found nothing"):
+            run_drawn(draw_standstill_faults, seeds=20)
+        return
+    monkeypatch.setattr(offsets, "_find_lateness", do_nothing)
+
+    assert " committed after " in run_drawn(draw_standstill_faults, seeds=20)
+
+
+@pytest.mark.parametrize(
+    ("machine", "method", "effect"),
+    [
+        (OwnedQueue, "connection_lost", None),
+        (GroupOffset, "is_ours", False),
+        (GroupMember, "_note_progress", None),
+    ],
+    ids=["no doubt", "queue begun anew", "progress of a queue given up"],
+)
+def test_progress_that_is_forgotten_with_a_broker_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch, machine: type, method: str, effect: object
+) -> None:
+    monkeypatch.setattr(machine, method, lambda *_, **__: effect)
+
+    violation = run_drawn(draw_kill_faults, seeds=20)
+    assert ": delivered again" in violation or ", is not committed again" in violation
+
+
+def test_queue_given_up_without_its_last_commit_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_at_once(owned: OwnedQueue, *_: object) -> None:
+        owned.give_up()
+
+    monkeypatch.setattr(OwnedQueue, "_collect_last_commit", end_at_once)
+
+    assert ": delivered again" in run_drawn(draw_graceful_faults, seeds=20)
+
+
+def test_refused_lease_that_is_not_noticed_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QueueLease, "refuse", do_nothing)
+
+    assert ": locked by member-" in run_drawn(draw_lock_faults, seeds=20)
+
+
+def test_closed_connection_that_the_group_is_not_told_of_is_caught(
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_connection = clients.forget_connection
+
+    def forget_silently(*args: Any, **settings: Any) -> list[Output]:
+        outputs = forget_connection(*args, **settings)
+        return [output for output in outputs if not isinstance(output, Push)]
+
+    monkeypatch.setattr(clients, "forget_connection", forget_silently)
+
+    assert " ms after a change of members: " in run_drawn(draw_prompt_faults, seeds=20)
 
 
 def test_command_prints_seed_and_trace_of_a_failure(

@@ -45,6 +45,11 @@ class MemberProcess:
         self.close()
 
     @property
+    def pid(self) -> int:
+        """The id of its process."""
+        return self._members.required[0].pid
+
+    @property
     def queue_ids(self) -> list[int]:
         """The queues it has, sorted."""
         self._log.read()

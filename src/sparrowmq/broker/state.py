@@ -51,6 +51,7 @@ class BrokerRefusal(Enum):
     CLOSED_TOPIC = "sendsToClosedTopicsRefused"
     GROUP_NAME = "groupNamesRefused"
     COMMIT_BEYOND_END = "commitsBeyondEndRefused"
+    LATE_COMMIT = "lateCommitsIgnored"
     LOCK = "locksRefused"
     ACCESS = "requestsDenied"
 

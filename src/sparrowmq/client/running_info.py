@@ -134,7 +134,7 @@ def _describe_pace(pace: Pace) -> ConsumeRates:
 
 def holding_of(owned: OwnedQueue) -> tuple[bool, bool]:
     """Return whether this member has the queue's lock, and whether it is giving the queue up."""
-    return owned.lease.until_ms is not None, owned.is_revoked
+    return owned.lease.is_held, owned.is_revoked
 
 
 def _describe_queue(owned: OwnedQueue, boot_timestamp_ms: int) -> ProcessQueueInfo:

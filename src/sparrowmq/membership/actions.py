@@ -27,15 +27,39 @@ class Rebalance(NamedTuple):
     """Find our share of every topic's queues. Then `rebalanced`."""
 
 
+class Stored(NamedTuple):
+    """Where and when a broker has stored a message of a queue."""
+
+    offset: int
+    position: int
+    timestamp_ms: int
+
+
 class Acquire(NamedTuple):
     """Take a queue's lock if the queue is to be locked; then find the offset to begin at.
 
-    Then `acquired`, `lock_refused` or `acquire_failed`.
+    If the member had the queue before, the broker is also asked whether it still has `newest`, the
+    newest message that was pulled then. Then `acquired`, `lock_refused` or `acquire_failed`.
     """
 
     queue: MessageQueue
     epoch: int
     wants_lock: bool
+    newest: Stored | None = None
+
+
+class Regain(NamedTuple):
+    """Find out whether a queue may go on, after its lock ran out or its connection was lost.
+
+    The lock is asked for if `wants_lock`. The group's offset is read, and the broker is asked
+    whether it still has `newest`, the newest message that was pulled. Then `regained`,
+    `lock_refused` or `acquire_failed`.
+    """
+
+    queue: MessageQueue
+    epoch: int
+    wants_lock: bool
+    newest: Stored | None
 
 
 class RenewLocks(NamedTuple):
@@ -133,6 +157,7 @@ Action: TypeAlias = (
     | Heartbeat
     | Rebalance
     | Acquire
+    | Regain
     | RenewLocks
     | AskMembers
     | Unlock

@@ -67,7 +67,7 @@ class LockRounds:
         for owned in queues:
             if owned.begin_renewal(now_ms):
                 asked.setdefault(owned.queue.broker_name, []).append(owned.queue)
-                has_all = has_all and owned.lease.until_ms is not None
+                has_all = has_all and owned.lease.is_held
         for broker_name, names in asked.items():
             actions.append(RenewLocks(broker_name, tuple(names), now_ms))
         self._renewals_due_ms = now_ms + (MARKED_LEASE_RENEWAL_MS if has_all else LOCK_ASK_MS)

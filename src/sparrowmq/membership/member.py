@@ -10,6 +10,8 @@ Rules of this file:
 - A wanted queue that is not in hand is acquired.
 - A queue in hand that is not wanted is drained: pulls stop, running listeners may finish within a
   bound, the offset is committed, the commit's answer is awaited, and the lock is given back.
+- After a lost connection, or once its lease has run out, a queue is neither pulled nor committed
+  before the broker was asked what it knows (`Regain`).
 - A queue's lock is taken before its start position is read, and is renewed while we own the queue.
   `QueueLease` says how long the member believes in the lock. Java's concurrent members take no
   locks, so the lock of a queue that comes from one of them is free.
@@ -43,6 +45,7 @@ from sparrowmq.membership.actions import (
     RenewLocks,
 )
 from sparrowmq.membership.deliveries import Deliveries
+from sparrowmq.membership.group_offset import UncommittedProgress
 from sparrowmq.membership.in_order import InOrder, OrderlyOutcome
 from sparrowmq.membership.listed_ids import ListedIds
 from sparrowmq.membership.lock_rounds import LockRounds
@@ -152,6 +155,8 @@ class GroupMember:
         self.locks_queues = config.locks_queues and not config.is_broadcasting
         # Pulls of lost queues, which are to be abandoned.
         self._abandoned: list[Action] = []
+        # Of queues that are not in hand: what was finished and could not be committed.
+        self._progress: dict[MessageQueue, UncommittedProgress] = {}
         self._route_retry_ms = ROUTE_RETRY_FIRST_MS
         # The order of the first steps: routes, then a heartbeat, then a rebalance.
         self._has_routes = self._had_all_routes = False
@@ -260,6 +265,11 @@ class GroupMember:
         owned = self._queues.get(queue)
         return None if owned is None else owned.committed_offset
 
+    def finished_offset(self, queue: MessageQueue) -> int | None:
+        """Return the offset before which every message of a queue in hand is finished."""
+        owned = self._queues.get(queue)
+        return None if owned is None else owned.process_queue.commit_offset
+
     def room_bytes(self, queue: MessageQueue) -> int:
         """Return how many bytes of inflated bodies a queue in hand may still take in."""
         owned = self._queues.get(queue)
@@ -322,13 +332,21 @@ class GroupMember:
             self._rebalance.ask(now_ms)
 
     def heartbeat_done(
-        self, *, reached: int, failed: int, now_ms: int, expiry_ms: int | None = None
+        self,
+        *,
+        reached: int,
+        failed: int,
+        now_ms: int,
+        expiry_ms: int | None = None,
+        silent: Collection[str] = (),
     ) -> None:
         """Note how many brokers answered the heartbeat and how many did not.
 
         Args:
             expiry_ms: the time after which a broker forgets a silent member; None if none says so.
+            silent: the names of the brokers that did not answer.
         """
+        sent_ms = now_ms if self.heartbeat.started_ms is None else self.heartbeat.started_ms
         next_in_ms = HEARTBEAT_RETRY_MS if failed else self._config.heartbeat_ms
         if expiry_ms is not None:
             next_in_ms = min(next_in_ms, max(1, expiry_ms // HEARTBEATS_PER_EXPIRY))
@@ -340,19 +358,20 @@ class GroupMember:
             # The heartbeat makes the group's retry topic.
             self._route_retry_ms = ROUTE_RETRY_FIRST_MS
         for owned in self._all():
-            owned.hurry(now_ms)
+            if owned.queue.broker_name not in silent:
+                owned.heartbeat_answered(sent_ms, now_ms)
 
     def registration_missing(self, now_ms: int) -> None:
         """Send a heartbeat at once: a broker does not know this member or its subscription."""
         self.heartbeat.ask(now_ms)
 
     def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
-        """Send a heartbeat and commit again: the broker may have been restarted."""
+        """Send a heartbeat, and doubt what we know: the broker may have been restarted."""
         self.heartbeat.ask(now_ms)
         self._locks.renew_soon(now_ms)
         for owned in self._all():
             if owned.queue.broker_name in broker_names:
-                owned.forget_committed()
+                owned.connection_lost(now_ms)
 
     # --- rebalance --------------------------------------------------------------------------
 
@@ -425,6 +444,7 @@ class GroupMember:
             else former.calls,
             now_ms=now_ms,
             in_order=order if config.is_orderly else None,
+            progress=self._progress.pop(queue, None),
         )
         self._queues[queue] = owned
         return owned
@@ -432,9 +452,14 @@ class GroupMember:
     def _release(self, owned: OwnedQueue, now_ms: int) -> tuple[OwnedQueue, ...]:
         """Release a queue; if the queue is wanted again, return it as a new `OwnedQueue`."""
         del self._queues[owned.queue]
+        self._note_progress(owned)
         if not self._is_leaving and owned.queue in self._wanted.get(owned.queue.topic, ()):
             return (self._give(owned.queue, now_ms),)
         return ()
+
+    def _note_progress(self, owned: OwnedQueue) -> None:
+        if owned.progress is not None:
+            self._progress[owned.queue] = owned.progress
 
     # --- what happened to a queue -----------------------------------------------------------
 
@@ -447,20 +472,53 @@ class GroupMember:
         is_committed: bool,
         now_ms: int,
         lock_sent_ms: int | None = None,
+        has_newest: bool = True,
     ) -> None:
         """Begin to consume a queue at an offset.
 
         Args:
             is_committed: whether the group has committed the offset.
+            has_newest: whether the broker still has the newest message that we pulled before.
             lock_sent_ms: when the request for the queue's lock was sent; None without the lock.
         """
         owned = self._find(queue, epoch)
         if owned is None:
             return
-        if not owned.acquired(
-            offset, is_committed=is_committed, lock_sent_ms=lock_sent_ms, now_ms=now_ms
-        ):
-            self._lose(owned, now_ms)
+        owned.acquired(
+            offset,
+            is_committed=is_committed,
+            lock_sent_ms=lock_sent_ms,
+            has_newest=has_newest,
+            now_ms=now_ms,
+        )
+        if lock_sent_ms is None:
+            self._locks.renew_soon(now_ms)
+
+    def regained(
+        self,
+        queue: MessageQueue,
+        epoch: int,
+        *,
+        found: int | None,
+        has_newest: bool,
+        now_ms: int,
+        lock_sent_ms: int | None = None,
+    ) -> None:
+        """Go on with a queue if it is as we know it; else begin anew at the group's offset.
+
+        Args:
+            found: the group's offset at the broker, None if it has none.
+            has_newest: whether the broker still has the newest message that was pulled.
+            lock_sent_ms: when the request for the queue's lock was sent; None without the lock.
+        """
+        owned = self._find(queue, epoch)
+        if owned is None:
+            return
+        fact = owned.regained(
+            found, has_newest=has_newest, lock_sent_ms=lock_sent_ms, now_ms=now_ms
+        )
+        if fact is not None:
+            self._lose(owned, fact, now_ms)
         if lock_sent_ms is None:
             self._locks.renew_soon(now_ms)
 
@@ -480,7 +538,7 @@ class GroupMember:
             drain_timeout_ms=self._config.drain_timeout_ms,
             now_ms=now_ms,
         ):
-            self._lose(owned, now_ms)
+            self._lose(owned, QueueLost(queue), now_ms)
             return False
         return not owned.lease.asks_first
 
@@ -517,11 +575,17 @@ class GroupMember:
         if owned is not None:
             owned.unlocked()
 
-    def _lose(self, owned: OwnedQueue, now_ms: int) -> None:
-        """Begin anew in a queue that another member may have owned meanwhile."""
-        self._facts.append(QueueLost(owned.queue))
+    def _lose(self, owned: OwnedQueue, fact: Fact, now_ms: int) -> None:
+        """Begin anew in a queue, or end its drain: its messages are not as we know them."""
+        self._facts.append(fact)
+        if owned.is_draining:
+            owned.give_up()
+            return
         self._abandon(owned)
-        self._give(owned.queue, now_ms)
+        self._note_progress(owned)
+        # Only another member's ownership ends ours; what a broker has lost does not.
+        former = None if isinstance(fact, QueueLost) else owned
+        self._give(owned.queue, now_ms, former=former)
 
     def acquire_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
         """Ask again later: the queue's lock or its start position could not be found out."""

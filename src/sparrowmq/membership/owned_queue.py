@@ -3,8 +3,10 @@
 `queue_state.py` has the states of that life and the table of its transitions.
 
 Deliveries, commits and messages sent back depend on the queue's lock, so each asks the `QueueLease`
-first. While the lease is fenced none of them begins, and the lock is asked for again. If the
-group's committed offset has not changed meanwhile, consumption goes on where it stopped.
+first. While the lease is fenced none of them begins. After a lost connection the queue is
+*doubted*: the broker may have been restarted without its newest messages, so nothing is pulled or
+committed. In both cases the broker is asked (`Regain`). If nobody else has moved the group's offset
+and the broker still has what was pulled, consumption goes on where it stopped.
 
 `collect` works out the next actions from the state each time. Nothing has to be scheduled, so no
 queue stops because a timer was forgotten. A request under way counts as lost after a bound, so an
@@ -28,11 +30,14 @@ from sparrowmq.membership.actions import (
     Deliver,
     DrainTimedOut,
     Fact,
+    OffsetCorrected,
     Pull,
     QueueLost,
+    Regain,
     SendBack,
     Unlock,
 )
+from sparrowmq.membership.group_offset import GroupOffset, UncommittedProgress
 from sparrowmq.membership.in_order import InOrder, OrderlyOutcome
 from sparrowmq.membership.process_queue import (
     PULL_IDLE_MAX_MS,
@@ -78,6 +83,7 @@ class OwnedQueue:
         lease: the member's side of the queue's lock.
         calls: the user's callbacks for the queue.
         in_order: set if the queue is consumed in order.
+        progress: what the member had finished and not committed when it last let go of the queue.
         now_ms: when the member was given the queue.
     """
 
@@ -85,12 +91,14 @@ class OwnedQueue:
         "_acquire",
         "_commit",
         "_commit_again_ms",
-        "_committed_offset",
         "_deadline_ms",
         "_failures",
         "_fruitless_count",
+        "_group_offset",
         "_has_abandoned_pull",
+        "_is_doubted",
         "_pull",
+        "_unlisted_since_ms",
         "_unlock",
         "backs",
         "call_count",
@@ -99,6 +107,7 @@ class OwnedQueue:
         "in_order",
         "lease",
         "process_queue",
+        "progress",
         "queue",
         "quiet_until_ms",
         "state",
@@ -113,11 +122,13 @@ class OwnedQueue:
         calls: QueueCallbacks,
         now_ms: int,
         in_order: InOrder | None = None,
+        progress: UncommittedProgress | None = None,
     ) -> None:
         self.queue = queue
         # Changed by `_move` alone.
         self.state = QueueState.STARTING
         self.in_order = in_order
+        self.progress = progress
         self.lease = lease
         self.calls = calls
         self.epoch = epoch
@@ -134,8 +145,11 @@ class OwnedQueue:
         self._unlock = RepeatedJob(now_ms, lost_ms=UNLOCK_LOST_MS)
         # When even a committed offset is committed again.
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
-        # None until one of our commits was answered or the broker returned the committed offset.
-        self._committed_offset: int | None = None
+        self._group_offset = GroupOffset(0, is_committed=False, now_ms=now_ms)
+        # Whether the broker may have lost what we know of the queue.
+        self._is_doubted = False
+        # Since when the broker may not list us; it refuses locks until our next heartbeat.
+        self._unlisted_since_ms: int | None = None
         # When the deliveries under way are no longer waited for; in COMMITTING, the last commit.
         self._deadline_ms = 0
         self._has_abandoned_pull = False
@@ -170,12 +184,16 @@ class OwnedQueue:
     @property
     def committed_offset(self) -> int | None:
         """The last offset of the queue that the broker is known to have."""
-        return self._committed_offset
+        return self._group_offset.known
 
     def is_sure(self, now_ms: int) -> bool:
         """Return whether messages may be delivered and committed under the lock."""
         is_ours = self.state is QueueState.CONSUMING or self.is_draining
-        return is_ours and self.lease.until_ms is not None and not self.lease.is_fenced(now_ms)
+        return is_ours and self.lease.is_held and not self.lease.is_fenced(now_ms)
+
+    def _must_ask(self, now_ms: int) -> bool:
+        """Return whether nothing may be pulled or committed before the broker is asked."""
+        return self._is_doubted or self.lease.is_fenced(now_ms)
 
     # --- what to do -------------------------------------------------------------------------
 
@@ -203,10 +221,9 @@ class OwnedQueue:
             actions.append(AbandonPull(self.queue, self.epoch))
         state = self.state
         is_fenced = self.lease.is_fenced(now_ms)
-        if state is QueueState.STARTING or (state is QueueState.CONSUMING and is_fenced):
-            if may_acquire:
-                self._collect_acquire(now_ms, actions)
-        elif state is QueueState.CONSUMING:
+        if may_acquire:
+            self._collect_acquire(now_ms, actions)
+        if state is QueueState.CONSUMING and not is_fenced:
             # The start position is committed before any message is delivered.
             self._collect_commit(now_ms, actions)
             if self.calls.begin_assign(now_ms):
@@ -216,7 +233,7 @@ class OwnedQueue:
             if not self.backs.are_settled:
                 self._collect_backs(now_ms, actions)
                 self.backs.retry(now_ms)
-            if flow is not None and self._acquire.started_ms is None:
+            if flow is not None and not self._is_doubted and self._acquire.started_ms is None:
                 # While pulls pause, those that are due wait, and no event ends that.
                 self.quiet_until_ms = self.next_due_ms(now_ms, may_acquire=may_acquire)
         elif self.is_draining and is_fenced:
@@ -231,13 +248,28 @@ class OwnedQueue:
         if self.state is QueueState.UNLOCKING:
             self._collect_unlock(now_ms, actions)
 
+    def _wants_acquire(self, now_ms: int) -> bool:
+        """Return whether the broker is to be asked for the queue, for the first time or again."""
+        if self.state is QueueState.STARTING:
+            return True
+        if self._unlisted_since_ms is not None:
+            return False
+        if self.state is QueueState.CONSUMING:
+            return self._must_ask(now_ms)
+        return self.is_draining and self._is_doubted
+
     def _collect_acquire(self, now_ms: int, actions: list[Action]) -> None:
-        if not self._acquire.begin(now_ms):
+        if not self._wants_acquire(now_ms) or not self._acquire.begin(now_ms):
             return
         wants_lock = self.lease.asks_first
         if wants_lock:
             self.lease.ask()
-        actions.append(Acquire(self.queue, self.epoch, wants_lock))
+        if self.state is QueueState.STARTING:
+            newest = None if self.progress is None else self.progress.newest
+            actions.append(Acquire(self.queue, self.epoch, wants_lock, newest))
+        else:
+            newest = self.process_queue.newest
+            actions.append(Regain(self.queue, self.epoch, wants_lock, newest))
 
     def _collect_unlock(self, now_ms: int, actions: list[Action]) -> None:
         """Give the lock back if we may hold one and no request for it is under way."""
@@ -255,7 +287,7 @@ class OwnedQueue:
     def begin_pull(self, now_ms: int, flow: FlowLimits) -> Pull | None:
         """Return the next pull if it is due and there is room; it then counts as under way."""
         process_queue = self.process_queue
-        is_ours = self.state is QueueState.CONSUMING and not self.lease.is_fenced(now_ms)
+        is_ours = self.state is QueueState.CONSUMING and not self._must_ask(now_ms)
         if not is_ours or not self._pull.may_begin(now_ms):
             return None
         process_queue.mark_pull(now_ms)
@@ -272,7 +304,7 @@ class OwnedQueue:
             actions.append(SendBack(self.queue, self.epoch, messages, delay_level))
 
     def _collect_commit(self, now_ms: int, actions: list[Action]) -> None:
-        if not self._commit.may_begin(now_ms):
+        if self._is_doubted or not self._commit.may_begin(now_ms):
             return
         offset = self.process_queue.commit_offset
         if offset is None or not (self._is_dirty() or now_ms >= self._commit_again_ms):
@@ -300,7 +332,7 @@ class OwnedQueue:
 
     def _collect_last_commit(self, now_ms: int, actions: list[Action], facts: list[Fact]) -> None:
         may_commit = now_ms < self._deadline_ms
-        if may_commit and self._commit.started_ms is not None:
+        if may_commit and (self._is_doubted or self._commit.started_ms is not None):
             return
         if self._is_dirty():
             offset = self.process_queue.commit_offset
@@ -321,7 +353,17 @@ class OwnedQueue:
     def _end(self) -> None:
         """Drop the queue's messages; only the lock is left to be given back."""
         self._move(QueueEvent.ENDED)
-        self.process_queue.drop()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Drop the queue's messages; what was finished and not committed is kept."""
+        process_queue, own_offset = self.process_queue, self.process_queue.commit_offset
+        # A broker that was restarted may have forgotten even what it had answered.
+        if own_offset is not None and (self._is_doubted or self._is_dirty()):
+            self.progress = UncommittedProgress(
+                self._group_offset, own_offset, process_queue.newest
+            )
+        process_queue.drop()
 
     def next_due_ms(self, now_ms: int, *, may_acquire: bool) -> int:
         """Return when `collect` may add an action without an event; at most a minute ahead."""
@@ -329,25 +371,16 @@ class OwnedQueue:
         if self.calls.is_wanted:
             candidates += self.calls.next_due_ms(now_ms)
         state = self.state
-        if state is QueueState.STARTING or (
-            state is QueueState.CONSUMING and self.lease.is_fenced(now_ms)
-        ):
-            if may_acquire:
-                candidates.append(self._acquire.next_due_ms(now_ms))
-        elif state is QueueState.CONSUMING:
+        if may_acquire and self._wants_acquire(now_ms):
+            candidates.append(self._acquire.next_due_ms(now_ms))
+        if state is QueueState.CONSUMING and not self.lease.is_fenced(now_ms):
             if self.lease.until_ms is not None:
                 candidates.append(self.lease.until_ms)
-            # A pull that is due already waits for room in the cache, which an event makes.
-            if (pull_due_ms := self._pull.next_due_ms(now_ms)) > now_ms:
-                candidates.append(pull_due_ms)
             candidates += self.backs.retries_due_ms
             if self.in_order is not None and self.in_order.resume_ms > now_ms:
                 candidates.append(self.in_order.resume_ms)
-            commit_due_ms = self._commit.next_due_ms(now_ms)
-            if commit_due_ms <= now_ms and not self._is_dirty():
-                # Looked at only then: what is consumed meanwhile makes the offset dirty.
-                commit_due_ms = max(commit_due_ms, self._commit_again_ms)
-            candidates.append(commit_due_ms)
+            if not self._is_doubted:
+                candidates += self._requests_due_ms(now_ms)
         elif self.is_draining:
             waits_ms = [self._deadline_ms, self._commit.due_ms]
             if self.lease.until_ms is not None:
@@ -357,55 +390,102 @@ class OwnedQueue:
             candidates.append(now_ms + UNLOCK_CHECK_MS)
         return min(candidates)
 
+    def _requests_due_ms(self, now_ms: int) -> list[int]:
+        """Return when the next pull and the next commit are due."""
+        pull_due_ms = self._pull.next_due_ms(now_ms)
+        commit_due_ms = self._commit.next_due_ms(now_ms)
+        if commit_due_ms <= now_ms and not self._is_dirty():
+            # Looked at only then: what is consumed meanwhile makes the offset dirty.
+            commit_due_ms = max(commit_due_ms, self._commit_again_ms)
+        # A pull that is due already waits for room in the cache, which an event makes.
+        return [commit_due_ms, pull_due_ms] if pull_due_ms > now_ms else [commit_due_ms]
+
     def _is_dirty(self) -> bool:
         offset = self.process_queue.commit_offset
-        return offset is not None and offset != self._committed_offset
+        return offset is not None and offset != self._group_offset.known
 
     # --- what happened ----------------------------------------------------------------------
 
     def acquired(
-        self, offset: int, *, is_committed: bool, lock_sent_ms: int | None, now_ms: int
-    ) -> bool:
-        """Begin at an offset, or go on after the lock had expired.
+        self,
+        offset: int,
+        *,
+        is_committed: bool,
+        lock_sent_ms: int | None,
+        now_ms: int,
+        has_newest: bool = True,
+    ) -> None:
+        """Begin at an offset, or go on where we stopped if only we have consumed since.
 
         Args:
             is_committed: whether the broker has the offset as the group's.
             lock_sent_ms: when the request for the lock was sent; None without the lock.
-
-        Returns: False if other members may have consumed meanwhile and the queue must begin anew.
+            has_newest: whether the broker still has the newest message of our progress.
         """
-        if lock_sent_ms is None and self.lease.is_required and self.lease.until_ms is None:
-            # No master answers. Consumption in order waits until a master does.
-            self.acquire_failed(now_ms)
-            return True
-        was_asked = self._acquire.started_ms is not None
-        self._acquire.end(now_ms, next_in_ms=0)
-        if self.state is QueueState.CONSUMING and was_asked:
-            if lock_sent_ms is None or not is_committed or offset != self._committed_offset:
-                return False
-            self.lease.grant(lock_sent_ms)
-            self._move(QueueEvent.ACQUIRED)
-            return True
-        if self.state is not QueueState.STARTING:
-            return True
-        if lock_sent_ms is not None:
-            self.lease.grant(lock_sent_ms)
+        if not self._end_acquire(lock_sent_ms, now_ms) or self.state is not QueueState.STARTING:
+            return
         self._move(QueueEvent.ACQUIRED)
+        self._group_offset = GroupOffset(offset, is_committed=is_committed, now_ms=now_ms)
+        progress, self.progress = self.progress, None
+        if progress is not None and has_newest:
+            found, own_offset = offset if is_committed else None, progress.own_offset
+            if progress.group_offset.is_ours(found, own_offset=own_offset):
+                offset = own_offset
         self.process_queue.start(offset, now_ms=now_ms)
-        self._committed_offset = offset if is_committed else None
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
         self._failures = 0
+
+    def regained(
+        self, found: int | None, *, has_newest: bool, lock_sent_ms: int | None, now_ms: int
+    ) -> Fact | None:
+        """Go on if the queue is as we know it.
+
+        Args:
+            found: the group's offset at the broker, None if it has none.
+            has_newest: whether the broker still has the newest message that was pulled.
+            lock_sent_ms: when the request for the lock was sent; None without the lock.
+
+        Returns: None to go on; else why the queue must begin anew.
+        """
+        if not self._end_acquire(lock_sent_ms, now_ms) or self.has_ended:
+            return None
+        own_offset, pull_offset = self.process_queue.commit_offset, self.process_queue.pull_offset
+        assert own_offset is not None
+        assert pull_offset is not None
+        if not has_newest and found is not None and found < pull_offset:
+            # The broker has lost messages; others get, or have got, their offsets.
+            return OffsetCorrected(self.queue, pull_offset, found)
+        if not (has_newest and self._group_offset.is_ours(found, own_offset=own_offset)):
+            return QueueLost(self.queue)
+        self._is_doubted = False
+        # If the broker has forgotten our commit, the offset is committed again.
+        self._group_offset.found_again(found)
+        return None
+
+    def _end_acquire(self, lock_sent_ms: int | None, now_ms: int) -> bool:
+        """Take in the lock, or its lack; return False if consumption cannot go on without it."""
+        sent_ms = self._acquire.started_ms
+        if lock_sent_ms is not None:
+            self.lease.grant(lock_sent_ms)
+        elif sent_ms is not None and self.lease.is_required:
+            # No master answers. Consumption in order waits until a master does.
+            self.acquire_failed(now_ms)
+            return False
+        elif sent_ms is not None and self.lease.is_wanted:
+            self.lease.go_without(sent_ms)
+        self._acquire.end(now_ms, next_in_ms=0)
         return True
 
     def lock_refused(self, *, is_owner_listed: bool, drain_timeout_ms: int, now_ms: int) -> bool:
         """Ask again a little later, or go on without the lock.
 
-        Returns: False if we held the lock before, so that the queue must begin anew.
+        Returns: False if we had the queue before, so that it must begin anew.
         """
         sent_ms = now_ms if self._acquire.started_ms is None else self._acquire.started_ms
         self._acquire.end(now_ms, next_in_ms=0)
-        if self.state is QueueState.CONSUMING:
-            return False
+        if self.state is not QueueState.STARTING:
+            self.lease.may_hold = False
+            return self.has_ended
         again_ms = self.lease.wait_or_go_on(
             sent_ms, now_ms, is_owner_listed=is_owner_listed, drain_timeout_ms=drain_timeout_ms
         )
@@ -445,11 +525,15 @@ class OwnedQueue:
         """Note that the lock was given back."""
         self.lease.may_hold = False
 
+    def give_up(self) -> None:
+        """End a drain at once, without the last commit."""
+        self._end()
+
     def lose(self) -> AbandonPull | None:
         """Give the queue up at once, to begin anew. Return the pull to abandon."""
         is_pulling = self._pull.started_ms is not None
         self._move(QueueEvent.LOST)
-        self.process_queue.drop()
+        self._drop()
         return AbandonPull(self.queue, self.epoch) if is_pulling else None
 
     def acquire_failed(self, now_ms: int) -> None:
@@ -521,13 +605,21 @@ class OwnedQueue:
         """Commit without delay if there is an offset to commit."""
         self._commit.hurry(now_ms)
 
-    def forget_committed(self) -> None:
-        """Commit even a committed offset again: the broker may have forgotten it."""
-        self._committed_offset = None
+    def connection_lost(self, now_ms: int) -> None:
+        """Ask the broker before the next pull or commit: it may have been restarted."""
+        self._unlisted_since_ms = now_ms
+        self._is_doubted = self.state is QueueState.CONSUMING or self.is_draining
+
+    def heartbeat_answered(self, sent_ms: int, now_ms: int) -> None:
+        """Note that the queue's broker lists us; failed requests may succeed now."""
+        if self._unlisted_since_ms is not None and sent_ms >= self._unlisted_since_ms:
+            self._unlisted_since_ms = None
+            self._acquire.hurry(now_ms)
+        self.hurry(now_ms)
 
     def committed(self, offset: int, now_ms: int, *, wait_ms: int) -> None:
         """Note that the broker has an offset; the next is committed after a wait."""
-        self._committed_offset = offset
+        self._group_offset.note(offset, now_ms)
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
         self._commit.end(now_ms, next_in_ms=0 if self.is_draining else wait_ms)
 

@@ -26,6 +26,7 @@ from enum import Enum
 
 import msgspec
 
+from sparrowmq.membership.actions import Stored
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 
@@ -62,6 +63,11 @@ class FlowLimits:
     span_max: int = 2000
 
 
+def stored_of(message: MessageExt) -> Stored:
+    """Return where and when a message was stored."""
+    return Stored(message.queue_offset, message.commit_log_position, message.store_timestamp_ms)
+
+
 class ProcessQueue:
     """The messages pulled from one queue and not yet consumed, with the offset to commit.
 
@@ -79,6 +85,7 @@ class ProcessQueue:
         "_taken",
         "last_consume_ms",
         "last_pull_ms",
+        "newest",
         "pull_offset",
         "queue",
         "size_bytes",
@@ -89,6 +96,8 @@ class ProcessQueue:
         # Whether messages are taken in and delivered: from the start to the revoke.
         self._is_open = False
         self.pull_offset: int | None = None
+        # The newest message pulled so far, finished or not.
+        self.newest: Stored | None = None
         self.size_bytes = 0
         self.last_pull_ms = now_ms
         self.last_consume_ms: int | None = None
@@ -167,6 +176,8 @@ class ProcessQueue:
         else:
             for message in messages:
                 self._add_one(message)
+        if messages:
+            self.newest = stored_of(messages[-1])
         self.pull_offset = next_offset
         self._is_cut = is_cut
         return len(self._cached) - count_before

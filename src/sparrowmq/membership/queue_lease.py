@@ -6,13 +6,15 @@
           v                                 v
         HELD until sent + lease           UNLOCKED: as RocketMQ consumes; asked for on the side
           │ renewed in time: longer         │ granted: held
-          │ refused, or not in time
-          v
-        FENCED: nothing is delivered and nothing committed until it is asked for anew
+          │ refused, or not in time         │ no answer at all in time
+          v                                 v
+        FENCED: nothing is delivered and nothing committed until the broker is asked anew
 ```
 
 A refused lock delays consumption and never blocks it. The lease counts from the sending of the
-granted request, so the lease ends before the broker's does.
+granted request, so the lease ends before the broker's does. Without the lock, every answer about
+it, even a refusal, counts as long: a member that stood still for longer finds itself fenced, as
+another member may have consumed the queue meanwhile.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class QueueLease:
     __slots__ = (
         "_unheld_ms",
         "asks_first",
+        "is_held",
         "is_required",
         "is_wanted",
         "may_hold",
@@ -60,8 +63,10 @@ class QueueLease:
         # Whether consumption waits for the lock at the start; False once the wait has ended.
         self.asks_first = is_wanted
         self.renewal = RepeatedJob(0, lost_ms=RENEWAL_LOST_MS)
-        # When the belief in the lock ends; None while the queue is consumed without the lock.
+        # When the belief ends: in the lock, or in the last answer about it where the queue is
+        # consumed without it. None before the first answer.
         self.until_ms: int | None = None
+        self.is_held = False
         # When the last granted request was sent.
         self.sent_ms = 0
         # Whether the broker may have the lock for us, so that the lock must be given back.
@@ -72,7 +77,7 @@ class QueueLease:
         self._unheld_ms: int | None = None
 
     def is_fenced(self, now_ms: int) -> bool:
-        """Return whether the lock was held and another member may hold it by now."""
+        """Return whether another member may have consumed the queue by now."""
         return self.until_ms is not None and now_ms >= self.until_ms
 
     def is_renewing(self, now_ms: int) -> bool:
@@ -87,15 +92,24 @@ class QueueLease:
         """Note that the request of `sent_ms` was granted; an older answer changes nothing."""
         self.sent_ms = max(self.sent_ms, sent_ms)
         self.until_ms = self.sent_ms + MARKED_LEASE_MS
-        self.asks_first = True
+        self.is_held = self.asks_first = True
         self.waits_since_ms = None
 
+    def go_without(self, sent_ms: int) -> None:
+        """Note that the queue is consumed without the lock; the broker answered `sent_ms`."""
+        self.is_held = False
+        self.until_ms = max(self.until_ms or 0, sent_ms + MARKED_LEASE_MS)
+
     def refuse(self, sent_ms: int, now_ms: int) -> None:
-        """Note that the renewal of `sent_ms` was refused: another member may consume the queue."""
-        if sent_ms >= self.sent_ms:
-            self.may_hold = False
-            if self.until_ms is not None:
-                self.until_ms = min(self.until_ms, now_ms)
+        """Note that the request of `sent_ms` was refused: another member holds the lock."""
+        if sent_ms < self.sent_ms:
+            return
+        self.may_hold = False
+        if self.is_held:
+            assert self.until_ms is not None
+            self.until_ms = min(self.until_ms, now_ms)
+        else:
+            self.go_without(sent_ms)
 
     def nobody_has_it(self, now_ms: int) -> None:
         """Note that no other member has the queue in hand: the lock's holder is dead."""

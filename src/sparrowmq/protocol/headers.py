@@ -151,9 +151,10 @@ class QueryConsumerOffsetResponseHeader(Struct, frozen=True, kw_only=True, renam
 
 
 class UpdateConsumerOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """UPDATE_CONSUMER_OFFSET.
+    """UPDATE_CONSUMER_OFFSET, with two fields of SparrowMQ's own.
 
-    `sparrowmq_audit` is SparrowMQ's own: whether an operator asked for the commit.
+    `sparrowmq_audit` says whether an operator asked for the commit, `sparrowmq_client_id` names the
+    member that commits.
     """
 
     consumer_group: str
@@ -161,6 +162,7 @@ class UpdateConsumerOffsetRequestHeader(Struct, frozen=True, kw_only=True, renam
     queue_id: Int32
     commit_offset: Int64
     sparrowmq_audit: bool | None = None
+    sparrowmq_client_id: str | None = None
 
 
 class GetMaxOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -9,10 +9,11 @@ none of the clients' own records.
 3. A committed offset lies within the contiguous prefix of finished messages: consumed, or stored
    again for a retry or among the dead letters. No message of the group is skipped.
 4. A committed offset never goes back, with three exceptions: a crash loses the commits since the
-   broker's last periodic write; a former owner commits late; a commit arrives over a connection
-   that its member has given up. A group must bear and repair these (`find_unfinished`). The commits
-   of one connection come in order.
-5. If members only come and go, no message is delivered twice.
+   broker's last periodic write; a former owner commits late while no listed member holds the
+   queue's lock; a commit arrives over a connection that its member has given up. A group must bear
+   and repair these (`find_unfinished`). The commits of one connection come in order.
+5. If members only come and go, no message is delivered twice; nor if a member stays alone while
+   brokers are killed.
 6. No two members believe at once to hold a queue's lock, except after a broker has lost its locks,
    until the owners notice.
 7. In an orderly group, no message is delivered before all earlier ones are finished.
@@ -20,11 +21,15 @@ none of the clients' own records.
 9. No operation or request fails with an error that no code handles.
 10. Only the messages in removed files of the log expire: each queue begins at its first message
    behind these files. The group need not have consumed the expired messages.
-11. If nothing delays bytes or processes, brokers list exactly the live members after a short time.
+11. If nothing delays bytes or processes, brokers list exactly the live members after a short time,
+   and the members' shares have every queue exactly once.
 12. The rules of `TransactionLedger` for transactions.
 13. A delayed message is delivered only after its delay. A message that a broker has confirmed to
     take back comes again with one more retry, or is among the dead letters, which have all their
     retries behind them (`find_unfinished`).
+14. A member that stood still for longer than a lease gives its listener no message of a queue
+   before it has asked for the group's offset of the queue.
+15. If a member stays alone, commits that its killed broker has forgotten are soon committed again.
 
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
@@ -43,6 +48,11 @@ from sparrowmq.protocol.record import decode_record
 from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.ledger import TransactionLedger
 from sparrowmq.store.message_store import MessageStore
+
+# A member connects again, registers and asks within this.
+AGAIN_MS = 3_500
+# Members hear of a change and divide the queues within this.
+SHARE_NOTICE_MS = 5_000
 
 
 class Copy(NamedTuple):
@@ -94,10 +104,12 @@ class Checkers:
             long and set each other's offsets back.
         is_orderly: whether listeners consume each queue in order.
         may_redeliver: whether a message may be delivered again, and a former owner may commit late.
-            Neither may happen if members only come and go, and hand their queues over.
+            Neither may happen if members only come and go, and hand their queues over, nor if one
+            stays alone.
         lock_notice_ms: the time in which a member must notice that its broker has lost its locks.
         is_calm: whether nothing fails: each transaction then has one outcome.
         retries_max: how often a failed message comes again; None without a bound to check.
+        keeps_members: whether one member stays alone, and only brokers are killed.
     """
 
     def __init__(
@@ -112,6 +124,7 @@ class Checkers:
         lock_notice_ms: int = 0,
         is_calm: bool = False,
         retries_max: int | None = None,
+        keeps_members: bool = False,
     ) -> None:
         self._group = group
         self._topics = (topic, retry_topic(group))
@@ -121,6 +134,7 @@ class Checkers:
         self._is_orderly = is_orderly
         self._may_redeliver = may_redeliver
         self._lock_notice_ms = lock_notice_ms
+        self._keeps_members = keeps_members
         self.violation: str | None = None
         self.ledger = TransactionLedger(self.fail, is_calm=is_calm)
         self.duplicates = 0
@@ -147,7 +161,11 @@ class Checkers:
         self._committed: dict[MessageQueue, int] = {}
         # The client of the commit under way, and the client of the committed offset.
         self._committer: dict[MessageQueue, str] = {}
+        # The listed holder of the queue's lock at that time.
+        self._holder: dict[MessageQueue, str | None] = {}
         self._committed_by: dict[MessageQueue, str] = {}
+        # By host and queue, when the group's offset was asked for last.
+        self._asked_ms: dict[tuple[str, MessageQueue], int] = {}
         # The offsets in the broker's file; and the later commits with their instants.
         self._saved: dict[MessageQueue, int] = {}
         self._unsaved: dict[MessageQueue, list[_Commit]] = {}
@@ -156,6 +174,10 @@ class Checkers:
         self._locks_lost_until_ms: dict[str, int] = {}
         # Every client id that a broker has listed.
         self._listed: dict[str, set[str]] = {}
+        # The offsets that a killed broker has forgotten, and the instants of its start.
+        self._forgotten: dict[MessageQueue, tuple[int, int]] = {}
+        # The instant since which some queue is in no share or in several.
+        self._unshared_since_ms: int | None = None
         # The instants since which a broker wrongly lists, or does not list, a client id.
         self._unnoticed_since_ms: dict[tuple[str, str], int] = {}
 
@@ -454,11 +476,44 @@ class Checkers:
                 does = "lists" if client_id in listed else "does not list"
                 self.fail(f"{broker_name} {does} {client_id}, {bound_ms} ms after its list changed")
 
+    def note_asked(self, host: str, queue: MessageQueue, *, now_ms: int) -> None:
+        """Note that a host asks for the group's offset of a queue."""
+        self._asked_ms[host, queue] = now_ms
+
+    def check_asked(self, host: str, queue: MessageQueue, *, woken_ms: int) -> None:
+        """Check that a host has asked for a queue's offset since it stood still for long."""
+        if self._asked_ms.get((host, queue), 0) < woken_ms:
+            self.fail(
+                f"{host} delivers messages of {_name(queue)}, but stood still and did not ask"
+            )
+
+    def check_shares(self, found: OwnershipCheck, *, now_ms: int) -> None:
+        """Check that every queue is in one share, or has been in none or several for a short time.
+
+        Args:
+            found: of the live members' shares.
+        """
+        if found.is_exact:
+            self._unshared_since_ms = None
+            return
+        if self._unshared_since_ms is None:
+            self._unshared_since_ms = now_ms
+        if now_ms - self._unshared_since_ms > SHARE_NOTICE_MS:
+            self.fail(f"{SHARE_NOTICE_MS} ms after a change of members: {found}")
+
     # --- offsets ----------------------------------------------------------------------------
 
-    def note_committer(self, queue: MessageQueue, connection: str) -> None:
-        """Note that the client of a connection asks to commit an offset."""
+    def note_committer(
+        self, queue: MessageQueue, connection: str, *, holder: str | None = None
+    ) -> None:
+        """Note that the client of a connection asks to commit an offset.
+
+        Args:
+            connection: begins with the client's host.
+            holder: the client id of the listed member that holds the queue's lock.
+        """
         self._committer[queue] = connection
+        self._holder[queue] = holder
 
     def check_commits(
         self, broker_name: str, tables: Mapping[str, Mapping[int, int]], *, now_ms: int
@@ -482,10 +537,21 @@ class Checkers:
                 elif known is not None and offset < known:
                     self._check_step_back(queue, offset, known)
                 self._committed_by[queue] = self._committer.get(queue, "")
+        self._check_forgotten(now_ms)
+
+    def _check_forgotten(self, now_ms: int) -> None:
+        for queue, (offset, started_ms) in tuple(self._forgotten.items()):
+            if self._committed.get(queue, 0) >= offset:
+                del self._forgotten[queue]
+            elif now_ms - started_ms > AGAIN_MS:
+                self.fail(f"{_name(queue)}: {offset}, which was forgotten, is not committed again")
 
     def _check_step_back(self, queue: MessageQueue, offset: int, known: int) -> None:
         committer = self._committer.get(queue, "")
+        holder = self._holder.get(queue)
+        may_be_late = holder is None or _host_of(holder) == _host_of(committer)
         is_other = self._committed_by.get(queue) != committer and self._may_redeliver
+        is_other = is_other and may_be_late
         if self._may_share_queues or is_other:
             self._trace.add(f"{committer} sets {_name(queue)} back from {known} to {offset}")
             self.steps_back += 1
@@ -514,10 +580,15 @@ class Checkers:
             if queue.broker_name == broker_name and commits and commits[0].at_ms < latest_ms:
                 self.fail(f"{_name(queue)}: offset {commits[0].offset} is not written")
 
-    def check_reloaded(self, broker_name: str, tables: Mapping[str, Mapping[int, int]]) -> None:
+    def check_reloaded(
+        self, broker_name: str, tables: Mapping[str, Mapping[int, int]], *, now_ms: int
+    ) -> None:
         """Check the offsets after a crash: the written ones, or any later commit."""
         for queue in [q for q in self._committed if q.broker_name == broker_name]:
             loaded = tables[queue.topic].get(queue.queue_id)
+            if self._keeps_members and (loaded or 0) < self._committed[queue]:
+                before = max(self._committed[queue], self._forgotten.get(queue, (0, 0))[0])
+                self._forgotten[queue] = before, now_ms
             saved = self._saved.get(queue)
             allowed = {saved, *(commit.offset for commit in self._unsaved[queue])}
             if loaded not in allowed:
@@ -572,6 +643,11 @@ def judge_ownership(
         tuple(queue for queue, count in owners.items() if count == 0),
         tuple(queue for queue, count in owners.items() if count > 1),
     )
+
+
+def _host_of(name: str) -> str:
+    """Return the host at the begin of a client id or of a connection's name."""
+    return name.partition("@")[0].partition(":")[0]
 
 
 def _name(queue: MessageQueue) -> str:

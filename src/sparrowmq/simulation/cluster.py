@@ -22,7 +22,7 @@ from sparrowmq.simulation.checkers import Checkers, OwnershipCheck, judge_owners
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
 from sparrowmq.simulation.event_log import Trace
-from sparrowmq.simulation.faults import Faults
+from sparrowmq.simulation.faults import Faults, keep_only
 from sparrowmq.simulation.members import MemberHost, ProducerHost
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.nodes import BrokerNode, NameServerNode
@@ -103,6 +103,9 @@ class SimulatedCluster:
 
     def __init__(self, scenario: Scenario, make_dice: Callable[[str], Dice]) -> None:
         self.scenario = scenario
+        # A member alone in its group goes on with what it knows, whatever its brokers forget.
+        is_kill = keep_only(scenario.faults, ("broker_kill",)) == scenario.faults
+        is_alone = is_kill and scenario.member_count == 1
         self.timeline = Timeline()
         self.trace = Trace(self.timeline)
         self.checkers = Checkers(
@@ -112,10 +115,13 @@ class SimulatedCluster:
             may_share_queues=scenario.faults.duplicate_ids > 0,
             # If a listener outlasts the drain, its message is delivered to the next owner too.
             is_orderly=scenario.is_orderly,
-            may_redeliver=scenario.faults.slow_listener > 0 or not scenario.faults.are_graceful,
+            may_redeliver=not is_alone
+            and (scenario.faults.slow_listener > 0 or not scenario.faults.are_graceful),
             lock_notice_ms=LOCK_NOTICE_MS if scenario.faults.are_prompt else MARKED_LEASE_MS,
             is_calm=scenario.faults.are_graceful,
             retries_max=scenario.retries_max,
+            # A second broker's queues wait for the route that has them again.
+            keeps_members=is_alone and scenario.broker_count == 1,
         )
         self.network = Network(self.timeline, make_dice("network"))
         self.dice = make_dice("cluster")
@@ -297,6 +303,8 @@ class SimulatedCluster:
                     now_ms=self.timeline.now_ms,
                     bound_ms=LIST_NOTICE_MS,
                 )
+        if self.live_members and not self.has_ghosts():
+            self.checkers.check_shares(self.ownership(), now_ms=self.timeline.now_ms)
         self.timeline.call_in(LIST_LOOK_MS, self._look_at_lists)
 
     # --- running ----------------------------------------------------------------------------

@@ -182,6 +182,20 @@ def draw_lock_faults(dice: Dice) -> Faults:
     )
 
 
+def draw_kill_faults(dice: Dice) -> Faults:
+    """Choose how often brokers are killed and lose their last commits, without other faults."""
+    return Faults(broker_kill=6 + 6 * dice.random())
+
+
+def draw_standstill_faults(dice: Dice) -> Faults:
+    """Choose how often members stand still while members come and die, without other faults."""
+    return Faults(
+        member_freeze=10 + 10 * dice.random(),
+        member_crash=6 + 6 * dice.random(),
+        member_join=6 + 6 * dice.random(),
+    )
+
+
 def draw_power_faults(dice: Dice) -> Faults:
     """Choose how often brokers lose power or are killed while they write, and nothing else."""
     return Faults(write_power_cut=30 + 30 * dice.random(), write_kill=dice.choice((0.0, 10.0)))

@@ -24,6 +24,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     Subscriber,
 )
+from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.membership.actions import (
     AssignmentChanged,
     CommitLost,
@@ -86,7 +87,7 @@ class MemberHost:
         timestamp_ms = self.process.timestamp_ms()
         topics = (topic, retry_topic(config.group))
         listener: Listener = make_listener(  # type: ignore[assignment]
-            workload, self._running, self.process.monotonic_ms
+            workload, self._running, self.process.monotonic_ms, self._check_asked
         )
         self.subscriber = Subscriber(
             config=config,
@@ -158,6 +159,11 @@ class MemberHost:
                 call.queue for key, call in self._running.items() if key not in self._forgiven
             ]
             self._checkers.check_release(self.name, self.subscriber.member, running)
+
+    def _check_asked(self, queue: MessageQueue) -> None:
+        process = self.process
+        if process.still_ms >= MARKED_LEASE_MS:
+            self._checkers.check_asked(process.host, queue, woken_ms=process.woken_ms)
 
     def _serve(self, _: str, request: RemotingCommand) -> Answer:
         return serve_request(

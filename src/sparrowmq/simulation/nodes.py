@@ -315,7 +315,9 @@ class BrokerNode:
         self.broker.settle(now_ms=self.monotonic_ms())
         self._checkers.check_restarted(self.name, self._store)
         if self._has_stopped:
-            self._checkers.check_reloaded(self.name, self._offset_tables())
+            self._checkers.check_reloaded(
+                self.name, self._offset_tables(), now_ms=self._timeline.now_ms
+            )
         self._save_ms = self._timeline.now_ms
 
     def _offset_tables(self) -> Mapping[str, Mapping[int, int]]:
@@ -442,7 +444,18 @@ class BrokerNode:
         elif command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
             queue = MessageQueue(fields["topic"], self.name, int(fields["queueId"]))
             committer = f"{connection.address} (connection {connection.number})"
-            self._checkers.note_committer(queue, committer)
+            self._checkers.note_committer(queue, committer, holder=self._find_holder(queue))
+        elif command.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            queue = MessageQueue(fields["topic"], self.name, int(fields["queueId"]))
+            host = connection.address.rpartition(":")[0]
+            self._checkers.note_asked(host, queue, now_ms=self._timeline.now_ms)
+
+    def _find_holder(self, queue: MessageQueue) -> str | None:
+        """Return the listed member that holds a queue's lock."""
+        state = self.broker.state
+        group = state.consumers.find(self._group)
+        holder = state.locks.find_owner(self._group, queue, now_ms=self._timeline.now_ms)
+        return holder if holder is not None and group is not None and group.lists(holder) else None
 
     def _note_reply(self, connection: Connection, command: RemotingCommand) -> None:
         confirm = self._backs.pop((connection, command.opaque), None)

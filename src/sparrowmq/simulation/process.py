@@ -26,6 +26,9 @@ class Process:
         self.timeline = timeline
         self.is_alive = True
         self.is_frozen = False
+        # When the process last went on, and how long it had stood still.
+        self.woken_ms = self.still_ms = 0
+        self._frozen_ms = 0
         self._wall_ms = timestamp_ms
         self._waiting: list[Action] = []
 
@@ -52,11 +55,13 @@ class Process:
 
     def freeze(self) -> None:
         """Stand still."""
-        self.is_frozen = True
+        self.is_frozen, self._frozen_ms = True, self.timeline.now_ms
 
     def thaw(self) -> None:
         """Go on, first with the actions that came meanwhile."""
         self.is_frozen = False
+        self.woken_ms = self.timeline.now_ms
+        self.still_ms = self.woken_ms - self._frozen_ms
         waiting, self._waiting = self._waiting, []
         for index, action in enumerate(waiting):
             if self.is_frozen:

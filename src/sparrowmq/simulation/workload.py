@@ -130,11 +130,15 @@ class Workload:
 
 
 def make_listener(
-    workload: Workload, running: RunningCalls, monotonic_ms: Callable[[], int]
+    workload: Workload,
+    running: RunningCalls,
+    monotonic_ms: Callable[[], int],
+    check: Callable[[MessageQueue], None],
 ) -> Callable[[list[MessageExt], ConsumeContext], Later]:
-    """Return one member's listener."""
+    """Return one member's listener; `check` is called with the queue of each call."""
 
     def listener(messages: list[MessageExt], context: ConsumeContext) -> Later:
+        check(context.queue)
         return workload.listen(running, messages, context.queue, now_ms=monotonic_ms())
 
     return listener

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
+from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import encode_body, join_offset_tables
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.headers import (
@@ -64,10 +65,12 @@ def _begins_in_memory(state: BrokerState, topic: str, queue_id: int) -> bool:
 
 
 def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Store a committed offset, even one below the stored offset.
+    """Store a committed offset, even one below the stored offset unless it comes late.
 
     Lowering an offset must work: Java's clients and tools reset and correct offsets by this
-    request, so a broker cannot distinguish a mistake from an intent. Differs from RocketMQ 4.9:
+    request. Only a member whose queue another listed member has locked cannot mean it: it stood
+    still and does not know yet that it is the former owner. Its commit is answered and ignored.
+    Differs from RocketMQ 4.9:
     offsets of topics and queues that do not exist are refused (as in 5.x), so the table stays
     bounded. Differs from RocketMQ: an offset far beyond the queue's end is refused, since the group
     would skip messages that are yet to come.
@@ -102,15 +105,45 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
             f"Group {header.consumer_group} not exist!",
             ext_fields={},
         )
+    late = _find_lateness(state, request, header)
+    if late is not None:
+        ignored = state.refusals.note(BrokerRefusal.LATE_COMMIT, late, now_ms=request.now_ms)
+        return [*answer(request, ext_fields={}), *ignored]
     name, topic_name, queue_id = header.consumer_group, header.topic, header.queue_id
     before, facts = state.offsets.find(name, topic_name, queue_id), list[Output]()
-    # A member that has just connected again commits before its heartbeat; it lowers no offset.
+    # A member that has just connected again commits before its heartbeat. Java's do not name
+    # themselves, but lower no offset then.
     is_lowered = (before or 0) > header.commit_offset
-    if (header.sparrowmq_audit or is_lowered) and not state.is_member(name, request.connection):
+    is_members = header.sparrowmq_client_id is not None or state.is_member(name, request.connection)
+    if (header.sparrowmq_audit or is_lowered) and not is_members:
         moves = {queue_id: (before, header.commit_offset)}
         facts += state.audit.note(request, "set", name, topic=topic_name, moves=moves)
     state.offsets.commit(name, topic_name, queue_id, offset=header.commit_offset)
     return [*answer(request, ext_fields={}), *facts]
+
+
+def _find_lateness(
+    state: BrokerState, request: Request, header: UpdateConsumerOffsetRequestHeader
+) -> str | None:
+    """Return why a commit is a former owner's that would set the group back, None if it is not."""
+    name, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+    known = state.offsets.find(name, topic, queue_id)
+    if known is None or header.commit_offset >= known:
+        return None
+    queue = MessageQueue(topic, state.config.broker_name, queue_id)
+    holder = state.locks.find_owner(name, queue, now_ms=request.now_ms)
+    group = state.consumers.find(name)
+    if holder is None or group is None or not group.lists(holder):
+        return None
+    # Java's members do not name themselves; tools are in no group.
+    listed = group.members.get(request.connection)
+    committer = header.sparrowmq_client_id or (None if listed is None else listed.client_id)
+    if committer is None or committer == holder:
+        return None
+    return (
+        f"ignored offset {header.commit_offset} of group {name!r} in {queue}, which is at {known}: "
+        f"{committer!r} commits late, {holder!r} has the queue"
+    )
 
 
 def max_offset(state: BrokerState, request: Request) -> Sequence[Output]:

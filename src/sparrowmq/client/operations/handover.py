@@ -17,6 +17,7 @@ from sparrowmq.calling.effects import Now, Operation, Sleep
 from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.heartbeats import MEMBER_TIMEOUT_MS, is_silence, running_info
 from sparrowmq.client.operations.offsets import max_offset, query_offset, search_offset
+from sparrowmq.client.operations.pull import make_pull_header, pull
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.subscriber import BegunAtEnd, RequestFailed, Subscriber
 from sparrowmq.errors import (
@@ -25,7 +26,15 @@ from sparrowmq.errors import (
     SparrowError,
     TransportError,
 )
-from sparrowmq.membership.actions import Acquire, AskMembers, RenewLocks, Unlock
+from sparrowmq.membership.actions import (
+    Acquire,
+    AskMembers,
+    Regain,
+    RenewLocks,
+    Stored,
+    Unlock,
+)
+from sparrowmq.membership.process_queue import stored_of
 from sparrowmq.membership.start_position import AskByTimestamp, UseOffset, choose_start_position
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -35,6 +44,7 @@ from sparrowmq.protocol.bodies import (
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.record import decode_messages
 
 # RebalanceImpl locks and unlocks with a timeout of 1000 ms.
 LOCK_TIMEOUT_MS = 1_000
@@ -54,7 +64,7 @@ class _Start(NamedTuple):
 
 def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
     """Carry out `Acquire`: lock a queue, find its start position, report both to the member."""
-    queue, epoch, wants_lock = action
+    queue, epoch, wants_lock, newest = action
     config, member = subscriber.config, subscriber.member
     is_listed = member.history.is_owner_listed(
         queue, subscriber.strategy, group=config.group, client_id=config.client_id
@@ -76,12 +86,17 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
             return
         if start is None:
             start = yield from _find_start(subscriber, queue)
-            now_ms = yield Now()
+        # A user who commits by hand wants again what was not committed.
+        has_newest = config.auto_commit
+        if has_newest and newest is not None:
+            has_newest = yield from _has_message(subscriber, queue, newest)
+        now_ms = yield Now()
         member.acquired(
             queue,
             epoch,
             offset=start.offset,
             is_committed=start.is_committed,
+            has_newest=has_newest,
             lock_sent_ms=sent_ms if is_held else None,
             now_ms=now_ms,
         )
@@ -90,6 +105,81 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
         now_ms = yield Now()
         member.acquire_failed(queue, epoch, now_ms=now_ms)
     subscriber.wake.set()
+
+
+def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
+    """Carry out `Regain`: lock a queue in hand again, and ask what its broker knows of it."""
+    queue, epoch, wants_lock, newest = action
+    member = subscriber.member
+    sent_ms: int = yield Now()
+    is_held: bool | None = None
+    try:
+        if wants_lock:
+            is_held = yield from _try_lock(subscriber, queue)
+        if is_held is False:
+            now_ms: int = yield Now()
+            member.lock_refused(queue, epoch, is_owner_listed=True, now_ms=now_ms)
+        else:
+            found = yield from _find_committed(subscriber, queue, is_sure=True)
+            if _is_users(subscriber, queue, found):
+                found = None
+            has_newest = newest is None or (yield from _has_message(subscriber, queue, newest))
+            now_ms = yield Now()
+            member.regained(
+                queue,
+                epoch,
+                found=found,
+                has_newest=has_newest,
+                lock_sent_ms=sent_ms if is_held else None,
+                now_ms=now_ms,
+            )
+    except SparrowError as error:
+        subscriber.report(RequestFailed("committed offset", queue, error))
+        now_ms = yield Now()
+        member.acquire_failed(queue, epoch, now_ms=now_ms)
+    subscriber.wake.set()
+
+
+def _is_users(subscriber: Subscriber, queue: MessageQueue, found: int | None) -> bool:
+    """Return whether an offset at the broker says nothing about the group's other members.
+
+    A user who commits by hand is behind what was finished; who assigns queues shares them by hand.
+    """
+    if subscriber.is_assigned or found is None:
+        return True
+    own_offset = subscriber.member.finished_offset(queue)
+    return not subscriber.config.auto_commit and own_offset is not None and found <= own_offset
+
+
+def _has_message(subscriber: Subscriber, queue: MessageQueue, message: Stored) -> Operation[bool]:
+    """Return whether the broker still has a message; false also if another one took its place."""
+    config = subscriber.config
+    header = make_pull_header(config.group, queue, offset=message.offset, count_max=1)
+    address = subscriber.get_broker_address(queue)
+    result = yield from pull(address, header, timeout_ms=config.times.invoke_timeout_ms)
+    found = decode_messages(result.records, broker_name=queue.broker_name).messages
+    return bool(found) and stored_of(found[0]) == message
+
+
+def _find_committed(
+    subscriber: Subscriber, queue: MessageQueue, *, is_sure: bool
+) -> Operation[int | None]:
+    """Return the group's committed offset of a queue, None without any.
+
+    Args:
+        is_sure: whether "none" must not be answered with 0.
+    """
+    if subscriber.is_broadcasting:
+        return subscriber.local_offsets.get(queue)
+    config = subscriber.config
+    found = yield from query_offset(
+        subscriber.get_broker_address(queue),
+        config.group,
+        queue=queue,
+        set_zero_if_not_found=False if is_sure else None,
+        timeout_ms=config.times.invoke_timeout_ms,
+    )
+    return found
 
 
 def _try_lock_and_find_start(
@@ -127,12 +217,7 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
     config = subscriber.config
     timeout_ms = config.times.invoke_timeout_ms
     address = subscriber.get_broker_address(queue)
-    if subscriber.is_broadcasting:
-        committed = subscriber.local_offsets.get(queue)
-    else:
-        committed = yield from query_offset(
-            address, config.group, queue=queue, timeout_ms=timeout_ms
-        )
+    committed = yield from _find_committed(subscriber, queue, is_sure=False)
     start = choose_start_position(
         config.consume_from_where,
         committed,

@@ -32,7 +32,13 @@ from sparrowmq.client.operations.deliver import (
     with_own_topic,
 )
 from sparrowmq.client.operations.gather import gather_outcomes
-from sparrowmq.client.operations.handover import acquire, ask_members, renew_locks, unlock
+from sparrowmq.client.operations.handover import (
+    acquire,
+    ask_members,
+    regain,
+    renew_locks,
+    unlock,
+)
 from sparrowmq.client.operations.heartbeats import (
     consumer_connections,
     heartbeat_all,
@@ -81,6 +87,7 @@ from sparrowmq.membership.actions import (
     QueueLost,
     Rebalance,
     RefreshRoutes,
+    Regain,
     RenewLocks,
     SendBack,
     Unlock,
@@ -285,7 +292,16 @@ def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> O
             one.has_joined = True
             one.report(JoinedGroup(one.config.client_id, tuple(one.user_topics)))
         one.member.heartbeat_done(
-            reached=reached, failed=failed, expiry_ms=expiry_ms, now_ms=now_ms
+            reached=reached,
+            failed=failed,
+            expiry_ms=expiry_ms,
+            silent=frozenset(
+                name
+                for address in failures
+                for name in one.routes.broker_names_at(address)
+                if one.routes.address(name) == address
+            ),
+            now_ms=now_ms,
         )
         one.wake.set()
 
@@ -457,6 +473,7 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
                 config.group,
                 queue=queue,
                 offset=offset,
+                client_id=config.client_id,
                 timeout_ms=config.times.invoke_timeout_ms,
             )
     except SparrowError as error:
@@ -508,6 +525,7 @@ _OPERATIONS: Mapping[type, Carrier] = MappingProxyType(
         Heartbeat: _heartbeat,
         Rebalance: _rebalance,
         Acquire: acquire,
+        Regain: regain,
         RenewLocks: renew_locks,
         AskMembers: ask_members,
         Unlock: unlock,

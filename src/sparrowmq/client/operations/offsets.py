@@ -83,12 +83,15 @@ def update_offset(
     queue: MessageQueue,
     offset: int,
     is_audited: bool = False,
+    client_id: str | None = None,
     timeout_ms: int = INVOKE_TIMEOUT_MS,
 ) -> Operation[None]:
     """Commit the offset of a group for a queue, and wait for the answer.
 
     Args:
         is_audited: whether an operator asked for it, so that the broker notes the change.
+        client_id: the member that commits; None if no member does. A SparrowMQ broker ignores a
+            member's commit that would set back another member's queue.
     """
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group,
@@ -96,6 +99,7 @@ def update_offset(
         queue_id=queue.queue_id,
         commit_offset=offset,
         sparrowmq_audit=is_audited or None,
+        sparrowmq_client_id=client_id,
     )
     yield from ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=timeout_ms)
 

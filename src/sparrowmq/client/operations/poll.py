@@ -20,7 +20,6 @@ from sparrowmq.client.operations.administer import (
     queue_max_offset,
     queue_min_offset,
     queue_offset_at,
-    set_committed_offset,
 )
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.member_loop import (
@@ -28,6 +27,7 @@ from sparrowmq.client.operations.member_loop import (
     keep_local_offset,
     run_member,
 )
+from sparrowmq.client.operations.offsets import update_offset
 from sparrowmq.client.operations.pull import (
     PULL_TIMEOUT_MS,
     make_pull_header,
@@ -109,11 +109,17 @@ def _commit(state: LitePull, subscriber: Subscriber, action: Commit) -> Operatio
 
 def _store_offset(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
     subscriber = state.subscriber
+    config = subscriber.config
     if subscriber.is_broadcasting:
         yield from keep_local_offset(subscriber, queue, offset)
         return
-    yield from set_committed_offset(
-        state.directory, subscriber.config.group, queue=queue, offset=offset
+    yield from update_offset(
+        (yield from get_broker_address(state.directory, queue)),
+        config.group,
+        queue=queue,
+        offset=offset,
+        client_id=config.client_id,
+        timeout_ms=config.times.invoke_timeout_ms,
     )
 
 

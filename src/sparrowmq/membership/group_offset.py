@@ -1,0 +1,77 @@
+"""The group's offset of a queue at the broker, as far as a member knows it. Pure.
+
+A broker that was killed may forget its last commits: ours writes offsets every second, RocketMQ's
+every five. A member that comes back to its broker distinguishes three offsets:
+
+- one between the lowest offset that the broker may have fallen back to and the member's own: the
+  member goes on and commits its own;
+- a higher one: another member has consumed further;
+- a lower one: the group was reset meanwhile, and the reset holds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparrowmq.membership.actions import Stored
+
+# A commit older than this is on the broker's disk: twice RocketMQ's flushConsumerOffsetInterval.
+WRITTEN_MS = 10_000
+
+
+class GroupOffset:
+    """The last offset that the broker is known to have, and the lowest it may fall back to.
+
+    Args:
+        offset: where the member began.
+        is_committed: whether the broker returned this offset.
+        now_ms: the time.
+    """
+
+    __slots__ = ("_lowest", "_next_lowest", "_noted_ms", "known")
+
+    def __init__(self, offset: int, *, is_committed: bool, now_ms: int) -> None:
+        # None until one of our commits was answered or the broker returned an offset.
+        self.known: int | None = offset if is_committed else None
+        self._lowest = self._next_lowest = offset
+        self._noted_ms = now_ms
+
+    def note(self, offset: int, now_ms: int) -> None:
+        """Note that the broker has an offset."""
+        self.known = offset
+        if now_ms - self._noted_ms >= WRITTEN_MS:
+            self._lowest, self._next_lowest, self._noted_ms = self._next_lowest, offset, now_ms
+
+    def found_again(self, offset: int | None) -> None:
+        """Note the offset that the broker has after a restart; it may have forgotten the last."""
+        self.known = offset
+        if offset is not None:
+            self._lowest, self._next_lowest = (
+                min(offset, lowest) for lowest in (self._lowest, self._next_lowest)
+            )
+
+    def is_ours(self, found: int | None, *, own_offset: int) -> bool:
+        """Return whether nobody but this member has moved the group to the offset found.
+
+        Args:
+            found: the offset at the broker, None if the broker has none.
+            own_offset: up to where this member has finished.
+        """
+        if found is None or self.known is None:
+            # A start or a seek that was not committed yet is this member's alone.
+            return True
+        return self._lowest <= found <= own_offset
+
+
+class UncommittedProgress(NamedTuple):
+    """What a member had finished of a queue and could not commit before it let go of the queue.
+
+    Args:
+        group_offset: what the member knew of the group's offset.
+        own_offset: every message before this offset is finished.
+        newest: the newest message that was pulled, None for none.
+    """
+
+    group_offset: GroupOffset
+    own_offset: int
+    newest: Stored | None

@@ -1,0 +1,45 @@
+"""Which offsets a broker may come back with before somebody else must have moved the group."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparrowmq.membership.group_offset import WRITTEN_MS, GroupOffset
+
+
+def committed(*offsets: tuple[int, int]) -> GroupOffset:
+    """Return what is known after commits: (offset, time)."""
+    known = GroupOffset(0, is_committed=True, now_ms=0)
+    for offset, now_ms in offsets:
+        known.note(offset, now_ms)
+    return known
+
+
+@pytest.mark.parametrize(("found", "is_ours"), [(4, False), (5, True), (9, True), (10, False)])
+def test_offset_is_ours_between_what_is_surely_written_and_what_is_finished(
+    found: int, is_ours: bool
+) -> None:
+    known = committed((5, 0), (5, WRITTEN_MS), (7, 2 * WRITTEN_MS), (8, 2 * WRITTEN_MS + 1))
+
+    assert known.is_ours(found, own_offset=9) is is_ours
+
+
+def test_broker_may_fall_back_to_any_commit_that_may_be_unwritten() -> None:
+    known = committed((5, WRITTEN_MS - 1))
+
+    assert known.is_ours(0, own_offset=5)
+
+
+def test_offset_that_a_broker_fell_back_to_is_the_lowest_again() -> None:
+    known = committed((10, WRITTEN_MS), (11, 2 * WRITTEN_MS))
+    known.found_again(10)
+    known.note(11, 3 * WRITTEN_MS)
+
+    assert known.is_ours(10, own_offset=11)
+
+
+def test_no_offset_at_the_broker_and_no_commit_of_ours_contradict_nothing() -> None:
+    sought = GroupOffset(3, is_committed=False, now_ms=0)
+
+    assert committed((5, 0)).is_ours(None, own_offset=5)
+    assert sought.is_ours(9, own_offset=4)
