@@ -30,7 +30,7 @@ from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Fact, Output, Push
 from sparrowmq.store.config import FlushMode
 from sparrowmq.store.file_storage import FileStorageFile
-from sparrowmq.store.retention import RetentionConfig
+from sparrowmq.store.retention import HOUR_MS, RetentionConfig
 
 NONE, COMMIT, ROLLBACK = 0, 8, 12
 GROUP = "GID_p"
@@ -479,6 +479,30 @@ def test_a_producer_s_own_time_is_waited_for_and_holds_nobody_up(rig: Any) -> No
     times = [properties_of(record).get("TRANSACTION_CHECK_TIMES") for record in slow]
     # As it was sent, three times in line again for its own time, and then asked for.
     assert times[:5] == [None, None, None, None, "1"]
+
+
+@pytest.mark.parametrize(("hours", "is_asked"), [(0, True), (48, False)])
+def test_a_producer_s_own_time_has_a_bound(
+    make_rig: Callable[..., Any], hours: int, is_asked: bool
+) -> None:
+    """No longer than messages are kept, and three days where they are kept without a bound."""
+    rig = make_rig(
+        transaction_timeout_ms=TIMEOUT_MS,
+        transaction_check_interval_ms=INTERVAL_MS,
+        retention=RetentionConfig(retention_hours=hours, disk_full_percent=100),
+    )
+    rig.create_topic("T")
+    join(rig)
+    send_half(rig, key="endless", extra=IMMUNE.replace("7", "1000000000"))
+    before = asked(rig.advance(ROUND_MS))
+    rig.timestamp_ms += 72 * HOUR_MS
+
+    after = asked(rig.advance(ROUND_MS))
+
+    assert before == []
+    assert ("endless" in after) is is_asked
+    discarded = [record.body for record in rig.records(TRANS_CHECK_MAX_TIME_TOPIC)]
+    assert discarded == ([] if is_asked else [b"endless"])
 
 
 @pytest.mark.parametrize("restarts", [False, True])

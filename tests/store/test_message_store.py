@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -505,20 +506,27 @@ def test_checkpoint_waits_for_an_idle_moment(storage: Any, new_record: NewRecord
     assert busy.checkpoint is None
 
 
-def test_wrong_file_size_is_refused(storage: Any, new_record: NewRecord) -> None:
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("size", [1024, 5000, 3 * 4096])
+def test_a_store_keeps_the_size_of_its_first_log_file(
+    storage: Any, new_record: NewRecord, size: int, count: int
+) -> None:
     store = MessageStore(storage, SMALL)
     store.load(timestamp_ms=1)
-    for _ in range(40):
+    for _ in range(count):
         store.put(new_record(b"x" * 100), timestamp_ms=1)
     store.close()
 
-    for size in (1024, 5000, 3 * 4096):
-        with pytest.raises(StoreError, match="configured"):
-            MessageStore(
-                storage,
-                StoreConfig(commit_log_file_size=size, index_slot_count=64, index_entry_count=256),
-            ).load(timestamp_ms=1)
-    assert _load_again(storage).queues.max_offset("T", 0) == 40
+    other = MessageStore(storage, replace(SMALL, commit_log_file_size=size))
+    other.load(timestamp_ms=1)
+    for _ in range(40):
+        other.put(new_record(b"x" * 100), timestamp_ms=1)
+    other.close()
+
+    names = storage.list_names("commitlog")
+    assert other.log_file_size == SMALL.commit_log_file_size
+    assert {storage.open(f"commitlog/{name}").size for name in names} == {4096}
+    assert _load_again(storage).queues.max_offset("T", 0) == count + 40
 
 
 def _load_again(storage: Any) -> MessageStore:

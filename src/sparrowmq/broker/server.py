@@ -84,11 +84,7 @@ class BrokerServer:
                 salvage=salvage,
             ),
         )
-        report = self._store.load(timestamp_ms=wall_clock())
-        LOG.info("store %s loaded: %s", root, report.describe())
-        loss = report.describe_loss()
-        if loss is not None:
-            LOG.error("store %s was damaged, and is repaired: %s", root, loss)
+        self._load(root, log_file_size)
         try:
             self._broker = Broker(
                 config,
@@ -153,6 +149,21 @@ class BrokerServer:
         elif not self._host.is_found:
             found.append("no name server is reached")
         return found
+
+    def _load(self, root: Path, log_file_size: int) -> None:
+        """Load the store, and log what was found."""
+        report = self._store.load(timestamp_ms=self._wall_clock())
+        LOG.info("store %s loaded: %s", root, report.describe())
+        if (kept := self._store.log_file_size) != log_file_size:
+            LOG.info(
+                "store %s keeps its log files of %g MiB; --log-file-mib (%g) counts for new stores",
+                root,
+                kept / (1 << 20),
+                log_file_size / (1 << 20),
+            )
+        loss = report.describe_loss()
+        if loss is not None:
+            LOG.error("store %s was damaged, and is repaired: %s", root, loss)
 
     def _note_retention(self, root: Path, config: BrokerConfig) -> None:
         if config.retention.retention_hours is None and not self._store.is_expiring:

@@ -68,6 +68,9 @@ ENDED_MAX = AGAIN_MAX = 200_000
 # The commits that are remembered, some 20 MB. An older message that is committed again is stored
 # again.
 COMMITTED_MAX = 100_000
+# The longest time that a producer can ask for: each round appends the message again meanwhile.
+# Differs from RocketMQ, which appends it for as long as the producer says.
+IMMUNITY_MS_MAX = RESERVED_HOURS * HOUR_MS
 # A round waits while this many messages still wait for the question to their producers.
 TO_ASK_MAX = 1_024
 _OPS_BYTES_MAX = 1 << 20
@@ -238,11 +241,13 @@ class TransactionChecks:
             return True
         times = _number(properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)) or 0
         age_ms = timestamp_ms - record.born_timestamp_ms
+        if self._is_too_old(age_ms):
+            return self._put_away(current, record, timestamp_ms)
         if 0 <= age_ms < self._immunity_ms(properties):
             if PROPERTY_CHECK_IMMUNITY_TIME not in properties:
                 return False
             is_asked = False
-        elif times >= self.config.transaction_check_max or self._is_too_old(age_ms):
+        elif times >= self.config.transaction_check_max:
             return self._put_away(current, record, timestamp_ms)
         else:
             is_asked = True
@@ -281,7 +286,9 @@ class TransactionChecks:
     def _immunity_ms(self, properties: dict[str, str]) -> int:
         """Return how old a message must be before its producer is asked."""
         seconds = _number(properties.get(PROPERTY_CHECK_IMMUNITY_TIME))
-        return self.config.transaction_timeout_ms if seconds is None else seconds * 1_000
+        if seconds is None:
+            return self.config.transaction_timeout_ms
+        return min(seconds * 1_000, IMMUNITY_MS_MAX)
 
     def _commit(self, current: _Round, offsets: ConsumerOffsets) -> None:
         """Commit the progress in both topics; in the op topic up to the first end still needed."""

@@ -17,6 +17,7 @@ _NAME_DIGITS = 20
 # A crash loses the names of files made since the last sync. More missing files mean other damage.
 _MISSING_FILES_MAX = 64
 _REWRITE_BYTES = 4 << 20
+_PAGE_BYTES = 4096
 
 
 class DamagedSeries(StoreError):
@@ -45,12 +46,13 @@ class FileSeries:
         self._bases: list[int] = []
         self._files: dict[int, StorageFile] = {}
 
-    def load(self, *, repair: bool = False) -> None:
+    def load(self, *, repair: bool = False, keeps_size: bool = False) -> None:
         """Open the existing files.
 
         A crash may have cut files at the end; these files are extended with zeros.
 
         Args:
+            keeps_size: whether the size of the existing files counts, and not the configured one.
             repair: whether missing and cut files within the series are replaced by zeros, for a
                 reader that finds out which data is lost.
 
@@ -65,6 +67,8 @@ class FileSeries:
             self._bases.append(int(name))
         for base in self._bases:
             self._files[base] = self._storage.open(self._path(base), pinned=self._pinned)
+        if keeps_size:
+            self.file_size = self._kept_size()
         for file in self._files.values():
             if file.size > self.file_size:
                 raise StoreError(self._size_problem(file))
@@ -72,6 +76,16 @@ class FileSeries:
             if after - before != self.file_size:
                 self._fill_gap(before, after, repair=repair)
         self._check_sizes(repair=repair)
+
+    def _kept_size(self) -> int:
+        """Return the size of the files that were made, or the configured size without any.
+
+        A damaged file may be cut. A single one counts only with whole pages, as all sizes have that
+        an operator can choose.
+        """
+        size = max((file.size for file in self._files.values()), default=0)
+        is_known = len(self._files) > 1 or size % _PAGE_BYTES == 0
+        return size if size and is_known else self.file_size
 
     def _fill_gap(self, before: int, after: int, *, repair: bool) -> None:
         missing = (after - before) // self.file_size - 1

@@ -162,7 +162,7 @@ class MessageStore:
         return report
 
     def _recover(self, timestamp_ms: int) -> RecoveryReport:
-        self._log.files.load(repair=True)
+        self._log.files.load(repair=True, keeps_size=True)
         self.queues.load()
         self._checkpoint = read_checkpoint(self._storage)
         mark = self._checkpoint.mark
@@ -276,6 +276,11 @@ class MessageStore:
         self._storage.unlock()
 
     @property
+    def log_file_size(self) -> int:
+        """Bytes of each file of the log: a store keeps the size of its first file."""
+        return self._log.files.file_size
+
+    @property
     def is_writable(self) -> bool:
         """Whether messages are accepted."""
         return self._is_open and self._failure is None
@@ -320,7 +325,7 @@ class MessageStore:
             size = head.size + len(record.body) + len(topic_field) + 2 + len(properties)
             if has_crc:
                 size += CRC_PROPERTY_SIZE
-            if size + BLANK_SIZE > self._config.commit_log_file_size:
+            if size + BLANK_SIZE > self._log.files.file_size:
                 return illegal(f"{size} bytes fit into no file of the log")
             position = self._log.reserve(size)
             record.queue_offset = queue.next_offset if is_queued else 0
@@ -451,7 +456,7 @@ class MessageStore:
                 batch, topic_field=queue.topic_field, append_crc=self._config.append_crc
             )
             total = encoded.size
-            if total + BLANK_SIZE > self._config.commit_log_file_size:
+            if total + BLANK_SIZE > self._log.files.file_size:
                 return illegal(f"{total} bytes fit into no file of the log")
             found = place_batch(
                 batch,
