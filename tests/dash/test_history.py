@@ -12,8 +12,8 @@ import pytest
 from group_looks import BEFORE, JOINED, QUEUES
 from sparrowmq.dash import history as history_module
 from sparrowmq.dash.history import GAP_MS, SAMPLE_MS, History, LagSample, Standing
-from sparrowmq.dash.looks import OwnerChange, SeenEvent, SeenEventKind
-from sparrowmq.dash.rebalances import At
+from sparrowmq.doctor.looks import OwnerChange, SeenEvent, SeenEventKind
+from sparrowmq.doctor.rebalances import At
 from sparrowmq.errors import ConfigError
 
 Q0, _, Q2, _ = QUEUES

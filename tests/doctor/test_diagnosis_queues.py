@@ -420,7 +420,7 @@ def test_member_takes_nothing_of_a_topic_that_it_does_not_subscribe(seen_group: 
 
     found = compute_ownership(group.snapshot())
 
-    assert set(queues(2, 3)) == set(found.unowned)
+    assert set(queues(2, 3)) == set(found.unwanted)
     assert found.shares[queues(2)[0]] == (SECOND,)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from sparrowmq.dash.looks import Look
+from sparrowmq.doctor.looks import Look
 from sparrowmq.exporter.course import GroupCourse
 from sparrowmq.model import MessageQueue
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sparrowmq.dash.looks import Look
+from sparrowmq.doctor.looks import Look
 from sparrowmq.model import MessageQueue
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]

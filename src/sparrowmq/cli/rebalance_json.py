@@ -12,7 +12,6 @@ from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding
-from sparrowmq.doctor.ownership import Ownership
 from sparrowmq.doctor.snapshot import GroupSnapshot, Seat
 from sparrowmq.doctor.whatif import Course, Plan, Step
 from sparrowmq.drills.drill import Report
@@ -20,14 +19,6 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.words import encode_phrase
 
 Json: TypeAlias = dict[str, Any]
-
-
-def state_of(ownership: Ownership, queue: MessageQueue) -> str:
-    """Return a queue's state: owned, unowned, double, or disputed between the lists of brokers."""
-    seats = ownership.owners[queue]
-    if queue in ownership.disputed:
-        return "disputed"
-    return "unowned" if not seats else "double" if len(seats) > 1 else "owned"
 
 
 def json_of_group(case: Case) -> Json:
@@ -41,9 +32,7 @@ def json_of_group(case: Case) -> Json:
         queues.append(
             {
                 **_queue(queue),
-                "state": "broadcast"
-                if snapshot.is_broadcasting
-                else state_of(case.ownership, queue),
+                "state": case.ownership.state_of(queue).value,
                 "owners": [_seat(seat) for seat in seats],
                 "max_offset": progress.max_offset if progress else None,
                 "committed_offset": progress.committed_offset if progress else None,

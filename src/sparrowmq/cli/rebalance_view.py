@@ -18,11 +18,11 @@ from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import fits
-from sparrowmq.cli.rebalance_json import state_of
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, describe_runs
+from sparrowmq.doctor.ownership import OwnerState
 from sparrowmq.doctor.snapshot import Seat
 from sparrowmq.doctor.whatif import SPARROW_NAMES, Course, Plan, SplitView, Step
 from sparrowmq.drills.drill import Report
@@ -115,7 +115,7 @@ def _runs(case: Case) -> list[list[MessageQueue]]:
             last is not None
             and (last.topic, last.broker_name) == (queue.topic, queue.broker_name)
             and owners[last] == owners[queue]
-            and state_of(case.ownership, last) == state_of(case.ownership, queue)
+            and case.ownership.state_of(last) is case.ownership.state_of(queue)
         ):
             runs[-1].append(queue)
         else:
@@ -132,11 +132,11 @@ def _row(
     lag = case.lag(queues)
     style = next(style for floor, style in _LAG_STYLES if lag >= floor)
     owners = case.ownership.owners[queue]
-    state = "owned" if case.snapshot.is_broadcasting else state_of(case.ownership, queue)
+    state = case.ownership.state_of(queue)
     if state == "unowned":
         cells = [Text("╱╱╱", "#e05252") for _ in columns]
     else:
-        mark, mark_style = ("■", style) if state == "owned" else ("▨", "#c62828")
+        mark, mark_style = ("■", style) if state in ("owned", "broadcast") else ("▨", "#c62828")
         cells = [Text(mark, mark_style) if seat in owners else Text("·", "dim") for seat in columns]
     return [
         f"  {queue.broker_name}:{describe_runs([queue.queue_id for queue in queues])}",
@@ -179,17 +179,14 @@ def _members(case: Case, labels: dict[Seat, str]) -> Table:
 
 
 def _remarks(case: Case) -> Text:
-    unowned = len(case.ownership.unowned)
-    double = 0 if case.snapshot.is_broadcasting else len(case.ownership.double)
-    disputed = len(case.ownership.disputed)
     parts = [
-        words()("{queues} {state}", queues=words().count(count, "queue"), state=state)
-        for count, state in (
-            (unowned, words()("nobody owns")),
-            (double, words()("consumed by several")),
-            (disputed, words()("disputed")),
+        words()("{queues} {state}", queues=words().count(count, "queue"), state=what)
+        for state, what in (
+            (OwnerState.UNOWNED, words()("nobody owns")),
+            (OwnerState.DOUBLE, words()("consumed by several")),
+            (OwnerState.DISPUTED, words()("disputed")),
         )
-        if count
+        if (count := case.ownership.count_of(state))
     ]
     return Text("\n" + words()("; ").join(parts) if parts else "", "bold #e05252", end="")
 

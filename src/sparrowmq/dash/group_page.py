@@ -14,7 +14,6 @@ from markupsafe import Markup
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.dash.history import SEEN_MAX, History, LagSample
-from sparrowmq.dash.looks import SeenEvent, SeenEventKind
 from sparrowmq.dash.matrix import (
     Matrix,
     MatrixColumn,
@@ -24,7 +23,15 @@ from sparrowmq.dash.matrix import (
     make_columns,
     make_matrix,
 )
-from sparrowmq.dash.rebalances import (
+from sparrowmq.dash.strips import TimeWindow, draw_bands, draw_lag
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn
+from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
+from sparrowmq.dash.web import View, Visit
+from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.explain import Explanation, explain, find_queue
+from sparrowmq.doctor.finding import describe_runs
+from sparrowmq.doctor.looks import SeenEvent, SeenEventKind
+from sparrowmq.doctor.rebalances import (
     FLAPPING_COUNT,
     OwnerBand,
     QueueMove,
@@ -33,13 +40,6 @@ from sparrowmq.dash.rebalances import (
     list_bands,
     list_rebalances,
 )
-from sparrowmq.dash.strips import TimeWindow, draw_bands, draw_lag
-from sparrowmq.dash.tables import Cell, PageTable, TableColumn
-from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
-from sparrowmq.dash.web import View, Visit
-from sparrowmq.doctor.case import Case
-from sparrowmq.doctor.explain import Explanation, explain, find_queue
-from sparrowmq.doctor.finding import describe_runs
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from sparrowmq.dash.looks import Look, OwnerChange, SeenEvent, list_changes, list_events
-from sparrowmq.dash.rebalances import At
+from sparrowmq.doctor.looks import Look, OwnerChange, SeenEvent, list_changes, list_events
+from sparrowmq.doctor.rebalances import At
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 

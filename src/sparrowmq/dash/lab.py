@@ -18,12 +18,12 @@ from starlette.responses import RedirectResponse, Response
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.dash.group_page import Line
 from sparrowmq.dash.matrix import TONE_COUNT, MatrixColumn, letter_of
-from sparrowmq.dash.rebalances import OwnerBand
 from sparrowmq.dash.strips import TimeWindow, draw_bands
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.doctor.case import examine
+from sparrowmq.doctor.rebalances import OwnerBand
 from sparrowmq.drills.drill import SCRIPTS, DrillKind, Report, decode_report
 from sparrowmq.drills.stage import TOPIC, Change
 from sparrowmq.errors import UsageError

@@ -1,6 +1,6 @@
 """The queue × client matrix: each queue's owners, backlog and findings. Pure.
 
-Tests: test_pages.py, test_looks.py.
+Tests: test_pages.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.dash.history import Standing
-from sparrowmq.dash.looks import find_owners
 from sparrowmq.doctor import Finding
 from sparrowmq.doctor.case import Case, QueueRate
 from sparrowmq.model import MessageQueue
@@ -118,12 +117,15 @@ def make_columns(
     """Return the columns by client id, also of members in `numbers` that have left."""
     seats = case.ownership.seats
     counts = Counter(seat.client_id for seat in seats)
-    owners = find_owners(case)
     silent = {r.client_id for r in case.snapshot.reports if r.is_silent}
     columns = {}
     for client_id, number in sorted(numbers.items(), key=lambda item: item[1]):
         mine = [seat for seat in seats if seat.client_id == client_id]
-        queues = [q for q, ids in owners.items() if client_id in ids and not is_retry(case, q)]
+        queues = [
+            q
+            for q in case.ownership.owners
+            if client_id in case.ownership.owner_ids(q) and not is_retry(case, q)
+        ]
         columns[client_id] = MatrixColumn(
             client_id=client_id,
             letter=letter_of(number),
@@ -162,11 +164,10 @@ def make_matrix(
     squares_of = _Squares(case) if has_squares else None
     rows = []
     # The queues of the retry topic come last.
-    in_order = sorted(find_owners(case).items(), key=lambda item: is_retry(case, item[0]))
-    for queue, ids in in_order:
+    for queue in sorted(case.ownership.owners, key=lambda queue: is_retry(case, queue)):
         if topic is not None and queue.topic != topic:
             continue
-        state = _state(case, queue, ids)
+        state, ids = case.ownership.state_of(queue), case.ownership.owner_ids(queue)
         if only_trouble and state in ("owned", "broadcast") and not case.lag([queue]):
             continue
         rows.append(
@@ -196,14 +197,6 @@ def falls_behind(lag: int, flow: FlowRates | QueueRate) -> bool:
 def is_retry(case: Case, queue: MessageQueue) -> bool:
     """Return whether a queue belongs to the group's retry topic."""
     return queue.topic == retry_topic(case.snapshot.group)
-
-
-def _state(case: Case, queue: MessageQueue, ids: Sequence[str]) -> str:
-    if case.snapshot.is_broadcasting:
-        return "broadcast"
-    if len(ids) != 1:
-        return "double" if ids else "unowned"
-    return "disputed" if queue in case.ownership.disputed else "owned"
 
 
 def _row(
@@ -243,7 +236,7 @@ class _Squares:
     def __init__(self, case: Case) -> None:
         self._shares = {
             queue: {seat.client_id for seat in seats}
-            for queue, seats in case.ownership.owners.items()
+            for queue, seats in case.ownership.falls_to.items()
         }
         self._held = {
             (report.client_id, each.queue): each

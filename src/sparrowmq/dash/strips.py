@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from sparrowmq.dash.history import LagSample
 from sparrowmq.dash.matrix import MatrixColumn
-from sparrowmq.dash.rebalances import OwnerBand
+from sparrowmq.doctor.rebalances import OwnerBand
 from sparrowmq.report.band_chart import hatches
 from sparrowmq.report.markup import Markup as Svg
 from sparrowmq.report.markup import tag

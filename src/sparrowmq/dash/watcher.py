@@ -29,9 +29,9 @@ from sparrowmq.client.operations.overview import (
 )
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.dash.history import History
-from sparrowmq.dash.looks import Look, look_of
 from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
 from sparrowmq.doctor.case import Case, examine
+from sparrowmq.doctor.looks import Look, look_of
 from sparrowmq.errors import SparrowError
 from sparrowmq.model.names import check_group
 

@@ -26,8 +26,8 @@ def find_different_topics(case: Case) -> list[Finding]:
     if len(set(said.values())) < 2:
         return []
     in_question = frozenset().union(*said.values()) - frozenset.intersection(*said.values())
-    unowned = tuple(q for q in case.ownership.unowned if q.topic in in_question)
-    at_stake = unowned or [q for q in case.ownership.owners if q.topic in in_question]
+    unowned = tuple(q for q in case.ownership.unwanted if q.topic in in_question)
+    at_stake = unowned or [q for q in case.ownership.falls_to if q.topic in in_question]
     part = Phrase("some members never consume their share of")
     if unowned:
         part = Phrase("nobody consumes")

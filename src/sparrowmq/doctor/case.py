@@ -115,7 +115,7 @@ class Case:
         """
         if queue.topic not in self._filtered:
             return False
-        owners = {seat.client_id for seat in self.ownership.owners.get(queue, ())}
+        owners = {seat.client_id for seat in self.ownership.falls_to.get(queue, ())}
         if any(r.is_silent for r in self.snapshot.reports if r.client_id in owners):
             return False
         return not any(held.cached_count for held in self._held(queue))
@@ -142,7 +142,7 @@ class Case:
             return None
         produced_per_s = sum(rate.produced_per_s for _, rate in rates)
         consumed_per_s = sum(rate.consumed_per_s for _, rate in rates)
-        is_owned = all(self.ownership.owners.get(queue) for queue, _ in rates)
+        is_owned = all(self.ownership.falls_to.get(queue) for queue, _ in rates)
         counted = {queue: rate for queue, rate in rates if not self.waits_for_match(queue)}
         arrived_per_s = sum(rate.produced_per_s for rate in counted.values())
         done_per_s = sum(rate.consumed_per_s for rate in counted.values())

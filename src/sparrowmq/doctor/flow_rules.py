@@ -40,7 +40,7 @@ def find_standstill(case: Case) -> list[Finding]:
     moves = any(rate.consumed_per_s for rate in case.rates.values())
     if not queues or moves or not all(case.stands_still(queue) for queue in queues):
         return []
-    owners = sorted({s.client_id for queue in queues for s in case.ownership.owners[queue]})
+    owners = sorted({s.client_id for queue in queues for s in case.ownership.falls_to[queue]})
     silent = {report.client_id for report in case.snapshot.reports if report.is_silent}
     if silent.issuperset(owners):
         # R28 reports each member that does not answer.
@@ -252,7 +252,7 @@ def _owned_backlog(case: Case) -> list[MessageQueue]:
     topics = {topic.topic for topic in case.snapshot.user_topics}
     return [
         queue
-        for queue, seats in case.ownership.owners.items()
+        for queue, seats in case.ownership.falls_to.items()
         if seats and queue.topic in topics and case.lag([queue])
     ]
 

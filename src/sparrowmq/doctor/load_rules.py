@@ -108,7 +108,7 @@ def find_lag_tilt(case: Case) -> list[Finding]:
         if len(lags) < 2:
             continue
         hot = [q for q in lags if _is_hot(q, lags) and not case.stands_still(q)]
-        hot = [q for q in hot if case.ownership.owners.get(q)]
+        hot = [q for q in hot if case.ownership.falls_to.get(q)]
         if hot:
             findings.append(_lag_finding(case, topic.topic, hot, lags))
     return findings
@@ -124,7 +124,7 @@ def _lag_finding(
     case: Case, topic: str, hot: list[MessageQueue], lags: dict[MessageQueue, int]
 ) -> Finding:
     rest = [lag for queue, lag in lags.items() if queue not in hot]
-    owners = sorted({seat.client_id for queue in hot for seat in case.ownership.owners[queue]})
+    owners = sorted({seat.client_id for queue in hot for seat in case.ownership.falls_to[queue]})
     evidence = [
         Phrase("{queue}: {state}", queue=describe_queues([q]), state=case.describe_backlog([q]))
         for q in hot
@@ -182,7 +182,7 @@ def find_uneven_input(case: Case) -> list[Finding]:
         assert flow is not None
         assert whole is not None
         share = flow.produced_per_s / whole.produced_per_s
-        owners = sorted({s.client_id for q in mine for s in case.ownership.owners.get(q, ())})
+        owners = sorted({s.client_id for q in mine for s in case.ownership.falls_to.get(q, ())})
         findings.append(
             Finding(
                 rule="Q11",
@@ -231,7 +231,7 @@ def find_stuck_queues(case: Case) -> list[Finding]:
     moving = {queue for queue, rate in case.rates.items() if rate.consumed_per_s > 0}
     loads = user_loads(case)
     findings = []
-    for queue, seats in case.ownership.owners.items():
+    for queue, seats in case.ownership.falls_to.items():
         if not seats or not case.stands_still(queue):
             continue
         siblings = {q for seat in seats for q in loads.get(seat.client_id, ()) if q != queue}

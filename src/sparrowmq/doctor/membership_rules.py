@@ -31,7 +31,7 @@ def find_broker_without_members(case: Case) -> list[Finding]:
     for broker in serving_brokers(case):
         if broker.cid_all is None or member_ids(broker) or not everybody:
             continue
-        queues = [q for q in case.ownership.owners if q.broker_name == broker.broker_name]
+        queues = [q for q in case.ownership.falls_to if q.broker_name == broker.broker_name]
         findings.append(
             Finding(
                 rule="R08",
@@ -188,7 +188,9 @@ def find_changing_members(case: Case) -> list[Finding]:
         if before is not None:
             came |= member_ids(broker) - before
             went |= before - member_ids(broker)
-    moving = [q for q in case.ownership.owners if case.is_handed_over(q) and case.is_user_queue(q)]
+    moving = [
+        q for q in case.ownership.falls_to if case.is_handed_over(q) and case.is_user_queue(q)
+    ]
     if not (came or went or moving):
         return []
     return [
@@ -221,7 +223,7 @@ def find_ghosts(case: Case) -> list[Finding]:
     findings = []
     before = {c for broker in case.snapshot.first.brokers for c in member_ids(broker)}
     for client_id, queues in user_loads(case).items():
-        mine = [queue for queue in queues if case.ownership.owners[queue]]
+        mine = [queue for queue in queues if case.ownership.falls_to[queue]]
         waiting = [queue for queue in mine if case.stands_still(queue)]
         is_silent = any(r.client_id == client_id and r.is_silent for r in case.snapshot.reports)
         if not waiting or len(waiting) < len([q for q in mine if case.lag([q])]):

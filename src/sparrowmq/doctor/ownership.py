@@ -1,15 +1,22 @@
-"""Computes each queue's owner: the group's strategy, applied to the lists of its brokers. Pure.
+"""Computes to whom each queue falls, and finds out who owns it now. Pure.
 
-Each member computes its own share from the list of one broker, which it picks at random. So the
-owner of a queue is certain only if the lists of all brokers give the same owner. Otherwise the
-queue is *disputed*: depending on the brokers that members asked, one member, two or none take it.
-Tests: test_diagnosis_members.py.
+Each member computes its own share from the list of one broker, which it picks at random. So it is
+certain to whom a queue falls only if the lists of all brokers agree. Otherwise the queue is
+*disputed*: depending on the brokers that members asked, one member, two or none take it.
+
+The owner is the member that consumes the queue now. Members report which queues they have in hand
+(GET_CONSUMER_RUNNING_INFO): if all members that may own a queue have reported, their reports count,
+and a queue is unowned from its release by one member until the next member consumes it. Otherwise
+the owner is the member to whom the queue falls. Every view of a group takes the owners from here.
+Tests: test_diagnosis_members.py, test_one_owner.py.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from sparrowmq.coordination.owner_claims import Claim, owners_claimed
 from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Seat, TopicSnapshot
@@ -23,39 +30,71 @@ from sparrowmq.strategies.registry import strategy_from
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
 
+class OwnerState(StrEnum):
+    """The states of a queue."""
+
+    BROADCAST = "broadcast"
+    """Every member reads the queue."""
+    OWNED = "owned"
+    UNOWNED = "unowned"
+    DOUBLE = "double"
+    """Several members consume the queue."""
+    DISPUTED = "disputed"
+    """The brokers' lists give different owners."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The owners of each queue of the group's topics.
+    """To whom each queue of the group's topics falls, and who owns it.
 
     Args:
         seats: every known connection, in the members' order of client ids.
-        owners: the connections that consume each queue, by the list of the broker that lists most
-            members.
+        falls_to: the connections that should consume each queue, by the list of the broker that
+            lists most members; an id of two processes has both connections.
+        owners: the connections that consume each queue now.
         shares: the client ids whose share contains each queue, whether they take it or not; empty
             where nothing can be computed.
         disputed: the queues for which brokers' lists give different owners.
+        is_broadcasting: whether every member reads all queues.
     """
 
     seats: tuple[Seat, ...] = ()
+    falls_to: Mapping[MessageQueue, tuple[Seat, ...]]
     owners: Mapping[MessageQueue, tuple[Seat, ...]]
     shares: Mapping[MessageQueue, tuple[str, ...]] = field(default_factory=dict)
     disputed: frozenset[MessageQueue] = frozenset()
+    is_broadcasting: bool = False
 
     @property
-    def unowned(self) -> tuple[MessageQueue, ...]:
-        """The queues that no member consumes."""
-        return tuple(queue for queue, seats in self.owners.items() if not seats)
+    def unwanted(self) -> tuple[MessageQueue, ...]:
+        """The queues that fall to no member."""
+        return tuple(queue for queue, seats in self.falls_to.items() if not seats)
 
-    @property
-    def double(self) -> tuple[MessageQueue, ...]:
-        """The queues that several members consume."""
-        return tuple(queue for queue, seats in self.owners.items() if len(seats) > 1)
+    def owner_ids(self, queue: MessageQueue) -> tuple[str, ...]:
+        """Return the owners' client ids; an id twice if two processes have it."""
+        return tuple(seat.client_id for seat in self.owners.get(queue, ()))
+
+    def state_of(self, queue: MessageQueue) -> OwnerState:
+        """Return a queue's state: what is seen before what is uncertain."""
+        seats = self.owners[queue]
+        if self.is_broadcasting:
+            return OwnerState.BROADCAST
+        is_computed = seats == self.falls_to[queue]
+        if queue in self.disputed and (is_computed or len(seats) == 1):
+            return OwnerState.DISPUTED
+        if len(seats) == 1:
+            return OwnerState.OWNED
+        return OwnerState.DOUBLE if seats else OwnerState.UNOWNED
+
+    def count_of(self, state: OwnerState) -> int:
+        """Return the number of queues in a state."""
+        return sum(self.state_of(queue) is state for queue in self.owners)
 
     def queues_of(self, client_id: str) -> list[MessageQueue]:
         """Return the queues that fall to a client id."""
         return [
             queue
-            for queue, seats in self.owners.items()
+            for queue, seats in self.falls_to.items()
             if any(seat.client_id == client_id for seat in seats)
         ]
 
@@ -150,32 +189,64 @@ def views_of(snapshot: GroupSnapshot, topic: TopicSnapshot) -> Iterator[BrokerVi
 
 
 def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
-    """Compute the owners of each queue.
+    """Compute to whom each queue falls, and find its owners.
 
     A member that reports its subscriptions takes no queue of any other topic.
     """
     strategy = find_strategy(snapshot)
-    owners: dict[MessageQueue, tuple[Seat, ...]] = {}
+    falls_to: dict[MessageQueue, tuple[Seat, ...]] = {}
     computed: dict[MessageQueue, tuple[str, ...]] = {}
     disputed: set[MessageQueue] = set()
     seats = _all_seats(snapshot)
     for topic in snapshot.topics:
         queues = topic.subscribe_queues
         if snapshot.is_broadcasting:
-            owners |= dict.fromkeys(queues, seats)
+            falls_to |= dict.fromkeys(queues, seats)
             continue
         views = sorted(views_of(snapshot, topic), key=lambda view: -len(sorted_ids(view)))
         if strategy is None or not views:
-            owners |= {queue: _reported_owners(snapshot, queue, seats) for queue in queues}
+            falls_to |= {queue: _reported_owners(snapshot, queue, seats) for queue in queues}
             continue
         shares = [allocate_all(snapshot, strategy, topic, sorted_ids(view)) for view in views]
         computed |= shares[0]
         takers = [seat for seat in seats_of(views[0]) if _takes(snapshot, seat, topic)]
         for queue in queues:
-            owners[queue] = tuple(seat for seat in takers if seat.client_id in shares[0][queue])
+            falls_to[queue] = tuple(seat for seat in takers if seat.client_id in shares[0][queue])
             if any(share[queue] != shares[0][queue] for share in shares[1:]):
                 disputed.add(queue)
-    return Ownership(seats=seats, owners=owners, shares=computed, disputed=frozenset(disputed))
+    return Ownership(
+        seats=seats,
+        falls_to=falls_to,
+        owners=_find_owners(snapshot, falls_to, seats),
+        shares=computed,
+        disputed=frozenset(disputed),
+        is_broadcasting=snapshot.is_broadcasting,
+    )
+
+
+def _find_owners(
+    snapshot: GroupSnapshot,
+    falls_to: Mapping[MessageQueue, tuple[Seat, ...]],
+    seats: tuple[Seat, ...],
+) -> Mapping[MessageQueue, tuple[Seat, ...]]:
+    if snapshot.is_broadcasting:
+        return falls_to
+    counts = Counter(seat.client_id for seat in seats)
+    seat_of = {seat.client_id: seat for seat in seats}
+    reporting = {report.client_id for report in snapshot.reports if not report.failure}
+    holders: dict[MessageQueue, list[Seat]] = {}
+    for report in snapshot.reports:
+        seat = seat_of.get(report.client_id) or Seat(report.client_id, "")
+        for held in report.held:
+            if held.is_consumed:
+                holders.setdefault(held.queue, []).append(seat)
+    found: dict[MessageQueue, tuple[Seat, ...]] = {}
+    for queue, takers in falls_to.items():
+        ids = {seat.client_id for seat in takers}
+        # A broker asks only one of two processes with one id; the other's queues stay unknown.
+        is_reported = all(each in reporting and counts[each] == 1 for each in ids)
+        found[queue] = tuple(holders.get(queue, ())) if ids and is_reported else takers
+    return found
 
 
 def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicSnapshot) -> bool:

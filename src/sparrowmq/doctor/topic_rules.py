@@ -29,7 +29,7 @@ def find_ignored_queues(case: Case) -> list[Finding]:
     in_hand = {held.queue for report in case.snapshot.reports for held in report.held}
     ignored = [
         queue
-        for queue, seats in case.ownership.owners.items()
+        for queue, seats in case.ownership.falls_to.items()
         if seats and queue not in in_hand and case.is_user_queue(queue)
     ]
     if not ignored:
@@ -46,7 +46,7 @@ def find_ignored_queues(case: Case) -> list[Finding]:
                 Phrase(
                     "{queue} falls to {ids}",
                     queue=describe_queues([queue]),
-                    ids=", ".join(sorted({s.client_id for s in case.ownership.owners[queue]})),
+                    ids=", ".join(sorted({s.client_id for s in case.ownership.falls_to[queue]})),
                 )
                 for queue in ignored
             ),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sparrowmq.dash.looks import Look, list_changes, list_events
-from sparrowmq.dash.rebalances import CAUSE_MS
 from sparrowmq.doctor import Finding
 from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.looks import Look, list_changes, list_events
+from sparrowmq.doctor.rebalances import CAUSE_MS
 
 # The upper bounds of the histogram of rebalances, in seconds.
 REBALANCE_BUCKETS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)

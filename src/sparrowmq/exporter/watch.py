@@ -25,9 +25,9 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.dash.looks import look_of
 from sparrowmq.doctor import Severity, diagnose
 from sparrowmq.doctor.case import examine
+from sparrowmq.doctor.looks import look_of
 from sparrowmq.errors import SparrowError
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.exporter.course import REBALANCE_BUCKETS_S, GroupCourse
@@ -131,23 +131,31 @@ class ClusterWatch:
             self._failed_groups.discard(name)
 
     def _publish(self) -> None:
-        gauges = _Families()
-        gauges.set("sparrowmq_up", not self._failure and self._overview is not None)
-        if self._overview is not None:
-            _describe_cluster(gauges, self._overview)
-        left_out = 0
-        queue_count = 0
-        for name, course in self._groups.items():
-            if course.look is None:
-                continue
-            _describe_group(gauges, name, course)
-            queue_count += len(course.look.owners)
-            if queue_count <= QUEUES_MAX:
-                _describe_queues(gauges, name, course)
-            else:
-                left_out += len(course.look.owners)
-        gauges.set("sparrowmq_queues_left_out", left_out)
-        self._families = list(gauges.families())
+        overview = None if self._failure else self._overview
+        self._families = make_families(self._overview, self._groups, is_up=overview is not None)
+
+
+def make_families(
+    overview: Overview | None, groups: Mapping[str, GroupCourse], *, is_up: bool
+) -> list[Metric]:
+    """Make the series of a cluster and its groups, in the order of the table."""
+    gauges = _Families()
+    gauges.set("sparrowmq_up", is_up)
+    if overview is not None:
+        _describe_cluster(gauges, overview)
+    left_out = 0
+    queue_count = 0
+    for name, course in groups.items():
+        if course.look is None:
+            continue
+        _describe_group(gauges, name, course)
+        queue_count += len(course.look.owners)
+        if queue_count <= QUEUES_MAX:
+            _describe_queues(gauges, name, course)
+        else:
+            left_out += len(course.look.owners)
+    gauges.set("sparrowmq_queues_left_out", left_out)
+    return list(gauges.families())
 
 
 class _Families:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sparrowmq.dash.looks import OwnerChange, SeenEvent, SeenEventKind
-from sparrowmq.dash.rebalances import (
+from sparrowmq.doctor.looks import OwnerChange, SeenEvent, SeenEventKind
+from sparrowmq.doctor.rebalances import (
     At,
     OwnerBand,
     QueueMove,

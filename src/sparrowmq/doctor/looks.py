@@ -1,9 +1,4 @@
-"""Reduces a look at a group to the owners of its queues, and compares two looks. Pure.
-
-Members report the queues that they hold (`GET_CONSUMER_RUNNING_INFO`). If all possible owners of a
-queue have reported, their reports count. Otherwise the group's strategy is computed, as the doctor
-does. So a queue counts as unowned from its release by one member until the next member takes it.
-"""
+"""Reduces a look at a group to the owners of its queues, and compares two looks. Pure."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ from typing import NamedTuple
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.case import Case
+from sparrowmq.doctor.ownership import OwnerState
 from sparrowmq.model import MessageQueue
 
 
@@ -90,13 +86,13 @@ class Look:
 def look_of(case: Case) -> Look:
     """Reduce a case to the values that the timeline follows."""
     snapshot = case.snapshot
-    owners = find_owners(case)
+    ownership = case.ownership
     queues = [queue for topic in snapshot.user_topics for queue in topic.subscribe_queues]
     return Look(
         timestamp_ms=snapshot.last.timestamp_ms,
         members=Counter(seat.client_id for seat in case.ownership.seats),
         marked=frozenset(s.client_id for s in case.ownership.seats if is_marked(s.version)),
-        owners={queue: owners[queue] for queue in queues if queue in owners},
+        owners={queue: ownership.owner_ids(queue) for queue in queues},
         in_hand=_in_hand(case),
         offsets={p.queue: p.committed_offset or 0 for p in snapshot.last.progress},
         queue_counts=Counter(queue.topic for queue in queues),
@@ -105,32 +101,9 @@ def look_of(case: Case) -> Look:
         },
         strategy=snapshot.strategy,
         lag=case.lag(snapshot.progress()),
-        unowned=sum(not owners.get(queue) for queue in queues),
-        double=0 if snapshot.is_broadcasting else sum(len(owners[q]) > 1 for q in queues),
+        unowned=sum(ownership.state_of(q) is OwnerState.UNOWNED for q in queues),
+        double=sum(ownership.state_of(q) is OwnerState.DOUBLE for q in queues),
     )
-
-
-def find_owners(case: Case) -> dict[MessageQueue, tuple[str, ...]]:
-    """Return the owners of each queue, by members' reports or else by the strategy."""
-    computed = {
-        queue: tuple(seat.client_id for seat in seats)
-        for queue, seats in case.ownership.owners.items()
-    }
-    if case.snapshot.is_broadcasting:
-        return computed
-    counts = Counter(seat.client_id for seat in case.ownership.seats)
-    reporting = {report.client_id for report in case.snapshot.reports if not report.failure}
-    holders: dict[MessageQueue, list[str]] = {}
-    for report in case.snapshot.reports:
-        for held in report.held:
-            if not held.is_dropped:
-                holders.setdefault(held.queue, []).append(report.client_id)
-    found = {}
-    for queue, ids in computed.items():
-        # A broker asks only one of two processes with one id; the other's queues stay unknown.
-        is_reported = all(client_id in reporting and counts[client_id] == 1 for client_id in ids)
-        found[queue] = tuple(holders.get(queue, ())) if ids and is_reported else ids
-    return found
 
 
 def _in_hand(case: Case) -> dict[MessageQueue, int]:

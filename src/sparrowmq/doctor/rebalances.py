@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparrowmq.dash.looks import OwnerChange, SeenEvent
+from sparrowmq.doctor.looks import OwnerChange, SeenEvent
 from sparrowmq.model import MessageQueue
 
 # A rebalance is over after so long without a change.
