@@ -58,6 +58,8 @@ pytestmark = pytest.mark.slow
 COME_AND_GO = Faults(member_join=10.0, member_leave=10.0)
 # Listeners are at work whenever a queue changes hands.
 BUSY = {"message_count": 800, "pause_ms_max": 40}
+# Brokers have something to write whenever they die.
+WRITING = {"message_count": 400, "pause_ms_max": 400}
 
 
 def commit_too_early(queue: ProcessQueue) -> int | None:
@@ -484,16 +486,17 @@ def test_retry_that_is_not_counted_is_caught(
 
 
 def test_recovery_that_does_not_write_again_what_a_failed_sync_left_is_caught(
-    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FileSeries, "rewrite", do_nothing)
 
-    violation = run_drawn(draw_delay_faults, seeds=20)
+    faults = Faults(sync_failure=20.0, write_power_cut=20.0)
+    violation = run_calm(faults, seeds=20, **WRITING)[-1].violation
     assert " CorruptRecord: " in violation or " no entry any more" in violation
 
 
 def test_recovery_without_its_sync_is_caught(
-    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+    run_calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_log = Recovery._cut_log
 
@@ -504,7 +507,7 @@ def test_recovery_without_its_sync_is_caught(
 
     monkeypatch.setattr(Recovery, "_cut_log", cut_without_sync)
 
-    violation = run_drawn(draw_power_faults, seeds=20)
+    violation = run_calm(Faults(write_kill=30.0), seeds=20, **WRITING)[-1].violation
     assert " CorruptRecord: " in violation or " no entry any more" in violation
 
 

@@ -24,7 +24,8 @@ class Faults:
         broker_stop: a broker is stopped cleanly and started again.
         broker_power_cut: a broker's machine loses power; unsynced data may be lost.
         write_power_cut: the same, a few milliseconds after an append to the log.
-        write_kill: the process is killed so; its writes stay, unsynced.
+        write_kill: the process is killed so; its writes stay, unsynced; it starts again, and the
+            machine loses power at once.
         locks_lost: a broker is killed and starts again without its file of locks.
         broker_freeze: a broker stands still for a while.
         name_server_kill: the name server forgets everything.

@@ -190,9 +190,18 @@ class Injector:
             broker.kill()
             self._cluster.trace.add(f"{broker.name} is killed while it writes")
             self._later(SOON_MS, partial(self._start, broker))
+            if self._cluster.scenario.sync_flush:
+                # What the start has served must be on the disk by now.
+                self._later(SOON_MS + 1, partial(self._lose_power_again, broker))
 
         broker.end_while_writing(end)
         return f"{broker.name} is to be killed while it writes"
+
+    def _lose_power_again(self, broker: BrokerNode) -> None:
+        if broker.process is not None:
+            self._cluster.trace.add(f"{broker.name} loses power soon after its start")
+            broker.power_off()
+            self._later(SOON_MS, partial(self._start, broker))
 
     def _locks_lost(self) -> str | None:
         broker = self._draw_broker()
