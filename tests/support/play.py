@@ -21,6 +21,7 @@ from sparrowmq.calling.effects import (
     Wait,
 )
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.send_request import SendRequest
 
 T = TypeVar("T")
 
@@ -68,8 +69,11 @@ class Play:
 
     def carry_out(self, effect: Any) -> Any:
         if isinstance(effect, Invoke):
-            self.requests.append((effect.address, effect.request))
-            return self.handler(effect.address, effect.request)
+            request = effect.request
+            if isinstance(request, SendRequest):
+                request = request.command()
+            self.requests.append((effect.address, request))
+            return self.handler(effect.address, request)
         if isinstance(effect, Oneway):
             self.oneways.append((effect.address, effect.request))
             return None

@@ -83,11 +83,13 @@ class Event:
 class Invoke(NamedTuple):
     """Send a request and wait for its answer: a `RemotingCommand`, whatever its code.
 
+    The usual answer to a `SendRequest` is a `SendAnswered`.
+
     Raises: ConnectFailed, ConnectionLost, InvokeTimeout, TooManyInFlight.
     """
 
     address: str
-    request: RemotingCommand
+    request: RemotingCommand | SendRequest
     timeout_ms: int
 
 
@@ -212,7 +214,8 @@ def invoke(
 def try_send(address: str, request: SendRequest, *, timeout_ms: int) -> Operation[Outcome]:
     """Yield `Invoke` for a send; return the error of the connection instead of raising it."""
     try:
-        return (yield from invoke(address, request.command(), timeout_ms=timeout_ms))
+        answer: RemotingCommand | SendAnswered = yield Invoke(address, request, timeout_ms)
+        return answer
     except TransportError as error:
         return error
 

@@ -217,12 +217,13 @@ class SimulatedCluster:
             self.checkers,
             dice,
             name_server=NAME_SERVER,
+            queues=self.queues,
         )
         self.producers.append(producer)
         producer.start(
             partial(
                 produce,
-                queues=self.queues,
+                topic=TOPIC,
                 name=f"p{number}",
                 count=message_count,
                 pause_ms_max=pause_ms_max,

@@ -13,19 +13,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.channel import Ask, Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.channel_table import ChannelTable, OnFailure
 from sparrowmq.calling.effects import (
     CALLS_MS,
     Call,
     CallEach,
     Effect,
+    Event,
     Invoke,
     Oneway,
     Operation,
+    Outcome,
     Returned,
+    Wait,
+    try_send,
 )
 from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
+from sparrowmq.errors import TransportError
+from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.virtual_time import Timer
@@ -48,6 +54,22 @@ class _Run(NamedTuple):
 
     effect: CallEach
     first_ms: int
+
+
+class _EventAsk(Ask):
+    """A wait whose end sets an event."""
+
+    __slots__ = ("ended", "outcome")
+
+    def __init__(self, code: int, deadline_ms: int) -> None:
+        super().__init__(code, deadline_ms)
+        self.ended = Event()
+        self.outcome: Outcome | None = None
+
+    def end(self, outcome: Outcome) -> None:
+        """Keep the outcome."""
+        self.outcome = outcome
+        self.ended.set()
 
 
 class SimulatedDriver:
@@ -101,6 +123,30 @@ class SimulatedDriver:
         self._scheduler.add(task)
         self.turn()
         return task
+
+    def ask(
+        self, address: str, request: SendRequest, *, now_ms: int, timeout_ms: int
+    ) -> Operation[Outcome]:
+        """Send a request as the drivers' `ask` does; the result is its outcome."""
+        channel = self._channels.find(address)
+        ask = _EventAsk(request.code, now_ms + timeout_ms)
+        try:
+            if channel is None or not channel.ask(request, ask, self._scheduler):
+                return (yield from try_send(address, request, timeout_ms=timeout_ms))
+        except TransportError as error:
+            return error
+        timer = self._process.call_in(
+            timeout_ms, partial(self._expire_ask, channel, ask, timeout_ms)
+        )
+        yield Wait(ask.ended, None)
+        timer.cancel()
+        assert ask.outcome is not None
+        return ask.outcome
+
+    def _expire_ask(self, channel: Channel, ask: _EventAsk, timeout_ms: int) -> None:
+        if ask.outcome is None:
+            channel.expire_ask(ask, timeout_ms)
+            self.turn()
 
     def close(self) -> None:
         """Cancel all tasks and close all connections."""

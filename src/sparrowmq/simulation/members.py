@@ -7,7 +7,7 @@ Tests: test_runs.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from sparrowmq.calling.effects import Answer, Operation
@@ -45,6 +45,7 @@ from sparrowmq.simulation.driver import SimulatedDriver
 from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
+from sparrowmq.simulation.sends import Sends
 from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.simulation.workload import RunningCalls, Workload, make_listener
 
@@ -224,17 +225,17 @@ class ProducerHost:
         dice: Dice,
         *,
         name_server: str,
+        queues: Sequence[MessageQueue],
     ) -> None:
         self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
         self.is_done = False
-        self.publisher = make_publisher(
-            "GID_producers", self.process, dice, name_server=name_server
-        )
+        publisher = make_publisher("GID_producers", self.process, dice, name_server=name_server)
         self._driver = SimulatedDriver(self.process, network, on_failure=checkers.note_failure)
+        self._sends = Sends(publisher, self._driver, queues, checkers, dice)
 
-    def start(self, make: Callable[[Publisher], Operation[int]]) -> None:
+    def start(self, make: Callable[[Sends], Operation[int]]) -> None:
         """Start the operation that sends."""
-        self._driver.start(make(self.publisher), name=self.process.name, on_done=self._end)
+        self._driver.start(make(self._sends), name=self.process.name, on_done=self._end)
 
     def _end(self, _: object) -> None:
         self.is_done = True

@@ -5,30 +5,25 @@ Tests: test_runs.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.calling.effects import Now, Operation, sleep
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.send import send
-from sparrowmq.client.publisher import Publisher
-from sparrowmq.client.queue_selector import select_queue_by_key
-from sparrowmq.errors import SparrowError
 from sparrowmq.model import (
     ConsumeContext,
     ConsumeStatus,
     Message,
     MessageExt,
     MessageQueue,
-    SendStatus,
 )
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import Later
 from sparrowmq.simulation.faults import Faults
+from sparrowmq.simulation.sends import Sends
 
 # The longest call of a listener, unless a run has another bound.
 LISTENER_MS_MAX = 30
@@ -145,8 +140,8 @@ def make_listener(
 
 
 def produce(
-    publisher: Publisher,
-    queues: Sequence[MessageQueue],
+    sends: Sends,
+    topic: str,
     *,
     name: str,
     count: int,
@@ -158,15 +153,13 @@ def produce(
     """Send messages with different bodies; return the number of acknowledged ones.
 
     Args:
-        queues: all queues of the topic.
         delayed_share: the share of the messages that have a delay.
     """
-    topic = queues[0].topic
     acked = sent = 0
     while sent < count:
         yield from sleep(dice.randrange(0, pause_ms_max))
         burst = min(count - sent, dice.choice((1, 1, 1, dice.randrange(2, BURST_MAX + 1))))
-        sends = []
+        operations = []
         for number in range(sent, sent + burst):
             body = f"{name}-{number}".encode()
             size = dice.choice(BODY_SIZES)
@@ -179,46 +172,17 @@ def produce(
                 delay_level=dice.choice(DELAY_LEVELS) if is_delayed else 0,
             )
             delay_ms = 0 if burst == 1 else dice.randrange(0, BURST_MS)
-            sends.append(_send_one(publisher, message, queues, checkers, delay_ms=delay_ms))
-        acked += sum((yield from gather(sends, name=f"burst of {name}")))
+            operations.append(_send_one(sends, message, checkers, delay_ms=delay_ms))
+        acked += sum((yield from gather(operations, name=f"burst of {name}")))
         sent += burst
     return acked
 
 
 def _send_one(
-    publisher: Publisher,
-    message: Message,
-    queues: Sequence[MessageQueue],
-    checkers: Checkers,
-    *,
-    delay_ms: int,
+    sends: Sends, message: Message, checkers: Checkers, *, delay_ms: int
 ) -> Operation[bool]:
-    """Send a message once; return whether it was acknowledged."""
     yield from sleep(delay_ms)
     now_ms: int = yield Now()
     level = message.delay_level
     checkers.note_sent(message.body, due_ms=now_ms + DELAY_LEVELS_MS[level - 1] if level else 0)
-    try:
-        result = yield from send(publisher, message)
-    except SparrowError:
-        # A user would send the message again; here the message may be lost, or stored without an
-        # acknowledgement.
-        return False
-    if result.status is not SendStatus.SEND_OK:
-        return False
-    checkers.note_acked(message.body, result.queue, result.queue_offset)
-    key = message.sharding_key
-    if key is not None and result.queue not in find_key_queues(key, queues):
-        name = message.body.rstrip(b".").decode()
-        checkers.fail(f"{name} of key {key} went to {result.queue}")
-    return True
-
-
-def find_key_queues(key: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
-    """Return the queues that a key may have, while some of the topic's brokers are away."""
-    names = sorted({queue.broker_name for queue in queues})
-    return {
-        select_queue_by_key([queue for queue in queues if queue.broker_name in present], key)
-        for count in range(1, len(names) + 1)
-        for present in combinations(names, count)
-    }
+    return (yield from sends.send(message))

@@ -16,6 +16,7 @@ from sparrowmq.calling.effects import Effect, Invoke, Oneway, Operation, Spawn
 from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.model.namespace import Namespace
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.send_request import SendRequest
 
 T = TypeVar("T")
 
@@ -51,7 +52,9 @@ def _change(effect: Effect, change: Change) -> Effect:
         return effect._replace(operation=changed(effect.operation, change))
     if not isinstance(effect, Invoke | Oneway):
         return effect
-    return effect._replace(request=change(effect.request))
+    request = effect.request
+    command = request.command() if isinstance(request, SendRequest) else request
+    return effect._replace(request=change(command))
 
 
 def named(operation: Operation[T], namespace: Namespace) -> Operation[T]:

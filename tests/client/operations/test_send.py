@@ -13,7 +13,7 @@ from play import Handler, Play
 from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.send import (
-    DirectSend,
+    Attempt,
     fetch_publish_queues,
     go_on,
     leave,
@@ -635,7 +635,7 @@ def test_batch_of_one_request_goes_around_the_operation(play: Callable[[Handler]
     driver, publisher = play(Servers("a")), make_publisher()
     driver(send(publisher, Message("T", b"x")))
 
-    def prepared(*messages: Message, queue: MessageQueue | None = None) -> DirectSend | None:
+    def prepared(*messages: Message, queue: MessageQueue | None = None) -> Attempt | None:
         now_ms = driver.now_ms
         return prepare_batch(publisher, messages, queue, timestamp_ms=1, now_ms=now_ms)
 
@@ -643,7 +643,7 @@ def test_batch_of_one_request_goes_around_the_operation(play: Callable[[Handler]
     direct = prepared(*many)
     assert direct is not None
     assert [e.body for e in decode_batch(direct.request.body)] == [b"x"] * BATCH_COUNT_MAX
-    assert len(direct.msg_id.split(",")) == BATCH_COUNT_MAX
+    assert len(direct.load.msg_id.split(",")) == BATCH_COUNT_MAX
     assert prepared(*many, many[0]) is None
     assert prepared(large, large) is None
     keyed = [Message("T", b"x", sharding_key=key) for key in "ab"]

@@ -1,5 +1,7 @@
 """The asyncio face: each method awaits one operation on an asyncio driver, and nothing more.
 
+The usual send is the exception: it goes around the operation (`AsyncProducer._send`).
+
 Sends that are awaited at the same time overlap on one connection. A listener is a coroutine
 function, which runs on the loop, or a plain function, which runs in a thread.
 
@@ -250,7 +252,7 @@ class AsyncProducer:
         """
         return await self._run(sending.select_queue(self._publisher, message))
 
-    async def _send(self, direct: sending.DirectSend, now_ms: int) -> SendResult:
+    async def _send(self, direct: sending.Attempt, now_ms: int) -> SendResult:
         publisher = self._publisher
         outcome = await self._driver.ask(
             direct.address,

@@ -1,6 +1,8 @@
 # Made of aio.py by `make generate`; change that file.
 """The synchronous face: each method runs one operation, and nothing more.
 
+The usual send is the exception: it goes around the operation (`Producer._send`).
+
 `Producer` and `Admin` have no thread of their own: the calling thread does the I/O, and threads
 that share one overlap on the same connections. A `PushConsumer` has one thread for its I/O, and
 its listener runs in a bounded pool.
@@ -250,7 +252,7 @@ class Producer:
         """
         return self._run(sending.select_queue(self._publisher, message))
 
-    def _send(self, direct: sending.DirectSend, now_ms: int) -> SendResult:
+    def _send(self, direct: sending.Attempt, now_ms: int) -> SendResult:
         publisher = self._publisher
         outcome = self._driver.ask(
             direct.address,

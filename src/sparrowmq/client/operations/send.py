@@ -5,18 +5,20 @@ A message whose queue the user or the sharding key has fixed stays with its queu
 without an answer may have stored the message, and a retry can then store it twice. Consumers must
 bear duplicates, as with RocketMQ.
 
-Hot path, benchmark: benchmarks/against_apache.py. The header is therefore made by hand, and the
-usual send does not run this operation: if the route is known, a face prepares the request
-(`prepare`), writes it and reads the answer. After a failed attempt the face calls `go_on`.
+Hot path, benchmark: benchmarks/client.py. The usual send therefore does not run this operation: if
+the route is known, a face prepares the first attempt (`prepare`), writes its request and reads the
+answer. After a failed attempt the face calls `go_on`. Both ways consist of the same functions:
+`_aim` makes the request, `_read` reads the answer.
+Why: docs/decisions/sends-around-the-operation.md.
 Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -72,11 +74,9 @@ from sparrowmq.errors import (
 )
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
 from sparrowmq.model.delay import DELAY_LEVELS_MS, DELAY_MAX
-from sparrowmq.model.message import PROPERTY_TIMER_DELAY_MS
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
-from sparrowmq.protocol.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.session import SendAnswered
 
@@ -96,8 +96,6 @@ _RETRIED_CODES = frozenset(
 # The pause before the second attempt at one broker, and how often it doubles.
 RETRY_FIRST_MS = 100
 RETRY_DOUBLINGS_MAX = 10
-# What makes a message one with a time of its own.
-_TIMER = f"{PROPERTY_SEPARATOR}{PROPERTY_TIMER_DELAY_MS}{NAME_VALUE_SEPARATOR}"
 # An id as long as all others.
 _SOME_MSG_ID = "0" * 32
 # How long an attempt waits for a newer route while an older one may serve.
@@ -136,36 +134,37 @@ def send(
     check_message(message)
     if callable(queue):
         queue = yield from _ask_user(publisher, message, queue)
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + publisher.config.send_timeout_ms
     if not in_turn:
-        yield from _await_turn(publisher, message.topic, queue, message.sharding_key)
+        now_ms = yield from _await_turn(
+            publisher, message.topic, queue, message.sharding_key, now_ms=now_ms
+        )
     timestamp_ms: int = yield Timestamp()
     topic, queue = _target_of(publisher, message.topic, queue)
-    deadline_ms: int | None = None
-    has_timer = False
-    if message.delay is not None:
-        now_ms: int = yield Now()
-        deadline_ms = now_ms + publisher.config.send_timeout_ms
-        has_timer = yield from _has_timer(
+    has_timer = message.delay is not None and (
+        yield from _has_timer(
             publisher, topic, message, queue, now_ms=now_ms, deadline_ms=deadline_ms
         )
+    )
     msg_id = publisher.ids.next_id(timestamp_ms)
     outgoing = encode_message(message, msg_id, config=publisher.config, has_timer=has_timer)
     if is_half:
         outgoing = make_half(outgoing, publisher.config.group)
     if marks:
         outgoing = mark(outgoing, marks)
-    request = _make_request(publisher, topic, outgoing, code=code, timestamp_ms=timestamp_ms)
-    return (
-        yield from _attempt(
-            publisher,
-            topic,
-            request,
-            queue=queue,
-            key=message.sharding_key,
-            msg_id=msg_id,
-            deadline_ms=deadline_ms,
-        )
+    load = Load(
+        topic,
+        code,
+        outgoing,
+        queue,
+        message.sharding_key,
+        msg_id,
+        timestamp_ms,
+        deadline_ms,
+        has_timer,
     )
+    return (yield from _deliver(publisher, load))
 
 
 def send_batch(
@@ -187,23 +186,24 @@ def send_batch(
     check_messages(messages)
     topic = check_batch(messages, has_queue=queue is not None)
     if not in_turn:
-        yield from _await_turn(publisher, topic, queue, messages[0].sharding_key)
+        began_ms: int = yield Now()
+        key = messages[0].sharding_key
+        yield from _await_turn(publisher, topic, queue, key, now_ms=began_ms)
     timestamp_ms: int = yield Timestamp()
-    topic, queue = _target_of(publisher, topic, queue)
-    key = messages[0].sharding_key
     # All messages are checked before the first is sent.
-    parts = list(make_parts(messages, publisher.ids, timestamp_ms, config=publisher.config))
+    loads = _load_batch(publisher, topic, messages, queue, timestamp_ms)
     results: list[SendResult] = []
     stored_count = 0
-    for part in parts:
-        request = _make_request(
-            publisher, topic, part.outgoing, code=part.code, timestamp_ms=timestamp_ms
-        )
-        msg_id = ",".join(part.msg_ids)
+    for load in loads:
+        # The parts stand in one queue, and each has its own time.
+        now_ms: int = yield Now()
+        deadline_ms = now_ms + publisher.config.send_timeout_ms
+        queue = load.queue
+        if results:
+            queue = publisher.config.namespace.wrap_queue(results[0].queue)
+        load = msgspec.structs.replace(load, queue=queue, deadline_ms=deadline_ms)
         try:
-            result = yield from _attempt(
-                publisher, topic, request, queue=queue, key=key, msg_id=msg_id
-            )
+            result = yield from _deliver(publisher, load)
         except SparrowError as error:
             if not results:
                 raise
@@ -213,8 +213,7 @@ def send_batch(
                 brokers_tried=getattr(error, "brokers_tried", ()),
             ) from error
         results.append(result)
-        stored_count += len(part.msg_ids)
-        queue = publisher.config.namespace.wrap_queue(result.queue)
+        stored_count += load.msg_id.count(",") + 1
     if len(results) == 1:
         return results[0]
     statuses = [r.status for r in results if r.status is not SendStatus.SEND_OK]
@@ -236,15 +235,12 @@ def send_encoded_batch(
     Raises: as `send_batch`.
     """
     timestamp_ms: int = yield Timestamp()
+    now_ms: int = yield Now()
     topic, queue = _target_of(publisher, topic, queue)
-    request = _make_request(
-        publisher,
-        topic,
-        OutgoingMessage(body, 0, 0, ""),
-        code=RequestCode.SEND_BATCH_MESSAGE,
-        timestamp_ms=timestamp_ms,
-    )
-    return (yield from _attempt(publisher, topic, request, queue=queue, key=None, msg_id=""))
+    deadline_ms = now_ms + publisher.config.send_timeout_ms
+    outgoing, code = OutgoingMessage(body, 0, 0, ""), RequestCode.SEND_BATCH_MESSAGE
+    load = Load(topic, code, outgoing, queue, None, "", timestamp_ms, deadline_ms)
+    return (yield from _deliver(publisher, load))
 
 
 def send_oneway(
@@ -258,11 +254,12 @@ def send_oneway(
     check_message(message)
     if callable(queue):
         queue = yield from _ask_user(publisher, message, queue)
-    yield from _await_turn(publisher, message.topic, queue, message.sharding_key)
-    timestamp_ms: int = yield Timestamp()
     now_ms: int = yield Now()
-    config = publisher.config
-    deadline_ms = now_ms + config.send_timeout_ms
+    deadline_ms = now_ms + publisher.config.send_timeout_ms
+    now_ms = yield from _await_turn(
+        publisher, message.topic, queue, message.sharding_key, now_ms=now_ms
+    )
+    timestamp_ms: int = yield Timestamp()
     topic, queue = _target_of(publisher, message.topic, queue)
     has_timer = message.delay is not None and (
         yield from _has_timer(
@@ -270,16 +267,24 @@ def send_oneway(
         )
     )
     msg_id = publisher.ids.next_id(timestamp_ms)
-    outgoing = encode_message(message, msg_id, config=config, has_timer=has_timer)
-    request = _make_request(
-        publisher, topic, outgoing, code=RequestCode.SEND_MESSAGE_V2, timestamp_ms=timestamp_ms
+    load = Load(
+        topic,
+        RequestCode.SEND_MESSAGE_V2,
+        encode_message(message, msg_id, config=publisher.config, has_timer=has_timer),
+        queue,
+        message.sharding_key,
+        msg_id,
+        timestamp_ms,
+        deadline_ms,
+        has_timer,
     )
+    route, now_ms = yield from _get_route(
+        publisher, topic, now_ms=now_ms, deadline_ms=load.deadline_ms
+    )
+    attempt = _aim(publisher, load, _choose(publisher, route, load, now_ms=now_ms))
+    request = attempt.request.command()
     request.flag = ONEWAY_FLAG
-    route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
-    target = _choose(publisher, route, queue=queue, key=message.sharding_key)
-    _set_queue(request, target)
-    address = _master_of(publisher, target, request)
-    yield Oneway(address, request, max(1, deadline_ms - now_ms))
+    yield Oneway(attempt.address, request, max(1, load.deadline_ms - now_ms))
 
 
 def check_outgoing(publisher: Publisher, message: Message, queue: QueueChoice | None) -> None:
@@ -293,16 +298,16 @@ def check_outgoing(publisher: Publisher, message: Message, queue: QueueChoice | 
 
 
 def _await_turn(
-    publisher: Publisher, topic: str, queue: MessageQueue | None, key: str | None
-) -> Operation[None]:
+    publisher: Publisher, topic: str, queue: MessageQueue | None, key: str | None, *, now_ms: int
+) -> Operation[int]:
     """Wait until the messages of `send_nowait` that are to stand before a message are answered.
 
+    Returns: the time.
     Raises: SendFailed after `send_timeout_ms`; the errors of finding the route.
     """
     batcher = publisher.batcher
     if batcher is None or batcher.is_empty or (queue is None and not key):
-        return
-    now_ms: int = yield Now()
+        return now_ms
     timeout_ms = publisher.config.send_timeout_ms
     deadline_ms = now_ms + timeout_ms
     if queue is None:
@@ -316,7 +321,7 @@ def _await_turn(
                 is_placed, lane = True, batcher.find_lane(queue)
                 count = 0 if lane is None else lane.placed_count
             if is_placed and (lane is None or lane.ended_count >= count):
-                return
+                return now_ms
             batcher.wake.set()
             batcher.settled.clear()
             now_ms = yield Now()
@@ -353,20 +358,6 @@ def _target_of(
                 f"a message to topic {topic!r} cannot go to a queue of {queue.topic!r}"
             )
     return topic, queue
-
-
-def _make_request(
-    publisher: Publisher, topic: str, outgoing: OutgoingMessage, *, code: int, timestamp_ms: int
-) -> RemotingCommand:
-    """Make the request without its queue."""
-    ext_fields = _make_fields(publisher, topic, code)
-    ext_fields |= {
-        "f": str(outgoing.sys_flag),
-        "g": str(timestamp_ms),
-        "h": str(outgoing.flag),
-        "i": outgoing.properties,
-    }
-    return RemotingCommand(code=code, ext_fields=ext_fields, body=outgoing.body)
 
 
 def _make_fields(publisher: Publisher, topic: str, code: int) -> dict[str, str]:
@@ -429,26 +420,39 @@ def _has_timer(
     return False
 
 
-def _set_queue(request: RemotingCommand, queue: MessageQueue) -> None:
-    assert isinstance(request.ext_fields, dict)
-    request.ext_fields["e"] = str(queue.queue_id)
+class Load(msgspec.Struct, frozen=True, gc=False):
+    """What all attempts of one send have in common.
 
-
-class DirectSend(msgspec.Struct, frozen=True, gc=False):
-    """A prepared send of a message or a batch: its request, its queue and its broker's address.
-
-    A face sends it without running an operation (`prepare`, `prepare_batch`, `read_outcome`). After
-    a failed attempt the face runs `go_on`.
+    Args:
+        topic: the topic, with its namespace.
+        code: the request code.
+        outgoing: what the request carries.
+        queue: the queue that must get the message; None for any.
+        key: the sharding key.
+        msg_id: the message's id, or those of a batch, separated by commas.
+        timestamp_ms: the instant of birth.
+        deadline_ms: the end of the time for all attempts.
+        has_timer: whether only brokers that delay by any time may get the message.
     """
 
-    address: str
-    request: SendRequest
     topic: str
-    target: MessageQueue
+    code: int
+    outgoing: OutgoingMessage
     queue: MessageQueue | None
     key: str | None
     msg_id: str
+    timestamp_ms: int
     deadline_ms: int
+    has_timer: bool = False
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One attempt of a send: its load, its queue, its broker's address and its request."""
+
+    load: Load
+    target: MessageQueue
+    address: str
+    request: SendRequest
 
 
 def prepare(
@@ -458,8 +462,8 @@ def prepare(
     *,
     timestamp_ms: int,
     now_ms: int,
-) -> DirectSend | None:
-    """Prepare a send; None if the send needs the operation.
+) -> Attempt | None:
+    """Prepare the first attempt of a send; None if the send needs the operation.
 
     A send can be prepared if its route and broker are known, no heartbeat is due, no function
     chooses the queue, no queued message comes first, and no tracer, observer or record of latencies
@@ -475,18 +479,17 @@ def prepare(
         return None
     topic, queue = _target_of(publisher, message.topic, queue)
     msg_id = publisher.ids.next_id(timestamp_ms)
-    outgoing = encode_message(message, msg_id, config=publisher.config)
-    return _aim(
-        publisher,
+    load = Load(
         topic,
-        outgoing,
         RequestCode.SEND_MESSAGE_V2,
-        queue=queue,
-        key=message.sharding_key,
-        msg_id=msg_id,
-        timestamp_ms=timestamp_ms,
-        now_ms=now_ms,
+        encode_message(message, msg_id, config=publisher.config),
+        queue,
+        message.sharding_key,
+        msg_id,
+        timestamp_ms,
+        now_ms + publisher.config.send_timeout_ms,
     )
+    return _aim_at_known(publisher, load, now_ms=now_ms)
 
 
 def prepare_batch(
@@ -496,7 +499,7 @@ def prepare_batch(
     *,
     timestamp_ms: int,
     now_ms: int,
-) -> DirectSend | None:
+) -> Attempt | None:
     """Prepare a send of messages as `prepare` does; None also if they need several requests.
 
     Raises: UsageError or ConfigError as `send_batch`.
@@ -505,22 +508,29 @@ def prepare_batch(
     if len(messages) > BATCH_COUNT_MAX or not _is_direct(publisher, now_ms):
         return None
     topic = check_batch(messages, has_queue=queue is not None)
-    topic, queue = _target_of(publisher, topic, queue)
-    parts = list(make_parts(messages, publisher.ids, timestamp_ms, config=publisher.config))
-    if len(parts) != 1:
+    loads = _load_batch(publisher, topic, messages, queue, timestamp_ms)
+    if len(loads) != 1:
         return None
-    code, outgoing, msg_ids = parts[0]
-    return _aim(
-        publisher,
-        topic,
-        outgoing,
-        code,
-        queue=queue,
-        key=messages[0].sharding_key,
-        msg_id=",".join(msg_ids),
-        timestamp_ms=timestamp_ms,
-        now_ms=now_ms,
-    )
+    deadline_ms = now_ms + publisher.config.send_timeout_ms
+    load = msgspec.structs.replace(loads[0], deadline_ms=deadline_ms)
+    return _aim_at_known(publisher, load, now_ms=now_ms)
+
+
+def _load_batch(
+    publisher: Publisher,
+    topic: str,
+    messages: Sequence[Message],
+    queue: MessageQueue | None,
+    timestamp_ms: int,
+) -> list[Load]:
+    """Return the requests of a batch, whose time has not begun. Raises: as `send_batch`."""
+    topic, queue = _target_of(publisher, topic, queue)
+    key = messages[0].sharding_key
+    parts = make_parts(messages, publisher.ids, timestamp_ms, config=publisher.config)
+    return [
+        Load(topic, code, outgoing, queue, key, ",".join(msg_ids), timestamp_ms, 0)
+        for code, outgoing, msg_ids in parts
+    ]
 
 
 def _is_direct(publisher: Publisher, now_ms: int) -> bool:
@@ -537,174 +547,153 @@ def _is_direct(publisher: Publisher, now_ms: int) -> bool:
     )
 
 
-def _aim(
-    publisher: Publisher,
-    topic: str,
-    outgoing: OutgoingMessage,
-    code: int,
-    *,
-    queue: MessageQueue | None,
-    key: str | None,
-    msg_id: str,
-    timestamp_ms: int,
-    now_ms: int,
-) -> DirectSend | None:
-    """Choose the queue of a prepared send; None if its route or its broker is not known."""
-    route = publisher.routes.find(topic)
+def _aim_at_known(publisher: Publisher, load: Load, *, now_ms: int) -> Attempt | None:
+    """Choose the queue of a send; None if its route or its broker is not known."""
+    route = publisher.routes.find(load.topic)
     if route is None or not _is_usable(publisher, route, now_ms):
         return None
-    target = _choose(publisher, route, queue=queue, key=key)
-    address = publisher.routes.master_address(target.broker_name)
-    if address is None:
+    try:
+        return _aim(publisher, load, _choose(publisher, route, load, now_ms=now_ms))
+    except NoWritableQueue:
         return None
-    template = publisher.templates.get((code, topic))
+
+
+def _aim(publisher: Publisher, load: Load, target: MessageQueue) -> Attempt:
+    """Make the request of an attempt. Raises: NoWritableQueue."""
+    address = _master_of(publisher, target, has_timer=load.has_timer)
+    template = publisher.templates.get((load.code, load.topic))
     if template is None:
-        template = SendTemplate(code, _make_fields(publisher, topic, code))
-        publisher.templates[code, topic] = template
-    fields = (target.queue_id, outgoing.sys_flag, timestamp_ms, outgoing.flag)
+        template = SendTemplate(load.code, _make_fields(publisher, load.topic, load.code))
+        publisher.templates[load.code, load.topic] = template
+    outgoing = load.outgoing
+    fields = (target.queue_id, outgoing.sys_flag, load.timestamp_ms, outgoing.flag)
     request = SendRequest(template, fields, outgoing.properties, outgoing.body)
-    deadline_ms = now_ms + publisher.config.send_timeout_ms
-    return DirectSend(address, request, topic, target, queue, key, msg_id, deadline_ms)
+    return Attempt(load, target, address, request)
 
 
-def read_outcome(publisher: Publisher, direct: DirectSend, outcome: Outcome) -> SendResult | None:
-    """Return the result of a prepared send, None if the message is not stored.
+def read_outcome(publisher: Publisher, attempt: Attempt, outcome: Outcome) -> SendResult | None:
+    """Return the result of an attempt, None if the message is not stored.
 
     Raises: RemoteProtocolError if the answer cannot be right.
     """
-    if isinstance(outcome, SendAnswered):
-        return result_at(
-            SendStatus.SEND_OK,
-            direct.msg_id,
-            outcome.offset_msg_id,
-            publisher.config.namespace.unwrap_queue(direct.target),
-            outcome.queue_id,
-            outcome.queue_offset,
-        )
     if isinstance(outcome, TransportError):
         return None
-    status = STATUSES.get(outcome.code)
-    if status is None:
-        return None
-    target = publisher.config.namespace.unwrap_queue(direct.target)
-    return result_of(outcome, status, target, direct.msg_id)
+    return _read(publisher, attempt.load, attempt.target, outcome)
 
 
-def go_on(publisher: Publisher, direct: DirectSend, outcome: Outcome) -> Operation[SendResult]:
-    """Go on as `send` does after a prepared attempt that failed."""
-    assert not isinstance(outcome, SendAnswered)
-    return _attempt(
-        publisher,
-        direct.topic,
-        direct.request.command(),
-        queue=direct.queue,
-        key=direct.key,
-        msg_id=direct.msg_id,
-        deadline_ms=direct.deadline_ms,
-        direct=direct,
-        outcome=outcome,
-    )
-
-
-def _attempt(
+def _read(
     publisher: Publisher,
-    topic: str,
-    request: RemotingCommand,
-    *,
-    queue: MessageQueue | None,
-    key: str | None,
-    msg_id: str,
-    deadline_ms: int | None = None,
-    direct: DirectSend | None = None,
-    outcome: RemotingCommand | SparrowError | None = None,
+    load: Load,
+    target: MessageQueue,
+    answer: RemotingCommand | SendAnswered,
+) -> SendResult | None:
+    target = publisher.config.namespace.unwrap_queue(target)
+    if isinstance(answer, SendAnswered):
+        return result_at(
+            SendStatus.SEND_OK,
+            load.msg_id,
+            answer.offset_msg_id,
+            target,
+            answer.queue_id,
+            answer.queue_offset,
+        )
+    status = STATUSES.get(answer.code)
+    return None if status is None else result_of(answer, status, target, load.msg_id)
+
+
+def go_on(publisher: Publisher, attempt: Attempt, outcome: Outcome) -> Operation[SendResult]:
+    """Go on as `send` does after a prepared attempt that failed."""
+    tried = _Tried(attempt.target, attempt.address, outcome)
+    return _deliver(publisher, attempt.load, tried=tried)
+
+
+class _Tried(NamedTuple):
+    """An attempt that was made: its queue, its broker's address, and what came of it."""
+
+    target: MessageQueue
+    address: str
+    outcome: Outcome | NoWritableQueue
+
+
+def _deliver(
+    publisher: Publisher, load: Load, *, tried: _Tried | None = None
 ) -> Operation[SendResult]:
     """Send the request, and send it again while a retry may help and time is left.
 
-    `direct` is a first attempt that was made already, `outcome` its outcome. `deadline_ms` ends the
-    time for all attempts; None begins the time here.
+    Args:
+        tried: a first attempt that a face has made.
     """
-    config = publisher.config
+    config, topic = publisher.config, load.topic
     now_ms: int = yield Now()
-    deadline_ms = deadline_ms or now_ms + config.send_timeout_ms
     if publisher.heartbeat_due_ms is None or publisher.heartbeat_due_ms <= now_ms:
         heartbeat = _heartbeat(publisher, topic, config.times.invoke_timeout_ms, now_ms=now_ms)
         yield from spawn(heartbeat, name=f"heartbeat of {config.group}")
-    tried: list[str] = []
+    names: list[str] = []
     failure: SparrowError | None = None
     # Whether a broker may have stored the message without an answer; whether only one may take it.
     is_unknown = is_alone = False
-    for attempt in range(1 + config.retry_times):
-        if attempt:
-            pauses = attempt if is_alone else 0
+    for number in range(1 + config.retry_times):
+        if number:
+            pauses = number if is_alone else 0
             now_ms = yield from _prepare_retry(
-                publisher, topic, pauses=pauses, now_ms=now_ms, deadline_ms=deadline_ms
+                publisher, topic, pauses=pauses, now_ms=now_ms, deadline_ms=load.deadline_ms
             )
-            if now_ms >= deadline_ms:
+            if now_ms >= load.deadline_ms:
                 break
-        if attempt or direct is None:
-            avoid = tried[-1] if tried else None
-            choose = partial(_choose, publisher, queue=queue, key=key, avoid=avoid)
+        if number or tried is None:
+            avoid = names[-1] if names else None
             try:
-                target, address, outcome = yield from _try_once(
-                    publisher, topic, request, choose, now_ms=now_ms, deadline_ms=deadline_ms
-                )
+                tried = yield from _try_once(publisher, load, avoid=avoid, now_ms=now_ms)
             except SparrowError as error:
                 if not is_unknown:
                     raise
                 failure = error
                 break
-        else:
-            address, target = direct.address, direct.target
-        is_alone = queue is not None or bool(key) or _has_one_broker(publisher, topic)
-        tried.append(target.broker_name)
+        target, address, outcome = tried
+        is_alone = load.queue is not None or bool(load.key) or _has_one_broker(publisher, topic)
+        names.append(target.broker_name)
         if isinstance(outcome, SparrowError):
             failure = outcome
             is_unknown = is_unknown or outcome.outcome_unknown
             now_ms = yield Now()
             continue
-        assert outcome is not None
-        status = STATUSES.get(outcome.code)
-        if status is not None:
-            return result_of(outcome, status, config.namespace.unwrap_queue(target), msg_id)
+        result = _read(publisher, load, target, outcome)
+        if result is not None:
+            return result
+        assert isinstance(outcome, RemotingCommand)
         failure = error_of(outcome, address)
         # Differs from RocketMQ: after NO_PERMISSION, a message's only broker is not asked again.
         is_forbidden = outcome.code == ResponseCode.NO_PERMISSION and is_alone
         if outcome.code not in _RETRIED_CODES or failure.is_denial or is_forbidden:
             if is_unknown:
                 break
-            raise error_of(outcome, address, subject=f"{subject_of(topic, msg_id)} is not stored")
+            what = f"{subject_of(topic, load.msg_id)} is not stored"
+            raise error_of(outcome, address, subject=what)
         now_ms = yield Now()
-    what, tried_at = subject_of(topic, msg_id), tuple(tried)
-    raise send_failed(what, tried_at, failure, is_unknown=is_unknown) from failure
+    what = subject_of(topic, load.msg_id)
+    raise send_failed(what, tuple(names), failure, is_unknown=is_unknown) from failure
 
 
 def _try_once(
-    publisher: Publisher,
-    topic: str,
-    request: RemotingCommand,
-    choose: Callable[..., MessageQueue],
-    *,
-    now_ms: int,
-    deadline_ms: int,
-) -> Operation[tuple[MessageQueue, str, RemotingCommand | SparrowError]]:
-    """Send the request to the chosen queue; return the queue, its broker's address, the outcome.
-
-    Raises: the errors of finding the route.
-    """
-    route, now_ms = yield from _get_route(publisher, topic, now_ms=now_ms, deadline_ms=deadline_ms)
-    target, address = choose(route, now_ms=now_ms), ""
-    _set_queue(request, target)
-    outcome: RemotingCommand | SparrowError
+    publisher: Publisher, load: Load, *, avoid: str | None, now_ms: int
+) -> Operation[_Tried]:
+    """Send the request to the next queue. Raises: the errors of finding the route."""
+    route, now_ms = yield from _get_route(
+        publisher, load.topic, now_ms=now_ms, deadline_ms=load.deadline_ms
+    )
+    target, address = _choose(publisher, route, load, avoid=avoid, now_ms=now_ms), ""
+    outcome: Outcome | NoWritableQueue
     try:
-        address = _master_of(publisher, target, request)
-        outcome = yield Invoke(address, request, max(1, deadline_ms - now_ms))
+        attempt = _aim(publisher, load, target)
+        address = attempt.address
+        outcome = yield Invoke(address, attempt.request, max(1, load.deadline_ms - now_ms))
     except (TransportError, NoWritableQueue) as error:
         outcome = error
     if publisher.config.avoid_slow_brokers:
         ended_ms: int = yield Now()
         latency_ms = LATE_MS if isinstance(outcome, SparrowError) else ended_ms - now_ms
         publisher.selector.note_latency(target.broker_name, latency_ms, ended_ms)
-    return target, address, outcome
+    return _Tried(target, address, outcome)
 
 
 def _prepare_retry(
@@ -748,16 +737,15 @@ def _is_usable(publisher: Publisher, route: TopicRoute, now_ms: int) -> bool:
 def _choose(
     publisher: Publisher,
     route: TopicRoute,
+    load: Load,
     *,
-    queue: MessageQueue | None,
-    key: str | None,
+    now_ms: int,
     avoid: str | None = None,
-    now_ms: int = 0,
 ) -> MessageQueue:
-    if queue is not None:
-        return queue
-    if key:
-        return select_queue_by_key(route.publish_queues, key)
+    if load.queue is not None:
+        return load.queue
+    if load.key:
+        return select_queue_by_key(route.publish_queues, load.key)
     return publisher.selector.next_queue(route.publish_queues, avoid_broker=avoid, now_ms=now_ms)
 
 
@@ -772,7 +760,10 @@ def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQue
     route, _ = yield from _get_route(
         publisher, topic, now_ms=now_ms, deadline_ms=now_ms + publisher.config.send_timeout_ms
     )
-    queue = _choose(publisher, route, queue=None, key=message.sharding_key)
+    if message.sharding_key:
+        queue = select_queue_by_key(route.publish_queues, message.sharding_key)
+    else:
+        queue = publisher.selector.next_queue(route.publish_queues, now_ms=now_ms)
     return publisher.config.namespace.unwrap_queue(queue)
 
 
@@ -831,15 +822,13 @@ def _look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operati
         return
 
 
-def _master_of(publisher: Publisher, queue: MessageQueue, request: RemotingCommand) -> str:
+def _master_of(publisher: Publisher, queue: MessageQueue, *, has_timer: bool) -> str:
     address = publisher.routes.master_address(queue.broker_name)
     if address is None:
         raise NoWritableQueue(
             f"broker {queue.broker_name!r} of {queue} has no master in the route of "
             f"{queue.topic!r}; check the queue's broker name"
         )
-    properties = (request.ext_fields or {}).get("i", "")
-    has_timer = _TIMER in f"{PROPERTY_SEPARATOR}{properties}"
     if has_timer and publisher.versions.get(address, 0) < MQ_VERSION_5:
         raise NoWritableQueue(
             f"the broker at {address} came into the route after the message had its delay, and may "

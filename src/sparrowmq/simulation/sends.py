@@ -1,0 +1,185 @@
+"""The sends of one producer, as its users make them, and what a producer promises of each.
+
+A third of the messages goes by `send_nowait`; the others as the faces send (`client/faces/aio.py`):
+around the operation, or by the operation if anything special applies.
+
+1. A message with a sharding key stands in the queue of its key, and behind all messages of this key
+   that were queued before.
+2. A send ends within its timeout, and not before it has tried as often as its settings allow.
+3. No two messages have one id, and no answer contradicts its request.
+
+Tests: test_send_mutations.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from sparrowmq.calling.effects import Event, Now, Operation, Spawn, Timestamp, Wait
+from sparrowmq.client.batcher import Batcher, Pending
+from sparrowmq.client.operations import batches
+from sparrowmq.client.operations.send import go_on, prepare, read_outcome, send
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import select_queue_by_key
+from sparrowmq.errors import (
+    ConnectionLost,
+    InvokeTimeout,
+    RemoteProtocolError,
+    SendFailed,
+    SparrowError,
+)
+from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
+from sparrowmq.simulation.checkers import Checkers
+from sparrowmq.simulation.dice import Dice
+from sparrowmq.simulation.driver import SimulatedDriver
+
+QUEUED_SHARE = 0.33
+# The longest time between a deadline and the end of a send: a turn and rounded milliseconds.
+LATE_MS = 20
+# The time that a failed send may leave unused: it ends before a pause that would not fit.
+UNUSED_MS = 1_000
+
+
+class Queued:
+    """A message of `send_nowait`: its result, once it has ended."""
+
+    def __init__(self) -> None:
+        self.ended = Event()
+        self.result: SendResult | None = None
+        self.error: Exception | None = None
+
+    def done(self, result: SendResult | None, error: Exception | None) -> None:
+        """Take the result or the error."""
+        self.result, self.error = result, error
+        self.ended.set()
+
+
+class Sends:
+    """The sends of a producer.
+
+    Args:
+        queues: all queues of the topic.
+        dice: chooses the way of each message.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        driver: SimulatedDriver,
+        queues: Sequence[MessageQueue],
+        checkers: Checkers,
+        dice: Dice,
+    ) -> None:
+        self._publisher = publisher
+        self._driver = driver
+        self._queues = queues
+        self._checkers = checkers
+        self._dice = dice
+        self._ids: set[str] = set()
+        # By key, the messages of `send_nowait` so far.
+        self._queued: dict[str, list[Queued]] = {}
+
+    def send(self, message: Message) -> Operation[bool]:
+        """Send a message once; return whether it was acknowledged."""
+        begun_ms: int = yield Now()
+        # The offset of a delayed message is that of its place among the delayed.
+        key = None if message.delay_level else message.sharding_key
+        earlier = tuple(self._queued.get(key, ())) if key else ()
+        is_queued = self._dice.random() < QUEUED_SHARE
+        error: SparrowError | None = None
+        result: SendResult | None = None
+        try:
+            if is_queued:
+                result = yield from self._send_queued(message)
+            else:
+                result = yield from self._send_as_faces(message)
+        except SparrowError as failure:
+            # A user would send the message again; here the message may be lost, or stored without
+            # an acknowledgement.
+            error = failure
+        ended_ms: int = yield Now()
+        name = message.body.rstrip(b".").decode()
+        if not is_queued:
+            self._check_end(name, error, ended_ms - begun_ms)
+        if isinstance(error, RemoteProtocolError):
+            self._checkers.fail(f"{name}: {error}")
+        if result is None or result.status is not SendStatus.SEND_OK:
+            return False
+        self._checkers.note_acked(message.body, result.queue, result.queue_offset)
+        if result.msg_id in self._ids:
+            self._checkers.fail(f"{name} has the id of another message, {result.msg_id}")
+        self._ids.add(result.msg_id)
+        if key is not None:
+            self._check_key(name, key, result, earlier)
+        return True
+
+    def _send_as_faces(self, message: Message) -> Operation[SendResult]:
+        publisher = self._publisher
+        now_ms: int = yield Now()
+        timestamp_ms: int = yield Timestamp()
+        attempt = prepare(publisher, message, None, timestamp_ms=timestamp_ms, now_ms=now_ms)
+        if attempt is None:
+            return (yield from send(publisher, message))
+        outcome = yield from self._driver.ask(
+            attempt.address,
+            attempt.request,
+            now_ms=now_ms,
+            timeout_ms=publisher.config.send_timeout_ms,
+        )
+        result = read_outcome(publisher, attempt, outcome)
+        if result is not None:
+            return result
+        return (yield from go_on(publisher, attempt, outcome))
+
+    def _send_queued(self, message: Message) -> Operation[SendResult | None]:
+        publisher = self._publisher
+        if publisher.batcher is None:
+            publisher.batcher = Batcher(publisher.config)
+            yield Spawn(batches.serve(publisher, publisher.batcher), "batches")
+        queued = Queued()
+        if message.sharding_key and not message.delay_level:
+            self._queued.setdefault(message.sharding_key, []).append(queued)
+        publisher.batcher.incoming.append(Pending(message, None, queued.done))
+        publisher.batcher.wake.set()
+        yield Wait(queued.ended, None)
+        if isinstance(queued.error, SparrowError):
+            raise queued.error
+        return queued.result
+
+    def _check_end(self, name: str, error: SparrowError | None, duration_ms: int) -> None:
+        config = self._publisher.config
+        if duration_ms > config.send_timeout_ms + LATE_MS:
+            self._checkers.fail(f"{name} ended {duration_ms} ms after its send began")
+        if (
+            isinstance(error, SendFailed)
+            and isinstance(error.__cause__, ConnectionLost | InvokeTimeout)
+            and 0 < len(error.brokers_tried) < 1 + config.retry_times
+            and duration_ms < config.send_timeout_ms - UNUSED_MS
+        ):
+            count = len(error.brokers_tried)
+            self._checkers.fail(f"{name} gave up after {count} attempts and {duration_ms} ms")
+
+    def _check_key(
+        self, name: str, key: str, result: SendResult, earlier: Sequence[Queued]
+    ) -> None:
+        if result.queue not in find_key_queues(key, self._queues):
+            self._checkers.fail(f"{name} of key {key} went to {result.queue}")
+        for queued in earlier:
+            if not queued.ended.is_set:
+                self._checkers.fail(f"{name} of key {key} overtook a message queued before")
+            found = queued.result
+            if found is None or found.queue != result.queue:
+                continue
+            if found.queue_offset >= result.queue_offset:
+                self._checkers.fail(f"{name} of key {key} stands before a message queued before")
+
+
+def find_key_queues(key: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
+    """Return the queues that a key may have, while some of the topic's brokers are away."""
+    names = sorted({queue.broker_name for queue in queues})
+    return {
+        select_queue_by_key([queue for queue in queues if queue.broker_name in present], key)
+        for count in range(1, len(names) + 1)
+        for present in combinations(names, count)
+    }
