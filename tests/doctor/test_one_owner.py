@@ -90,6 +90,8 @@ def cases() -> Iterator[list[tuple[str, Case]]]:
         moments = Moments(cluster)
         try:
             groups.join(GROUP, groups.topic(TOPIC, queues=QUEUES), listener=listen)
+            # Before the first heartbeat no broker knows the group.
+            wait_until("the group", lambda: GROUP in groups.admin.list_groups(), timeout_s=30)
             moments.note_when("one member", lambda case: members(case) == 1 and is_even(case))
             groups.join(GROUP, TOPIC, instance="2", listener=listen)
             moments.note_when("the second is listed", lambda case: members(case) == 2)

@@ -30,7 +30,7 @@ from sparrowmq import (
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.groups import take_snapshots
-from sparrowmq.doctor import Finding, diagnose
+from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
 from sparrowmq.testing import EmbeddedCluster
 
 # The doctor's own pause between its two looks.
@@ -57,7 +57,9 @@ class LiveGroups:
         self.cluster = cluster
         self._held = ExitStack()
         self._stopped = threading.Event()
-        self._rates: dict[str, tuple[int, str, tuple[int, ...]]] = {}
+        # Messages a second, the tags, and the number of queues, by topic.
+        self._rates: dict[str, tuple[int, str, int]] = {}
+        self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._produce, name="producer")
 
     def __enter__(self) -> Self:
@@ -83,28 +85,29 @@ class LiveGroups:
     def topic(self, name: str, *, per_s: int = 8, queues: int = QUEUES, tags: str = "A") -> str:
         """Make a topic and send to all of its queues in turn; the tags are used in turn too."""
         self.cluster.create_topic(name, queues=queues)
-        self._rates[name] = (per_s, tags, tuple(range(queues)))
+        with self._sending:
+            self._rates[name] = (per_s, tags, queues)
         return name
 
     def stop_sending(self, topic: str) -> None:
         """Send no more to a topic."""
-        self._rates.pop(topic)
+        with self._sending:
+            self._rates.pop(topic)
 
     def _produce(self) -> None:
         sent: dict[str, int] = {}
         begun: dict[str, float] = {}
         while not self._stopped.wait(0.05):
             now = time.monotonic()
-            for topic, (per_s, tags, queue_ids) in list(self._rates.items()):
-                start = begun.setdefault(topic, now)
-                number = sent.get(topic, 0)
-                while number < (now - start) * per_s:
-                    queue = MessageQueue(topic, "broker-a", queue_ids[number % len(queue_ids)])
-                    tag = tags[number // len(queue_ids) % len(tags)]
-                    message = Message(topic, b"%d" % number, tags=tag, properties={"a": tag})
-                    self.producer.send(message, queue=queue)
-                    number += 1
-                sent[topic] = number
+            with self._sending:
+                for topic, (per_s, tags, queue_count) in self._rates.items():
+                    start = begun.setdefault(topic, now)
+                    while (number := sent.get(topic, 0)) < (now - start) * per_s:
+                        queue = MessageQueue(topic, "broker-a", number % queue_count)
+                        tag = tags[number // queue_count % len(tags)]
+                        message = Message(topic, b"%d" % number, tags=tag, properties={"a": tag})
+                        self.producer.send(message, queue=queue)
+                        sent[topic] = number + 1
 
     def join(
         self,
@@ -153,14 +156,23 @@ class LiveGroups:
 
     def examine(self, groups: Sequence[str]) -> dict[str, list[Finding]]:
         """Look at the groups twice; return the findings of each, the most important first."""
+        found = self._look(groups, interval_ms=INTERVAL_MS)
+        return {snapshot.group: diagnose(snapshot) for snapshot in found}
+
+    def is_handing_over(self, group: str) -> bool:
+        """Return whether a member drains a queue of the group now."""
+        (snapshot,) = self._look([group], interval_ms=0)
+        return any(held.is_dropped for report in snapshot.reports for held in report.held)
+
+    def _look(self, groups: Sequence[str], *, interval_ms: int) -> list[GroupSnapshot]:
         driver = BlockingDriver()
         try:
             directory = make_directory(self.cluster.name_server, timeout_ms=10_000)
-            found, failures = driver.run(take_snapshots(directory, groups, interval_ms=INTERVAL_MS))
+            found, failures = driver.run(take_snapshots(directory, groups, interval_ms=interval_ms))
         finally:
             driver.close()
         assert not failures
-        return {snapshot.group: diagnose(snapshot) for snapshot in found}
+        return found
 
 
 def _end(process: subprocess.Popen[str]) -> None:
