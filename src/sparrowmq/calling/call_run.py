@@ -35,8 +35,8 @@ class CallRun:
             value = raised = None
             try:
                 value = function(*args)
-            except Exception as error:
-                # The user's code may raise anything.
+            except BaseException as error:
+                # The user's code may raise anything: sys.exit, a test's failure, a cancellation.
                 raised = error
             ended_ms = clock.monotonic_ms()
             returned.append(Returned(call, value, raised, ended_ms - begun_ms))
@@ -49,16 +49,19 @@ class CallRun:
         while waiting and not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
             args, call = waiting.popleft()
             value = None
-            raised: Exception | None = None
+            raised: BaseException | None = None
             try:
                 value = await function(*args)
-            except Exception as error:
-                # The user's code may raise anything.
-                raised = error
+            except GeneratorExit:
+                # The event loop is closed.
+                raise
             except asyncio.CancelledError:
                 raised = UsageError("the coroutine was cancelled")
                 task = asyncio.current_task()
                 self.is_cancelled = task is not None and task.cancelling() > 0
+            except BaseException as error:
+                # The user's code may raise anything.
+                raised = error
             ended_ms = clock.monotonic_ms()
             returned.append(Returned(call, value, raised, ended_ms - begun_ms))
             begun_ms = ended_ms

@@ -174,7 +174,7 @@ class Returned(msgspec.Struct, frozen=True):
 
     call: Any
     value: Any
-    error: Exception | None
+    error: BaseException | None
     duration_ms: int
 
 

@@ -217,8 +217,13 @@ class Scheduler:
             return
         if error is None:
             self.resume(task, result)
-        else:
+        elif isinstance(error, Exception):
             self.throw(task, error)
+        else:
+            # SystemExit and the like of the user's code must not end the driver of all operations.
+            failure = UsageError(f"the function raised {error!r}")
+            failure.__cause__ = error
+            self.throw(task, failure)
 
     def stop(self, drop: Callable[[OperationTask, Any], None]) -> None:
         """End every task: cancel it, and abort it if it goes on after that.

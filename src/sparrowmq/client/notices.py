@@ -19,6 +19,7 @@ from sparrowmq.client.publisher import (
 from sparrowmq.client.subscriber import (
     AllocationFailed,
     BegunAtEnd,
+    ConsumerFailed,
     DeadLetterChosen,
     FirstMessage,
     GivenUp,
@@ -117,6 +118,16 @@ class NoticeLog:
         self._fields = fields_of(notice, self._group)
         if isinstance(notice, AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup):
             self._log_course(notice)
+        elif isinstance(notice, ConsumerFailed):
+            LOG.error(
+                "consumer group %s: consumer %s has failed and consumes nothing more: %r; close it "
+                "and start a new one",
+                self._group,
+                notice.client_id,
+                notice.error,
+                exc_info=notice.error,
+                extra=self._fields,
+            )
         elif isinstance(notice, BegunAtEnd):
             text = (
                 "%s has no committed offset, so consumption begins at its end, offset %d, and "

@@ -109,6 +109,13 @@ class LeftGroup(NamedTuple):
     failed: int
 
 
+class ConsumerFailed(NamedTuple):
+    """The consumer's loop has ended although the consumer was not closed."""
+
+    client_id: str
+    error: BaseException
+
+
 class ListenerFailed(NamedTuple):
     """The listener raised, or returned an invalid value.
 
@@ -180,6 +187,7 @@ Notice: TypeAlias = (
     | BegunAtEnd
     | FirstMessage
     | LeftGroup
+    | ConsumerFailed
     | MessagePassedOver
     | ListenersStuck
     | ListenerFailed

@@ -25,7 +25,7 @@ from sparrowmq.client.faces.task_host import TaskHost, open_instance
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_events import begin_leaving
 from sparrowmq.client.notices import warn_no_subscription, warn_not_closed, warn_not_started
-from sparrowmq.client.subscriber import LeftGroup, Subscriber
+from sparrowmq.client.subscriber import ConsumerFailed, LeftGroup, Subscriber
 from sparrowmq.errors import UsageError
 
 T = TypeVar("T")
@@ -53,6 +53,10 @@ class AsyncMember:
         self.driver.grow_pool(pool_size)
         self._host = TaskHost(self.driver)
         self.is_closed = False
+        # Whether a call of `close` was cancelled or interrupted; and whether the group was left.
+        self._is_cut_short = self._has_left = False
+        # What ended the loop of a consumer that was not closed.
+        self._failure: BaseException | None = None
         # A consumer without `start` does nothing and raises no error.
         self._forgotten = weakref.finalize(self, warn_not_started, subscriber)
         self._dropped: weakref.finalize[..., Any] | None = None
@@ -78,13 +82,20 @@ class AsyncMember:
         subscriber, state = self._subscriber, "not started"
         if self.is_closed:
             state = "closed"
+        elif self._host.has_ended:
+            state = "failed" if self._failure is None else f"failed: {self._failure!r}"
         elif self._host.is_started:
             state = f"running, {len(subscriber.user_queues(subscriber.member.assigned))} queues"
         return f"<{kind} of {subscriber.user_group}: {subscriber.config.client_id}, {state}>"
 
     def check_running(self) -> None:
-        """Raise a UsageError before `start` and after `close`."""
+        """Raise a UsageError before `start`, after `close`, and if the consumer has failed."""
         self._check_open()
+        if self._host.has_ended:
+            client_id = self._subscriber.config.client_id
+            raise UsageError(
+                f"consumer {client_id} has failed; close it and start a new one"
+            ) from self._failure
         if not self._host.is_started:
             client_id = self._subscriber.config.client_id
             raise UsageError(f"consumer {client_id} is not started; call start first")
@@ -107,14 +118,23 @@ class AsyncMember:
     async def close(self, end: Callable[[], None] | None = None) -> None:
         """Leave the group and close the connections. A second call does nothing.
 
-        Closing takes at most `drain_timeout_ms` and CLOSE_MARGIN_MS, whatever the loop is doing.
+        If a call was cancelled or interrupted, the next call continues with the rest. Closing takes
+        at most `drain_timeout_ms` and CLOSE_MARGIN_MS, whatever the loop is doing.
 
         Args:
             end: called on the driver's thread before the membership ends.
         """
-        if self.is_closed:
+        if self.is_closed and not self._is_cut_short:
             return
         self.is_closed = True
+        try:
+            await self._close(None if self._is_cut_short else end)
+        except BaseException:
+            self._is_cut_short = True
+            raise
+        self._is_cut_short = False
+
+    async def _close(self, end: Callable[[], None] | None) -> None:
         if self._dropped is not None:
             self._dropped.detach()
         timeout_ms = self._subscriber.config.drain_timeout_ms + CLOSE_MARGIN_MS
@@ -128,6 +148,10 @@ class AsyncMember:
             await self._host.end(
                 (timeout_ms - DRIVER_CLOSE_MS) / 1000, give_up=partial(give_up, self._subscriber)
             )
+        if self._has_left:
+            return
+        self._has_left = True
+        if self._host.is_started:
             INSTANCES.unregister(self._subscriber)
             if self._subscriber.has_joined:
                 config, counters = self._subscriber.config, self._subscriber.counters
@@ -141,6 +165,15 @@ class AsyncMember:
         begin_leaving(self._subscriber, now_ms=clock.monotonic_ms())
 
     async def _loop(self) -> None:
+        try:
+            await self._serve_on()
+        except BaseException as error:
+            if not self.is_closed:
+                self._failure = error
+                self._subscriber.report(ConsumerFailed(self._subscriber.config.client_id, error))
+            raise
+
+    async def _serve_on(self) -> None:
         while not self._subscriber.member.is_done:
             try:
                 await self.driver.run(self._serve(), name="consume")

@@ -80,6 +80,11 @@ class TaskHost:
         """Whether `start` was called."""
         return self._task is not None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the loop has returned, failed or been cancelled."""
+        return self._task is not None and self._task.done()
+
     def start(self, loop: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
         """Run the loop beside the caller."""
         self._task = asyncio.create_task(loop(), name=name)

@@ -90,6 +90,11 @@ class ThreadHost:
         """Whether `start` was called."""
         return self._thread is not None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the loop has returned or failed."""
+        return self._thread is not None and not self._thread.is_alive()
+
     def start(self, loop: Callable[[], None], *, name: str) -> None:
         """Run the loop beside the caller."""
         self._thread = threading.Thread(target=loop, name=name, daemon=True)

@@ -148,7 +148,7 @@ def _settle(subscriber: Subscriber, returned: Returned, now_ms: int) -> Consumed
             raise returned.error
         acked_count = _acked_count(returned.value, context, count)
         code = ConsumedCode.SUCCESS
-    except Exception as failure:
+    except BaseException as failure:
         # The user's code may raise anything.
         subscriber.report(_failure_of(subscriber, delivery, failure, context.delay_level))
     decided = context.end()
@@ -211,7 +211,7 @@ def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) ->
         status = _orderly_status(returned.value)
         is_done = status in (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
         code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
-    except Exception as failure:
+    except BaseException as failure:
         # The user's code may raise anything.
         subscriber.report(_failure_of(subscriber, delivery, failure))
     done_count = len(messages) if code is ConsumedCode.SUCCESS else 0
@@ -291,7 +291,7 @@ def with_own_topic(message: MessageExt) -> MessageExt:
 
 
 def _failure_of(
-    subscriber: Subscriber, action: Deliver, error: Exception, delay_level: int = 0
+    subscriber: Subscriber, action: Deliver, error: BaseException, delay_level: int = 0
 ) -> ListenerFailed:
     messages = action.messages
     ended_count = sum(

@@ -98,7 +98,7 @@ def allocate_group(
                 config.group, config.client_id, views, owners or NO_OWNERS
             )
             mine = check_queues(share or ())
-        except Exception as error:
+        except BaseException as error:
             # A strategy may be the user's own and raise anything; we then keep our queues.
             names = ", ".join(view.topic for view in views)
             subscriber.report(AllocationFailed(names, strategy.name, error))
@@ -157,7 +157,7 @@ def allocate(
     try:
         share = strategy.allocate(config.group, config.client_id, list(mq_all), list(cid_all))
         mine = check_queues(share or ())
-    except Exception as error:
+    except BaseException as error:
         # A strategy may be the user's own and raise anything; we then keep our queues.
         subscriber.report(AllocationFailed(topic, strategy.name, error))
         return TopicShare(topic, None, cid_all, mq_all)

@@ -1,0 +1,210 @@
+"""What ends other programs must not end a consumer unseen; a close that was cut short goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sparrowmq import (
+    Admin,
+    AsyncPushConsumer,
+    ConsumeFromWhere,
+    ConsumeOrderlyStatus,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
+from sparrowmq.errors import UsageError
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+LOG = "sparrowmq.client"
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    def function(*_: object) -> NoReturn:
+        raise error
+
+    return function
+
+
+# Tests of users, their shutdown code, and cancelled helpers raise these.
+ENDS = {
+    "sys.exit": sys.exit,
+    "pytest.fail": pytest.fail,
+    "interrupt": raising(KeyboardInterrupt()),
+    "cancelled": raising(asyncio.CancelledError()),
+    "generator exit": raising(GeneratorExit()),
+}
+
+
+@pytest.mark.parametrize("is_orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_listener_that_would_end_a_program_fails_only_its_message(
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    end: Callable[[str], NoReturn],
+    is_orderly: bool,
+) -> None:
+    done: list[bytes] = []
+    failures = 0
+
+    def listen(messages: Any, context: Any) -> ConsumeOrderlyStatus | None:
+        nonlocal failures
+        if messages[0].body == b"bad" and not failures:
+            failures += 1
+            end("no more")
+        done.extend(message.body for message in messages)
+        return None
+
+    settings: dict[str, Any] = {"orderly": True} if is_orderly else {}
+    caplog.set_level(logging.WARNING, LOG)
+    with PushConsumer(
+        group,
+        name_server=cluster.name_server,
+        listener=listen,
+        consume_from_where=FIRST,
+        **settings,
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        producer.send(Message(topic, b"bad"))
+        wait_until("the failure", lambda: failures)
+        producer.send(Message(topic, b"good"))
+        wait_until("the next message", lambda: b"good" in done)
+
+        assert ", running" in repr(consumer)
+        wait_until("its log", lambda: "the listener failed" in caplog.text)
+
+
+async def test_coroutine_that_would_end_a_program_fails_only_its_message(
+    cluster: EmbeddedCluster, topic: str, group: str, producer: Producer
+) -> None:
+    done: list[bytes] = []
+
+    async def listen(messages: Any, context: Any) -> None:
+        if messages[0].body == b"bad":
+            pytest.fail("no more")
+        done.append(messages[0].body)
+
+    async with AsyncPushConsumer(
+        group, name_server=cluster.name_server, listener=listen, consume_from_where=FIRST
+    ) as consumer:
+        await consumer.subscribe(topic)
+        await consumer.start()
+        producer.send(Message(topic, b"bad"))
+        producer.send(Message(topic, b"good"))
+        async with asyncio.timeout(20):
+            while b"good" not in done:
+                await asyncio.sleep(0.01)
+
+        assert ", running" in repr(consumer)
+
+
+def test_callback_and_strategy_that_would_end_a_program_are_reported(
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Strategy:
+        name = "ODD"
+        calls = 0
+
+        def allocate(
+            self,
+            consumer_group: str,
+            current_cid: str | None,
+            mq_all: Sequence[MessageQueue] | None,
+            cid_all: Sequence[str] | None,
+        ) -> list[MessageQueue]:
+            self.calls += 1
+            if self.calls == 1:
+                sys.exit("no more")
+            return list(mq_all or ())
+
+    seen: list[bytes] = []
+    caplog.set_level(logging.WARNING, LOG)
+    with PushConsumer(
+        group,
+        name_server=cluster.name_server,
+        listener=lambda messages, _: seen.extend(message.body for message in messages),
+        consume_from_where=FIRST,
+        on_assign=lambda _: sys.exit("no more"),
+        strategy=Strategy(),
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        producer.send(Message(topic, b"m"))
+        wait_until("the message", lambda: seen)
+
+    assert "strategy ODD failed" in caplog.text
+    assert "on_assign, on_revoke or on_lost failed" in caplog.text
+
+
+async def test_consumer_whose_task_is_ended_says_that_it_has_failed(
+    cluster: EmbeddedCluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    consumer = AsyncPushConsumer(
+        group,
+        name_server=cluster.name_server,
+        listener=lambda *_: None,
+        metrics_registry=registry,
+    )
+    await consumer.subscribe(topic)
+    await consumer.start()
+    (task,) = (t for t in asyncio.all_tasks() if t.get_name() == f"sparrowmq-consumer-{group}")
+    # Once the loop has begun.
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+
+    assert "failed: CancelledError()" in repr(consumer)
+    assert f"consumer group {group}: consumer " in caplog.text
+    assert " has failed and consumes nothing more: CancelledError()" in caplog.text
+    labels = {"group": group, "event": "ConsumerFailed"}
+    assert registry.get_sample_value("sparrowmq_client_events_total", labels) == 1
+    with pytest.raises(UsageError, match="has failed; close it and start a new one"):
+        await consumer.wait_idle()
+    await consumer.close()
+    assert "closed" in repr(consumer)
+
+
+async def test_close_that_was_cancelled_goes_on_with_the_next_call(
+    cluster: EmbeddedCluster, topic: str, group: str, producer: Producer, admin: Admin
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def listen(messages: Any, context: Any) -> None:
+        begun.set()
+        await may_end.wait()
+
+    consumer = AsyncPushConsumer(
+        group, name_server=cluster.name_server, listener=listen, consume_from_where=FIRST
+    )
+    await consumer.subscribe(topic)
+    await consumer.start()
+    sent = producer.send(Message(topic, b"m"))
+    await asyncio.wait_for(begun.wait(), 20)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(consumer.close(), 0.05)
+    may_end.set()
+    await consumer.close()
+    await consumer.close()
+
+    assert admin.committed_offset(group, sent.queue) == sent.queue_offset + 1
+    assert admin.consumer_ids(group) == []
