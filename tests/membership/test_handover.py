@@ -254,6 +254,18 @@ def test_orderly_member_waits_for_the_lock_without_asking_others() -> None:
     assert refused(member, until_ms=3_000) == []
 
 
+def test_queue_whose_start_came_with_the_refusal_of_its_lock_is_asked_for_again_as_well() -> None:
+    member = given(Q0)
+    of(member, Acquire, 0)
+
+    # One answer to both: no further request was sent.
+    assert member.lock_refused(Q0, 1, is_owner_listed=False, now_ms=1)
+    member.acquired(Q0, 1, offset=5, is_committed=True, now_ms=1)
+
+    assert of(member, Regain, MARKED_LEASE_MS - 1) == []
+    assert of(member, Regain, MARKED_LEASE_MS) == [Regain(Q0, 1, wants_lock=False, newest=None)]
+
+
 def test_member_that_wakes_late_neither_delivers_nor_commits() -> None:
     member = given(Q0)
     epoch = take(member)

@@ -13,7 +13,7 @@ import pytest
 
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.delay_schedule import DelaySchedule
-from sparrowmq.broker.processors import clients, offsets, send, transaction
+from sparrowmq.broker.processors import clients, send, transaction
 from sparrowmq.broker.transaction_checks import CheckStep, TransactionChecks
 from sparrowmq.calling.effects import Operation, now
 from sparrowmq.client.operations import handover
@@ -33,7 +33,6 @@ from sparrowmq.protocol.record import TRANSACTION_COMMIT, Record
 from sparrowmq.serving.connections import Output, Push
 from sparrowmq.simulation import transaction_producers
 from sparrowmq.simulation.__main__ import main
-from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.faults import (
     Faults,
     draw_delay_faults,
@@ -42,7 +41,6 @@ from sparrowmq.simulation.faults import (
     draw_lock_faults,
     draw_power_faults,
     draw_prompt_faults,
-    draw_standstill_faults,
 )
 from sparrowmq.simulation.faulty_disk import SimulatedFile
 from sparrowmq.store import record_check
@@ -531,7 +529,8 @@ def test_drain_that_is_skipped_is_caught_as_runs_are_drawn(
 ) -> None:
     monkeypatch.setattr(OwnedQueue, "revoke", drop_at_once)
 
-    assert " while its listener ran" in run_drawn(draw_graceful_faults, seeds=10)
+    violation = run_drawn(draw_graceful_faults, seeds=10)
+    assert " while its listener ran" in violation or ": delivered again" in violation
 
 
 def test_lock_of_a_listed_owner_that_is_not_waited_for_is_caught(
@@ -578,42 +577,7 @@ def test_acknowledgement_of_what_is_not_synced_is_caught(
     assert " was acknowledged)" in run_drawn(draw_power_faults, seeds=20)
 
 
-# --- members that come back -----------------------------------------------------------------
-
-
-def trust_old_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let members without a lock trust answers for ever, as Java's concurrent members do."""
-    go_without = QueueLease.go_without
-
-    def go_without_end(lease: QueueLease, sent_ms: int) -> None:
-        go_without(lease, sent_ms)
-        lease.until_ms = None
-
-    monkeypatch.setattr(QueueLease, "go_without", go_without_end)
-
-
-def test_member_that_wakes_without_a_lock_and_asks_nobody_is_caught(
-    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trust_old_answers(monkeypatch)
-
-    violation = run_drawn(draw_standstill_faults, seeds=20)
-    assert violation.endswith(", but stood still and did not ask")
-
-
-@pytest.mark.parametrize("is_ignored", [True, False])
-def test_late_commit_that_sets_the_group_back_is_caught(
-    run_drawn: Any, monkeypatch: pytest.MonkeyPatch, is_ignored: bool
-) -> None:
-    trust_old_answers(monkeypatch)
-    monkeypatch.setattr(Checkers, "check_asked", do_nothing)
-    if is_ignored:
-        with pytest.raises(pytest.fail.Exception, match="20 seeds found nothing"):
-            run_drawn(draw_standstill_faults, seeds=20)
-        return
-    monkeypatch.setattr(offsets, "_find_lateness", do_nothing)
-
-    assert " committed after " in run_drawn(draw_standstill_faults, seeds=20)
+# --- members whose broker comes back --------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,8 @@ class QueueLease:
         if is_unheld or not is_owner_listed or now_ms - self.waits_since_ms >= patience_ms:
             self.asks_first = False
             self.waits_since_ms = None
+            # The start position may have come with the refusal: then nothing more is asked.
+            self.go_without(sent_ms)
             return None
         is_recent = now_ms - self.waits_since_ms < LOCK_RETRY_SOON_MS
         return now_ms + (LOCK_RETRY_FIRST_MS if is_recent else LOCK_RETRY_MS)

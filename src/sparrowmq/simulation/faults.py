@@ -188,15 +188,6 @@ def draw_kill_faults(dice: Dice) -> Faults:
     return Faults(broker_kill=6 + 6 * dice.random())
 
 
-def draw_standstill_faults(dice: Dice) -> Faults:
-    """Choose how often members stand still while members come and die, without other faults."""
-    return Faults(
-        member_freeze=10 + 10 * dice.random(),
-        member_crash=6 + 6 * dice.random(),
-        member_join=6 + 6 * dice.random(),
-    )
-
-
 def draw_power_faults(dice: Dice) -> Faults:
     """Choose how often brokers lose power or are killed while they write, and nothing else."""
     return Faults(write_power_cut=30 + 30 * dice.random(), write_kill=dice.choice((0.0, 10.0)))
