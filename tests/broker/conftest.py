@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -335,6 +336,12 @@ class Peer:
             return not await asyncio.wait_for(self.reader.read(1), 10)
         except ConnectionResetError:
             return True
+
+    async def is_ended(self) -> bool:
+        """Return whether the server closes the connection, perhaps after some last words."""
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(self.reader.read(), 10)
+        return True
 
     async def close(self) -> None:
         self.writer.close()

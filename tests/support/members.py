@@ -62,6 +62,8 @@ class MemberProcess:
         return self._consumed
 
     def close(self) -> None:
-        """Have it leave the group and end."""
+        """Have it leave the group and end, unless it has."""
         with self._held:
+            if self._log.state.is_over:
+                return
             self._members.leave("member", limit_ms=CLOSE_LIMIT_MS)

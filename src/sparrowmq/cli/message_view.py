@@ -60,7 +60,7 @@ def shorten_body(body: bytes, body_format: BodyFormat) -> str:
     if len(part) == len(body):
         return format_body(body, body_format)
     for cut in range(4):
-        # A character that the end has cut is left out; other bytes that are no text are shown.
+        # A character that the end has cut is left out; other bytes that are not text are shown.
         with contextlib.suppress(UnicodeDecodeError):
             part[: len(part) - cut].decode()
             part = part[: len(part) - cut]

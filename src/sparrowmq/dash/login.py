@@ -162,7 +162,7 @@ class Guard:
 async def read_form(request: Request) -> dict[str, str]:
     """Read a form of at most `FORM_BYTES_MAX`.
 
-    Raises: UsageError if it is no form, or too large or late.
+    Raises: UsageError if it is not a form, or too large or late.
     """
     body = b""
     try:

@@ -242,7 +242,7 @@ def describe_body(body: bytes) -> Body:
 
 
 def _write_json(body: bytes) -> str | None:
-    """Write JSON on indented lines; None for what is no JSON, or would take too much room."""
+    """Write JSON on indented lines; None for what is not JSON, or would take too much room."""
     parts: list[str] = []
     size = 0
     try:

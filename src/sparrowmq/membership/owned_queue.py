@@ -463,7 +463,7 @@ class OwnedQueue:
         return None
 
     def _end_acquire(self, lock_sent_ms: int | None, now_ms: int) -> bool:
-        """Take in the lock, or its lack; return False if consumption cannot go on without it."""
+        """Record the lock, or its lack; return False if consumption cannot go on without it."""
         sent_ms = self._acquire.started_ms
         if lock_sent_ms is not None:
             self.lease.grant(lock_sent_ms)

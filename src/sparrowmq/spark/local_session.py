@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _PYTHON = "sparrowmq-python"
 _LAUNCHER = """#!/bin/sh
 # Starts the Python processes of Spark on this machine.
@@ -64,11 +65,12 @@ def spark_session(
     short_lived: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start, or get, a Spark session: loopback only, no web UI, times in UTC.
+    """Start, or get, a Spark session: no web UI, times in UTC, a local one on loopback only.
 
     Args:
         app_name: the application's name.
-        master: Spark's master URL.
+        master: Spark's master URL. Executors of a master that is not local find the driver and
+            their Python by Spark's own settings.
         driver_memory: the JVM's heap, which in local mode serves the executors too.
         short_lived: for a session of a few minutes: the JVM compiles quickly rather than well.
             The start and the first jobs then take less than half the processor time; jobs over
@@ -77,7 +79,11 @@ def spark_session(
 
     Raises: ConfigError if there is no Java, or PySpark is not installed.
     """
-    prepare_environment()
+    is_local = master.startswith("local")
+    if is_local:
+        prepare_environment()
+    else:
+        os.environ["JAVA_HOME"] = str(find_java().path)
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -86,8 +92,7 @@ def spark_session(
         ) from error
     settings = {
         "spark.driver.memory": driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        **(_LOOPBACK if is_local else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
