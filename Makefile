@@ -62,7 +62,7 @@ demo: $(VENV)/demo ## run the main job on 336,776 flights; the report is demo-ou
 # Most tests wait for a clock or a process: three workers keep two processors busy. One of them runs
 # all that starts a JVM.
 test: setup ## run the tests, except those against Apache RocketMQ
-	$(BIN)/python -m pytest -m "not interop" -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -m "not interop" -n 2 --dist loadgroup -p no:randomly
 
 # Each in an environment of its own, by the same lock. uv finds the Pythons; `uv python install 3.14`
 # fetches one. Outside continuous integration: a quarter of an hour for each.

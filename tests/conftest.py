@@ -75,7 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _starts_spark(item: pytest.Item) -> bool:
     uses_session = "spark" in getattr(item, "fixturenames", ())
-    return uses_session or item.get_closest_marker("spark") is not None
+    is_of_spark = item.path.parent.name in {"spark", "pipeline"}
+    return uses_session or is_of_spark or item.get_closest_marker("spark") is not None
 
 
 def pytest_terminal_summary(
