@@ -59,10 +59,9 @@ $(VENV)/speedups: $(VENV)/ready speedups/sparrowmq_speedups.c speedups/setup.py 
 demo: $(VENV)/demo ## run the main job on 336,776 flights; the report is demo-out/report.html
 	$(BIN)/sparrowmq demo --out $(OUT)
 
-# Most tests wait for a clock or a process: three workers keep two processors busy. One of them runs
-# all that starts a JVM.
+# In the order of the files, by one process: several would start a JVM each, and starve each other.
 test: setup ## run the tests, except those against Apache RocketMQ
-	$(BIN)/python -m pytest -m "not interop" -n 2 --dist loadgroup -p no:randomly
+	$(BIN)/python -m pytest -m "not interop" -p no:randomly
 
 # Each in an environment of its own, by the same lock. uv finds the Pythons; `uv python install 3.14`
 # fetches one. Outside continuous integration: a quarter of an hour for each.
