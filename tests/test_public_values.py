@@ -32,6 +32,7 @@ from sparrowmq.client.subscriber import ConsumeCounters
 from sparrowmq.errors import SparrowError
 from sparrowmq.protocol.bodies import ClientConnection, ConsumerConnection
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.foreign import Foreign
 from sparrowmq.strategies import registry
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 from sparrowmq.strategies.machine_room import AllocateMessageQueueByMachineRoom
@@ -152,6 +153,7 @@ def make(kind: type[SparrowError]) -> SparrowError:
         # Where in a file of accounts.
         "Path": ("accounts", 1),
         "RemotingCommand": RemotingCommand(code=7),
+        "Foreign": Foreign.TLS,
     }
     arguments: list[Any] = []
     named: dict[str, Any] = {}

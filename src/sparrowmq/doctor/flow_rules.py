@@ -191,7 +191,8 @@ def find_moved_offsets(case: Case) -> list[Finding]:
     moved = [
         (broker, change)
         for broker, change in last.changes
-        if change.moves and last.timestamp_ms - change.timestamp_ms <= MOVE_IS_NEW_MS
+        if change.back + change.forward
+        and last.timestamp_ms - change.timestamp_ms <= MOVE_IS_NEW_MS
     ]
     if not back and not moved:
         return []
