@@ -149,7 +149,7 @@ def test_a_drill_is_staged_by_a_click_and_the_doctor_finds_the_fault(page: Page)
     page.goto("/lab")
     page.get_by_role("button", name="duplicate-id").click()
 
-    expect(page.locator(".course li").first).to_contain_text("starting a broker")
+    expect(page.locator(".progress li").first).to_contain_text("starting a broker")
     expect(page.locator("#finding-R02, #finding-R01").first).to_be_visible(timeout=150 * SECONDS_MS)
     expect(page.locator("#phases")).to_be_visible()
     expect(page.locator(".timeline .strip")).to_have_count(8)

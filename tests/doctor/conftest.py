@@ -13,10 +13,10 @@ from sparrowmq.doctor.snapshot import (
     BrokerView,
     GroupSnapshot,
     HeldQueue,
+    MemberConnection,
     MemberReport,
     QueueProgress,
     Sample,
-    Seat,
     SubscriptionView,
     TopicQueues,
     TopicSnapshot,
@@ -97,8 +97,8 @@ class SeenGroup:
                 cluster="C",
                 address="10.9.9.9:10911",
                 cid_all=None if failure else tuple(listed),
-                seats=tuple(
-                    Seat(client_id, address, self._language, 395)
+                connections=tuple(
+                    MemberConnection(client_id, address, self._language, 395)
                     for client_id, address in zip(listed, places, strict=False)
                 ),
                 subscriptions=tuple(SubscriptionView(t, e, versions) for t, e in wanted.items()),

@@ -68,7 +68,7 @@ def test_r02_is_the_same_on_one_host(seen_group: Group) -> None:
 
 def test_r01_counts_an_id_that_a_broker_lists_without_its_connections(seen_group: Group) -> None:
     group = seen_group(["10.0.0.1@1"] * 2)
-    group.now["broker-a"] = replace(group.now["broker-a"], seats=())
+    group.now["broker-a"] = replace(group.now["broker-a"], connections=())
 
     assert "connections from an unknown address" in group.findings()["R01"].evidence[0]
 
@@ -290,17 +290,17 @@ def test_q04_tells_that_nobody_is_connected(seen_group: Group) -> None:
 def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) -> None:
     group = seen_group(strategy="MINIMAL_MOVE")
     view = group.now["broker-a"]
-    ours, theirs = (seat.client_id for seat in view.seats)
-    marked = view.seats[0]._replace(version=mark_version(395), language="PYTHON")
-    group.now["broker-a"] = replace(view, seats=(marked, view.seats[1]))
+    ours, theirs = (c.client_id for c in view.connections)
+    marked = view.connections[0]._replace(version=mark_version(395), language="PYTHON")
+    group.now["broker-a"] = replace(view, connections=(marked, view.connections[1]))
 
     found = group.findings()["Q09"]
 
     assert found.severity == Severity.ERROR
     assert found.members == (theirs,)
     assert found.evidence == (f"{theirs} from 10.1.0.1:50001 runs another client (JAVA)",)
-    both = (marked, view.seats[1]._replace(version=mark_version(395)))
-    group.now["broker-a"] = replace(view, seats=both)
+    both = (marked, view.connections[1]._replace(version=mark_version(395)))
+    group.now["broker-a"] = replace(view, connections=both)
     assert "Q09" not in group.findings()
     assert "Q09" not in seen_group([ours, theirs]).findings()
 
@@ -313,7 +313,7 @@ def test_owners_are_computed_over_all_topics_by_a_strategy_that_sees_them(
 
     owners = compute_ownership(group.snapshot()).owners
 
-    assert ids == sorted(seat.client_id for seats in owners.values() for seat in seats)
+    assert ids == sorted(c.client_id for connections in owners.values() for c in connections)
 
 
 def test_minimal_move_leaves_queues_with_those_who_tell_that_they_hold_them(

@@ -90,8 +90,8 @@ def test_r27_is_silent_where_all_members_tell_brokers_at_the_same_time(seen_grou
 
     for views in (group.then, group.now):
         view = views["broker-a"]
-        seats = tuple(seat._replace(version=mark_version(395)) for seat in view.seats)
-        views["broker-a"] = replace(view, seats=seats)
+        connections = tuple(c._replace(version=mark_version(395)) for c in view.connections)
+        views["broker-a"] = replace(view, connections=connections)
     assert "R27" not in group.findings()
 
 

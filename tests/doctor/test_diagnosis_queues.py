@@ -207,7 +207,7 @@ def test_q05_says_when_owners_cannot_be_computed_and_shows_those_who_tell(
     owners = compute_ownership(group.snapshot()).owners
 
     assert "Q05" in group.findings()
-    assert [seat.client_id for seat in owners[queues(0)[0]]] == [FIRST]
+    assert [c.client_id for c in owners[queues(0)[0]]] == [FIRST]
     assert owners[queues(1)[0]] == ()
 
 
@@ -444,9 +444,9 @@ def test_explanation_agrees_with_the_owner_of_every_queue(seen_group: Group, str
     group = seen_group(["c0", "c1", "c2", "c2", "c3"], queues=11, strategy=strategy)
     snapshot = group.snapshot()
 
-    for queue, seats in compute_ownership(snapshot).owners.items():
+    for queue, connections in compute_ownership(snapshot).owners.items():
         told = explain(snapshot, queue)[0]
-        ids = [seat.client_id for seat in seats]
+        ids = [c.client_id for c in connections]
         assert ids == list(told.owners)
         assert f"so {ids[0] if ids else 'nobody'} takes the queue" == told.steps[-1] or len(ids) > 1
         if strategy == "CONSISTENT_HASH":

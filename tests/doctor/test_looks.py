@@ -19,10 +19,10 @@ from sparrowmq.doctor.snapshot import (
     BrokerView,
     GroupSnapshot,
     HeldQueue,
+    MemberConnection,
     MemberReport,
     QueueProgress,
     Sample,
-    Seat,
     TopicQueues,
     TopicSnapshot,
 )
@@ -34,8 +34,9 @@ def snapshot(*reports: MemberReport, versions: dict[str, int]) -> GroupSnapshot:
     view = BrokerView(
         broker_name="broker-a",
         cid_all=tuple(versions),
-        seats=tuple(
-            Seat(cid, f"10.0.0.1:{n}", "JAVA", v) for n, (cid, v) in enumerate(versions.items())
+        connections=tuple(
+            MemberConnection(cid, f"10.0.0.1:{n}", "JAVA", v)
+            for n, (cid, v) in enumerate(versions.items())
         ),
     )
     sample = Sample(

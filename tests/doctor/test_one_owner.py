@@ -75,7 +75,7 @@ def is_even(case: Case) -> bool:
 
 
 def members(case: Case) -> int:
-    return len(case.ownership.seats)
+    return len(case.ownership.connections)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def by_json(case: Case) -> tuple[Owners, dict[int, str]]:
 
 
 def by_page(case: Case) -> tuple[Owners, dict[int, str]]:
-    ids = dict.fromkeys(seat.client_id for seat in case.ownership.seats)
+    ids = dict.fromkeys(c.client_id for c in case.ownership.connections)
     numbers = {client_id: number for number, client_id in enumerate(ids)}
     matrix = make_matrix(case, (), make_columns(case, (), numbers), {}, topic=TOPIC)
     return (

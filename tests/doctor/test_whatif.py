@@ -13,11 +13,11 @@ from sparrowmq.doctor.whatif import (
     KAFKA_NAMES,
     SPARROW_NAMES,
     Cost,
-    Course,
     GroupEvent,
     GroupEventKind,
     Plan,
     Step,
+    StrategyRun,
     check_strategy,
     parse_events,
     simulate,
@@ -40,7 +40,7 @@ def shares(step: Step) -> list[list[int]]:
     return [[q.queue_id for q in step.queue_ids(member.number)] for member in step.members]
 
 
-def course_of(strategy: str, *what: object, **more: object) -> Course:
+def run_of(strategy: str, *what: object, **more: object) -> StrategyRun:
     return simulate(plan(*what, **more), strategy)  # type: ignore[arg-type]
 
 
@@ -51,16 +51,16 @@ def course_of(strategy: str, *what: object, **more: object) -> Course:
 def test_average_shares_of_the_worked_examples(
     queues: int, members: int, counts: list[int]
 ) -> None:
-    step = course_of("AVG", queues, members).steps[0]
+    step = run_of("AVG", queues, members).steps[0]
 
     assert counts == [len(share) for share in shares(step)]
     assert (counts[0] - counts[-1], counts.count(0)) == (step.skew, step.idle)
 
 
 def test_two_equal_ids_share_the_first_part_and_leave_the_second() -> None:
-    by_average = course_of("AVG", 4, 2, has_duplicate_id=True).steps[0]
-    by_circle = course_of("AVG_BY_CIRCLE", 8, 3, has_duplicate_id=True).steps[0]
-    by_kafka = course_of("range", 4, 2, has_duplicate_id=True).steps[0]
+    by_average = run_of("AVG", 4, 2, has_duplicate_id=True).steps[0]
+    by_circle = run_of("AVG_BY_CIRCLE", 8, 3, has_duplicate_id=True).steps[0]
+    by_kafka = run_of("range", 4, 2, has_duplicate_id=True).steps[0]
 
     assert shares(by_average) == [[0, 1], [0, 1]]
     assert [queue.queue_id for queue in by_average.unowned] == [2, 3]
@@ -82,7 +82,7 @@ def test_two_equal_ids_share_the_first_part_and_leave_the_second() -> None:
 def test_second_of_three_members_leaves_seven_queues(
     strategy: str, first: list[list[int]], after: list[list[int]], needless: int
 ) -> None:
-    steps = course_of(strategy, 7, 3, "leave:1").steps
+    steps = run_of(strategy, 7, 3, "leave:1").steps
 
     assert [shares(step) for step in steps] == [first, after]
     assert needless == steps[1].needless
@@ -90,7 +90,7 @@ def test_second_of_three_members_leaves_seven_queues(
 
 @pytest.mark.parametrize("strategy", ["sticky", "cooperative-sticky"])
 def test_sticky_moves_nothing_that_stays(strategy: str) -> None:
-    steps = course_of(strategy, 7, 3, "leave:1,join").steps
+    steps = run_of(strategy, 7, 3, "leave:1,join").steps
 
     assert steps[1].moved == 0
     assert steps[2].needless == 0
@@ -99,7 +99,7 @@ def test_sticky_moves_nothing_that_stays(strategy: str) -> None:
 
 def test_cost_of_rocketmq_follows_the_model() -> None:
     # BrokerCondition to 2 brokers; each notifies every member; every member asks for the list.
-    steps = course_of("AVG", 8, 3, "join,leave:0,kill:0", broker_count=2).steps
+    steps = run_of("AVG", 8, 3, "join,leave:0,kill:0", broker_count=2).steps
     join, leave, kill = steps[1:]
 
     def agreed(told: int, members: int, changed: int) -> int:
@@ -117,22 +117,22 @@ def test_cost_of_rocketmq_follows_the_model() -> None:
 
 
 def test_cost_of_kafka_stops_the_group_or_its_moving_queues() -> None:
-    eager = course_of("range", 8, 3, "join").steps[1]
-    gentle = course_of("cooperative-sticky", 8, 3, "join").steps[1]
+    eager = run_of("range", 8, 3, "join").steps[1]
+    gentle = run_of("cooperative-sticky", 8, 3, "join").steps[1]
 
     # Find, join twice; three heartbeats; all join and sync; three commits, four fetches.
     assert eager.cost == Cost(4 + 6 + 16 + 14, 5, 3_000, 8, 0)
     # A second round, and four frames for each of the two queues that move.
     assert gentle.moved == 2
     assert gentle.cost == Cost(4 + 6 + 32 + 8, 9, 3_000, 2, 0)
-    killed = course_of("range", 8, 3, "kill").steps[1]
+    killed = run_of("range", 8, 3, "kill").steps[1]
     assert killed.cost.wait_ms_max == 48_000
 
 
 def test_split_view_harms_whom_nobody_coordinates() -> None:
-    courses = {course.strategy: course for course in simulate_all(plan(8, 3))}
+    runs = {run.strategy: run for run in simulate_all(plan(8, 3))}
 
-    splits = {name: course.steps[0].split for name, course in courses.items()}
+    splits = {name: run.steps[0].split for name, run in runs.items()}
     # The coordinator has not heard of one member, which waits.
     assert {splits[name] for name in KAFKA_NAMES} == {(0, 0, 1)}
     # AVG of three is 0-2, 3-5, 6-7; the first, of two, takes 0-3.
@@ -141,7 +141,7 @@ def test_split_view_harms_whom_nobody_coordinates() -> None:
 
 
 def test_owners_known_minimal_move_moves_what_it_must() -> None:
-    steps = course_of("MINIMAL_MOVE", 8, 3, "join,leave:1,kill:0,join").steps
+    steps = run_of("MINIMAL_MOVE", 8, 3, "join,leave:1,kill:0,join").steps
 
     assert [step.needless for step in steps] == [0] * 5
     # Two of a newcomer's; then nothing that stays moves.
@@ -149,14 +149,14 @@ def test_owners_known_minimal_move_moves_what_it_must() -> None:
 
 
 def test_cost_of_ours_adds_owners_and_locks_and_lets_nothing_overlap() -> None:
-    join = course_of("MINIMAL_MOVE", 8, 3, "join", broker_count=2).steps[1]
+    join = run_of("MINIMAL_MOVE", 8, 3, "join", broker_count=2).steps[1]
 
     # BrokerCondition to 2 brokers; each notifies every member; every member asks each of both.
     assert join.cost == Cost(4 + 8 + 16 + 8 * 2, 4, 20_000, 2, 0)
 
 
 def test_config_leaves_the_queues_of_a_member_that_left() -> None:
-    steps = course_of("CONFIG", 6, 3, "leave:0,join").steps
+    steps = run_of("CONFIG", 6, 3, "leave:0,join").steps
 
     assert [queue.queue_id for queue in steps[1].unowned] == [0, 3]
     # Nobody told the new member what it should have.
@@ -182,15 +182,15 @@ def test_every_queue_has_one_owner_after_every_event(
         room_count=min(rooms, brokers),
     )
 
-    for course in simulate_all(chosen):
-        for step in course.steps:
+    for run in simulate_all(chosen):
+        for step in run.steps:
             assert step.failure == ""
-            assert course.strategy == "CONFIG" or (step.unowned, step.double) == ([], [])
+            assert run.strategy == "CONFIG" or (step.unowned, step.double) == ([], [])
             assert step.needless <= step.moved <= queues
 
 
 def test_schools_are_told_apart() -> None:
-    schools = {course.strategy: course.school for course in simulate_all(plan(4, 2))}
+    schools = {run.strategy: run.school for run in simulate_all(plan(4, 2))}
 
     assert list(ALL_NAMES) == list(schools)
     assert {schools[name] for name in SPARROW_NAMES} == {"sparrowmq"}

@@ -146,6 +146,6 @@ def test_process_of_a_drill_prints_a_report_that_another_process_reads() -> None
     (phase,) = report.phases
     assert ended.stderr.decode().splitlines()[1] == phase.event
     assert (report.kind, phase.episode.settled_ms is None) == (DrillKind.LEAVE, False)
-    assert len(report.before.last.brokers[0].seats) == 3
+    assert len(report.before.last.brokers[0].connections) == 3
     assert report.sent == report.consumed > 0
     assert encode_report(report) == ended.stdout.strip()

@@ -33,10 +33,10 @@ def test_two_groups_share_a_connection_and_one_leaves_alone(java: Any, cluster: 
 
     def addresses(group: str) -> set[str]:
         try:
-            seats = admin.consumer_connections(group).connection_set
+            connections = admin.consumer_connections(group).connection_set
         except BrokerError:
             return set()
-        return {seat.client_addr for seat in seats}
+        return {c.client_addr for c in connections}
 
     with (
         Admin(name_server=cluster.name_server) as admin,

@@ -43,7 +43,7 @@ FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 class Flight(msgspec.Struct):
     number: str
-    seats: int
+    connections: int
 
 
 class Guest(pydantic.BaseModel):

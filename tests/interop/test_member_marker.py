@@ -25,12 +25,12 @@ def test_members_that_run_sparrowmq_are_told_from_java(
     ):
         ours.subscribe(topic)
         ours.start()
-        seats: dict[str, bool] = {}
+        connections: dict[str, bool] = {}
         for _ in range(500):
             found = admin.consumer_connections(group).connection_set
-            seats = {seat.client_id: is_marked(seat.version) for seat in found}
-            if len(seats) == 2 and ours.assignment():
+            connections = {c.client_id: is_marked(c.version) for c in found}
+            if len(connections) == 2 and ours.assignment():
                 break
 
-    assert seats.pop(ours.client_id)
-    assert list(seats.values()) == [False]
+    assert connections.pop(ours.client_id)
+    assert list(connections.values()) == [False]

@@ -120,8 +120,8 @@ def test_each_cause_is_named_with_its_beginning_and_its_owners(
         Cause.SLOW: 240,
         Cause.TOO_MANY_MEMBERS: 240,
     }
-    courses = {each.queue_id: course for each, course in result.courses}
-    assert [look.lag for look in courses[1]] == [0, 100, 200, 300, 200, 100, 0]
+    timelines = {each.queue_id: timeline for each, timeline in result.timelines}
+    assert [look.lag for look in timelines[1]] == [0, 100, 200, 300, 200, 100, 0]
     text = backlog.render(result)
     assert REMEDIES[Cause.TOO_MANY_MEMBERS] in text
     assert "2026-01-01 12:00:00 to 2026-01-01 12:02:00 UTC" in text

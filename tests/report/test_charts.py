@@ -78,7 +78,7 @@ def test_step_line_goes_level_first() -> None:
     assert corners[0][1] == corners[1][1] > corners[2][1]
 
 
-def test_lines_of_one_course_show_in_turn_and_others_whole() -> None:
+def test_lines_of_one_path_show_in_turn_and_others_whole() -> None:
     root = lines(
         Series("a", [(0, 0), (1, 5), (2, 5)], has_area=False),
         Series("b", [(0, 0), (1, 5), (2, 9)], has_area=False),

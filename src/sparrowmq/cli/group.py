@@ -381,11 +381,13 @@ def _lag_rows(snapshot: GroupSnapshot, topic: str | None) -> list[Json]:
 def _member_rows(snapshot: GroupSnapshot) -> list[Json]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for broker in snapshot.last.brokers:
-        for seat in broker.seats:
+        for connection in broker.connections:
             # A client uses another port at each broker, so that only the host identifies its
             # machine.
-            host = seat.address.rpartition(":")[0]
-            found.setdefault((seat.client_id, host, seat.language), []).append(broker.broker_name)
+            host = connection.address.rpartition(":")[0]
+            found.setdefault((connection.client_id, host, connection.language), []).append(
+                broker.broker_name
+            )
     return [
         {"client_id": client_id, "address": host, "language": language, "brokers": brokers}
         for (client_id, host, language), brokers in sorted(found.items())

@@ -280,15 +280,15 @@ def simulate(
             has_duplicate_id=duplicate_id,
         )
         chosen = simulate_strategy(plan, strategy)
-        courses = simulate_all(plan)
+        runs = simulate_all(plan)
         if as_json:
-            known = {course.strategy for course in courses}
+            known = {run.strategy for run in runs}
             extra = [] if chosen.strategy in known else [chosen]
-            print_json(rebalance_json.json_of_courses(plan, [*extra, *courses]))
+            print_json(rebalance_json.json_of_runs(plan, [*extra, *runs]))
             return
         console = make_console()
-        print_on(console, rebalance_view.render_course(plan, chosen))
-        print_on(console, rebalance_view.render_comparison(plan, courses, console))
+        print_on(console, rebalance_view.render_run(plan, chosen))
+        print_on(console, rebalance_view.render_comparison(plan, runs, console))
 
 
 @rebalance.command()

@@ -12,8 +12,8 @@ from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding
-from sparrowmq.doctor.snapshot import GroupSnapshot, Seat
-from sparrowmq.doctor.whatif import Course, Plan, Step
+from sparrowmq.doctor.snapshot import GroupSnapshot, MemberConnection
+from sparrowmq.doctor.whatif import Plan, Step, StrategyRun
 from sparrowmq.drills.drill import Report
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import encode_phrase
@@ -26,14 +26,14 @@ def json_of_group(case: Case) -> Json:
     snapshot = case.snapshot
     known = snapshot.progress()
     queues = []
-    for queue, seats in case.ownership.owners.items():
+    for queue, connections in case.ownership.owners.items():
         progress = known.get(queue)
         rate = case.rates.get(queue)
         queues.append(
             {
                 **_queue(queue),
                 "state": case.ownership.state_of(queue).value,
-                "owners": [_seat(seat) for seat in seats],
+                "owners": [_connection(c) for c in connections],
                 "max_offset": progress.max_offset if progress else None,
                 "committed_offset": progress.committed_offset if progress else None,
                 "lag": progress.lag if progress else None,
@@ -45,13 +45,13 @@ def json_of_group(case: Case) -> Json:
         **_head(snapshot),
         "members": [
             {
-                **_seat(seat),
-                "language": seat.language,
-                "version": unmark_version(seat.version),
-                "runs_sparrowmq": is_marked(seat.version),
-                "queues": len(case.ownership.queues_of(seat.client_id)),
+                **_connection(connection),
+                "language": connection.language,
+                "version": unmark_version(connection.version),
+                "runs_sparrowmq": is_marked(connection.version),
+                "queues": len(case.ownership.queues_of(connection.client_id)),
             }
-            for seat in case.ownership.seats
+            for connection in case.ownership.connections
         ],
         "queues": queues,
     }
@@ -104,7 +104,7 @@ def json_of_explanations(snapshot: GroupSnapshot, explanations: Sequence[Explana
     }
 
 
-def json_of_courses(plan: Plan, courses: Sequence[Course]) -> Json:
+def json_of_runs(plan: Plan, runs: Sequence[StrategyRun]) -> Json:
     """Return the results of each strategy."""
     return {
         "queues": plan.queue_count,
@@ -115,11 +115,11 @@ def json_of_courses(plan: Plan, courses: Sequence[Course]) -> Json:
         "events": [str(event) for event in plan.events],
         "strategies": [
             {
-                "strategy": course.strategy,
-                "of": course.school,
-                "steps": [_step(step) for step in course.steps],
+                "strategy": run.strategy,
+                "of": run.school,
+                "steps": [_step(step) for step in run.steps],
             }
-            for course in courses
+            for run in runs
         ],
     }
 
@@ -193,8 +193,8 @@ def _head(snapshot: GroupSnapshot) -> Json:
     }
 
 
-def _seat(seat: Seat) -> Json:
-    return {"client_id": seat.client_id, "address": seat.address or None}
+def _connection(connection: MemberConnection) -> Json:
+    return {"client_id": connection.client_id, "address": connection.address or None}
 
 
 def _queue(queue: MessageQueue) -> Json:

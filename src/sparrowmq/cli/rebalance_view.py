@@ -23,8 +23,8 @@ from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, describe_runs
 from sparrowmq.doctor.ownership import OwnerState
-from sparrowmq.doctor.snapshot import Seat
-from sparrowmq.doctor.whatif import SPARROW_NAMES, Course, Plan, SplitView, Step
+from sparrowmq.doctor.snapshot import MemberConnection
+from sparrowmq.doctor.whatif import SPARROW_NAMES, Plan, SplitView, Step, StrategyRun
 from sparrowmq.drills.drill import Report
 from sparrowmq.drills.stage import LateWork
 from sparrowmq.model import MessageQueue
@@ -52,7 +52,7 @@ def render_group(case: Case, console: Console, *, is_watched: bool = False) -> R
     On a terminal too narrow for a column for each member, owners are only named. A repeated view
     that is too high for the terminal puts queues with the same owners into one row.
     """
-    labels = _label(case.ownership.seats)
+    labels = _label(case.ownership.connections)
     columns = list(labels) if len(labels) <= _COLUMNS_MAX else []
     rows = len(case.ownership.owners) + len(case.snapshot.topics) + len(labels) + _FRAME_ROWS
     merges = is_watched and rows > console.height
@@ -73,7 +73,7 @@ def _head(case: Case) -> Text:
     parts = [
         model,
         words().count(len(case.ownership.owners), "queue"),
-        words().count(len(case.ownership.seats), "member"),
+        words().count(len(case.ownership.connections), "member"),
     ]
     if not snapshot.is_broadcasting:
         # Members of a broadcasting group store their offsets locally.
@@ -81,20 +81,26 @@ def _head(case: Case) -> Text:
     return Text.assemble((snapshot.group, "bold"), "  " + " · ".join(parts))
 
 
-def _label(seats: Sequence[Seat]) -> dict[Seat, str]:
+def _label(connections: Sequence[MemberConnection]) -> dict[MemberConnection, str]:
     """Give each connection a letter, or a number if there are too many."""
-    if len(seats) <= len(_LETTERS):
-        return dict(zip(seats, _LETTERS, strict=False))
-    return {seat: str(number) for number, seat in enumerate(seats, 1)}
+    if len(connections) <= len(_LETTERS):
+        return dict(zip(connections, _LETTERS, strict=False))
+    return {connection: str(number) for number, connection in enumerate(connections, 1)}
 
 
-def _matrix(case: Case, labels: dict[Seat, str], columns: Sequence[Seat], *, merges: bool) -> Table:
+def _matrix(
+    case: Case,
+    labels: dict[MemberConnection, str],
+    columns: Sequence[MemberConnection],
+    *,
+    merges: bool,
+) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(words()("queue"), no_wrap=True)
     for name in (words()("lag"), words()("in/s"), words()("out/s")):
         table.add_column(name, justify="right", no_wrap=True)
-    for seat in columns:
-        table.add_column(labels[seat], justify="center", no_wrap=True)
+    for connection in columns:
+        table.add_column(labels[connection], justify="center", no_wrap=True)
     table.add_column(words()("owner"), no_wrap=True)
     last = ""
     for queues in _runs(case) if merges else [[queue] for queue in case.ownership.owners]:
@@ -124,7 +130,10 @@ def _runs(case: Case) -> list[list[MessageQueue]]:
 
 
 def _row(
-    case: Case, queues: Sequence[MessageQueue], columns: Sequence[Seat], labels: dict[Seat, str]
+    case: Case,
+    queues: Sequence[MessageQueue],
+    columns: Sequence[MemberConnection],
+    labels: dict[MemberConnection, str],
 ) -> list[RenderableType]:
     """Make the row of some queues with the same owners; lag and rates are sums."""
     queue, known = queues[0], case.snapshot.progress()
@@ -137,14 +146,14 @@ def _row(
         cells = [Text("╱╱╱", "#e05252") for _ in columns]
     else:
         mark, mark_style = ("■", style) if state in ("owned", "broadcast") else ("▨", "#c62828")
-        cells = [Text(mark, mark_style) if seat in owners else Text("·", "dim") for seat in columns]
+        cells = [Text(mark, mark_style) if c in owners else Text("·", "dim") for c in columns]
     return [
         f"  {queue.broker_name}:{describe_runs([queue.queue_id for queue in queues])}",
         Text(f"{lag:,}" if known.keys() & set(queues) else "?", style),
         format_rate(sum(rate.produced_per_s for rate in rates)) if rates else "",
         format_rate(sum(rate.consumed_per_s for rate in rates)) if rates else "",
         *cells,
-        _owner_text(state, [labels[seat] for seat in owners if seat in labels]),
+        _owner_text(state, [labels[c] for c in owners if c in labels]),
     ]
 
 
@@ -160,19 +169,19 @@ def _owner_text(state: str, names: list[str]) -> Text:
     return Text(text)
 
 
-def _members(case: Case, labels: dict[Seat, str]) -> Table:
+def _members(case: Case, labels: dict[MemberConnection, str]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(5):
         table.add_column(no_wrap=True)
-    ids = [seat.client_id for seat in labels]
-    for seat, label in labels.items():
-        count = len(case.ownership.queues_of(seat.client_id))
-        is_shared = ids.count(seat.client_id) > 1
+    ids = [c.client_id for c in labels]
+    for connection, label in labels.items():
+        count = len(case.ownership.queues_of(connection.client_id))
+        is_shared = ids.count(connection.client_id) > 1
         table.add_row(
             Text(label, "bold"),
-            Text(seat.client_id, "bold #e05252" if is_shared else ""),
-            seat.address or "?",
-            "sparrowmq" if is_marked(seat.version) else seat.language.lower(),
+            Text(connection.client_id, "bold #e05252" if is_shared else ""),
+            connection.address or "?",
+            "sparrowmq" if is_marked(connection.version) else connection.language.lower(),
             words()("id in use twice") if is_shared else words().count(count, "queue"),
         )
     return table
@@ -325,36 +334,36 @@ def _late_work(late: LateWork) -> Text:
     )
 
 
-def render_course(plan: Plan, course: Course) -> RenderableType:
+def render_run(plan: Plan, run: StrategyRun) -> RenderableType:
     """Render the assignment before and after each event: members down, events across."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("member", no_wrap=True)
-    for step in course.steps:
+    for step in run.steps:
         table.add_column(str(step.event) if step.event else "at first")
     # Sorted as members sort them, so that a share lists its queues in order.
-    members = {member for step in course.steps for member in step.members}
+    members = {member for step in run.steps for member in step.members}
     numbers = [m.number for m in sorted(members, key=lambda m: (java_order(m.client_id), m.number))]
     places = {queue: place for place, queue in enumerate(plan.queues)}
     for number in numbers:
         table.add_row(
             plan.make_member(number).client_id,
-            *(_share(step, number, places) for step in course.steps),
+            *(_share(step, number, places) for step in run.steps),
         )
     table.add_section()
     rows = (
-        ("moved (of these needless)", [f"{s.moved} ({s.needless})" for s in course.steps]),
-        ("largest − smallest share", [str(s.skew) for s in course.steps]),
-        ("idle members", [_flag(s.idle, str(s.idle)) for s in course.steps]),
-        ("owned by nobody", [_flag(s.unowned, _ids(s.unowned, places)) for s in course.steps]),
-        ("owned by several", [_flag(s.double, _ids(s.double, places)) for s in course.steps]),
+        ("moved (of these needless)", [f"{s.moved} ({s.needless})" for s in run.steps]),
+        ("largest − smallest share", [str(s.skew) for s in run.steps]),
+        ("idle members", [_flag(s.idle, str(s.idle)) for s in run.steps]),
+        ("owned by nobody", [_flag(s.unowned, _ids(s.unowned, places)) for s in run.steps]),
+        ("owned by several", [_flag(s.double, _ids(s.double, places)) for s in run.steps]),
     )
     for name, cells in rows:
         table.add_row(name, *cells)
-    for step in course.steps:
+    for step in run.steps:
         if step.failure:
             table.add_row(f"failed: {step.failure}")
             break
-    return Group(Text(f"{course.strategy}: who has which queues", "bold"), table)
+    return Group(Text(f"{run.strategy}: who has which queues", "bold"), table)
 
 
 def _share(step: Step, number: int, places: dict[MessageQueue, int]) -> Text:
@@ -377,16 +386,16 @@ _SHARE_COLUMNS = ("moved", "needless", "skew", "idle", "nobody", "several")
 _COST_COLUMNS = ("messages", "trips", "wait ≤", "stopped", "overlap", "split view")
 
 
-def render_comparison(plan: Plan, courses: Sequence[Course], console: Console) -> RenderableType:
+def render_comparison(plan: Plan, runs: Sequence[StrategyRun], console: Console) -> RenderableType:
     """Render a row for each strategy: sums over all events, or the worst event.
 
     A narrow terminal gets two tables instead of one.
     """
     events = ", ".join(str(event) for event in plan.events) or "no event"
-    tables = [_comparison(courses, 0, len(_SHARE_COLUMNS + _COST_COLUMNS))]
+    tables = [_comparison(runs, 0, len(_SHARE_COLUMNS + _COST_COLUMNS))]
     if not fits(console, tables[0]):
         cut = len(_SHARE_COLUMNS)
-        tables = [_comparison(courses, 0, cut), _comparison(courses, cut, 2 * cut)]
+        tables = [_comparison(runs, 0, cut), _comparison(runs, cut, 2 * cut)]
     return Group(
         Text(
             f"{count_of(plan.queue_count, 'queue')}, {count_of(plan.member_count, 'member')}: "
@@ -407,20 +416,20 @@ def render_comparison(plan: Plan, courses: Sequence[Course], console: Console) -
     )
 
 
-def _comparison(courses: Sequence[Course], start: int, end: int) -> Table:
+def _comparison(runs: Sequence[StrategyRun], start: int, end: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("strategy", no_wrap=True)
     for name in (*_SHARE_COLUMNS, *_COST_COLUMNS)[start:end]:
         table.add_column(name, justify="right", no_wrap=True)
-    for number, course in enumerate(courses):
-        if number and course.school != courses[number - 1].school:
+    for number, run in enumerate(runs):
+        if number and run.school != runs[number - 1].school:
             table.add_section()
-        table.add_row(course.strategy, *_figures(course)[start:end])
+        table.add_row(run.strategy, *_figures(run)[start:end])
     return table
 
 
-def _figures(course: Course) -> list[RenderableType]:
-    steps, events = course.steps, course.steps[1:]
+def _figures(run: StrategyRun) -> list[RenderableType]:
+    steps, events = run.steps, run.steps[1:]
     unowned = max(len(step.unowned) for step in steps)
     double = max(len(step.double) for step in steps)
     idle = max(step.idle for step in steps)

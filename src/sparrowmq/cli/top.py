@@ -153,7 +153,7 @@ class LookFailed(Message):
         self.problem = problem
 
 
-class ScreenLookout(threading.Thread):
+class Poller(threading.Thread):
     """Looks at the cluster, or at one group, repeatedly, and posts the results.
 
     Args:
@@ -163,7 +163,7 @@ class ScreenLookout(threading.Thread):
     def __init__(
         self, cluster: CommandCluster, interval_ms: int, post: Callable[[Message], object]
     ) -> None:
-        super().__init__(name="lookout", daemon=True)
+        super().__init__(name="poller", daemon=True)
         self._cluster = cluster
         self._interval_ms = interval_ms
         self._post = post
@@ -218,7 +218,7 @@ class TopApp(App[None]):
     def __init__(self, cluster: CommandCluster, interval_ms: int) -> None:
         super().__init__()
         self._name_server = self.sub_title = cluster.context.name_server
-        self._lookout = ScreenLookout(cluster, interval_ms, self.post_message)
+        self._poller = Poller(cluster, interval_ms, self.post_message)
         self._history = LagHistory()
         self._rows: list[GroupRow] = []
         self._order = "attention"
@@ -235,11 +235,11 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to look."""
-        self._lookout.start()
+        self._poller.start()
 
     def stop(self) -> None:
         """End the thread that looks; called once the screen is closed."""
-        self._lookout.stop()
+        self._poller.stop()
 
     def on_seen(self, event: Seen) -> None:
         """Show a look at the cluster."""
@@ -282,16 +282,14 @@ class TopApp(App[None]):
 
     def action_pause(self) -> None:
         """Pause, or continue."""
-        self._lookout.is_paused = not self._lookout.is_paused
-        self.sub_title = self._name_server + " (paused)" * self._lookout.is_paused
+        self._poller.is_paused = not self._poller.is_paused
+        self.sub_title = self._name_server + " (paused)" * self._poller.is_paused
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Show the group of the selected row, until Escape."""
         if event.row_key.value is not None:
-            self._lookout.look_at(event.row_key.value)
-            self.push_screen(
-                GroupScreen(event.row_key.value), lambda _: self._lookout.look_at(None)
-            )
+            self._poller.look_at(event.row_key.value)
+            self.push_screen(GroupScreen(event.row_key.value), lambda _: self._poller.look_at(None))
 
     def _draw(self) -> None:
         table = self.screen_stack[0].query_one(DataTable)

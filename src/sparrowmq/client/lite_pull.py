@@ -1,12 +1,12 @@
 """The state of a lite pull consumer beside its membership: the messages on their way to the user.
 
-The group-member machine delivers as to a listener, but a delivery becomes a *parcel* that waits
+The group-member machine delivers as to a listener, but a delivery becomes a *batch* that waits
 in the inbox until the user asks. Two threads may be at work, and each has its part:
 
 - the driver's fills `inbox`, moves parcels to `in_hand` (while the user's thread waits for that),
   and reports to the member what is done;
 - the user's, which polls, goes through `in_hand` without a driver call: it only moves the counts
-  `given` and `done` of a parcel forward. So iterating costs a change of threads once per parcel.
+  `given` and `done` of a batch forward. So iterating costs a change of threads once per batch.
 
 A message counts as done when the user asks for the next one (or by `end`), never earlier.
 """
@@ -32,7 +32,7 @@ from sparrowmq.model.namespace import Namespace
 
 # Messages of one queue that the polling thread takes at once. Whatever this number is, a queue that
 # moves leaves at most one message in work behind.
-PARCEL_MESSAGES_MAX = 16
+BATCH_MESSAGES_MAX = 16
 # Polls have no bound in number or time: messages that nobody asked for wait in the inbox.
 DELIVERIES_MAX = 1 << 30
 UNLIMITED_MS = 1 << 60
@@ -53,7 +53,7 @@ class PullResult(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Parcel:
+class PolledBatch:
     """Messages of one queue: how many were given to the user, and how many of those are done."""
 
     delivery: Deliver
@@ -83,8 +83,8 @@ class LitePull:
     assigned: tuple[MessageQueue, ...] | None = None
     # Whether a topic was ever subscribed.
     has_subscribed: bool = False
-    inbox: deque[Parcel] = field(default_factory=deque)
-    in_hand: list[Parcel] = field(default_factory=list)
+    inbox: deque[PolledBatch] = field(default_factory=deque)
+    in_hand: list[PolledBatch] = field(default_factory=list)
     paused: set[MessageQueue] = field(default_factory=set)
     # Set when a poll may find messages, or must end.
     arrived: Event = field(default_factory=Event)
@@ -106,7 +106,7 @@ class LitePull:
         subscriber.member = GroupMember(
             dataclasses.replace(
                 member_config_from(subscriber.config, has_callbacks=any(subscriber.callbacks)),
-                batch_size=PARCEL_MESSAGES_MAX,
+                batch_size=BATCH_MESSAGES_MAX,
                 # Flow control bounds the inbox of each queue.
                 deliveries_max=DELIVERIES_MAX,
                 consume_timeout_ms=UNLIMITED_MS,
@@ -132,13 +132,13 @@ class LitePull:
     def take(self, count_max: int) -> list[MessageExt]:
         """Give the user the next messages in hand; the messages given before are done."""
         found: list[MessageExt] = []
-        for parcel in self.in_hand:
-            parcel.done = parcel.given
-            messages, queue = parcel.delivery.messages, parcel.delivery.queue
-            end = min(len(messages), parcel.given + count_max - len(found))
-            if end > parcel.given and not parcel.is_withdrawn and queue not in self.paused:
-                found += messages[parcel.given : end]
-                parcel.given = end
+        for batch in self.in_hand:
+            batch.done = batch.given
+            messages, queue = batch.delivery.messages, batch.delivery.queue
+            end = min(len(messages), batch.given + count_max - len(found))
+            if end > batch.given and not batch.is_withdrawn and queue not in self.paused:
+                found += messages[batch.given : end]
+                batch.given = end
                 self.positions[queue] = found[-1].queue_offset + 1
         return self.namespace.unwrap_messages(found)
 
@@ -146,7 +146,7 @@ class LitePull:
 
     def deliver(self, delivery: Deliver) -> None:
         """Process a delivery of the member."""
-        self.inbox.append(Parcel(delivery))
+        self.inbox.append(PolledBatch(delivery))
         self.arrived.set()
 
     def fetch(self, count_max: int) -> bool:
@@ -155,37 +155,37 @@ class LitePull:
         Returns: whether there are any.
         """
         self.settle()
-        ready = sum(self._count_ready(parcel) for parcel in self.in_hand)
-        waiting: list[Parcel] = []
+        ready = sum(self._count_ready(batch) for batch in self.in_hand)
+        waiting: list[PolledBatch] = []
         while self.inbox and ready < count_max:
-            parcel = self.inbox.popleft()
-            count = self._count_ready(parcel)
-            (self.in_hand if count else waiting).append(parcel)
+            batch = self.inbox.popleft()
+            count = self._count_ready(batch)
+            (self.in_hand if count else waiting).append(batch)
             self.subscriber.counters.delivered += count
             ready += count
         self.inbox.extendleft(reversed(waiting))
         return ready > 0
 
-    def _count_ready(self, parcel: Parcel) -> int:
-        if parcel.is_withdrawn or parcel.delivery.queue in self.paused:
+    def _count_ready(self, batch: PolledBatch) -> int:
+        if batch.is_withdrawn or batch.delivery.queue in self.paused:
             return 0
-        return len(parcel.delivery.messages) - parcel.given
+        return len(batch.delivery.messages) - batch.given
 
     def settle(self) -> None:
         """Report the finished messages to the member."""
-        finished = [parcel for parcel in self.in_hand if parcel.is_finished]
-        for parcel in finished:
-            self.in_hand.remove(parcel)
-            self._note_consumed(parcel)
+        finished = [batch for batch in self.in_hand if batch.is_finished]
+        for batch in finished:
+            self.in_hand.remove(batch)
+            self._note_consumed(batch)
 
     def withdraw(self, queues: Collection[MessageQueue]) -> None:
         """Give no more messages of these queues; those that the user has may still be finished."""
-        for parcel in [parcel for parcel in self.inbox if parcel.delivery.queue in queues]:
-            self.inbox.remove(parcel)
-            self._note_consumed(parcel)
-        for parcel in self.in_hand:
-            if parcel.delivery.queue in queues:
-                parcel.is_withdrawn = True
+        for batch in [batch for batch in self.inbox if batch.delivery.queue in queues]:
+            self.inbox.remove(batch)
+            self._note_consumed(batch)
+        for batch in self.in_hand:
+            if batch.delivery.queue in queues:
+                batch.is_withdrawn = True
         # A poll that waits settles.
         self.arrived.set()
 
@@ -210,18 +210,18 @@ class LitePull:
     def end(self, *, is_done: bool) -> None:
         """Let waiting polls return; `is_done` says whether the given messages are done."""
         self.is_closed = True
-        for parcel in [*self.in_hand, *self.inbox]:
+        for batch in [*self.in_hand, *self.inbox]:
             if is_done:
-                parcel.done = parcel.given
-            self._note_consumed(parcel)
+                batch.done = batch.given
+            self._note_consumed(batch)
         self.in_hand.clear()
         self.inbox.clear()
         self.arrived.set()
 
-    def _note_consumed(self, parcel: Parcel) -> None:
+    def _note_consumed(self, batch: PolledBatch) -> None:
         subscriber = self.subscriber
-        subscriber.counters.succeeded += parcel.done
-        subscriber.member.consumed(parcel.delivery, acked_count=parcel.done)
+        subscriber.counters.succeeded += batch.done
+        subscriber.member.consumed(batch.delivery, acked_count=batch.done)
         subscriber.wake.set()
 
     # --- subscriptions and commits ------------------------------------------------------------

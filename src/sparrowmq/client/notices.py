@@ -117,7 +117,7 @@ class NoticeLog:
         """Log a notice, unless an equal one was logged a moment ago."""
         self._fields = fields_of(notice, self._group)
         if isinstance(notice, AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup):
-            self._log_course(notice)
+            self._log_progress(notice)
         elif isinstance(notice, ConsumerFailed):
             LOG.error(
                 "consumer group %s: consumer %s has failed and consumes nothing more: %r; close it "
@@ -211,7 +211,7 @@ class NoticeLog:
             )
             self._warn((text,), text, _count(notice.message_count, "message"))
 
-    def _log_course(
+    def _log_progress(
         self, notice: AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup
     ) -> None:
         if isinstance(notice, JoinedGroup):

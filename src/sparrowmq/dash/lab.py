@@ -139,7 +139,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def show_lab(lab: Lab, visit: Visit) -> View:
-    """Show the drills, and the course of the last one."""
+    """Show the drills, and the progress of the last one."""
     drill, words = lab.drill, visit.words
     context: dict[str, object] = {
         "scripts": SCRIPTS,

@@ -115,12 +115,12 @@ def make_columns(
     case: Case, findings: Sequence[Finding], numbers: Mapping[str, int]
 ) -> dict[str, MatrixColumn]:
     """Return the columns by client id, also of members in `numbers` that have left."""
-    seats = case.ownership.seats
-    counts = Counter(seat.client_id for seat in seats)
+    connections = case.ownership.connections
+    counts = Counter(c.client_id for c in connections)
     silent = {r.client_id for r in case.snapshot.reports if r.is_silent}
     columns = {}
     for client_id, number in sorted(numbers.items(), key=lambda item: item[1]):
-        mine = [seat for seat in seats if seat.client_id == client_id]
+        mine = [c for c in connections if c.client_id == client_id]
         queues = [
             q
             for q in case.ownership.owners
@@ -131,9 +131,9 @@ def make_columns(
             letter=letter_of(number),
             tone=f"c{number % TONE_COUNT + 1}",
             process_count=counts[client_id],
-            addresses=tuple(seat.address for seat in mine if seat.address),
-            language=next((seat.language for seat in mine if seat.language), ""),
-            is_sparrow=any(is_marked(seat.version) for seat in mine),
+            addresses=tuple(c.address for c in mine if c.address),
+            language=next((c.language for c in mine if c.language), ""),
+            is_sparrow=any(is_marked(c.version) for c in mine),
             queue_count=len(queues),
             lag=case.lag(queues),
             is_silent=client_id in silent,
@@ -235,8 +235,8 @@ class _Squares:
 
     def __init__(self, case: Case) -> None:
         self._shares = {
-            queue: {seat.client_id for seat in seats}
-            for queue, seats in case.ownership.falls_to.items()
+            queue: {c.client_id for c in connections}
+            for queue, connections in case.ownership.falls_to.items()
         }
         self._held = {
             (report.client_id, each.queue): each

@@ -14,9 +14,9 @@ from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.doctor.whatif import (
     ALL_NAMES,
-    Course,
     Plan,
     Step,
+    StrategyRun,
     check_strategy,
     parse_events,
     simulate,
@@ -84,11 +84,11 @@ async def show_simulator(visit: Visit) -> View:
         raise UsageError(f"{len(plan.events)} events; the page simulates {EVENTS_MAX} at most")
     chosen = [check_strategy(asked["strategy"]), check_strategy(asked["versus"])]
     # Thousands of allocations would block the loop that serves the other pages.
-    pictures, courses = await asyncio.to_thread(_simulate, plan, chosen)
+    pictures, runs = await asyncio.to_thread(_simulate, plan, chosen)
     return View(
         template="simulator.html",
         title="Simulator",
-        tables=(_comparison(courses, visit),),
+        tables=(_comparison(runs, visit),),
         news=None,
         context={
             "asked": asked,
@@ -99,7 +99,7 @@ async def show_simulator(visit: Visit) -> View:
     )
 
 
-def _simulate(plan: Plan, chosen: Sequence[str]) -> tuple[list[Picture], list[Course]]:
+def _simulate(plan: Plan, chosen: Sequence[str]) -> tuple[list[Picture], list[StrategyRun]]:
     return [_draw(plan, simulate(plan, name)) for name in chosen], simulate_all(plan)
 
 
@@ -114,16 +114,16 @@ def _owner(number: int) -> Owner:
     return Owner(letter_of(number), f"c{number % TONE_COUNT + 1}")
 
 
-def _draw(plan: Plan, course: Course) -> Picture:
-    members = {member.number: member for step in course.steps for member in step.members}
+def _draw(plan: Plan, run: StrategyRun) -> Picture:
+    members = {member.number: member for step in run.steps for member in step.members}
     return Picture(
-        strategy=course.strategy,
-        school=course.school,
-        events=tuple(str(step.event) if step.event else "" for step in course.steps),
-        rows=tuple((_name(plan, queue), _squares(course.steps, queue)) for queue in plan.queues),
-        moved=tuple(step.moved for step in course.steps),
+        strategy=run.strategy,
+        school=run.school,
+        events=tuple(str(step.event) if step.event else "" for step in run.steps),
+        rows=tuple((_name(plan, queue), _squares(run.steps, queue)) for queue in plan.queues),
+        moved=tuple(step.moved for step in run.steps),
         members=tuple((_owner(n), members[n].client_id) for n in sorted(members)),
-        failure=next((step.failure for step in course.steps if step.failure), ""),
+        failure=next((step.failure for step in run.steps if step.failure), ""),
     )
 
 
@@ -146,7 +146,7 @@ def _squares(steps: Sequence[Step], queue: MessageQueue) -> tuple[SimulatorSquar
     return tuple(squares)
 
 
-def _comparison(courses: Sequence[Course], visit: Visit) -> PageTable:
+def _comparison(runs: Sequence[StrategyRun], visit: Visit) -> PageTable:
     return PageTable(
         name="strategies",
         title="All strategies",
@@ -164,19 +164,19 @@ def _comparison(courses: Sequence[Course], visit: Visit) -> PageTable:
             TableColumn("stopped", "paused meanwhile", "number"),
             TableColumn("overlapping", "two owners meanwhile", "number"),
         ),
-        rows=[_row(course, visit) for course in courses],
+        rows=[_row(run, visit) for run in runs],
     )
 
 
-def _row(course: Course, visit: Visit) -> list[Cell]:
-    steps, events = course.steps, course.steps[1:]
+def _row(run: StrategyRun, visit: Visit) -> list[Cell]:
+    steps, events = run.steps, run.steps[1:]
     idle = max(step.idle for step in steps)
     unowned = max(len(step.unowned) for step in steps)
     double = max(len(step.double) for step in steps)
     failure = next((step.failure for step in steps if step.failure), "")
     return [
-        Cell(course.strategy, note=failure),
-        Cell(visit.words(course.school)),
+        Cell(run.strategy, note=failure),
+        Cell(visit.words(run.school)),
         Cell(sum(step.moved for step in events)),
         Cell(sum(step.needless for step in events)),
         Cell(max(step.skew for step in steps)),

@@ -239,7 +239,7 @@ def _backlog(outcome: DemoOutcome) -> Markup:
     )
     marks += [PlotMark(outcome.seconds(at_ms), name) for at_ms, name in ends]
 
-    def course(is_shown: Mapping[bool, bool]) -> list[tuple[float, float]]:
+    def backlog(is_shown: Mapping[bool, bool]) -> list[tuple[float, float]]:
         return [
             (
                 outcome.seconds(sample.at_ms),
@@ -252,7 +252,7 @@ def _backlog(outcome: DemoOutcome) -> Markup:
     both = line_chart(
         [
             Series(first.group, all_first, tone="c1"),
-            Series(second.group, course({True: True, False: True}), tone="c2"),
+            Series(second.group, backlog({True: True, False: True}), tone="c2"),
         ],
         title="Backlog of both groups over time",
         description="Two lines: messages that each group has not committed yet.",
@@ -260,11 +260,11 @@ def _backlog(outcome: DemoOutcome) -> Markup:
         y_label="messages not yet committed",
         marks=marks,
     )
-    orphaned = course({True: True, False: False})
+    orphaned = backlog({True: True, False: False})
     halves = line_chart(
         [
             Series("nobody's queues", orphaned, tone="danger", is_dashed=True),
-            Series("the twins' queues", course({True: False, False: True}), tone="c2"),
+            Series("the twins' queues", backlog({True: False, False: True}), tone="c2"),
         ],
         title="Backlog of the second group by who owned the queues",
         description="Two lines: queues that the twins took, and queues that nobody owned.",

@@ -125,7 +125,7 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
     retry = retry_topic(case.snapshot.group)
     empty = [report for report in _answered(case) if report.topics <= {retry}]
     wanting = [report for report in _answered(case) if report.topics - {retry}]
-    listed = {seat.client_id for seat in case.ownership.seats}
+    listed = {c.client_id for c in case.ownership.connections}
     # A client that holds queues without any subscription never reports subscriptions.
     found = sorted(
         report.client_id
@@ -180,7 +180,7 @@ def find_different_strategies(case: Case) -> list[Finding]:
 
 
 def _find_shared_queues(case: Case) -> list[Finding]:
-    languages = {seat.client_id: seat.language for seat in case.ownership.seats}
+    languages = {c.client_id: c.language for c in case.ownership.connections}
     held_by: dict[MessageQueue, list[str]] = {}
     for report in case.snapshot.reports:
         for held in report.held:

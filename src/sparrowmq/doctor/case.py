@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparrowmq.doctor.ownership import Ownership, compute_ownership
-from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, HeldQueue, Sample, Seat
+from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, HeldQueue, MemberConnection, Sample
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of, format_duration
 
@@ -115,7 +115,7 @@ class Case:
         """
         if queue.topic not in self._filtered:
             return False
-        owners = {seat.client_id for seat in self.ownership.falls_to.get(queue, ())}
+        owners = {c.client_id for c in self.ownership.falls_to.get(queue, ())}
         if any(r.is_silent for r in self.snapshot.reports if r.client_id in owners):
             return False
         return not any(held.cached_count for held in self._held(queue))
@@ -242,21 +242,21 @@ def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:
     return rates
 
 
-def find_duplicates(sample: Sample) -> dict[str, tuple[Seat, ...]]:
+def find_duplicates(sample: Sample) -> dict[str, tuple[MemberConnection, ...]]:
     """Return the client ids that some broker lists more than once, with their connections there."""
-    found: dict[str, tuple[Seat, ...]] = {}
+    found: dict[str, tuple[MemberConnection, ...]] = {}
     for broker in sample.brokers:
         counts = Counter(broker.cid_all or ())
-        counts |= Counter(seat.client_id for seat in broker.seats)
+        counts |= Counter(c.client_id for c in broker.connections)
         for client_id, count in counts.items():
             if count < 2 or count <= len(found.get(client_id, ())):
                 continue
-            known = [seat for seat in broker.seats if seat.client_id == client_id]
-            known += [Seat(client_id, "")] * (count - len(known))
-            found[client_id] = tuple(sorted(known, key=lambda seat: seat.address))
+            known = [c for c in broker.connections if c.client_id == client_id]
+            known += [MemberConnection(client_id, "")] * (count - len(known))
+            found[client_id] = tuple(sorted(known, key=lambda c: c.address))
     return found
 
 
 def member_ids(broker: BrokerView) -> frozenset[str]:
     """Return the distinct client ids that a broker lists."""
-    return frozenset(broker.cid_all or ()) | {seat.client_id for seat in broker.seats}
+    return frozenset(broker.cid_all or ()) | {c.client_id for c in broker.connections}

@@ -253,8 +253,8 @@ def _owned_backlog(case: Case) -> list[MessageQueue]:
     topics = {topic.topic for topic in case.snapshot.user_topics}
     return [
         queue
-        for queue, seats in case.ownership.falls_to.items()
-        if seats and queue.topic in topics and case.lag([queue])
+        for queue, connections in case.ownership.falls_to.items()
+        if connections and queue.topic in topics and case.lag([queue])
     ]
 
 

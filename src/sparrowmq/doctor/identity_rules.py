@@ -17,7 +17,7 @@ from sparrowmq.doctor.ownership import (
     sorted_ids,
     views_of,
 )
-from sparrowmq.doctor.snapshot import Seat
+from sparrowmq.doctor.snapshot import MemberConnection
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.words import Phrase, count_of
@@ -37,9 +37,9 @@ _REMEDY = (
 def find_duplicate_id_across_hosts(case: Case) -> list[Finding]:
     """R01: processes of several containers or hosts that register the same client id."""
     found = {
-        client_id: seats
-        for client_id, seats in find_duplicates(case.snapshot.last).items()
-        if _is_across_hosts(client_id, seats)
+        client_id: connections
+        for client_id, connections in find_duplicates(case.snapshot.last).items()
+        if _is_across_hosts(client_id, connections)
     }
     return [_duplicate_finding(case, "R01", found)] if found else []
 
@@ -47,9 +47,9 @@ def find_duplicate_id_across_hosts(case: Case) -> list[Finding]:
 def find_duplicate_id_on_host(case: Case) -> list[Finding]:
     """R02: two processes of one host, or two consumers of one process, share an instance name."""
     found = {
-        client_id: seats
-        for client_id, seats in find_duplicates(case.snapshot.last).items()
-        if not _is_across_hosts(client_id, seats)
+        client_id: connections
+        for client_id, connections in find_duplicates(case.snapshot.last).items()
+        if not _is_across_hosts(client_id, connections)
     }
     return [_duplicate_finding(case, "R02", found)] if found else []
 
@@ -85,8 +85,8 @@ def find_duplicated_retries(case: Case) -> list[Finding]:
     ]
 
 
-def _is_across_hosts(client_id: str, seats: tuple[Seat, ...]) -> bool:
-    hosts = {seat.address.rpartition(":")[0] for seat in seats}
+def _is_across_hosts(client_id: str, connections: tuple[MemberConnection, ...]) -> bool:
+    hosts = {c.address.rpartition(":")[0] for c in connections}
     if len(hosts) > 1 or "" in hosts:
         return True
     address = client_id.partition("@")[0]
@@ -96,7 +96,9 @@ def _is_across_hosts(client_id: str, seats: tuple[Seat, ...]) -> bool:
         return False
 
 
-def _duplicate_finding(case: Case, rule: str, found: dict[str, tuple[Seat, ...]]) -> Finding:
+def _duplicate_finding(
+    case: Case, rule: str, found: dict[str, tuple[MemberConnection, ...]]
+) -> Finding:
     unowned, double = _effects(case, found)
     before = find_duplicates(case.snapshot.first)
     is_new = any(client_id not in before for client_id in found)
@@ -104,10 +106,10 @@ def _duplicate_finding(case: Case, rule: str, found: dict[str, tuple[Seat, ...]]
         Phrase(
             "{id} is listed {n} times: connections from {addresses}",
             id=client_id,
-            n=f"{len(seats)}",
-            addresses=", ".join(seat.address or "an unknown address" for seat in seats),
+            n=f"{len(connections)}",
+            addresses=", ".join(c.address or "an unknown address" for c in connections),
         )
-        for client_id, seats in found.items()
+        for client_id, connections in found.items()
     ]
     if is_new:
         evidence.append(
@@ -163,7 +165,7 @@ def _consequence(
 
 
 def _effects(
-    case: Case, found: dict[str, tuple[Seat, ...]]
+    case: Case, found: dict[str, tuple[MemberConnection, ...]]
 ) -> tuple[tuple[MessageQueue, ...], tuple[MessageQueue, ...]]:
     """Return the queues that nobody reads, and those read twice, because of these ids."""
     strategy = find_strategy(case.snapshot)

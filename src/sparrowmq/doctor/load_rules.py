@@ -124,7 +124,7 @@ def _lag_finding(
     case: Case, topic: str, hot: list[MessageQueue], lags: dict[MessageQueue, int]
 ) -> Finding:
     rest = [lag for queue, lag in lags.items() if queue not in hot]
-    owners = sorted({seat.client_id for queue in hot for seat in case.ownership.falls_to[queue]})
+    owners = sorted({c.client_id for queue in hot for c in case.ownership.falls_to[queue]})
     evidence = [
         Phrase("{queue}: {state}", queue=describe_queues([q]), state=case.describe_backlog([q]))
         for q in hot
@@ -231,13 +231,13 @@ def find_stuck_queues(case: Case) -> list[Finding]:
     moving = {queue for queue, rate in case.rates.items() if rate.consumed_per_s > 0}
     loads = user_loads(case)
     findings = []
-    for queue, seats in case.ownership.falls_to.items():
-        if not seats or not case.stands_still(queue):
+    for queue, connections in case.ownership.falls_to.items():
+        if not connections or not case.stands_still(queue):
             continue
-        siblings = {q for seat in seats for q in loads.get(seat.client_id, ()) if q != queue}
+        siblings = {q for c in connections for q in loads.get(c.client_id, ()) if q != queue}
         # R28 reports a member none of whose queues moves, Q06 a group none of whose queues moves.
         if siblings & moving:
-            findings.append(_stuck_finding(case, queue, sorted({s.client_id for s in seats})))
+            findings.append(_stuck_finding(case, queue, sorted({s.client_id for s in connections})))
     return findings
 
 

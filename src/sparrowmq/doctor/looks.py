@@ -90,8 +90,8 @@ def look_of(case: Case) -> Look:
     queues = [queue for topic in snapshot.user_topics for queue in topic.subscribe_queues]
     return Look(
         timestamp_ms=snapshot.last.timestamp_ms,
-        members=Counter(seat.client_id for seat in case.ownership.seats),
-        marked=frozenset(s.client_id for s in case.ownership.seats if is_marked(s.version)),
+        members=Counter(c.client_id for c in case.ownership.connections),
+        marked=frozenset(s.client_id for s in case.ownership.connections if is_marked(s.version)),
         owners={queue: ownership.owner_ids(queue) for queue in queues},
         in_hand=_in_hand(case),
         offsets={p.queue: p.committed_offset or 0 for p in snapshot.last.progress},

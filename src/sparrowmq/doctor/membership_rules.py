@@ -145,7 +145,7 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
     """Q09: a group with members of other clients uses a strategy that only SparrowMQ has."""
     reported = {report.strategy for report in case.snapshot.reports} | {case.snapshot.strategy}
     own = sorted(reported & SPARROW_STRATEGIES.keys())
-    others = [seat for seat in case.ownership.seats if not is_marked(seat.version)]
+    others = [c for c in case.ownership.connections if not is_marked(c.version)]
     if not own or not others or case.snapshot.is_broadcasting:
         return []
     return [
@@ -159,10 +159,10 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
             evidence=tuple(
                 Phrase(
                     "{id} runs another client ({language})",
-                    id=f"{seat}",
-                    language=seat.language or Phrase("of an unknown language"),
+                    id=f"{connection}",
+                    language=connection.language or Phrase("of an unknown language"),
                 )
-                for seat in others
+                for connection in others
             ),
             consequence=Phrase(
                 "members that do not run SparrowMQ do not know this strategy and use one of "
@@ -173,7 +173,7 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
                 "use AVG, or another of RocketMQ's strategies, in all members until every "
                 "member runs SparrowMQ"
             ),
-            members=tuple(dict.fromkeys(seat.client_id for seat in others)),
+            members=tuple(dict.fromkeys(c.client_id for c in others)),
         )
     ]
 
@@ -276,10 +276,10 @@ def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
     for topic in _topics_elsewhere(case):
         subscribing = sorted(
             {
-                seat.client_id
+                connection.client_id
                 for broker in case.snapshot.last.brokers
                 if any(s.topic == topic.topic for s in broker.subscriptions)
-                for seat in broker.seats
+                for connection in broker.connections
             }
         )
         if not subscribing:
@@ -396,7 +396,7 @@ def user_loads(case: Case) -> dict[str, list[MessageQueue]]:
     """Return each member's queues, without those of the retry topic, by client id in id order."""
     topics = {topic.topic for topic in case.snapshot.user_topics}
     loads: dict[str, list[MessageQueue]] = {
-        seat.client_id: [] for seat in case.ownership.seats if topics
+        c.client_id: [] for c in case.ownership.connections if topics
     }
     for client_id, mine in loads.items():
         mine += [q for q in case.ownership.queues_of(client_id) if q.topic in topics]

@@ -13,7 +13,7 @@ from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.finding import Finding, Severity
 from sparrowmq.doctor.membership_rules import serving_brokers
 from sparrowmq.doctor.ownership import allocate_all, find_strategy
-from sparrowmq.doctor.snapshot import BrokerView, Seat
+from sparrowmq.doctor.snapshot import BrokerView, MemberConnection
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of, format_duration
 
@@ -30,7 +30,7 @@ def find_churn(case: Case) -> list[Finding]:
     """R18: under the group's strategy, one more member moves most queues."""
     snapshot = case.snapshot
     strategy = find_strategy(snapshot)
-    cids = list(dict.fromkeys(seat.client_id for seat in case.ownership.seats))
+    cids = list(dict.fromkeys(c.client_id for c in case.ownership.connections))
     topics = [topic for topic in snapshot.user_topics if topic.subscribe_queues]
     count = sum(len(topic.subscribe_queues) for topic in topics)
     if strategy is None or snapshot.is_broadcasting or not 2 <= len(cids) <= CHURN_MEMBERS_MAX:
@@ -131,19 +131,19 @@ def find_reconnects(case: Case) -> list[Finding]:
 
 def _addresses(broker: BrokerView) -> dict[str, str]:
     """Return the known address of each member that has exactly one connection to a broker."""
-    seats: dict[str, list[Seat]] = {}
-    for seat in broker.seats:
-        seats.setdefault(seat.client_id, []).append(seat)
+    connections: dict[str, list[MemberConnection]] = {}
+    for connection in broker.connections:
+        connections.setdefault(connection.client_id, []).append(connection)
     return {
         client_id: found[0].address
-        for client_id, found in seats.items()
+        for client_id, found in connections.items()
         if len(found) == 1 and found[0].address
     }
 
 
 def find_slow_start(case: Case) -> list[Finding]:
     """R27: a first round of heartbeats takes long because brokers are many or slow."""
-    others = [seat for seat in case.ownership.seats if not is_marked(seat.version)]
+    others = [c for c in case.ownership.connections if not is_marked(c.version)]
     brokers = [broker for broker in serving_brokers(case) if broker.answer_ms is not None]
     total_ms = sum(broker.answer_ms or 0 for broker in brokers)
     if not others or total_ms <= SLOW_START_MS:
@@ -183,6 +183,6 @@ def find_slow_start(case: Case) -> list[Finding]:
                 "(SparrowMQ; newer Java clients with enableConcurrentHeartbeat) wait for the "
                 "slowest broker only"
             ),
-            members=tuple(dict.fromkeys(seat.client_id for seat in others)),
+            members=tuple(dict.fromkeys(c.client_id for c in others)),
         )
     ]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sparrowmq.coordination.owner_claims import Claim, owners_claimed
-from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, Seat, TopicSnapshot
+from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, MemberConnection, TopicSnapshot
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
@@ -48,7 +48,7 @@ class Ownership:
     """To whom each queue of the group's topics falls, and who owns it.
 
     Args:
-        seats: every known connection, in the members' order of client ids.
+        connections: every known connection, in the members' order of client ids.
         falls_to: the connections that should consume each queue, by the list of the broker that
             lists most members; an id of two processes has both connections.
         owners: the connections that consume each queue now.
@@ -58,9 +58,9 @@ class Ownership:
         is_broadcasting: whether every member reads all queues.
     """
 
-    seats: tuple[Seat, ...] = ()
-    falls_to: Mapping[MessageQueue, tuple[Seat, ...]]
-    owners: Mapping[MessageQueue, tuple[Seat, ...]]
+    connections: tuple[MemberConnection, ...] = ()
+    falls_to: Mapping[MessageQueue, tuple[MemberConnection, ...]]
+    owners: Mapping[MessageQueue, tuple[MemberConnection, ...]]
     shares: Mapping[MessageQueue, tuple[str, ...]] = field(default_factory=dict)
     disputed: frozenset[MessageQueue] = frozenset()
     is_broadcasting: bool = False
@@ -68,23 +68,23 @@ class Ownership:
     @property
     def unwanted(self) -> tuple[MessageQueue, ...]:
         """The queues that fall to no member."""
-        return tuple(queue for queue, seats in self.falls_to.items() if not seats)
+        return tuple(queue for queue, connections in self.falls_to.items() if not connections)
 
     def owner_ids(self, queue: MessageQueue) -> tuple[str, ...]:
         """Return the owners' client ids; an id twice if two processes have it."""
-        return tuple(seat.client_id for seat in self.owners.get(queue, ()))
+        return tuple(c.client_id for c in self.owners.get(queue, ()))
 
     def state_of(self, queue: MessageQueue) -> OwnerState:
         """Return a queue's state: what is seen before what is uncertain."""
-        seats = self.owners[queue]
+        connections = self.owners[queue]
         if self.is_broadcasting:
             return OwnerState.BROADCAST
-        is_computed = seats == self.falls_to[queue]
-        if queue in self.disputed and (is_computed or len(seats) == 1):
+        is_computed = connections == self.falls_to[queue]
+        if queue in self.disputed and (is_computed or len(connections) == 1):
             return OwnerState.DISPUTED
-        if len(seats) == 1:
+        if len(connections) == 1:
             return OwnerState.OWNED
-        return OwnerState.DOUBLE if seats else OwnerState.UNOWNED
+        return OwnerState.DOUBLE if connections else OwnerState.UNOWNED
 
     def count_of(self, state: OwnerState) -> int:
         """Return the number of queues in a state."""
@@ -94,8 +94,8 @@ class Ownership:
         """Return the queues that fall to a client id."""
         return [
             queue
-            for queue, seats in self.falls_to.items()
-            if any(seat.client_id == client_id for seat in seats)
+            for queue, connections in self.falls_to.items()
+            if any(c.client_id == client_id for c in connections)
         ]
 
 
@@ -111,19 +111,19 @@ def sorted_ids(broker: BrokerView) -> list[str]:
     """Return the client ids that a broker lists, in the members' order, duplicates kept."""
     listed = broker.cid_all
     if listed is None:
-        listed = tuple(seat.client_id for seat in broker.seats)
+        listed = tuple(c.client_id for c in broker.connections)
     return sorted(listed, key=java_order)
 
 
-def seats_of(broker: BrokerView) -> list[Seat]:
+def connections_of(broker: BrokerView) -> list[MemberConnection]:
     """Return the connections that a broker lists, in id order, also those without an address."""
-    waiting: dict[str, list[Seat]] = {}
-    for seat in sorted(broker.seats, key=lambda seat: seat.address):
-        waiting.setdefault(seat.client_id, []).append(seat)
+    waiting: dict[str, list[MemberConnection]] = {}
+    for connection in sorted(broker.connections, key=lambda c: c.address):
+        waiting.setdefault(connection.client_id, []).append(connection)
     found = []
     for client_id in sorted_ids(broker):
         known = waiting.get(client_id)
-        found.append(known.pop(0) if known else Seat(client_id, ""))
+        found.append(known.pop(0) if known else MemberConnection(client_id, ""))
     return found
 
 
@@ -184,7 +184,7 @@ def views_of(snapshot: GroupSnapshot, topic: TopicSnapshot) -> Iterator[BrokerVi
     """Yield the brokers of a topic that list members; members may ask each of them."""
     names = {at.broker_name for at in topic.queues}
     for broker in snapshot.last.brokers:
-        if broker.broker_name in names and (broker.cid_all is not None or broker.seats):
+        if broker.broker_name in names and (broker.cid_all is not None or broker.connections):
             yield broker
 
 
@@ -194,30 +194,30 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
     A member that reports its subscriptions takes no queue of any other topic.
     """
     strategy = find_strategy(snapshot)
-    falls_to: dict[MessageQueue, tuple[Seat, ...]] = {}
+    falls_to: dict[MessageQueue, tuple[MemberConnection, ...]] = {}
     computed: dict[MessageQueue, tuple[str, ...]] = {}
     disputed: set[MessageQueue] = set()
-    seats = _all_seats(snapshot)
+    connections = _all_connections(snapshot)
     for topic in snapshot.topics:
         queues = topic.subscribe_queues
         if snapshot.is_broadcasting:
-            falls_to |= dict.fromkeys(queues, seats)
+            falls_to |= dict.fromkeys(queues, connections)
             continue
         views = sorted(views_of(snapshot, topic), key=lambda view: -len(sorted_ids(view)))
         if strategy is None or not views:
-            falls_to |= {queue: _reported_owners(snapshot, queue, seats) for queue in queues}
+            falls_to |= {queue: _reported_owners(snapshot, queue, connections) for queue in queues}
             continue
         shares = [allocate_all(snapshot, strategy, topic, sorted_ids(view)) for view in views]
         computed |= shares[0]
-        takers = [seat for seat in seats_of(views[0]) if _takes(snapshot, seat, topic)]
+        takers = [c for c in connections_of(views[0]) if _takes(snapshot, c, topic)]
         for queue in queues:
-            falls_to[queue] = tuple(seat for seat in takers if seat.client_id in shares[0][queue])
+            falls_to[queue] = tuple(c for c in takers if c.client_id in shares[0][queue])
             if any(share[queue] != shares[0][queue] for share in shares[1:]):
                 disputed.add(queue)
     return Ownership(
-        seats=seats,
+        connections=connections,
         falls_to=falls_to,
-        owners=_find_owners(snapshot, falls_to, seats),
+        owners=_find_owners(snapshot, falls_to, connections),
         shares=computed,
         disputed=frozenset(disputed),
         is_broadcasting=snapshot.is_broadcasting,
@@ -226,31 +226,31 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
 
 def _find_owners(
     snapshot: GroupSnapshot,
-    falls_to: Mapping[MessageQueue, tuple[Seat, ...]],
-    seats: tuple[Seat, ...],
-) -> Mapping[MessageQueue, tuple[Seat, ...]]:
+    falls_to: Mapping[MessageQueue, tuple[MemberConnection, ...]],
+    connections: tuple[MemberConnection, ...],
+) -> Mapping[MessageQueue, tuple[MemberConnection, ...]]:
     if snapshot.is_broadcasting:
         return falls_to
-    counts = Counter(seat.client_id for seat in seats)
-    seat_of = {seat.client_id: seat for seat in seats}
+    counts = Counter(c.client_id for c in connections)
+    connection_of = {c.client_id: c for c in connections}
     reporting = {report.client_id for report in snapshot.reports if not report.failure}
-    holders: dict[MessageQueue, list[Seat]] = {}
+    holders: dict[MessageQueue, list[MemberConnection]] = {}
     for report in snapshot.reports:
-        seat = seat_of.get(report.client_id) or Seat(report.client_id, "")
+        connection = connection_of.get(report.client_id) or MemberConnection(report.client_id, "")
         for held in report.held:
             if held.is_consumed:
-                holders.setdefault(held.queue, []).append(seat)
-    found: dict[MessageQueue, tuple[Seat, ...]] = {}
+                holders.setdefault(held.queue, []).append(connection)
+    found: dict[MessageQueue, tuple[MemberConnection, ...]] = {}
     for queue, takers in falls_to.items():
-        ids = {seat.client_id for seat in takers}
+        ids = {c.client_id for c in takers}
         # A broker asks only one of two processes with one id; the other's queues stay unknown.
         is_reported = all(each in reporting and counts[each] == 1 for each in ids)
         found[queue] = tuple(holders.get(queue, ())) if ids and is_reported else takers
     return found
 
 
-def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicSnapshot) -> bool:
-    report = snapshot.find_report(seat.client_id)
+def _takes(snapshot: GroupSnapshot, connection: MemberConnection, topic: TopicSnapshot) -> bool:
+    report = snapshot.find_report(connection.client_id)
     # A member that holds queues without any subscription runs a client that never reports them.
     if report is None or (report.held and not report.subscriptions):
         return True
@@ -259,29 +259,29 @@ def _takes(snapshot: GroupSnapshot, seat: Seat, topic: TopicSnapshot) -> bool:
 
 
 def _reported_owners(
-    snapshot: GroupSnapshot, queue: MessageQueue, seats: tuple[Seat, ...]
-) -> tuple[Seat, ...]:
+    snapshot: GroupSnapshot, queue: MessageQueue, connections: tuple[MemberConnection, ...]
+) -> tuple[MemberConnection, ...]:
     """Return the members that report holding the queue, for strategies that cannot be computed."""
     holders = {
         report.client_id
         for report in snapshot.reports
         if any(held.queue == queue and not held.is_dropped for held in report.held)
     }
-    return tuple(seat for seat in seats if seat.client_id in holders)
+    return tuple(c for c in connections if c.client_id in holders)
 
 
-def _all_seats(snapshot: GroupSnapshot) -> tuple[Seat, ...]:
+def _all_connections(snapshot: GroupSnapshot) -> tuple[MemberConnection, ...]:
     """Return one connection for each known process of the group.
 
     A member has one connection to each broker, each from another port. So the broker that lists a
     client id most often gives the number of its processes.
     """
-    best: dict[str, list[Seat]] = {}
+    best: dict[str, list[MemberConnection]] = {}
     for broker in snapshot.last.brokers:
-        at_broker: dict[str, list[Seat]] = {}
-        for seat in seats_of(broker):
-            at_broker.setdefault(seat.client_id, []).append(seat)
+        at_broker: dict[str, list[MemberConnection]] = {}
+        for connection in connections_of(broker):
+            at_broker.setdefault(connection.client_id, []).append(connection)
         for client_id, found in at_broker.items():
             if len(found) > len(best.get(client_id, ())):
                 best[client_id] = found
-    return tuple(seat for client_id in sorted(best, key=java_order) for seat in best[client_id])
+    return tuple(c for client_id in sorted(best, key=java_order) for c in best[client_id])

@@ -18,7 +18,7 @@ from sparrowmq.model.queue import queue_order
 BROADCASTING = "BROADCASTING"
 
 
-class Seat(NamedTuple):
+class MemberConnection(NamedTuple):
     """One connection of a member; `address` is "" if the broker listed only the client id."""
 
     client_id: str
@@ -89,7 +89,7 @@ class BrokerView:
         cluster: the cluster that the broker names as its own.
         address: the address at which the broker was asked.
         cid_all: the client ids that the broker lists, duplicates kept; None without an answer.
-        seats: the connected members.
+        connections: the connected members.
         subscriptions: the group's subscriptions by the last heartbeat that this broker received.
         consume_type, message_model, consume_from_where: RocketMQ's names; "" if unknown.
         failure: the reason why a field is missing; "" if none is.
@@ -102,7 +102,7 @@ class BrokerView:
     cluster: str = ""
     address: str = ""
     cid_all: tuple[str, ...] | None = ()
-    seats: tuple[Seat, ...] = ()
+    connections: tuple[MemberConnection, ...] = ()
     subscriptions: tuple[SubscriptionView, ...] = ()
     consume_type: str = ""
     message_model: str = ""

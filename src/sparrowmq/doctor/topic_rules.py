@@ -29,8 +29,8 @@ def find_ignored_queues(case: Case) -> list[Finding]:
     in_hand = {held.queue for report in case.snapshot.reports for held in report.held}
     ignored = [
         queue
-        for queue, seats in case.ownership.falls_to.items()
-        if seats and queue not in in_hand and case.is_user_queue(queue)
+        for queue, connections in case.ownership.falls_to.items()
+        if connections and queue not in in_hand and case.is_user_queue(queue)
     ]
     if not ignored:
         return []
@@ -121,7 +121,7 @@ def find_broadcast_offsets(case: Case) -> list[Finding]:
             rule="R21",
             severity=Severity.INFO,
             title=Phrase("the group is BROADCASTING: every member reads every queue"),
-            evidence=(count_of(len(case.ownership.seats), "connection"),),
+            evidence=(count_of(len(case.ownership.connections), "connection"),),
             consequence=Phrase(
                 "each member keeps its offsets in a file under its client id, so no broker "
                 "knows the member's progress; without the file the member starts anew"
@@ -171,7 +171,7 @@ def find_unlocked_queues(case: Case) -> list[Finding]:
 
 def find_ordered_broadcast(case: Case) -> list[Finding]:
     """R25: Java's ordered consumers lock each queue even where every member reads every queue."""
-    java = {seat.client_id for seat in case.ownership.seats if seat.language == "JAVA"}
+    java = {c.client_id for c in case.ownership.connections if c.language == "JAVA"}
     ordered = sorted(r.client_id for r in case.snapshot.reports if r.is_orderly)
     found = [client_id for client_id in ordered if client_id in java]
     if not case.snapshot.is_broadcasting or not found:
@@ -380,5 +380,5 @@ def find_unknown_strategy(case: Case) -> list[Finding]:
 
 
 def _all_report(case: Case) -> bool:
-    ids = {seat.client_id for seat in case.ownership.seats}
+    ids = {c.client_id for c in case.ownership.connections}
     return bool(ids) and all(case.snapshot.find_report(client_id) for client_id in ids)

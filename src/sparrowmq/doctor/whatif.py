@@ -185,7 +185,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class StrategyRun:
     """The steps of one strategy through all events."""
 
     strategy: str
@@ -288,7 +288,7 @@ def check_strategy(name: str) -> str:
     raise ConfigError(f"unknown strategy {name!r}; the nearest is {nearest}, and all are {names}")
 
 
-def simulate(plan: Plan, strategy: str) -> Course:
+def simulate(plan: Plan, strategy: str) -> StrategyRun:
     """Run a group through all events under one strategy.
 
     Raises: ConfigError for an unknown strategy, or an event of a member that does not exist.
@@ -301,10 +301,10 @@ def simulate(plan: Plan, strategy: str) -> Course:
         if event is not None:
             members = _after(plan, members, event, born=_born(plan, steps))
         steps.append(_step(plan, name, event, _in_order(members), before))
-    return Course(strategy=name, steps=tuple(steps))
+    return StrategyRun(strategy=name, steps=tuple(steps))
 
 
-def simulate_all(plan: Plan) -> list[Course]:
+def simulate_all(plan: Plan) -> list[StrategyRun]:
     """Run every strategy of RocketMQ, SparrowMQ and Kafka through the same events."""
     return [simulate(plan, name) for name in ALL_NAMES]
 

@@ -40,7 +40,7 @@ class DrillKind(StrEnum):
 
 
 class Script(NamedTuple):
-    """The course of a drill.
+    """The events of a drill.
 
     Args:
         story: the failure, in one line.

@@ -1,4 +1,4 @@
-"""The table of a cluster's series: names, labels and meanings. Tests: test_board.py."""
+"""The table of a cluster's series: names, labels and meanings. Tests: test_dashboard.py."""
 
 from __future__ import annotations
 

@@ -111,21 +111,25 @@ def _topic_rows(case: Case) -> Iterator[tuple[Any, ...]]:
 
 
 def _member_rows(case: Case) -> Iterator[tuple[Any, ...]]:
-    for seat in case.ownership.seats:
-        report = case.snapshot.find_report(seat.client_id)
+    for connection in case.ownership.connections:
+        report = case.snapshot.find_report(connection.client_id)
         topics = sorted(report.topics) if report else None
         yield (
-            case.snapshot.group, seat.client_id, seat.address, seat.language, seat.version, topics,
-        )  # fmt: skip
+            case.snapshot.group,
+            *connection[:2],
+            connection.language,
+            connection.version,
+            topics,
+        )
 
 
 def _queue_rows(case: Case) -> Iterator[tuple[Any, ...]]:
     snapshot, progress = case.snapshot, case.snapshot.progress()
     findings = diagnose(snapshot)
-    busy = {seat for seats in case.ownership.owners.values() for seat in seats}
-    members = len(case.ownership.seats)
-    idle = sum(seat not in busy for seat in case.ownership.seats)
-    for queue, seats in case.ownership.owners.items():
+    busy = {c for connections in case.ownership.owners.values() for c in connections}
+    members = len(case.ownership.connections)
+    idle = sum(c not in busy for c in case.ownership.connections)
+    for queue, connections in case.ownership.owners.items():
         at = progress.get(queue)
         rules = {f.rule for f in findings if queue in f.unowned or queue in f.double}
         yield (
@@ -136,7 +140,7 @@ def _queue_rows(case: Case) -> Iterator[tuple[Any, ...]]:
             at.max_offset if at else None,
             at.committed_offset if at else None,
             at.lag if at else None,
-            [seat.client_id for seat in seats],
+            [c.client_id for c in connections],
             queue in case.ownership.disputed,
             sorted(rules),
             members,

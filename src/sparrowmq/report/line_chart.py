@@ -26,7 +26,7 @@ from sparrowmq.words.amounts import format_number
 _PLOT_HEIGHT = 260.0
 _LEFT, _AXIS_HEIGHT, _NAME_HEIGHT = 64.0, 48.0, 28.0
 _LABEL_GAP = 16.0
-# Lines with the same course take turns, each for a dash of so many units.
+# Lines with the same path take turns, each for a dash of so many units.
 _DASH = 12
 
 _Point: TypeAlias = tuple[float, float]
@@ -38,7 +38,7 @@ class Series:
     """A named sequence of points with ascending x.
 
     `tone` is the colour: c1 ... c8, danger or quiet. `is_dashed` distinguishes series where colours
-    cannot. Lines with the same course show in turn.
+    cannot. Lines with the same path show in turn.
     """
 
     name: str
@@ -126,7 +126,7 @@ def _draw_line(
     x_scale: Scale,
     y_scale: Scale,
 ) -> Iterator[Markup]:
-    """Draw a line; where it shares its course with others, draw every nth dash."""
+    """Draw a line; where it shares its path with others, draw every nth dash."""
     class_ = "line dashed" if series.is_dashed else "line"
     segments = list(itertools.pairwise(corners)) or [(corners[0], corners[0])]
     for shared, run in itertools.groupby(segments, key=lambda each: sharers.get(each, [index])):

@@ -93,7 +93,7 @@ def _commit(state: LitePull, subscriber: Subscriber, action: Commit) -> Operatio
     is_done = not is_last or state.is_closed or state.is_committed(queue)
     if state.is_auto_commit or state.is_untouched(queue):
         try:
-            # The user's own commit may lie ahead, inside a parcel.
+            # The user's own commit may lie ahead, inside a batch.
             yield from _store_offset(state, queue, max(offset, state.committed.get(queue, 0)))
             is_done = True
         except SparrowError as error:

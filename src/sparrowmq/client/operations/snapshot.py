@@ -29,11 +29,11 @@ from sparrowmq.doctor.snapshot import (
     DeadLetterCount,
     GroupSnapshot,
     HeldQueue,
+    MemberConnection,
     MemberReport,
     ProgressChange,
     QueueProgress,
     Sample,
-    Seat,
     SubscriptionView,
     TopicPace,
     TopicQueues,
@@ -182,9 +182,9 @@ def _look_at_broker(
         cluster=broker.cluster,
         address=broker.address,
         cid_all=cid_all,
-        seats=tuple(
+        connections=tuple(
             sorted(
-                Seat(c.client_id, c.client_addr, c.language or "", c.version)
+                MemberConnection(c.client_id, c.client_addr, c.language or "", c.version)
                 for c in connections.connection_set
             )
         ),
@@ -316,7 +316,7 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
             f"no broker answers; {broker.broker_name} at {broker.address}: {broker.failure}",
             address=broker.address,
         )
-    if sample.progress or any(broker.cid_all or broker.seats for broker in sample.brokers):
+    if sample.progress or any(broker.cid_all or broker.connections for broker in sample.brokers):
         return
     known: set[str] = set()
     for broker in answering:
@@ -418,8 +418,8 @@ def _ask_members(
     """Ask each member for its report, through the first broker that it is connected to."""
     through: dict[str, str] = {}
     for broker in sample.brokers:
-        for seat in broker.seats:
-            through.setdefault(seat.client_id, broker.address)
+        for connection in broker.connections:
+            through.setdefault(connection.client_id, broker.address)
     chosen = sorted(through)[:RUNNING_INFO_MEMBERS_MAX] if is_wanted else []
     reports = yield from _gather(
         [_ask_member(directory, group, through[client_id], client_id) for client_id in chosen],

@@ -153,14 +153,14 @@ class BacklogResult:
         accumulations: at most `LISTED_MAX` accumulations: open ones first, those of groups with
             members before those of groups without, then by their peak.
         accumulation_count: the number of all accumulations.
-        courses: some accumulations, each with all looks at its queue.
+        timelines: some accumulations, each with all looks at its queue.
     """
 
     extent: Extent
     lag_by_cause: Mapping[Cause, int]
     accumulations: Sequence[Accumulation]
     accumulation_count: int
-    courses: Sequence[tuple[Accumulation, Sequence[QueueLook]]]
+    timelines: Sequence[tuple[Accumulation, Sequence[QueueLook]]]
 
 
 def run(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
@@ -200,7 +200,7 @@ def run(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
         lag_by_cause=_sum_up(history),
         accumulations=accumulations,
         accumulation_count=found.count(),
-        courses=[(each, _list_looks(history, each)) for each in _choose_plotted(accumulations)],
+        timelines=[(each, _list_looks(history, each)) for each in _choose_plotted(accumulations)],
     )
 
 
@@ -210,12 +210,12 @@ def explain_history(queues: DataFrame) -> DataFrame:
     Returns: the rows with `produced`, `consumed`, `seconds`, `previousTimestamp`, and `cause`,
     which is null without a backlog.
     """
-    course = Window.partitionBy(*_QUEUE).orderBy("snapshotTimestamp")
+    by_time = Window.partitionBy(*_QUEUE).orderBy("snapshotTimestamp")
 
     def change_of(name: str) -> Column:
-        return F.col(name) - F.lag(name).over(course)
+        return F.col(name) - F.lag(name).over(by_time)
 
-    before = F.lag("snapshotTimestamp").over(course)
+    before = F.lag("snapshotTimestamp").over(by_time)
     return (
         queues.where("lag is not null")
         .withColumn("previousTimestamp", before)
@@ -260,8 +260,8 @@ def find_accumulations(history: DataFrame, *, peak_min: int) -> DataFrame:
 
     Returns: a row for each accumulation, with the fields of `Accumulation` in camel case.
     """
-    course = Window.partitionBy(*_QUEUE).orderBy("snapshotTimestamp")
-    breaks = F.sum((F.col("lag") <= 0).cast("int")).over(course)
+    by_time = Window.partitionBy(*_QUEUE).orderBy("snapshotTimestamp")
+    breaks = F.sum((F.col("lag") <= 0).cast("int")).over(by_time)
     newest = F.max("snapshotTimestamp").over(Window.partitionBy("consumerGroup"))
     rows = history.withColumn("run", breaks).withColumn("newest", newest).where(F.col("lag") > 0)
     owner = F.when(F.size("owners") == 0, F.lit("nobody")).otherwise(F.array_join("owners", " + "))

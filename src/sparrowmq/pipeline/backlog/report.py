@@ -112,7 +112,7 @@ def _causes(result: BacklogResult) -> Markup:
 
 def _plots(result: BacklogResult) -> Markup:
     extent = result.extent
-    if not result.courses:
+    if not result.timelines:
         return section("Lag over time", "No queue accumulated.")
     if extent.looks < 2:
         return section("Lag over time", "There is one look, so nothing can be said about time yet.")
@@ -122,29 +122,29 @@ def _plots(result: BacklogResult) -> Markup:
     def x(at: datetime) -> float:
         return round((at - extent.begin).total_seconds() / unit_s, 4)
 
-    names = _names([each for each, _ in result.courses])
-    courses = [course for _, course in result.courses]
+    names = _names([each for each, _ in result.timelines])
+    timelines = [timeline for _, timeline in result.timelines]
     lines = line_chart(
         [
             Series(
                 name,
-                [(x(look.snapshot_timestamp), float(look.lag)) for look in course],
+                [(x(look.snapshot_timestamp), float(look.lag)) for look in timeline],
                 f"c{place}",
                 has_area=False,
             )
-            for place, (name, course) in enumerate(zip(names, courses, strict=True), 1)
+            for place, (name, timeline) in enumerate(zip(names, timelines, strict=True), 1)
         ],
         title="Lag over time",
         description="A line a queue: messages not yet consumed.",
         x_label=f"{unit} since the first look",
         y_label="messages behind",
     )
-    owners = sorted({owner for course in courses for look in course for owner in look.owners})
+    owners = sorted({owner for timeline in timelines for look in timeline for owner in look.owners})
     tones = {owner: f"c{place % 8 + 1}" for place, owner in enumerate(owners)}
     bands = band_chart(
         [
-            BandRow(name, _bands([(x(look.snapshot_timestamp), look.owners) for look in course]))
-            for name, course in zip(names, courses, strict=True)
+            BandRow(name, _bands([(x(look.snapshot_timestamp), look.owners) for look in timeline]))
+            for name, timeline in zip(names, timelines, strict=True)
         ],
         title="Owners over time",
         description="A row a queue; bands show who owned it, hatches nobody or several.",
@@ -172,10 +172,10 @@ def _names(plotted: Sequence[Accumulation]) -> list[str]:
     ]
 
 
-def _bands(course: Sequence[tuple[float, tuple[str, ...]]]) -> list[Band]:
+def _bands(timeline: Sequence[tuple[float, tuple[str, ...]]]) -> list[Band]:
     """Join consecutive looks with the same owners; a look's owners hold until the next look."""
     bands: list[Band] = []
-    for (at, owners), (until, _) in itertools.pairwise([*course, (course[-1][0], ())]):
+    for (at, owners), (until, _) in itertools.pairwise([*timeline, (timeline[-1][0], ())]):
         if bands and bands[-1].owners == owners:
             bands[-1] = Band(bands[-1].start, until, bands[-1].owners)
         else:

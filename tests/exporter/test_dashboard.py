@@ -1,4 +1,4 @@
-"""The Grafana board and the table of series name the same things."""
+"""The Grafana dashboard and the table of series name the same things."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sparrowmq.client.sight.series import CLIENT_SERIES
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 
-BOARD = Path(__file__).parents[2] / "packaging/grafana/sparrowmq.json"
+DASHBOARD = Path(__file__).parents[2] / "packaging/grafana/sparrowmq.json"
 
 
 def labels_by_name() -> dict[str, set[str]]:
@@ -23,10 +23,10 @@ def labels_by_name() -> dict[str, set[str]]:
 
 
 def test_board_asks_for_series_that_exist_by_labels_that_they_have() -> None:
-    board: dict[str, Any] = json.loads(BOARD.read_text())
+    dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
     known = labels_by_name()
-    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    asked += [each["query"]["query"] for each in board["templating"]["list"][1:]]
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += [each["query"]["query"] for each in dashboard["templating"]["list"][1:]]
 
     wrong = []
     for expression in asked:
@@ -46,7 +46,7 @@ def test_board_asks_for_series_that_exist_by_labels_that_they_have() -> None:
 
 
 def test_panels_have_ids_and_places_of_their_own() -> None:
-    panels = json.loads(BOARD.read_text())["panels"]
+    panels = json.loads(DASHBOARD.read_text())["panels"]
     taken = {
         (place["x"] + x, place["y"] + y)
         for place in (panel["gridPos"] for panel in panels)

@@ -1,0 +1,117 @@
+"""The pull loop: pull a queue for a member, again and again while its next pull is due at once.
+
+Tests: client/test_push_consumer.py.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sparrowmq.calling.effects import Now, Operation, Sleep
+from sparrowmq.client.operations.pull import (
+    PullStatus,
+    corrected_offset,
+    make_pull_header,
+    pull,
+)
+from sparrowmq.client.operations.pull_answer import read_answer
+from sparrowmq.client.subscriber import FirstMessage, RequestFailed, Subscriber
+from sparrowmq.errors import BrokerError, SparrowError, UsageError
+from sparrowmq.membership.actions import Pull
+from sparrowmq.model import ConsumeType
+from sparrowmq.protocol.codes import ResponseCode
+
+# A broker that answers a pull with one of these does not know us or our newest subscription.
+_REGISTRATION_CODES = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    }
+)
+
+
+def keep_pulling(subscriber: Subscriber, action: Pull) -> Operation[None]:
+    """Pull, and go on as long as the queue's next pull is due at once."""
+    following: Pull | None = action
+    while following is not None:
+        queue, epoch, offset = following
+        member = subscriber.member
+        try:
+            now_ms = yield from _pull_once(subscriber, following)
+        except SparrowError as error:
+            now_ms = yield Now()
+            if isinstance(error, BrokerError) and error.code in _REGISTRATION_CODES:
+                # A restarted broker knows no member for a moment.
+                member.registration_missing(now_ms)
+            else:
+                subscriber.report(RequestFailed("pull", queue, error))
+            member.pull_failed(queue, epoch, offset=offset, now_ms=now_ms)
+        subscriber.wake.set()
+        following = member.next_pull(queue, epoch, now_ms)
+
+
+def _wait_for_turn(subscriber: Subscriber) -> Operation[None]:
+    """Wait as long as the rate `messages_per_s_max` demands after the messages pulled so far."""
+    now_ms: int = yield Now()
+    while now_ms < subscriber.next_pull_ms:
+        yield Sleep(int(subscriber.next_pull_ms - now_ms) + 1)
+        now_ms = yield Now()
+
+
+def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[int]:
+    """Pull once and report the answer to the member; return the time of that."""
+    queue, epoch, offset = action
+    config, member = subscriber.config, subscriber.member
+    subscription = subscriber.subscriptions.get(queue.topic)
+    if subscription is None:
+        raise UsageError(f"topic {queue.topic!r} is not subscribed any more")
+    is_active = config.consume_type is ConsumeType.CONSUME_ACTIVELY
+    header = make_pull_header(
+        config.group,
+        queue,
+        offset=offset,
+        count_max=config.pull_batch_size,
+        suspend_ms=config.pull_suspend_ms,
+        expression=subscription.sub_string if is_active else None,
+        expression_type=subscription.expression_type,
+        sub_version=subscription.sub_version,
+    )
+    address = subscriber.get_broker_address(queue)
+    if config.messages_per_s_max is not None:
+        yield from _wait_for_turn(subscriber)
+    result = yield from pull(address, header, timeout_ms=config.pull_timeout_ms)
+    if result.status is PullStatus.OFFSET_ILLEGAL:
+        now_ms: int = yield Now()
+        corrected = corrected_offset(offset, result)
+        member.pull_moved(queue, epoch, offset=offset, corrected_offset=corrected, now_ms=now_ms)
+        return now_ms
+    messages, next_offset, is_cut = yield from read_answer(
+        subscriber,
+        queue,
+        result,
+        offset=offset,
+        room_bytes=partial(member.room_bytes, queue),
+        policy=config.unreadable_policy,
+    )
+    now_ms = yield Now()
+    if messages and not subscriber.counters.pulled:
+        subscriber.report(FirstMessage(action.queue, messages[0]))
+    subscriber.counters.pulled += len(messages)
+    if config.messages_per_s_max is not None:
+        # Messages that the tags leave out count as pulled.
+        begin_ms = max(float(now_ms), subscriber.next_pull_ms)
+        subscriber.next_pull_ms = begin_ms + len(messages) * 1000 / config.messages_per_s_max
+    if subscription.tags_set:
+        # The broker compared only the hash codes of tags.
+        messages = [message for message in messages if message.tags in subscription.tags_set]
+    member.pulled(
+        queue,
+        epoch,
+        offset=offset,
+        messages=messages,
+        next_offset=next_offset,
+        now_ms=now_ms,
+        is_cut=is_cut,
+    )
+    return now_ms
