@@ -59,9 +59,10 @@ $(VENV)/speedups: $(VENV)/ready speedups/sparrowmq_speedups.c speedups/setup.py 
 demo: $(VENV)/demo ## run the main job on 336,776 flights; the report is demo-out/report.html
 	$(BIN)/sparrowmq demo --out $(OUT)
 
-# In the order of the files, by one process: several would start a JVM each, and starve each other.
+# By two workers in the order of the files, all of Spark's tests by one: JVMs starve each other.
+WORKERS := -n 2 --dist loadgroup
 test: setup ## run the tests, except those against Apache RocketMQ
-	$(BIN)/python -m pytest -m "not interop" -p no:randomly
+	$(BIN)/python -m pytest -m "not interop" -p no:randomly $(WORKERS)
 
 # Each in an environment of its own, by the same lock. uv finds the Pythons; `uv python install 3.14`
 # fetches one. Outside continuous integration: a quarter of an hour for each.
@@ -74,7 +75,7 @@ test-pythons: $(VENV)/uv ## run the tests with each of PYTHONS="3.11 3.12 3.13 3
 # Half as slow again as `make test`. What processes that are killed have run is not counted.
 coverage: setup ## run the tests, list the lines and branches that they miss, and fail below the floor
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not interop"
+	$(BIN)/coverage run -m pytest -m "not interop" -p no:randomly
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under $(COVERAGE_FLOOR)
 

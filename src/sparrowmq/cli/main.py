@@ -146,9 +146,9 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line, whose first word may also be a command of mqadmin."""
+    """Run the command line, whose first word may also be mqadmin's, or a guess."""
     arguments = sys.argv[1:]
-    if arguments and arguments[0] not in COMMANDS:
+    if arguments and (arguments[0] not in COMMANDS or arguments[0] == "tail"):
         arguments = _translate(arguments)
     try:
         build_app()(arguments)
@@ -162,16 +162,17 @@ def main() -> None:
 
 
 def _translate(arguments: list[str]) -> list[str]:
-    """Return the arguments, with a command of mqadmin translated."""
+    """Return the arguments, with a command of mqadmin or a guess translated."""
+    from sparrowmq.cli.guesses import translate_guess
     from sparrowmq.cli.mqadmin import ALIASES, WrongOption, translate
 
-    if arguments[0] not in ALIASES:
-        return arguments
     try:
-        ours = translate(arguments)
+        ours = translate(arguments) if arguments[0] in ALIASES else translate_guess(arguments)
     except WrongOption as error:
         print(f"sparrowmq: {error}", file=sys.stderr)
         sys.exit(2)
+    if ours is None:
+        return arguments
     print(f"sparrowmq: {arguments[0]} is: sparrowmq {shlex.join(ours)}", file=sys.stderr)
     return ours
 
