@@ -40,7 +40,13 @@ class World:
         self.time_ms = 1_000
         self.scheduler = Scheduler(monotonic_ms=lambda: self.time_ms, timestamp_ms=lambda: 7)
         self.unflushed: list[Channel] = []
-        self.channel = Channel("a:1", self.unflushed, **settings)
+        self.failures: list[str] = []
+        self.channel = Channel(
+            "a:1",
+            self.unflushed,
+            on_failure=lambda what, error: self.failures.append(f"{what}: {error}"),
+            **settings,
+        )
         self.wire = ListWire()
 
     def open(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import tracemalloc
@@ -242,6 +243,54 @@ def test_lock_that_was_not_asked_for_is_not_ours(play: Callable[..., Any]) -> No
     held = play(lambda _, request: response_to(request, body=encode_body(answered)))(ask)
 
     assert frozenset() == held
+
+
+# --- the log ----------------------------------------------------------------------------------
+
+
+REQUESTS_TO_CLIENTS = [
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", REQUESTS_TO_CLIENTS, ids=lambda number: number.name)
+def test_requests_of_a_broker_that_cannot_be_read_are_one_line(
+    hostile: HostileCluster,
+    consumer: PushConsumer,
+    caplog: pytest.LogCaptureFixture,
+    number: RequestCode,
+) -> None:
+    consumer.start()
+    wait_until("a pull", lambda: hostile.broker.count(RequestCode.PULL_MESSAGE))
+    with caplog.at_level(logging.INFO, "sparrowmq"):
+        caplog.clear()
+        for opaque in range(500):
+            hostile.ask_client(RemotingCommand(code=number, opaque=opaque, body=b"{"))
+        wait_until("answers", lambda: len(hostile.broker.answered) == 500)
+
+    assert len(caplog.records) <= 1, caplog.messages[:3]
+
+
+@pytest.mark.slow
+def test_connections_that_a_broker_breaks_again_and_again_are_a_line_of_each_kind(
+    hostile: HostileCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    hostile.broker.lies[RequestCode.SEND_MESSAGE_V2] = UNANSWERED["no frame"]
+    with (
+        caplog.at_level(logging.INFO, "sparrowmq.calling"),
+        Producer("GID_p", name_server=hostile.address, send_timeout_ms=1_000) as producer,
+    ):
+        for _ in range(30):
+            with pytest.raises(SendFailed):
+                producer.send(Message("T", b"x"))
+
+    about = [line for line in caplog.messages if hostile.broker_address in line]
+    assert len(about) == 3
+    assert hostile.broker.count(RequestCode.SEND_MESSAGE_V2) >= 30
 
 
 # --- routes -----------------------------------------------------------------------------------

@@ -82,17 +82,21 @@ async def test_an_answer_that_nobody_takes_ends(monkeypatch: pytest.MonkeyPatch)
     assert len(opened) == 0
 
 
-async def test_a_page_that_cannot_be_made_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_page_that_cannot_be_made_is_an_answer_and_a_line_in_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def fail(head: Head) -> Page:
         raise KeyError(head.path)
 
     listening = bind("127.0.0.1", 0)
     async with serve_pages(listening, {"/": fail}):
-        reader, writer = await asyncio.open_connection(*listening.getsockname()[:2])
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
+        answers: list[bytes] = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(*listening.getsockname()[:2])
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            answers.append(await reader.read())
+            writer.close()
     listening.close()
 
-    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert [answer[:13] for answer in answers] == [b"HTTP/1.1 500 "] * 3
     assert caplog.messages == ["a page cannot be made"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,6 +20,7 @@ from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.serving.connections import (
     Aside,
     Connection,
+    Fact,
     Output,
     PauseReading,
     Produce,
@@ -28,9 +30,9 @@ from sparrowmq.serving.connections import (
 )
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.link import Link
-from sparrowmq.serving.remoting_server import RemotingServer, bind
+from sparrowmq.serving.remoting_server import PEER_LINES_MAX, RemotingServer, bind
 
-ANSWER, PAUSE, PRODUCE, BURN, PUSH, ASIDE, FAIL_ASIDE = range(100, 107)
+ANSWER, PAUSE, PRODUCE, BURN, PUSH, ASIDE, FAIL_ASIDE, FACT = range(100, 108)
 MIB = 1 << 20
 
 
@@ -64,6 +66,8 @@ class Machine:
             return [Aside(connection, command, lambda: [reply] if self.gate.wait(30) else [])]
         if command.code == FAIL_ASIDE:
             return [Aside(connection, command, self._fail)]
+        if command.code == FACT:
+            return [reply, Fact("something has happened")]
         if command.code == BURN:
             sum(range(20_000))
         return [reply]
@@ -241,6 +245,32 @@ async def test_whoever_speaks_another_protocol_is_told_so_and_logged_once(
     assert answers == [foreign.answer] * 3
     (line,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert "was sent away: the peer does not speak RocketMQ's remoting protocol" in line.message
+
+
+async def test_lines_of_one_host_are_bounded_whatever_it_sends(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = 2 * PEER_LINES_MAX
+    _, connect = await serve(Machine())
+    with caplog.at_level(logging.INFO, "sparrowmq.serving"):
+        for _ in range(20):
+            peer = await connect()
+            await peer.send_bytes(bytes(100))
+            assert await peer.read_bytes() == b""
+        bad_bytes = list(caplog.messages)
+        caplog.clear()
+
+        peer = await connect()
+        await peer.send(*requests(count, FAIL_ASIDE))
+        await peer.read(count)
+        failures = list(caplog.messages)
+        caplog.clear()
+
+        await peer.send(*requests(count, FACT))
+        await peer.read(count)
+        facts = caplog.messages
+
+    assert [len(bad_bytes), len(failures), len(facts)] == [1, 1, PEER_LINES_MAX]
 
 
 async def test_a_failed_sweep_is_not_the_last(

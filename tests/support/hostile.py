@@ -85,6 +85,8 @@ class Script:
         self._lock = threading.Lock()
         self.lies: dict[int, Lie] = {}
         self.requests: list[RemotingCommand] = []
+        # What clients have answered to requests of the server.
+        self.answered: list[RemotingCommand] = []
 
     def answer(self, request: RemotingCommand) -> Answer:
         """Return what the server says to a request."""
@@ -291,6 +293,7 @@ class HostileCluster:
 def _serving(script: Script) -> Callable[[Peer, RemotingCommand], None]:
     def serve(peer: Peer, request: RemotingCommand) -> None:
         if request.is_response:
+            script.answered.append(request)
             return
         answer = script.answer(request)
         if isinstance(answer, _HangUp):

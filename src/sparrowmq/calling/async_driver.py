@@ -391,7 +391,7 @@ class AsyncDriver:
 
     def opened(self, channel: Channel, connection: _Connection) -> None:
         """Take over an open connection. For `_Connection`."""
-        LOG.info("connected to %s", channel.address)
+        self._channels.log_opened(channel)
         self._awaited.add(connection.closed)
         connection.closed.add_done_callback(self._awaited.discard)
         self._begin_turn()

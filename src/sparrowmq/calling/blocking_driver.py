@@ -388,8 +388,8 @@ class BlockingDriver:
     def _call_safely(self, function: Callable[[], Any]) -> None:
         try:
             function()
-        except Exception:
-            LOG.exception("a callback failed")
+        except Exception as error:
+            self._network.channels.log_failure("a callback failed", error)
 
     # Effects.
 

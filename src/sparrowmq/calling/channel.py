@@ -17,7 +17,6 @@ A time-out never closes the connection; a late answer is dropped by the session.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
 
@@ -37,8 +36,6 @@ from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.session import RemotingSession, RequestReceived
 from sparrowmq.protocol.signatures import Credentials, signed
 
-LOG = logging.getLogger("sparrowmq.calling")
-
 # NettyClientConfig.connectTimeoutMillis.
 CONNECT_TIMEOUT_MS = 3_000
 
@@ -50,6 +47,7 @@ WRITE_BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
 OnRequest: TypeAlias = Callable[[str, RemotingCommand], Answer]
 OnConnectionLost: TypeAlias = Callable[[str], None]
+OnFailure: TypeAlias = Callable[[str, BaseException], None]
 
 
 class Wire(Protocol):
@@ -101,6 +99,7 @@ class Channel:
     Args:
         address: the peer as `host:port`.
         unflushed: the driver's list of channels whose wire must be flushed soon.
+        on_failure: called with a text and an error that no caller gets.
         on_request: answers the peer's requests.
         is_tls: whether the connection uses TLS.
         credentials: the credentials that sign every request; None for no signatures.
@@ -111,6 +110,7 @@ class Channel:
         "_flushing",
         "_is_tls",
         "_is_unflushed",
+        "_on_failure",
         "_on_request",
         "_session",
         "_unflushed",
@@ -128,6 +128,7 @@ class Channel:
         address: str,
         unflushed: list[Channel],
         *,
+        on_failure: OnFailure,
         on_request: OnRequest | None = None,
         is_tls: bool = False,
         credentials: Credentials | None = None,
@@ -140,6 +141,7 @@ class Channel:
         self.deadline_ms = NEVER_MS
         self.timer_ms = NEVER_MS
         self._session = RemotingSession()
+        self._on_failure = on_failure
         self._on_request = on_request
         self._is_tls = is_tls
         self._credentials = credentials
@@ -334,8 +336,7 @@ class Channel:
             try:
                 response = self._on_request(self.address, request)
             except Exception as error:
-                LOG.exception("request %d of %s failed", request.code, self.address)
-                response = response_to(request, ResponseCode.SYSTEM_ERROR, remark=repr(error))
+                response = self._failure_of(request, error)
         if isinstance(response, Generator):
             later = self._answer_later(request, response)
             scheduler.add(OperationTask(later, f"answer to request {request.code}"))
@@ -348,9 +349,12 @@ class Channel:
         try:
             response = yield from operation
         except Exception as error:
-            LOG.exception("request %d of %s failed", request.code, self.address)
-            response = response_to(request, ResponseCode.SYSTEM_ERROR, remark=repr(error))
+            response = self._failure_of(request, error)
         self._write_answer(request, response)
+
+    def _failure_of(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+        self._on_failure(f"request {request.code} of {self.address} failed", error)
+        return response_to(request, ResponseCode.SYSTEM_ERROR, remark=repr(error))
 
     def _write_answer(self, request: RemotingCommand, response: RemotingCommand | None) -> None:
         if response is None or request.is_oneway or self.wire is None:

@@ -10,26 +10,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import TypeAlias
 from weakref import WeakSet
 
-from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.bounded_log import BoundedLog
+from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnFailure, OnRequest
 from sparrowmq.calling.effects import Invoke, Oneway
 from sparrowmq.calling.scheduler import OperationTask, Scheduler, Timed
 from sparrowmq.errors import RemoteProtocolError, UsageError
 from sparrowmq.protocol.signatures import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
-
-OnFailure: TypeAlias = Callable[[str, BaseException], None]
-
-
-def log_failure(what: str, error: BaseException) -> None:
-    """Log an error that no caller gets; without a traceback if the peer is at fault."""
-    if isinstance(error, RemoteProtocolError):
-        LOG.warning("%s: %s", what, error)
-    else:
-        LOG.error("%s", what, exc_info=error)
 
 
 class ChannelTable:
@@ -41,7 +31,7 @@ class ChannelTable:
         hang_up: ends the driver's part of a connection, before the channel closes.
         on_request: answers the peers' requests.
         on_connection_lost: called with the address of each open connection that ends.
-        on_failure: called with a text and an error that no caller gets.
+        on_failure: called with a text and an error that no caller gets; None logs it.
         is_tls: whether connections use TLS.
         credentials: the credentials that sign every request; None for no signatures.
     """
@@ -54,7 +44,7 @@ class ChannelTable:
         hang_up: Callable[[Channel], None] | None = None,
         on_request: OnRequest | None,
         on_connection_lost: OnConnectionLost | None,
-        on_failure: OnFailure = log_failure,
+        on_failure: OnFailure | None = None,
         is_tls: bool = False,
         credentials: Credentials | None = None,
     ) -> None:
@@ -63,7 +53,8 @@ class ChannelTable:
         self._hang_up = hang_up
         self._on_request = on_request
         self._on_connection_lost = on_connection_lost
-        self._on_failure = on_failure
+        self._log = BoundedLog(LOG)
+        self._on_failure = on_failure or self.log_failure
         self._is_tls = is_tls
         self._credentials = credentials
         self._by_address: dict[str, Channel] = {}
@@ -83,6 +74,7 @@ class ChannelTable:
         channel = Channel(
             effect.address,
             self.unflushed,
+            on_failure=self._on_failure,
             on_request=self._on_request,
             is_tls=self._is_tls,
             credentials=self._credentials,
@@ -138,7 +130,8 @@ class ChannelTable:
             self._hang_up(channel)
         was_open = channel.close(reason, cause, self._scheduler)
         if was_open and not self._is_closed:
-            LOG.info("connection to %s lost: %s", channel.address, reason)
+            kind = ("lost", channel.address)
+            self._log.log(logging.INFO, kind, "connection to %s lost: %s", channel.address, reason)
             if self._on_connection_lost is not None:
                 try:
                     self._on_connection_lost(channel.address)
@@ -157,6 +150,19 @@ class ChannelTable:
         for channel in self._by_address.values():
             if channel.wire is not None:
                 channel.wire.close()
+
+    def log_opened(self, channel: Channel) -> None:
+        """Log that a connection is open."""
+        kind = ("opened", channel.address)
+        self._log.log(logging.INFO, kind, "connected to %s", channel.address)
+
+    def log_failure(self, what: str, error: BaseException) -> None:
+        """Log an error that no caller gets; without a traceback if the peer is at fault."""
+        kind = (what, type(error))
+        if isinstance(error, RemoteProtocolError):
+            self._log.log(logging.WARNING, kind, "%s: %s", what, error)
+        else:
+            self._log.log(logging.ERROR, kind, "%s", what, error=error)
 
     def report_unjoined(self) -> None:
         """Report the failed tasks whose errors no caller has taken."""

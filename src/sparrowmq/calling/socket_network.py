@@ -7,7 +7,6 @@ Tests: test_sockets.py.
 
 from __future__ import annotations
 
-import logging
 import selectors
 import socket
 import ssl
@@ -41,8 +40,6 @@ from sparrowmq.calling.tls import (
     describe,
 )
 from sparrowmq.protocol.signatures import Credentials
-
-LOG = logging.getLogger("sparrowmq.calling")
 
 # The threads that look names up. They are not in the pool for `Call`, whose threads may all be busy
 # with slow listeners.
@@ -286,7 +283,7 @@ class SocketNetwork:
     def _opened(self, channel: Channel, wire: SocketWire) -> None:
         del self._dials[channel]
         self._selector.modify(wire.sock, READ, partial(self._attend_channel, channel))
-        LOG.info("connected to %s", channel.address)
+        self.channels.log_opened(channel)
         channel.opened(wire, self._scheduler)
 
     def _hang_up(self, dial: _Dial) -> None:

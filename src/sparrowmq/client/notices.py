@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
 
-from sparrowmq.calling import clock
+from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.publisher import (
     DelayRounded,
@@ -48,10 +48,10 @@ from sparrowmq.model.names import dlq_topic
 
 LOG = logging.getLogger("sparrowmq.client")
 
-# The shortest time between two equal warnings; the second then gives the number left out.
-SPACING_MS = 10_000
-# The most kinds of warnings remembered for spacing.
-KINDS_MAX = 1_000
+# The most lines of one kind in a period that tell a consumer's course. Warnings have one.
+COURSE_LINES_MAX = 100
+# The most queues whose standstill is remembered.
+STANDSTILLS_MAX = 1_000
 # The most messages that one line names; and the most queues or client ids.
 MESSAGES_SHOWN_MAX = 10
 NAMES_SHOWN_MAX = 64
@@ -108,8 +108,8 @@ class NoticeLog:
         self._kind = kind
         # The fields of the notice that is being logged.
         self._fields: dict[str, object] = {}
-        # By kind of warning: when it may be logged again, and how many were left out meanwhile.
-        self._spaced: dict[tuple[str, ...], tuple[int, int]] = {}
+        self._warnings = BoundedLog(LOG)
+        self._course = BoundedLog(LOG, lines_max=COURSE_LINES_MAX)
         # By queue: the last logged reason why the queue stands still.
         self._standstills: dict[MessageQueue, str] = {}
 
@@ -233,17 +233,18 @@ class NoticeLog:
             )
 
     def _warn_duplicate(self, notice: DuplicateClientId) -> None:
-        LOG.warning(
-            "consumer group %s: client id %s is listed %d times by the broker, at %s (one of them "
-            "is this client). Members that share an id consume the same queues, and nobody "
-            "consumes the other queues. Give each member its own instance_name (the default is "
-            "unique). All ids: %s",
-            notice.group,
+        text = (
+            "client id %s is listed %d times by the broker, at %s (one of them is this client). "
+            "Members that share an id consume the same queues, and nobody consumes the other "
+            "queues. Give each member its own instance_name (the default is unique). All ids: %s"
+        )
+        self._warn(
+            (text, str(notice.times_listed)),
+            text,
             notice.client_id,
             notice.times_listed,
             ", ".join(notice.addresses) or "addresses it does not show",
             _listed(notice.cid_all, len(notice.cid_all)),
-            extra=self._fields,
         )
 
     def _warn_stuck(self, notice: ListenersStuck) -> None:
@@ -281,15 +282,12 @@ class NoticeLog:
         """Log one line for each message at which a queue stops, not one for each attempt."""
         words = " ".join(str(error).split())
         if self._standstills.get(queue) != words:
-            if len(self._standstills) >= KINDS_MAX:
+            if len(self._standstills) >= STANDSTILLS_MAX:
                 self._standstills.clear()
             self._standstills[queue] = words
-            LOG.error(
-                "consumer group %s: a queue stands still: %s",
-                self._group,
-                words,
-                extra=self._fields,
-            )
+            text = "consumer group %s: a queue stands still: %s"
+            kind = (text, str(queue))
+            self._course.log(logging.ERROR, kind, text, self._group, words, fields=self._fields)
 
     def _warn_failure(
         self, notice: ListenerFailed | RebalanceListenerFailed | RequestFailed | AllocationFailed
@@ -362,7 +360,9 @@ class NoticeLog:
         self._warn((text, notice.what, where, kind), text, notice.what, where, words)
 
     def _info(self, text: str, *args: object) -> None:
-        LOG.info("%s %s: " + text, self._kind, self._group, *args, extra=self._fields)
+        line = "%s %s: " + text
+        args = (self._kind, self._group, *args)
+        self._course.log(logging.INFO, text, line, *args, fields=self._fields)
 
     def _warn(
         self,
@@ -371,17 +371,9 @@ class NoticeLog:
         *args: object,
         error: BaseException | None = None,
     ) -> None:
-        now_ms = clock.monotonic_ms()
-        again_ms, left_out = self._spaced.get(kind, (now_ms, 0))
-        if now_ms < again_ms:
-            self._spaced[kind] = (again_ms, left_out + 1)
-            return
-        if len(self._spaced) >= KINDS_MAX:
-            self._spaced.clear()
-        self._spaced[kind] = (now_ms + SPACING_MS, 0)
-        more = f" ({left_out} more like this were left out)" if left_out else ""
-        text = "%s %s: " + text + "%s"
-        LOG.warning(text, self._kind, self._group, *args, more, exc_info=error, extra=self._fields)
+        line = "%s %s: " + text
+        args = (self._kind, self._group, *args)
+        self._warnings.log(logging.WARNING, kind, line, *args, error=error, fields=self._fields)
 
 
 def fields_of(

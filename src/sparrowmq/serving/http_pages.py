@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import NamedTuple, TypeAlias, cast
 
+from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.serving.open_connections import OpenConnections
 
 LOG = logging.getLogger("sparrowmq.serving")
@@ -54,8 +55,9 @@ async def serve_pages(
 ) -> AsyncGenerator[None]:
     """Serve pages, by their paths, on a bound socket while the block runs."""
     opened = OpenConnections(CONNECTIONS_MAX) if connections is None else connections
+    log = BoundedLog(LOG)
     server = await asyncio.get_running_loop().create_server(
-        lambda: _Exchange(pages, opened), sock=listening
+        lambda: _Exchange(pages, opened, log), sock=listening
     )
     try:
         yield
@@ -67,7 +69,10 @@ async def serve_pages(
 class _Exchange(asyncio.Protocol):
     """One connection: a request, and its answer."""
 
-    def __init__(self, pages: Mapping[str, MakePage], opened: OpenConnections) -> None:
+    def __init__(
+        self, pages: Mapping[str, MakePage], opened: OpenConnections, log: BoundedLog
+    ) -> None:
+        self._log = log
         self._pages = pages
         self._opened = opened
         self._received = bytearray()
@@ -100,8 +105,9 @@ class _Exchange(asyncio.Protocol):
         head = None if raw is None else _parse(raw)
         try:
             page = await self._make(head, is_too_large=raw is None)
-        except Exception:
-            LOG.exception("a page cannot be made")
+        except Exception as error:
+            kind = ("page", type(error))
+            self._log.log(logging.ERROR, kind, "a page cannot be made", error=error)
             page = _error(HTTPStatus.INTERNAL_SERVER_ERROR)
         has_body = head is None or head.method != "HEAD"
         self._transport.write(_encode(page, has_body=has_body))

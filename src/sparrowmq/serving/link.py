@@ -42,6 +42,10 @@ class LinkOwner(Protocol):
         """Forget a connection."""
         ...
 
+    def log_closing(self, link: Link, how: str, reason: str) -> None:
+        """Log why a connection is closed."""
+        ...
+
 
 class Link(asyncio.Protocol):
     """One connection.
@@ -293,12 +297,12 @@ class Link(asyncio.Protocol):
 
     def refuse(self, reason: str) -> None:
         """Close the connection and log why."""
-        LOG.info("%s closed: %s", self.connection.address, reason)
+        self._owner.log_closing(self, "closed", reason)
         self.close(reason)
 
     def cut_off(self, reason: str) -> None:
         """Close the connection, drop the answers that the peer has not taken, and log why."""
-        LOG.info("%s cut off: %s", self.connection.address, reason)
+        self._owner.log_closing(self, "cut off", reason)
         self.transport.abort()
 
     def close(self, reason: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Generic, TypeVar
 
+from sparrowmq.calling.line_bound import LineBound
 from sparrowmq.serving.connections import Fact
 
 # The time from one warning of a kind to the next.
@@ -26,8 +27,7 @@ class Refusals(Generic[Kind]):
 
     def __init__(self, kinds: type[Kind]) -> None:
         self._counts: dict[Kind, int] = dict.fromkeys(kinds, 0)
-        # By kind, the time of the last warning and the count at that time.
-        self._warned: dict[Kind, tuple[int, int]] = {}
+        self._warnings = LineBound(period_ms=WARNING_INTERVAL_MS)
 
     @property
     def counts(self) -> Mapping[Kind, int]:
@@ -37,10 +37,7 @@ class Refusals(Generic[Kind]):
     def note(self, kind: Kind, text: str, *, now_ms: int) -> Sequence[Fact]:
         """Count a refusal; return the warning to log, () if the last warning is too recent."""
         self._counts[kind] += 1
-        warned_ms, warned_count = self._warned.get(kind, (None, 0))
-        if warned_ms is not None and now_ms - warned_ms < WARNING_INTERVAL_MS:
+        more = self._warnings.admit(kind, now_ms)
+        if more is None:
             return ()
-        count = self._counts[kind]
-        self._warned[kind] = now_ms, count
-        more = count - warned_count - 1
         return (Fact(f"{text} ({more} more of the kind before)" if more else text, warning=True),)

@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.errors import ProtocolError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -59,15 +60,10 @@ from sparrowmq.serving.world import LoopWorld, ServerTimer, ServerWorld
 _CLOSING_TURNS_MAX = 50
 _CLOSING_TURN_S = 0.02
 
+# The most lines in a period about the connections and requests of one host, failures excepted.
+PEER_LINES_MAX = 100
+
 LOG = logging.getLogger("sparrowmq.serving")
-
-
-def log_failure(what: str, error: Exception) -> None:
-    """Log a failure; without a traceback if the peer is at fault."""
-    if isinstance(error, ProtocolError):
-        LOG.info("%s are closed: %s", what, error)
-    else:
-        LOG.error("%s failed", what, exc_info=error)
 
 
 class Machine(Protocol):
@@ -98,7 +94,7 @@ class RemotingServer:
         awaits_turn: returns whether the served requests need `on_turn`; None if they always do.
         world: the loop and the clocks; None for the running event loop.
         on_failure: called with a text and the error, for failures of the server and for bytes of a
-            peer that cannot be read.
+            peer that cannot be read; None logs them.
     """
 
     def __init__(
@@ -111,11 +107,13 @@ class RemotingServer:
         on_turn: Callable[[], None] | None = None,
         awaits_turn: Callable[[], bool] | None = None,
         world: ServerWorld | None = None,
-        on_failure: Callable[[str, Exception], None] = log_failure,
+        on_failure: Callable[[str, Exception], None] | None = None,
     ) -> None:
         self._machine = machine
         self._world = world or LoopWorld()
         self._monotonic_ms = self._world.monotonic_ms
+        self._failures = BoundedLog(LOG)
+        self._events = BoundedLog(LOG, lines_max=PEER_LINES_MAX)
         self._on_failure = on_failure
         self._tls = tls
         self._takes_plain = takes_plain
@@ -199,12 +197,19 @@ class RemotingServer:
         for link in list(self._links.values()):
             link.transport.abort()
 
-    def perform(self, outputs: Sequence[Output]) -> None:
-        """Carry out the machine's outputs; writes go out at the end of this turn."""
+    def perform(self, outputs: Sequence[Output], *, peer: Connection | None = None) -> None:
+        """Carry out the machine's outputs; writes go out at the end of this turn.
+
+        Args:
+            peer: the connection that caused the outputs, whose facts are bounded.
+        """
         links = self._links
         for output in outputs:
             if isinstance(output, Fact):
-                LOG.log(output.level, "%s", output.text)
+                if peer is None:
+                    LOG.log(output.level, "%s", output.text)
+                else:
+                    self._events.log(output.level, ("fact", _host_of(peer)), "%s", output.text)
                 continue
             link = links.get(output.connection)
             if link is None:
@@ -212,7 +217,8 @@ class RemotingServer:
             if isinstance(output, Written):
                 self._write(link, output.head, output.body)
             elif isinstance(output, Reply | Push):
-                self._write(link, _encode_head(output.command), output.command.body)
+                head = self._encode_head(output.command, output.connection)
+                self._write(link, head, output.command.body)
             elif isinstance(output, Produce):
                 link.unmade.append(output)
                 self._serve_soon(link)
@@ -238,7 +244,7 @@ class RemotingServer:
         def done(result: Sequence[Output] | Exception) -> None:
             if isinstance(result, Exception):
                 result = self._answer_failure(aside.command, connection, result)
-            self.perform([*result, ResumeReading(connection)])
+            self.perform([*result, ResumeReading(connection)], peer=connection)
 
         link.pause()
         self._world.call_aside(serve, done)
@@ -247,7 +253,7 @@ class RemotingServer:
         self, command: RemotingCommand, connection: Connection, error: Exception
     ) -> Sequence[Output]:
         """Log a failure of the machine, and return the answer to its request."""
-        self._on_failure(f"request {command.code} of {connection.address}", error)
+        self._fail(f"request {command.code} of {connection.address}", error, connection)
         remark = f"{type(error).__name__}: {error}"
         now_ms, timestamp_ms = self._monotonic_ms(), self._world.timestamp_ms()
         request = Request(command, connection, now_ms, timestamp_ms)
@@ -273,7 +279,7 @@ class RemotingServer:
             if self._on_turn is not None:
                 self._on_turn()
         except Exception as error:
-            self._on_failure("the end of a turn", error)
+            self._fail("the end of a turn", error)
         finally:
             if self._behind:
                 self._serve_behind()
@@ -376,7 +382,7 @@ class RemotingServer:
                 link.catch_up(now_ms)
                 break
             if outputs:
-                self.perform(outputs)
+                self.perform(outputs, peer=link.connection)
             if link.decoder.is_empty and not link.unmade:
                 link.catch_up(now_ms)
                 break
@@ -392,7 +398,7 @@ class RemotingServer:
         try:
             return produce.make()
         except Exception as error:
-            self._on_failure(f"an answer to {link.connection.address}", error)
+            self._fail(f"an answer to {link.connection.address}", error, link.connection)
             return ()
 
     def _handle_next(self, link: Link, now_ms: int, timestamp_ms: int) -> Sequence[Output] | None:
@@ -409,7 +415,7 @@ class RemotingServer:
             link.close(text)
             return self._foreign.note(error.foreign, text, now_ms=now_ms)
         except ProtocolError as error:
-            self._on_failure(f"bytes of {connection.address}", error)
+            self._fail(f"bytes of {connection.address}", error, connection)
             link.close(str(error))
             return None
         if command is None:
@@ -434,10 +440,39 @@ class RemotingServer:
                 timestamp_ms=self._world.timestamp_ms(),
             )
         except Exception as error:
-            self._on_failure(f"closing of {link.connection.address}", error)
+            self._fail(f"closing of {link.connection.address}", error, link.connection)
         else:
-            self.perform(outputs)
+            self.perform(outputs, peer=link.connection)
             self.end_turn_soon()
+
+    def _encode_head(self, command: RemotingCommand, peer: Connection) -> bytes:
+        try:
+            return encode_head(command)
+        except ProtocolError as error:
+            kind = ("answer", _host_of(peer))
+            self._failures.log(logging.WARNING, kind, "an answer cannot be written: %s", error)
+        command.code = ResponseCode.SYSTEM_ERROR
+        command.remark = "the answer does not fit into a frame"
+        command.ext_fields = command.body = None
+        return encode_head(command)
+
+    def log_closing(self, link: Link, how: str, reason: str) -> None:
+        """Log why a connection is closed."""
+        peer = link.connection
+        self._events.log(
+            logging.INFO, ("closing", _host_of(peer)), "%s %s: %s", peer.address, how, reason
+        )
+
+    def _fail(self, what: str, error: Exception, peer: Connection | None = None) -> None:
+        """Report a failure, in the log without a traceback if the peer is at fault."""
+        if self._on_failure is not None:
+            self._on_failure(what, error)
+            return
+        kind = (what if peer is None else _host_of(peer), type(error))
+        if isinstance(error, ProtocolError):
+            self._failures.log(logging.INFO, kind, "%s are closed: %s", what, error)
+        else:
+            self._failures.log(logging.ERROR, kind, "%s failed", what, error=error)
 
     def _sweep(self) -> None:
         # First of all: a failed sweep must not be the last.
@@ -483,17 +518,6 @@ def _cannot_listen(error: OSError, host: str, port: int) -> OSError:
     return OSError(error.errno, f"cannot listen on {host}:{port}: {reason}")
 
 
-def _encode_head(command: RemotingCommand) -> bytes:
-    try:
-        return encode_head(command)
-    except ProtocolError as error:
-        LOG.warning("an answer cannot be written: %s", error)
-        command.code = ResponseCode.SYSTEM_ERROR
-        command.remark = "the answer does not fit into a frame"
-        command.ext_fields = command.body = None
-        return encode_head(command)
-
-
 def _refuse(request: Request, refused: RefusedHeader) -> Sequence[Output]:
     """Answer a request whose header is refused; a refused answer is dropped."""
     if request.command.is_response:
@@ -504,6 +528,11 @@ def _refuse(request: Request, refused: RefusedHeader) -> Sequence[Output]:
 def _descriptor(transport: asyncio.Transport) -> int:
     descriptor: int = transport.get_extra_info("socket").fileno()
     return descriptor
+
+
+def _host_of(peer: Connection) -> str:
+    """Return a peer's host: the bound on its lines outlives its connections."""
+    return peer.address.rpartition(":")[0]
 
 
 def _peer_address(transport: asyncio.Transport) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from sparrowmq.calling.channel import Ask, Channel, OnConnectionLost, OnRequest
-from sparrowmq.calling.channel_table import ChannelTable, OnFailure
+from sparrowmq.calling.channel import Ask, Channel, OnConnectionLost, OnFailure, OnRequest
+from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import (
     CALLS_MS,
     Call,

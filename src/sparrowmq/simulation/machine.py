@@ -65,13 +65,13 @@ class SimulatedServer(RemotingServer):
         self._network.listen(address, self._process, self._accept)
         self.begin_sweeps()
 
-    def perform(self, outputs: Sequence[Output]) -> None:
+    def perform(self, outputs: Sequence[Output], *, peer: Connection | None = None) -> None:
         """Carry out the machine's outputs."""
         if self._on_reply is not None:
             for output in outputs:
                 if isinstance(output, Reply | Written):
                     self._on_reply(output.connection, output.command)
-        super().perform(outputs)
+        super().perform(outputs, peer=peer)
 
     def _accept(self, end: End) -> None:
         self._port += 1
