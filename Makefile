@@ -174,11 +174,11 @@ audit: setup ## check the licences of the dependencies, and their known weakness
 screens: setup ## take the pictures of the live page for the docs (Chromium)
 	PYTHONPATH=tests/support $(BIN)/python -m live_page_screens
 
-# The locks hold names, versions and hashes, no addresses.
+# The locks hold names, versions and hashes, no addresses; a checkout builds `speedups` itself.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-header --no-emit-index-url --no-emit-find-links
 lock: $(VENV)/uv ## resolve the dependencies anew
-	$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock
+	$(COMPILE) pyproject.toml --extra dev --output-file requirements.lock
 	$(COMPILE) pyproject.toml --extra demo --extra java --group checkout \
 	  --constraint requirements.lock --output-file requirements-demo.lock
 	$(COMPILE) --group uv --output-file requirements-uv.lock

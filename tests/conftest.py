@@ -142,16 +142,6 @@ def built_speedups(tmp_path_factory: pytest.TempPathFactory) -> Speedups:
     return build_speedups(tmp_path_factory.mktemp("speedups"))
 
 
-@pytest.fixture(scope="module")
-def without_speedups() -> Iterator[None]:
-    """Run the tests of a module without the extension in C, also where it is installed."""
-    from sparrowmq.protocol import speedups
-
-    before, speedups.functions = speedups.functions, None
-    yield
-    speedups.functions = before
-
-
 @pytest.fixture(scope="module", params=["plain", "speedups"])
 def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run the tests of a module without the extension in C, and with it."""

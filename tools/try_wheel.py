@@ -1,4 +1,4 @@
-"""Try the built wheel as a new user would: a fresh environment, the extra `cli`, the first minute.
+"""Try the built wheels as a new user would: a fresh environment, and the first minute.
 
 `make try-wheel` runs this trial, with the dependencies from the package index.
 """
@@ -30,7 +30,10 @@ def main() -> None:
         (wheel,) = directory.glob("*.whl")
         venv.create(directory / "env", with_pip=True)
         bin_ = directory / "env" / "bin"
-        run(bin_ / "pip", "install", "--quiet", f"{wheel}[cli]")
+        pip = bin_ / "pip"
+        run(pip, "wheel", "--quiet", "--no-deps", "-w", directory, ROOT / "speedups")
+        run(pip, "install", "--quiet", "--find-links", directory, f"{wheel}[cli,speedups]")
+        run(bin_ / "python", "-c", "from sparrowmq.protocol.speedups import *; assert functions")
         smq = bin_ / "smq"
         print(run(smq, "--version").strip())
         servers = subprocess.Popen(

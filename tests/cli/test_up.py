@@ -14,6 +14,7 @@ import pytest
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import invoke
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 
@@ -95,6 +96,23 @@ def test_up_prints_one_line_serves_and_stops_cleanly(
     assert (tmp_path / "store" / "checkpoint").is_file()
     assert not (tmp_path / "store" / "abort").exists()
     assert (tmp_path / "nameserver").is_dir()
+
+
+def test_up_says_first_that_the_extension_in_c_is_missing(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = []
+    for name, interface in (("other", 0), ("wanted", speedups.INTERFACE)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sparrowmq_speedups.py").write_text(f"INTERFACE = {interface}")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / name))
+        process = start("up", *FREE_PORTS, "--data", str(tmp_path / "data"))
+        ready(process)
+        lines.append(finish(process, signal.SIGTERM)[2].splitlines()[0])
+
+    assert f"the extension in C has interface 0, and {speedups.INTERFACE} is needed" in lines[0]
+    assert "pip install 'sparrowmq[speedups]'" in lines[0]
+    assert "extension" not in lines[1]
 
 
 def test_second_start_on_a_directory_in_use_is_refused(start: Start, tmp_path: Path) -> None:

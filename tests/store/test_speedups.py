@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
 from array import array
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +25,8 @@ from fuzz.extension import (
 )
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.record import BatchEntry, Record, encode_batch, encode_record
+
+ROOT = Path(__file__).resolve().parents[2]
 
 plain_texts = st.text(alphabet="abK #=\x7f", max_size=12)
 any_texts = st.text(max_size=5)
@@ -191,4 +199,34 @@ def test_other_interface_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     module = type("Module", (), {"INTERFACE": 1})()
     monkeypatch.setattr(speedups, "import_module", lambda name: module)
 
-    assert speedups._find() is None
+    assert speedups._find() == (
+        None,
+        f"has interface 1, and {speedups.INTERFACE} is needed",
+    )
+
+
+def test_extra_names_the_version_of_this_interface(built_speedups: speedups.Speedups) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version = tomllib.loads((ROOT / "speedups/pyproject.toml").read_text())["project"]["version"]
+
+    assert built_speedups.INTERFACE == speedups.INTERFACE
+    assert version.partition(".")[0] == str(speedups.INTERFACE)
+    assert extras["optional-dependencies"]["speedups"] == [
+        f"sparrowmq-speedups=={speedups.INTERFACE}.*"
+    ]
+
+
+@pytest.mark.slow
+def test_one_wheel_serves_later_pythons(tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: cc")
+    source = shutil.copytree(ROOT / "speedups", tmp_path / "source")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps"]
+    subprocess.run([*command, "-w", tmp_path, source], check=True, capture_output=True)
+
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [name for name in archive.namelist() if ".dist-info/" not in name]
+
+    assert "-cp311-abi3-" in wheel.name
+    assert libraries == ["sparrowmq_speedups.abi3.so"]

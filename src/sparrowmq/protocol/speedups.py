@@ -1,6 +1,7 @@
 """Four functions over bytes that an optional extension in C provides.
 
-The extension is a distribution of its own, `sparrowmq-speedups` (`speedups/` in the repository).
+The extension is a distribution of its own, `sparrowmq-speedups` (`speedups/` in the repository),
+which the extra `speedups` installs.
 Three functions are for the store, one is for readers of the answers to pulls. Each function has a
 twin in Python with the same arguments and results (tests/store/test_speedups.py,
 tests/protocol/test_record.py). docs/decisions/speedups-in-c.md has the gains and the attempts that
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from sparrowmq.model import MessageExt
 
-# The extension's number of this interface; another number takes or returns other values.
-_INTERFACE = 4
+# The extension's number of this interface; another number takes or returns other values. The
+# version that the extra `speedups` names begins with it.
+INTERFACE = 4
 
 
 class Speedups(Protocol):
@@ -116,13 +118,17 @@ class Speedups(Protocol):
         ...
 
 
-def _find() -> Speedups | None:
+def _find() -> tuple[Speedups | None, str]:
+    """Return the extension, or what is the matter with it."""
     try:
         found = cast(Speedups, import_module("sparrowmq_speedups"))
     except ImportError:
-        return None
-    return found if found.INTERFACE == _INTERFACE else None
+        return None, "is not installed"
+    if found.INTERFACE != INTERFACE:
+        return None, f"has interface {found.INTERFACE}, and {INTERFACE} is needed"
+    return found, ""
 
 
-# Read at each use: tests run with and without the extension.
-functions = _find()
+# `functions` is read at each use: tests run with and without the extension. `obstacle` says why
+# there are none, "" if there are.
+functions, obstacle = _find()

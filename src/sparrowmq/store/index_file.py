@@ -32,7 +32,6 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.protocol import speedups
-from sparrowmq.store.even_index import KeyRun
 from sparrowmq.store.storage import StorageFile
 
 HEADER_SIZE = 40
@@ -42,7 +41,6 @@ _HEADER = Struct(">qqqqii")
 assert _HEADER.size == HEADER_SIZE
 _ENTRY = Struct(">iqii")
 assert _ENTRY.size == _ENTRY_SIZE
-_ENTRY_TYPE = [("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 _SLOT = Struct(">i")
 _INT_MAX = 0x7FFFFFFF
 # The number of entries that are read within 5 ms.
@@ -177,33 +175,6 @@ class IndexFile:
         self._write(data)
         self._extend(positions, timestamps_ms, used_slots=used_slots)
 
-    def add_run(self, run: KeyRun) -> None:
-        """Add the entries of a run, as `add` does."""
-        np = sys.modules["numpy"]
-        slots = np.frombuffer(self._load_slots(), dtype=np.int32)
-        used = run.hashes % self._slot_count
-        numbers = self.header.next_number + np.arange(len(used), dtype=np.int32)
-        # Each entry names the previous entry of its slot.
-        previous, order = slots[used], used.argsort(kind="stable")
-        is_again = used[order[1:]] == used[order[:-1]]
-        previous[order[1:][is_again]] = numbers[order[:-1][is_again]]
-        slots[used] = numbers
-        entries = np.empty(len(used), dtype=_ENTRY_TYPE)
-        entries["hash"], entries["position"], entries["previous"] = (
-            run.hashes,
-            run.positions,
-            previous,
-        )
-        # A run has few store times.
-        times, which = np.unique(run.timestamps_ms, return_inverse=True)
-        timestamps_ms = [int(run.timestamps_ms[0]), *times.tolist()]
-        seconds = _seconds(self.header.begin_timestamp_ms, timestamps_ms, self.header.next_number)
-        entries["seconds"] = np.array(seconds[1:])[which]
-        entries["seconds"][0] = seconds[0]
-        np.frombuffer(self._dirty_pages, dtype=np.uint8)[used // _PAGE_SLOTS] = 1
-        self._write(entries.tobytes())
-        self._extend(run.positions, run.timestamps_ms, used_slots=int((previous == 0).sum()))
-
     def _write(self, data: bytes) -> None:
         """Write entries; if the write fails, restore the slots that the entries use."""
         try:
@@ -221,10 +192,10 @@ class IndexFile:
         header = self.header
         is_first = header.next_number == 1
         self.header = IndexHeader(
-            begin_timestamp_ms=int(timestamps_ms[0]) if is_first else header.begin_timestamp_ms,
-            end_timestamp_ms=int(timestamps_ms[-1]),
-            begin_position=int(positions[0]) if is_first else header.begin_position,
-            end_position=int(positions[-1]),
+            begin_timestamp_ms=timestamps_ms[0] if is_first else header.begin_timestamp_ms,
+            end_timestamp_ms=timestamps_ms[-1],
+            begin_position=positions[0] if is_first else header.begin_position,
+            end_position=positions[-1],
             used_slot_count=header.used_slot_count + used_slots,
             next_number=header.next_number + len(positions),
         )

@@ -3,7 +3,7 @@
 Fields that all messages of a batch share are packed once. Other fields are copied from the
 request's body into the records, field by field of all messages instead of message by message. The
 bytes equal those of `encode_stored` and `place_stored` (tests/store/test_message_batch.py), in a
-third of the time (benchmarks/broker.py). Many messages of one size are encoded by even_batch.py.
+third of the time (benchmarks/broker.py). `encode_plain_batch` does the same by the extension in C.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from sparrowmq.protocol import speedups
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
 from sparrowmq.protocol.record import MAGIC_V1, V6_BITS, BatchSpan, head_of, scan_batch
 from sparrowmq.store.consume_queue import ENTRY
-from sparrowmq.store.even_batch import EvenMessages, EvenRecords, ends_alike, find_even
 from sparrowmq.store.record_check import (
     CHECKSUMMED_PROPERTIES_SIZE_MAX,
     CRC_PROPERTY,
@@ -54,8 +53,8 @@ def holds_property(text: bytes, name: str) -> bool:
     return _RARE[name] in text and b"\x02%s\x01" % name.encode() in text
 
 
-class ListedMessages(NamedTuple):
-    """The messages of a SEND_BATCH_MESSAGE, one by one.
+class BatchMessages(NamedTuple):
+    """The messages of a SEND_BATCH_MESSAGE.
 
     Args:
         body: the request's body; `spans` are the places of its messages, `properties` those of
@@ -77,19 +76,13 @@ class ListedMessages(NamedTuple):
         return _SEPARATOR + _SEPARATOR.join(self.properties)
 
 
-def read_messages(body: bytes) -> EvenMessages | ListedMessages:
+def read_messages(body: bytes) -> BatchMessages:
     """Find the messages in the body of SEND_BATCH_MESSAGE.
 
     Raises: RemoteProtocolError if it is malformed.
     """
-    # The extension in C encodes the batches that NumPy would, without NumPy's 25 MB.
-    even = find_even(body) if speedups.functions is None else None
-    return even or _list_messages(body)
-
-
-def _list_messages(body: bytes) -> ListedMessages:
     spans = scan_batch(body)
-    return ListedMessages(body, spans, [body[begin:end] for _, _, begin, end in spans])
+    return BatchMessages(body, spans, [body[begin:end] for _, _, begin, end in spans])
 
 
 class MessageBatch(NamedTuple):
@@ -101,7 +94,7 @@ class MessageBatch(NamedTuple):
 
     topic: str
     queue_id: int
-    messages: EvenMessages | ListedMessages
+    messages: BatchMessages
     added: str
     sys_flag: int
     born_timestamp_ms: int
@@ -145,26 +138,16 @@ class PlacedBatch(NamedTuple):
 
 def encode_batch_records(
     batch: MessageBatch, *, topic_field: bytes, append_crc: bool
-) -> EncodedBatch | EvenRecords:
+) -> EncodedBatch:
     """Encode the records without the fields that depend on their place in the log.
 
     Raises: LocalProtocolError if a message does not fit into a record.
     """
-    messages = batch.messages
+    body, spans, properties = batch.messages
     added = batch.added.encode()
     if holds_property(_SEPARATOR + added, CRC_PROPERTY):
         added = _without_crc(added)
-    has_crcs = holds_property(messages.properties_text, CRC_PROPERTY)
-    if isinstance(messages, EvenMessages):
-        if append_crc and not has_crcs and ends_alike(messages):
-            joined = added if added.endswith(_SEPARATOR) else added + _SEPARATOR
-            if messages.properties_size and messages.matrix[0, -1] != 2:
-                joined = _SEPARATOR + joined
-            if messages.properties_size + len(joined) <= CHECKSUMMED_PROPERTIES_SIZE_MAX:
-                return EvenRecords(messages, batch.queue_id, _middle(batch), topic_field, joined)
-        messages = _list_messages(messages.matrix.tobytes())
-    body, spans, properties = messages
-    if has_crcs:
+    if holds_property(batch.messages.properties_text, CRC_PROPERTY):
         properties = [_without_crc(each) for each in properties]
     # A separator ends the properties before the checksum.
     ending = _SEPARATOR if append_crc and not added.endswith(_SEPARATOR) else b""
@@ -187,9 +170,9 @@ def encode_batch_records(
     lengths = map(_pack_short, map(add, map(len, texts), crc_sizes))
     # The body's length precedes the body, in a record as in the request.
     bodies = [body[begin - 4 : end - 2] for _, begin, end, _ in spans]
-    ends = list(
-        map(b"".join, zip(repeat(_middle(batch)), bodies, repeat(topic_field), lengths, texts))
-    )
+    # The bytes of each record between its position and its body.
+    middle = repeat(_head(batch)[_START.size : -4])
+    ends = list(map(b"".join, zip(middle, bodies, repeat(topic_field), lengths, texts)))
     body_crcs = [crc32(body[begin : end - 2]) & 0x7FFFFFFF for _, begin, end, _ in spans]
     sizes = [
         _START.size + len(end) + crc_size for end, crc_size in zip(ends, crc_sizes, strict=True)
@@ -260,14 +243,9 @@ def _head(batch: MessageBatch) -> bytes:
         raise LocalProtocolError(f"a record cannot carry this: {error}") from error
 
 
-def _middle(batch: MessageBatch) -> bytes:
-    """Return the bytes of each record between its position and its body."""
-    return _head(batch)[_START.size : -4]
-
-
 def place_batch(
     batch: MessageBatch,
-    encoded: EncodedBatch | EvenRecords,
+    encoded: EncodedBatch,
     *,
     position: int,
     queue_offset: int,
@@ -279,11 +257,6 @@ def place_batch(
         tags_code: returns the tags code of a message from its properties.
     """
     codes = _tags_codes(batch, tags_code)
-    if isinstance(encoded, EvenRecords):
-        data = encoded.place(position, queue_offset)
-        positions = range(position, position + len(data), encoded.record_size)
-        entries = encoded.queue_entries(position, codes)
-        return PlacedBatch(data, tuple(positions), entries, frozenset(codes))
     flags, body_crcs, ends, has_crc, sizes = encoded
     places = list(accumulate(sizes, initial=position))
     places.pop()

@@ -34,7 +34,6 @@ from sparrowmq.protocol import speedups
 from sparrowmq.protocol.record import MAGIC_V1, MAGIC_V2
 from sparrowmq.store.checkpoint import IndexMark
 from sparrowmq.store.config import StoreConfig
-from sparrowmq.store.even_index import KeyRun, find_run, may_begin_run
 from sparrowmq.store.file_series import FileSeries
 from sparrowmq.store.index_file import (
     HEADER_SIZE,
@@ -288,12 +287,6 @@ class MessageIndex:
             return
         file_end = base + self._log_files.file_size
         chunk = self._log_files.read(position, min(_CHUNK_BYTES, min(limit, file_end) - position))
-        if speedups.functions is None and may_begin_run(chunk, 0):
-            run = self._find_run(chunk, position)
-            if run is not None:
-                self._add_run(run)
-                self.built_position = position + run.size
-                return
         at, found = self._collect(chunk, position)
         if at == 0:
             size, magic = _size_and_magic(chunk)
@@ -305,10 +298,6 @@ class MessageIndex:
             return
         self._add(found)
         self.built_position = position + at
-
-    def _find_run(self, chunk: bytes, position: int) -> KeyRun | None:
-        powers = LogKeys(self._topics).powers
-        return find_run(chunk, position, names=_NAMES, of_topic=powers)
 
     def _collect(self, chunk: bytes, position: int) -> tuple[int, _Found]:
         """Return the end of the last whole record in a chunk of the log, and the keys before it."""
@@ -333,14 +322,6 @@ class MessageIndex:
             file = self._file_to_add_to(found.timestamps_ms[at])
             stop = min(len(hashes), at + file.room)
             file.add(hashes[at:stop], found.positions[at:stop], found.timestamps_ms[at:stop])
-            at = stop
-
-    def _add_run(self, run: KeyRun) -> None:
-        at = 0
-        while at < len(run.hashes):
-            file = self._file_to_add_to(int(run.timestamps_ms[at]))
-            stop = min(len(run.hashes), at + file.room)
-            file.add_run(run.part(at, stop))
             at = stop
 
     def _file_to_add_to(self, timestamp_ms: int) -> IndexFile:
@@ -508,21 +489,15 @@ class LogKeys:
         ]
 
     def collect(self, chunk: bytes, position: int) -> int:
-        """Collect the keys of a chunk's records; return the end of the last record read.
-
-        This is the last whole record, or the last record before a run that `find_run` may take.
+        """Collect the keys of a chunk's whole records; return the end of the last one.
 
         Args:
             position: the chunk's position in the log.
         """
         at, last_at, unpack = 0, len(chunk) - _HEAD_SIZE, _HEAD.unpack_from
-        # A chunk that looks like a run but is none may have many false runs: do not stop there.
-        begins_run = may_begin_run(chunk, 0)
         while at <= last_at:
             size, magic, sys_flag, store_ms, body_size = unpack(chunk, at)
             end = at + size
-            if at and not begins_run and may_begin_run(chunk, at):
-                break
             if end > len(chunk) or (magic != MAGIC_V1 and magic != MAGIC_V2):
                 break
             topic_at = at + _HEAD_SIZE + body_size
@@ -548,7 +523,7 @@ class LogKeys:
         return at
 
     def _add(self, topic: bytes, key: bytes, position: int, timestamp_ms: int) -> None:
-        powers = self.powers(topic)
+        powers = self._powers(topic)
         if len(key) <= KEY_BYTES_MAX and key.isascii():
             self._keys.append(key)
             self._added.append(powers[len(key)])
@@ -558,7 +533,7 @@ class LogKeys:
         self.positions.append(position)
         self.timestamps_ms.append(timestamp_ms)
 
-    def powers(self, topic: bytes) -> list[int]:
+    def _powers(self, topic: bytes) -> list[int]:
         """Return the addend of a topic to the hash of a key, by the key's length."""
         powers = self._topics.get(topic)
         if powers is None:

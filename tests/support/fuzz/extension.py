@@ -30,7 +30,7 @@ from sparrowmq.protocol.record import (
 from sparrowmq.protocol.speedups import Speedups
 from sparrowmq.store.index_file import _add_entries
 from sparrowmq.store.message_batch import (
-    ListedMessages,
+    BatchMessages,
     MessageBatch,
     PlacedBatch,
     encode_batch_records,
@@ -91,7 +91,7 @@ def make_batch(body: bytes, **fields: Any) -> MessageBatch:
     values: dict[str, Any] = {"added": "CLUSTER\x01c", "sys_flag": 0, "reconsume_times": 2}
     values |= {"born_host": HOSTS[0], "store_host": HOSTS[0]}
     values |= {"born_timestamp_ms": 1_700_000_000_000, "store_timestamp_ms": 1_700_000_000_001}
-    return MessageBatch("Topic", 3, ListedMessages(body, (), []), **values | fields)
+    return MessageBatch("Topic", 3, BatchMessages(body, (), []), **values | fields)
 
 
 def _lay_out_in_python(batch: MessageBatch, body: bytes) -> PlacedBatch:
@@ -107,7 +107,6 @@ def _lay_out_in_python(batch: MessageBatch, body: bytes) -> PlacedBatch:
 
 def compare_batch(batch: MessageBatch) -> bool:
     """Lay a batch out both ways; return whether the extension took it."""
-    assert isinstance(batch.messages, ListedMessages)
     body = batch.messages.body
     with _extension():
         found = encode_plain_batch(

@@ -57,9 +57,8 @@ from sparrowmq.protocol.record import (
 )
 from sparrowmq.serving.connections import Output, Reply
 from sparrowmq.serving.requests import FAQ, Refusal, Request
-from sparrowmq.store.even_batch import EvenMessages
 from sparrowmq.store.message_batch import (
-    ListedMessages,
+    BatchMessages,
     MessageBatch,
     holds_property,
     read_messages,
@@ -421,7 +420,7 @@ def _store_batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[Put
     batch = MessageBatch(
         topic=topic.topic_name,
         queue_id=queue_id,
-        messages=ListedMessages(body, (), []),
+        messages=BatchMessages(body, (), []),
         added=_with_origin(state, shared),
         sys_flag=header.sys_flag,
         born_timestamp_ms=header.born_timestamp_ms,
@@ -445,7 +444,7 @@ def _store_batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[Put
     return result, _waits(shared)
 
 
-def _check_batch(state: BrokerState, sent: _Sent, messages: EvenMessages | ListedMessages) -> None:
+def _check_batch(state: BrokerState, sent: _Sent, messages: BatchMessages) -> None:
     """Refuse a batch with messages that no batch may have."""
     if not 0 < messages.message_count <= state.config.batch_count_max:
         raise Refusal(
@@ -467,7 +466,7 @@ def _check_batch(state: BrokerState, sent: _Sent, messages: EvenMessages | Liste
             _refuse_timer(each.decode())
 
 
-def _has_delayed(messages: EvenMessages | ListedMessages) -> bool:
+def _has_delayed(messages: BatchMessages) -> bool:
     """Return whether one of the messages has a delay level."""
     return holds_property(messages.properties_text, PROPERTY_DELAY_LEVEL) and any(
         delay_level(each.decode()) > 0 for each in messages.properties
