@@ -26,6 +26,7 @@ from sparrowmq.strategies import (
     TopicView,
     strategy_from,
 )
+from sparrowmq.strategies.across_topics import divide_topics
 from sparrowmq.strategies.group_strategy import is_group_strategy
 from sparrowmq.strategies.minimal_move import divide
 
@@ -286,6 +287,24 @@ class TestAcrossTopics:
         owners = {queue: cid for cid, share in shares.items() for queue in share}
         assert sum(counts) == sum(map(len, shares.values())) == len(owners)
         assert spread(owners, cids) <= 1
+
+    def test_moves_are_the_least_possible_where_owners_are_known(self) -> None:
+        dice = random.Random(24)
+        queues, cids = queues_of(8), cids_of(3)
+        owners: Owners = {}
+        for _ in range(2_000):
+            queues, cids = random_event(dice, queues, cids)
+            halves = [
+                [queue._replace(topic=topic) for queue in queues[at::2]]
+                for at, topic in enumerate(("A", "B"))
+            ]
+            views = [TopicView(half[0].topic, half, cids) for half in halves if half]
+            before, owners = owners, divide_topics(views, owners)
+
+            assert spread(owners, cids) <= 1
+            if before:
+                least = least_moves(before, list(owners), cids)
+                assert moves(before, owners) == least
 
     def test_three_topics_of_one_queue_go_to_three_members(self) -> None:
         cids = ["a", "b", "c"]

@@ -1,7 +1,7 @@
 """MINIMAL_MOVE: loads differ by at most one, and as few queues as possible move.
 
 **With known owners**, no division with loads within one moves fewer queues. Each member may have
-`share` queues; members that hold more than `share` get the surplus first. A member with more queues
+`floors` queues; members that hold more than that get the surplus first. A member with more queues
 than its part gives up the queues of the lowest scores. Free queues go to members with room, pair by
 pair in the order of scores. A score is a hash of a pair (queue, member).
 
@@ -29,7 +29,7 @@ Tests: test_sparrow_strategies.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import md5
 from typing import TypeAlias
 
@@ -85,7 +85,11 @@ class AllocateMessageQueueMinimalMove:
 
 
 def divide(
-    queues: Sequence[MessageQueue], cids: Sequence[str], owners: Owners = NO_OWNERS
+    queues: Sequence[MessageQueue],
+    cids: Sequence[str],
+    owners: Owners = NO_OWNERS,
+    *,
+    floors: Mapping[str, int] | None = None,
 ) -> dict[MessageQueue, str]:
     """Return the owner of every queue.
 
@@ -93,8 +97,13 @@ def divide(
         queues: the queues in any order, each once.
         cids: the members, each once, at least one.
         owners: the present owners; other queues and other members have no effect.
+        floors: the least number of queues of each member that may have any; some of these members
+            get one more. By default all members get equally many.
     """
-    share, surplus = divmod(len(queues), len(cids))
+    if floors is None:
+        floors = dict.fromkeys(cids, len(queues) // len(cids))
+    surplus = len(queues) - sum(floors.values())
+    assert 0 <= surplus <= len(floors)
     held: dict[str, list[tuple[int, MessageQueue]]] = {cid: [] for cid in cids}
     free: list[MessageQueue] = []
     for queue in queues:
@@ -103,9 +112,10 @@ def divide(
             held[owner].append((score(queue, owner), queue))
         else:
             free.append(queue)
-    # Members that hold more than the share get the surplus first; then the rank decides.
-    ranked = sorted(cids, key=lambda cid: (len(held[cid]) <= share, score(None, cid), cid))
-    room = {cid: share + (place < surplus) for place, cid in enumerate(ranked)}
+    # Members that hold more than their floor get the surplus first; then the rank decides.
+    ranked = sorted(floors, key=lambda cid: (len(held[cid]) <= floors[cid], score(None, cid), cid))
+    room = dict.fromkeys(cids, 0)
+    room |= {cid: floors[cid] + (place < surplus) for place, cid in enumerate(ranked)}
     now: dict[MessageQueue, str] = {}
     for cid, scored in held.items():
         scored.sort(reverse=True)

@@ -4,11 +4,11 @@ A group has three states, whose shares are computed as by members: the present; 
 member, whose id falls into the middle of the order; and without the member in the middle.
 
 Cost: AVG, AVG_BY_CIRCLE, CONFIG and Kafka's range depend on places only, so the number of a topic's
-queues and the places of equal ids determine the topic's figures. AVG_ACROSS_TOPICS and Kafka's
-other assignors deal the queues of all topics as one row, because all members subscribe the same
-topics. The figures of both are cached by this *shape*, and a large cluster has few shapes. The
-three strategies that hash names are computed for every group, with each hash of a ring once for the
-three states. Tests: pipeline/test_balance_group.py.
+queues and the places of equal ids determine the topic's figures. Kafka's other assignors deal the
+queues of all topics as one row, because all members subscribe the same topics. The figures of both
+are cached by this *shape*, and a large cluster has few shapes. The strategies that hash names are
+computed for every group, with each hash of a ring once for the three states.
+Tests: pipeline/test_balance_group.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import NamedTuple, TypeAlias
 from sparrowmq.doctor.whatif import ROCKETMQ_NAMES
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
-from sparrowmq.strategies.across_topics import divide_topics
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 from sparrowmq.strategies.consistent_hash import (
     VIRTUAL_NODE_COUNT_DEFAULT,
@@ -30,16 +29,16 @@ from sparrowmq.strategies.consistent_hash import (
     md5_hash,
 )
 from sparrowmq.strategies.consistent_hash_bounded import deal
-from sparrowmq.strategies.group_strategy import Owners, TopicView, unique
+from sparrowmq.strategies.group_strategy import Owners, unique
 from sparrowmq.strategies.kafka_assignors import KAFKA_ASSIGNORS
 from sparrowmq.strategies.machine_room import AllocateMessageQueueByMachineRoom
 from sparrowmq.strategies.minimal_move import divide
 from sparrowmq.strategies.registry import SPARROW_STRATEGIES, strategy_from
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
-_POSITIONAL = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "AVG_ACROSS_TOPICS")
+_POSITIONAL = ("AVG", "AVG_BY_CIRCLE", "CONFIG")
 # These strategies deal the queues of all topics as one row.
-_IN_A_ROW = ("AVG_ACROSS_TOPICS", "roundrobin", "sticky", "cooperative-sticky")
+_IN_A_ROW = ("roundrobin", "sticky", "cooperative-sticky")
 _SHAPES_MAX = 65_536
 _TEXTS_MAX = 262_144
 _GROUPS_MAX = 64
@@ -178,9 +177,6 @@ def _of_places(strategy: str, queue_count: int, ranks: tuple[int, ...]) -> Figur
     """Compute a topic's figures from places alone, with generated names in the same order."""
     places = make_places([f"m{rank:06d}" for rank in ranks])
     topic = TopicLayout("T", (("b", queue_count),))
-    if strategy == "AVG_ACROSS_TOPICS":
-        states = [divide_topics([TopicView("T", topic.queues, ids)]) for ids in places.states]
-        return _of_owners(places, *states)
     return _of_shares(topic.queues, places, _allocator(strategy, "G", [topic], places))
 
 
@@ -284,6 +280,8 @@ def _by_scores(topics: tuple[TopicLayout, ...], places: Places) -> Figures:
 _HASHING: Mapping[str, Callable[[tuple[TopicLayout, ...], Places], Figures]] = {
     "CONSISTENT_HASH": _by_ring,
     "MINIMAL_MOVE": _by_scores,
+    # The members of a group subscribe the same topics, so that both divide alike.
+    "AVG_ACROSS_TOPICS": _by_scores,
     "CONSISTENT_HASH_BOUNDED": _by_bounded_ring,
 }
 

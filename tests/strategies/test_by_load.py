@@ -1,0 +1,210 @@
+"""AVG_BY_LOAD's pure function: what a period's moves promise, and what follows a change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparrowmq.model import MessageQueue
+from sparrowmq.strategies.by_load import (
+    GroupLoads,
+    QueueLoad,
+    follow,
+    moves_max,
+    quantize,
+    rebalance_loads,
+)
+from sparrowmq.strategies.minimal_move import divide
+
+
+class Group(NamedTuple):
+    queues: list[MessageQueue]
+    cids: list[str]
+    owners: dict[MessageQueue, str]
+    loads: GroupLoads
+
+
+def queues_of(count: int) -> list[MessageQueue]:
+    return [MessageQueue("T", "broker-a", queue_id) for queue_id in range(count)]
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> Group:
+    queues = queues_of(draw(st.integers(1, 80)))
+    cids = [f"10.0.0.{n}@1" for n in range(draw(st.integers(1, 9)))]
+    rates = st.floats(0, 500) | st.just(0.0)
+    lags = st.just(0) | st.integers(0, 10**6)
+    loads = GroupLoads(
+        queues={queue: QueueLoad(draw(rates), draw(lags)) for queue in queues},
+        capacities={cid: draw(st.just(0.0) | st.floats(1, 1_000)) for cid in cids},
+        resting=frozenset(draw(st.lists(st.sampled_from(queues), max_size=3))),
+    )
+    owners = {queue: draw(st.sampled_from(cids)) for queue in queues}
+    return Group(queues, cids, owners, loads)
+
+
+def excess(group: Group, owners: dict[MessageQueue, str]) -> float:
+    capacities = group.loads.capacities_of(group.cids)
+    loads = group.loads.member_loads(owners, group.cids)
+    mean = sum(loads[cid] * capacities[cid] for cid in loads) / (sum(capacities.values()) or 1)
+    return sum(capacities[cid] * (load - mean) ** 2 for cid, load in loads.items())
+
+
+class TestOnePeriod:
+    @given(group=groups())
+    @settings(max_examples=200, deadline=None)
+    def test_every_queue_keeps_one_listed_owner_and_few_move(self, group: Group) -> None:
+        now, gain = rebalance_loads(group.owners, group.cids, group.loads)
+
+        moved = {queue for queue in group.queues if now[queue] != group.owners[queue]}
+        assert set(now) == set(group.queues)
+        assert set(now.values()) <= set(group.cids)
+        assert set(gain.moved) == moved
+        assert len(moved) <= moves_max(len(group.queues))
+        assert not moved & set(group.loads.resting)
+
+    @given(group=groups())
+    @settings(max_examples=200, deadline=None)
+    def test_moves_take_a_tenth_of_the_excess_or_do_not_happen(self, group: Group) -> None:
+        now, gain = rebalance_loads(group.owners, group.cids, group.loads)
+
+        if gain.moved:
+            before = excess(group, group.owners)
+            assert excess(group, now) <= 0.9 * before * (1 + 1e-6)
+            assert gain.load_before > 0.3
+        else:
+            assert now == group.owners
+
+    @given(group=groups())
+    @settings(max_examples=100, deadline=None)
+    def test_the_order_of_the_tables_changes_nothing(self, group: Group) -> None:
+        backwards = GroupLoads(
+            queues=dict(reversed(list(group.loads.queues.items()))),
+            capacities=dict(reversed(list(group.loads.capacities.items()))),
+            resting=group.loads.resting,
+        )
+        owners = dict(reversed(list(group.owners.items())))
+
+        first, _ = rebalance_loads(group.owners, group.cids, group.loads)
+        assert rebalance_loads(owners, group.cids, backwards)[0] == first
+
+    @given(group=groups())
+    @settings(max_examples=60, deadline=None)
+    def test_steady_loads_end_in_a_division_that_stays(self, group: Group) -> None:
+        owners = group.owners
+        loads = GroupLoads(queues=group.loads.queues, capacities=group.loads.capacities)
+        for _ in range(200):
+            now, gain = rebalance_loads(owners, group.cids, loads)
+            if not gain.moved:
+                break
+            owners = now
+
+        assert rebalance_loads(owners, group.cids, loads)[1].moved == ()
+
+    def test_members_of_one_to_four_end_with_queues_of_one_to_four(self) -> None:
+        queues, cids = queues_of(40), ["a", "b"]
+        loads = GroupLoads(
+            queues=dict.fromkeys(queues, QueueLoad(10.0, 0)), capacities={"a": 100, "b": 400}
+        )
+        owners = divide(queues, cids)
+        for _ in range(20):
+            owners, _ = rebalance_loads(owners, cids, loads)
+
+        assert Counter(owners.values())["a"] == pytest.approx(8, abs=1)
+
+    @pytest.mark.parametrize(
+        ("rates", "moves"),
+        [
+            pytest.param([10, 10, 10, 10], 0, id="even"),
+            pytest.param([14, 14, 1, 1], 0, id="uneven, and nobody is busy"),
+            pytest.param([40, 40, 10, 10], 2, id="one is busy by far"),
+            pytest.param([90, 0, 0, 0], 0, id="one queue cannot be shared"),
+        ],
+    )
+    def test_queues_move_only_for_a_member_that_needs_it(
+        self, rates: list[float], moves: int
+    ) -> None:
+        queues = queues_of(4)
+        owners = dict(zip(queues, ["a", "a", "b", "b"], strict=True))
+        loads = GroupLoads(
+            queues={queue: QueueLoad(rate, 0) for queue, rate in zip(queues, rates, strict=True)},
+            capacities={"a": 100.0, "b": 100.0},
+        )
+
+        _, gain = rebalance_loads(owners, ["a", "b"], loads)
+
+        assert len(gain.moved) == moves
+
+    def test_a_hot_queue_is_left_alone_on_its_member(self) -> None:
+        queues = queues_of(6)
+        owners = dict(zip(queues, ["a", "a", "a", "b", "b", "b"], strict=True))
+        loads = GroupLoads(
+            queues={queue: QueueLoad(150.0 if queue == queues[0] else 10.0, 0) for queue in queues},
+            capacities={"a": 100.0, "b": 100.0},
+        )
+        owners, gain = rebalance_loads(owners, ["a", "b"], loads)
+
+        assert [queue for queue, owner in owners.items() if owner == "a"] == [queues[0]]
+        assert (round(gain.load_before, 2), round(gain.load_after, 2)) == (1.7, 1.5)
+
+    def test_without_a_capacity_nothing_moves(self) -> None:
+        queues = queues_of(2)
+        loads = GroupLoads(queues={queues[0]: QueueLoad(100.0, 10**6)}, capacities={})
+
+        assert rebalance_loads(dict.fromkeys(queues, "a"), ["a", "b"], loads)[1].moved == ()
+
+
+class TestFollow:
+    @given(group=groups())
+    @settings(max_examples=100, deadline=None)
+    def test_an_unchanged_group_has_the_plan(self, group: Group) -> None:
+        assert follow(group.owners, group.cids, group.queues, group.cids) == group.owners
+
+    @given(
+        group=groups(), joins=st.integers(0, 3), leaves=st.integers(0, 8), more=st.integers(0, 9)
+    )
+    @settings(max_examples=200, deadline=None)
+    def test_every_queue_has_one_listed_owner_after_any_change(
+        self, group: Group, joins: int, leaves: int, more: int
+    ) -> None:
+        cids = [*group.cids[leaves:], *(f"10.0.1.{n}@1" for n in range(joins))] or ["last"]
+        queues = queues_of(len(group.queues) + more)
+
+        owners = follow(group.owners, group.cids, queues, cids)
+
+        assert set(owners) == set(queues)
+        assert set(owners.values()) <= set(cids)
+
+    def test_a_new_member_takes_from_each_in_proportion(self) -> None:
+        queues = queues_of(30)
+        plan = dict(zip(queues, ["a"] * 20 + ["b"] * 10, strict=True))
+
+        owners = follow(plan, ["a", "b"], queues, ["a", "b", "c"])
+
+        moved = sum(plan[queue] != owner for queue, owner in owners.items())
+        assert Counter(owners.values()) == {"a": 13, "b": 7, "c": 10}
+        assert moved == 10
+
+    def test_a_leavers_queues_go_to_the_others_in_proportion(self) -> None:
+        queues = queues_of(30)
+        plan = dict(zip(queues, ["a"] * 16 + ["b"] * 4 + ["c"] * 10, strict=True))
+
+        owners = follow(plan, ["a", "b", "c"], queues, ["a", "b"])
+
+        assert Counter(owners.values()) == {"a": 24, "b": 6}
+        assert all(owners[queue] == plan[queue] for queue in queues[:20])
+
+
+def test_steps_are_four_for_each_doubling() -> None:
+    assert len({quantize(rate) for rate in range(100, 200)}) in (4, 5)
+    assert [quantize(rate) for rate in (0.0, 1.0, 1.05, 100.0, 200.0)] == [
+        0.0,
+        1.0,
+        1.0,
+        107.634741,
+        215.269482,
+    ]
