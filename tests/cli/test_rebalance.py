@@ -245,6 +245,7 @@ def test_healthy_group_passes(stage: Stage) -> None:
         (["simulate", "--events", "joim"], 2, "the nearest is join"),
         (["simulate", "--events", "leave:7"], 2, "the group has 3 members then"),
         (["simulate", "--queues", "0"], 2, "queues is 0"),
+        (["simulate", "--workload", "zipff"], 2, "all are zipf, speeds"),
     ],
 )
 def test_failures_are_one_line_and_an_exit_code(
@@ -434,6 +435,21 @@ def test_simulate_compares_all_strategies(stage: Stage) -> None:
     first = [len(member["queues"]) for member in average["steps"][0]["assignment"]]
     assert first == [3, 3, 2, 2, 2]
     assert [s["event"] for s in average["steps"][1:]] == ["join", "leave:0", "kill"]
+
+
+def test_simulate_compares_lags_under_a_workload() -> None:
+    plan = ["--workload", "speeds", "--queues", "8", "--members", "2"]
+
+    words = run("simulate", *plan).stdout
+    told = json.loads(run("simulate", *plan, "--json").stdout)
+
+    (speeds,) = told["workloads"]
+    average, load = (speeds["policies"][name] for name in ("AVG", "AVG_BY_LOAD"))
+    assert (told["queues"], told["members"]) == (8, 2)
+    assert average["lag_max"] > 10 * load["lag_max"]
+    assert (average["moves"], load["moves"] > 0) == (0, True)
+    assert f"{average['lag_max']:,}" in words
+    assert f"({load['moves']})" in words
 
 
 def test_simulate_shows_what_a_duplicate_id_costs() -> None:

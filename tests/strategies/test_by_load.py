@@ -15,7 +15,6 @@ from sparrowmq.strategies.by_load import (
     QueueLoad,
     follow,
     moves_max,
-    quantize,
     rebalance_loads,
 )
 from sparrowmq.strategies.minimal_move import divide
@@ -197,14 +196,3 @@ class TestFollow:
 
         assert Counter(owners.values()) == {"a": 24, "b": 6}
         assert all(owners[queue] == plan[queue] for queue in queues[:20])
-
-
-def test_steps_are_four_for_each_doubling() -> None:
-    assert len({quantize(rate) for rate in range(100, 200)}) in (4, 5)
-    assert [quantize(rate) for rate in (0.0, 1.0, 1.05, 100.0, 200.0)] == [
-        0.0,
-        1.0,
-        1.0,
-        107.634741,
-        215.269482,
-    ]

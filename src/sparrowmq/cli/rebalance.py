@@ -8,6 +8,7 @@ Ctrl-C.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -30,6 +31,16 @@ from sparrowmq.doctor.explain import find_queue
 from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.whatif import Plan, parse_events, simulate_all
 from sparrowmq.doctor.whatif import simulate as simulate_strategy
+from sparrowmq.doctor.workloads import (
+    DURATION_S,
+    MEMBER_COUNT,
+    QUEUE_COUNT,
+    SEEDS,
+    WORKLOADS,
+    GroupSize,
+    compare,
+    parse_workloads,
+)
 from sparrowmq.drills.drill import DrillKind, run_drill
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group
@@ -251,8 +262,22 @@ def explain(
 
 @rebalance.command()
 def simulate(
-    queues: Annotated[int, typer.Option("--queues", help="queues of the topic")] = 8,
-    members: Annotated[int, typer.Option("--members", help="members at the start")] = 3,
+    queues: Annotated[
+        int | None,
+        typer.Option("--queues", help="queues of the topic; by default 8, or 64 for a workload"),
+    ] = None,
+    members: Annotated[
+        int | None,
+        typer.Option("--members", help="members at the start; by default 3, or 8 for a workload"),
+    ] = None,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--workload",
+            help="simulate lags instead of joins: "
+            f"{', '.join(each.name for each in WORKLOADS)} or all; may be repeated",
+        ),
+    ] = None,
     strategy: Annotated[
         str,
         typer.Option(
@@ -269,11 +294,22 @@ def simulate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate joins and leaves under RocketMQ's strategies, SparrowMQ's and Kafka's."""
+    """Simulate joins and leaves under RocketMQ's strategies, SparrowMQ's and Kafka's.
+
+    With --workload, simulate 20 minutes of messages instead: equal or unequal queues and members.
+
+    \b
+    Examples:
+      sparrowmq rebalance simulate --queues 16 --members 4 --events join,kill
+      sparrowmq rebalance simulate --workload all
+    """
     with reporting_errors():
+        if workload:
+            _simulate_workloads(workload, queues, members, as_json=as_json)
+            return
         plan = Plan(
-            queue_count=queues,
-            member_count=members,
+            queue_count=8 if queues is None else queues,
+            member_count=3 if members is None else members,
             events=parse_events(events),
             broker_count=brokers,
             room_count=rooms,
@@ -289,6 +325,21 @@ def simulate(
         console = make_console()
         print_on(console, rebalance_view.render_run(plan, chosen))
         print_on(console, rebalance_view.render_comparison(plan, runs, console))
+
+
+def _simulate_workloads(
+    names: list[str], queues: int | None, members: int | None, *, as_json: bool
+) -> None:
+    chosen = parse_workloads(names)
+    size = GroupSize(
+        QUEUE_COUNT if queues is None else queues, MEMBER_COUNT if members is None else members
+    )
+    say(f"simulating {count_of(DURATION_S // 60, 'minute')}, {len(SEEDS)} times each")
+    results = [(each, compare(each, random.Random, size=size)) for each in chosen]
+    if as_json:
+        print_json(rebalance_json.json_of_workloads(size, results))
+        return
+    print_on(make_console(), rebalance_view.render_workloads(size, results))
 
 
 @rebalance.command()

@@ -5,7 +5,7 @@ Tests: test_rebalance.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
@@ -14,6 +14,7 @@ from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.snapshot import GroupSnapshot, MemberConnection
 from sparrowmq.doctor.whatif import Plan, Step, StrategyRun
+from sparrowmq.doctor.workloads import GroupSize, GroupWorkload, Policy, Result
 from sparrowmq.drills.drill import Report
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import encode_phrase
@@ -120,6 +121,31 @@ def json_of_runs(plan: Plan, runs: Sequence[StrategyRun]) -> Json:
                 "steps": [_step(step) for step in run.steps],
             }
             for run in runs
+        ],
+    }
+
+
+def json_of_workloads(
+    size: GroupSize, results: Sequence[tuple[GroupWorkload, Mapping[Policy, Result]]]
+) -> Json:
+    """Return the results of simulated workloads."""
+    return {
+        "queues": size.queues,
+        "members": size.members,
+        "workloads": [
+            {
+                "workload": workload.name,
+                "policies": {
+                    policy.value: {
+                        "lag_max": result.lag_max,
+                        "moves": result.moves,
+                        "load_max": round(result.load_max, 3),
+                        "drained_s": result.drained_s if workload.backlog else None,
+                    }
+                    for policy, result in by_policy.items()
+                },
+            }
+            for workload, by_policy in results
         ],
     }
 

@@ -7,7 +7,7 @@ queue with several owners is marked in the column of each. Tests: test_rebalance
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -25,6 +25,15 @@ from sparrowmq.doctor.finding import Finding, Severity, describe_runs
 from sparrowmq.doctor.ownership import OwnerState
 from sparrowmq.doctor.snapshot import MemberConnection
 from sparrowmq.doctor.whatif import SPARROW_NAMES, Plan, SplitView, Step, StrategyRun
+from sparrowmq.doctor.workloads import (
+    DURATION_S,
+    JUDGED_S,
+    SEEDS,
+    GroupSize,
+    GroupWorkload,
+    Policy,
+    Result,
+)
 from sparrowmq.drills.drill import Report
 from sparrowmq.drills.stage import LateWork
 from sparrowmq.model import MessageQueue
@@ -414,6 +423,36 @@ def render_comparison(plan: Plan, runs: Sequence[StrategyRun], console: Console)
             "dim",
         ),
     )
+
+
+def render_workloads(
+    size: GroupSize, results: Sequence[tuple[GroupWorkload, Mapping[Policy, Result]]]
+) -> RenderableType:
+    """Render a row for each workload, and a column for each way to divide."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("workload")
+    for policy in Policy:
+        table.add_column(policy.value, justify="right")
+    for workload, by_policy in results:
+        figures = [_outcome(workload, by_policy[policy]) for policy in Policy]
+        table.add_row(f"{workload.name}: {workload.meaning}", *figures)
+    return Group(
+        Text(f"{count_of(size.queues, 'queue')}, {count_of(size.members, 'member')}", "bold"),
+        table,
+        Text(
+            f"Greatest lag of one queue in the last {JUDGED_S // 60} of {DURATION_S // 60} "
+            "minutes, and the queues moved.\nbacklog: seconds until it is consumed. Medians of "
+            f"{len(SEEDS)} runs. The oracle knows all rates and divides once.",
+            "dim",
+        ),
+    )
+
+
+def _outcome(workload: GroupWorkload, result: Result) -> str:
+    shown = f"{result.lag_max:,}"
+    if workload.backlog:
+        shown = f"> {DURATION_S:,} s" if result.drained_s is None else f"{result.drained_s} s"
+    return f"{shown} ({result.moves})" if result.moves else shown
 
 
 def _comparison(runs: Sequence[StrategyRun], start: int, end: int) -> Table:

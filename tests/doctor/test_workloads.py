@@ -1,0 +1,87 @@
+"""The simulator of lags: what dividing by load gains, and what it costs."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from sparrowmq.doctor.workloads import (
+    WORKLOADS,
+    GroupSize,
+    GroupWorkload,
+    Policy,
+    Result,
+    compare,
+    parse_workloads,
+    run,
+)
+from sparrowmq.errors import ConfigError
+
+
+def results_of(name: str, *policies: Policy) -> list[Result]:
+    (workload,) = parse_workloads([name])
+    return [run(workload, policy, Random(1)) for policy in policies]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zipf", "speeds", "both", "hot"])
+def test_dividing_by_load_ends_the_lag_that_counting_queues_leaves(name: str) -> None:
+    average, circle, load = results_of(name, Policy.AVG, Policy.CIRCLE, Policy.LOAD)
+
+    assert min(average.lag_max, circle.lag_max) > 3_000
+    assert load.lag_max < 200
+    assert load.load_max < 0.95
+    assert 0 < load.moves <= 50
+
+
+def test_a_backlog_is_consumed_in_little_more_than_the_oracles_time() -> None:
+    average, load, oracle = results_of("backlog", Policy.AVG, Policy.LOAD, Policy.ORACLE)
+
+    assert average.drained_s is None
+    assert load.drained_s is not None
+    assert oracle.drained_s is not None
+    assert load.drained_s <= 1.5 * oracle.drained_s
+
+
+def test_equal_queues_and_members_move_nothing() -> None:
+    for seed in range(1, 6):
+        (workload,) = parse_workloads(["equal"])
+        assert run(workload, Policy.LOAD, Random(seed)).moves == 0
+
+
+def test_a_queue_hotter_than_a_member_keeps_its_member_to_itself() -> None:
+    circle, load, oracle = results_of("steep", Policy.CIRCLE, Policy.LOAD, Policy.ORACLE)
+
+    assert oracle.lag_max > 50_000
+    assert load.lag_max < 0.85 * circle.lag_max
+    assert load.lag_max < 1.1 * oracle.lag_max
+
+
+def test_steady_rates_end_all_moves() -> None:
+    """After the first ten minutes nothing moves to and fro."""
+    workload = GroupWorkload(name="long", meaning="", zipf=0.8, speed_ratio=4)
+    (short,) = (run(workload, Policy.LOAD, Random(3), size=GroupSize(32, 4)),)
+
+    assert short.moves <= 8
+
+
+def test_medians_of_runs_are_compared() -> None:
+    size = GroupSize(8, 2)
+    (workload,) = parse_workloads(["speeds"])
+
+    compared = compare(workload, Random, size=size, seeds=(1, 2, 3))
+
+    single = sorted(
+        run(workload, Policy.AVG, Random(seed), size=size).lag_max for seed in (1, 2, 3)
+    )
+    assert set(compared) == set(Policy)
+    assert compared[Policy.AVG].lag_max == single[1]
+
+
+def test_names_of_workloads_are_checked() -> None:
+    assert parse_workloads(["all"]) == list(WORKLOADS)
+    with pytest.raises(ConfigError, match="unknown workload 'zipff'; all are zipf, speeds"):
+        parse_workloads(["zipff"])
+    with pytest.raises(ConfigError, match="queues is 0; with a workload it must be from 1 to 512"):
+        compare(WORKLOADS[0], Random, size=GroupSize(0, 1))
