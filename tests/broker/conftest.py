@@ -23,7 +23,7 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.record import Record, decode_record, encode_host
-from sparrowmq.serving.connections import Connection, Output, Push, Reply
+from sparrowmq.serving.connections import Connection, Output, Push, Reply, Written
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import bind
 from sparrowmq.store.config import StoreConfig
@@ -103,7 +103,7 @@ class Rig:
         replies = [
             output.command
             for output in self.handle(connection, command)
-            if isinstance(output, Reply) and output.connection is connection
+            if isinstance(output, Reply | Written) and output.connection is connection
         ]
         assert len(replies) == 1, replies
         return replies[0]
@@ -200,7 +200,7 @@ class Rig:
 
     @staticmethod
     def replies(outputs: Sequence[Output]) -> list[RemotingCommand]:
-        return [output.command for output in outputs if isinstance(output, Reply)]
+        return [output.command for output in outputs if isinstance(output, Reply | Written)]
 
     @staticmethod
     def pushes(outputs: Sequence[Output]) -> list[tuple[Connection, str]]:

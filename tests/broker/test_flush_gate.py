@@ -20,7 +20,7 @@ from sparrowmq.protocol.bodies import ConsumerOffsetTable, TopicConfig, encode_b
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_record, encode_host
-from sparrowmq.serving.connections import Connection, Fact, Output, Reply
+from sparrowmq.serving.connections import Connection, Fact, Output, Reply, Written
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store import FlushMode, MessageStore, StoreConfig
 from sparrowmq.store.config_file import write_config
@@ -108,7 +108,9 @@ class Machine:
             )
         )
         self.end_turn()
-        (answer,) = (each.command.code for each in self.outputs if isinstance(each, Reply))
+        (answer,) = (
+            each.command.code for each in self.outputs if isinstance(each, Reply | Written)
+        )
         return answer
 
     def send(self, body: bytes, properties: str = "") -> None:

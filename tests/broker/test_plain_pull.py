@@ -1,4 +1,4 @@
-"""A pull that goes the short way is answered as one that goes the long way."""
+"""The usual answer to a pull is a template, of the bytes that the encoder of commands writes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
-
-from sparrowmq.broker.processors.pull import pull_plain
 from sparrowmq.protocol.bodies import PERM_WRITE, SubscriptionGroupConfig
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.codes import RequestCode, SerializeType
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
 from sparrowmq.protocol.signatures import Credentials
@@ -40,9 +37,8 @@ def make_frame(opaque: int, *, flag: int = 0, body: bytes | None = None, **field
     )
 
 
-def decode(frame: bytes, *, short: bool) -> RemotingCommand:
-    decoder = FrameDecoder(decode=decode_request) if short else FrameDecoder()
-    (command,) = decoder.receive_data(frame)
+def decode(frame: bytes) -> RemotingCommand:
+    (command,) = FrameDecoder(decode=decode_request).receive_data(frame)
     return command
 
 
@@ -119,8 +115,8 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ({"queueId": "1", "commitOffset": "7"}, True),
     ({"queueId": "1", "commitOffset": "5"}, True),
     ({"consumerGroup": "GID_c", "subVersion": "0"}, True),
-    ({"consumerGroup": "GID_broadcast"}, False),
-    ({"consumerGroup": "GID_tag"}, False),
+    ({"consumerGroup": "GID_broadcast"}, True),
+    ({"consumerGroup": "GID_tag"}, True),
     ({"consumerGroup": "GID_off"}, False),
     ({"consumerGroup": "GID_unknown"}, False),
     ({"subVersion": "9"}, False),
@@ -128,79 +124,64 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ({"topic": "WRITE"}, False),
     ({"queueId": "2"}, False),
     ({"queueId": "-1"}, False),
-    ({"maxMsgNums": "0"}, False),
-    ({"maxMsgBytes": "300"}, False),
-    ({"sysFlag": "7", "subscription": "*"}, False),
+    ({"maxMsgNums": "0"}, True),
+    ({"maxMsgBytes": "300"}, True),
+    ({"sysFlag": "7", "subscription": "*"}, True),
     ({"queueOffset": "-1"}, False),
     ({"queueOffset": str(MESSAGES)}, False),
     ({"queueOffset": "9999"}, False),
     ({"flag": ONEWAY_FLAG}, False),
-    ({"body": b"body"}, False),
+    ({"body": b"body"}, True),
 ]
 
 
-def test_short_way_answers_as_the_long_way(make_rig: Callable[..., Any]) -> None:
-    (short, short_peer), (long, long_peer) = make_pair(make_rig)
+def test_found_messages_are_answered_by_the_template(make_rig: Callable[..., Any]) -> None:
+    (rig, peer), (signed, signed_peer) = make_pair(make_rig)
+    keys = Credentials(access_key="consumer", secret_key="secret-of-the-consumer")
+    account = {"accessKey": keys.access_key, "secretKey": keys.secret_key, "admin": "true"}
+    signed.broker.state.access = AccessControl({"accounts": [account]}, lambda _: None)
     wrong = []
-    for opaque, (fields, is_plain) in enumerate(CASES):
-        frame = make_frame(opaque, **fields)
-        command = decode(frame, short=True)
+    for opaque, (fields, is_found) in enumerate(CASES):
+        command = decode(make_frame(opaque, **fields))
+        outputs = rig.handle(peer, command)
+        (unsigned,) = FrameDecoder().receive_data(make_frame(opaque, **fields))
+        command = decode(encode_frame(sign(unsigned, keys)))
+        others = signed.handle(signed_peer, command)
 
-        outputs = pull_plain(short.broker.state, command, short_peer)
-        was_plain = outputs is not None
-        if outputs is None:
-            outputs = short.handle(short_peer, command)
-        expected = frames_of(long.handle(long_peer, decode(frame, short=False)))
-
-        if was_plain != is_plain or expected != frames_of(outputs):
-            wrong.append((fields, was_plain, expected, frames_of(outputs)))
-        short.work()
+        was_found = any(isinstance(output, Written) for output in outputs)
+        anew = [encode_frame(output.command) for output in outputs]
+        if was_found != is_found or not frames_of(outputs) == frames_of(others) == anew:
+            wrong.append((fields, was_found, frames_of(outputs), frames_of(others)))
+        rig.work()
 
     assert wrong == []
-    states = (long.broker.state, short.broker.state)
+    states = (rig.broker.state, signed.broker.state)
     assert states[0].offsets.table() == states[1].offsets.table()
     assert states[0].counters.gets == states[1].counters.gets
     assert len(states[0].holds) == len(states[1].holds) == 1
 
 
-def test_signed_pulls_are_answered_alike(make_rig: Callable[..., Any]) -> None:
-    (signed, signed_peer), (long, long_peer) = make_pair(make_rig)
-    keys = Credentials(access_key="consumer", secret_key="secret-of-the-consumer")
-    account = {"accessKey": keys.access_key, "secretKey": keys.secret_key, "admin": "true"}
-    signed.broker.state.access = AccessControl({"accounts": [account]}, lambda _: None)
-    wrong = []
-    for opaque, (fields, is_plain) in enumerate(CASES):
-        frame = make_frame(opaque, **fields)
-        command = decode(frame, short=False)
-        command = sign(command, keys)
-
-        outputs = signed.handle(signed_peer, decode(encode_frame(command), short=True))
-        expected = frames_of(long.handle(long_peer, decode(frame, short=False)))
-
-        if expected != frames_of(outputs) or (is_plain and not isinstance(outputs[0], Written)):
-            wrong.append((fields, expected, frames_of(outputs)))
-
-    assert wrong == []
-
-
-def test_what_the_log_has_lost_or_the_disk_refuses_goes_the_long_way(
-    make_rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pulls_with_a_binary_header_are_answered_in_kind(make_rig: Callable[..., Any]) -> None:
     ((rig, peer), _) = make_pair(make_rig)
-    command = decode(make_frame(7), short=True)
-    state = rig.broker.state
-    queue = state.store.queues.by_key["T", 0]
+    (usual,) = rig.handle(peer, decode(make_frame(7)))
+    (command,) = FrameDecoder().receive_data(make_frame(7))
+    command.serialize_type = SerializeType.ROCKETMQ
+
+    (answer,) = rig.handle(peer, decode(encode_frame(command)))
+
+    assert answer.command.serialize_type is SerializeType.ROCKETMQ
+    assert answer.command.body == usual.command.body
+    assert answer.command.ext_fields == usual.command.ext_fields
+
+
+def test_reader_forgets_what_the_log_has_lost(make_rig: Callable[..., Any]) -> None:
+    ((rig, peer), _) = make_pair(make_rig)
+    command = decode(make_frame(7))
+    queue = rig.store.queues.by_key["T", 0]
     expected = frames_of(rig.handle(peer, command))
 
     # As after the removal of a file, until a reader has looked.
     queue.log_begin = -1
-    assert None is pull_plain(state, command, peer)
+
     assert frames_of(rig.handle(peer, command)) == expected
     assert queue.log_begin == 0
-
-    def fail(*_: Any) -> Any:
-        raise OSError("the disk fails")
-
-    monkeypatch.setattr(state.store.queues, "read_all", fail)
-    assert None is pull_plain(state, command, peer)
-    assert frames_of(rig.handle(peer, command)) == expected

@@ -1,4 +1,8 @@
-"""A send that goes the short way is stored and answered as one that goes the long way."""
+"""A plain message is stored and answered as any other, by fewer steps.
+
+The store encodes a plain message from its request, and the answer is a template. Here the same
+sends go to a broker whose store takes each message as a record, and answers are written anew.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import pytest
 
 from sparrowmq.model.names import SCHEDULE_TOPIC, retry_topic
 from sparrowmq.protocol.bodies import TopicConfig
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
 from sparrowmq.protocol.signatures import Credentials
@@ -79,9 +83,8 @@ def make_frame(text: str, opaque: int, body: bytes | None = b"body", **fields: A
     )
 
 
-def serve(rig: Any, connection: Any, frame: bytes, *, short: bool) -> list[Output]:
-    decoder = FrameDecoder(decode=decode_request) if short else FrameDecoder()
-    (command,) = decoder.receive_data(frame)
+def serve(rig: Any, connection: Any, frame: bytes) -> list[Output]:
+    (command,) = FrameDecoder(decode=decode_request).receive_data(frame)
     outputs: list[Output] = rig.handle(connection, command)
     return outputs
 
@@ -92,6 +95,16 @@ def frames_of(outputs: Sequence[Output]) -> list[bytes]:
         for output in outputs
         if isinstance(output, Written | Reply)
     ]
+
+
+def written_anew(outputs: Sequence[Output]) -> list[bytes]:
+    return [
+        encode_frame(output.command) for output in outputs if isinstance(output, Written | Reply)
+    ]
+
+
+def refuse(*_: object, **__: object) -> None:
+    """Take no message as plain, as a store whose file is full."""
 
 
 def pair(make_rig: Callable[..., Any], **settings: Any) -> list[tuple[Any, Any]]:
@@ -108,10 +121,11 @@ def pair(make_rig: Callable[..., Any], **settings: Any) -> list[tuple[Any, Any]]
         )  # fmt: skip
         rig.create_topic("READ", 4, perm=4)
         connection = rig.connect(5_000)
-        # A queue's first message goes the long way.
+        # A queue's first message is not plain.
         for queue_id in range(4):
-            serve(rig, connection, make_frame("", queue_id), short=False)
+            serve(rig, connection, make_frame("", queue_id))
         rigs.append((rig, connection))
+    rigs[1][0].store.append_plain = refuse
     return rigs
 
 
@@ -125,12 +139,11 @@ def entries_of(rig: Any) -> dict[Any, bytes]:
 
 
 CASES: list[dict[str, Any]] = [
-    *[{"text": text, "plain": True} for text in PLAIN_TEXTS],
-    *[{"text": text, "plain": False} for text in OTHER_TEXTS],
-    *[{"text": "K\x01v", "plain": True, **fields} for fields in ({"f": "2"}, {"f": "1"})],
-    {"text": "K\x01v", "plain": True, "body": b"b" * 100_000},
+    *[{"text": text} for text in PLAIN_TEXTS + OTHER_TEXTS],
+    *[{"text": "K\x01v", **fields} for fields in ({"f": "2"}, {"f": "1"})],
+    {"text": "K\x01v", "body": b"b" * 100_000},
     *[
-        {"text": "K\x01v", "plain": False, **fields}
+        {"text": "K\x01v", **fields}
         for fields in (
             {"e": "-1"},
             {"e": "4"},
@@ -152,54 +165,76 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+def make_case(case: dict[str, Any], opaque: int) -> bytes:
+    fields = {name: value for name, value in case.items() if name != "text"}
+    return make_frame(case["text"], opaque, **fields)
+
+
 @pytest.mark.parametrize("flush", FlushMode)
-def test_short_way_stores_and_answers_as_the_long_way(
+def test_plain_messages_are_stored_and_answered_as_records(
     make_rig: Callable[..., Any], flush: FlushMode
 ) -> None:
-    (short, short_peer), (long, long_peer) = pair(make_rig, flush=flush)
+    (plain, plain_peer), (other, other_peer) = pair(make_rig, flush=flush)
     wrong = []
     for opaque, case in enumerate(CASES, 4):
-        fields = {name: value for name, value in case.items() if name not in ("text", "plain")}
-        frame = make_frame(case["text"], opaque, **fields)
+        frame = make_case(case, opaque)
 
-        outputs = serve(short, short_peer, frame, short=True)
-        expected = frames_of(serve(long, long_peer, frame, short=False))
+        outputs = serve(plain, plain_peer, frame)
+        expected = serve(other, other_peer, frame)
 
-        is_plain = any(isinstance(output, Written) for output in outputs)
-        if is_plain != case["plain"] or expected != frames_of(outputs):
-            wrong.append((str(case)[:80], is_plain, expected, frames_of(outputs)))
+        if not frames_of(outputs) == frames_of(expected) == written_anew(expected):
+            wrong.append((str(case)[:80], frames_of(expected), frames_of(outputs)))
 
     assert wrong == []
-    assert log_of(long) == log_of(short)
-    assert entries_of(long) == entries_of(short)
-    counters = (long.broker.state.counters, short.broker.state.counters)
+    assert log_of(plain) == log_of(other)
+    assert entries_of(plain) == entries_of(other)
+    counters = (plain.broker.state.counters, other.broker.state.counters)
     assert counters[0].puts == counters[1].puts
     assert counters[0].put_bytes == counters[1].put_bytes
 
 
-def test_signed_sends_go_the_short_way_too(make_rig: Callable[..., Any]) -> None:
-    (signed, signed_peer), (long, long_peer) = pair(make_rig)
+def test_plain_texts_make_no_record(make_rig: Callable[..., Any]) -> None:
+    (rig, peer), _ = pair(make_rig)
+    rig.store.append = None
+
+    for opaque, text in enumerate(PLAIN_TEXTS, 4):
+        (answer,) = serve(rig, peer, make_frame(text, opaque))
+        assert isinstance(answer, Written)
+        assert answer.command.code == ResponseCode.SUCCESS
+
+
+def test_signed_sends_are_stored_and_answered_alike(make_rig: Callable[..., Any]) -> None:
+    (signed, signed_peer), (other, other_peer) = pair(make_rig)
     signed.broker.state.access = AccessControl({"accounts": [ACCOUNT]}, lambda _: None)
     wrong = []
     for opaque, case in enumerate(CASES, 4):
-        fields = {name: value for name, value in case.items() if name not in ("text", "plain")}
-        frame = make_frame(case["text"], opaque, **fields)
+        frame = make_case(case, opaque)
         (command,) = FrameDecoder().receive_data(frame)
-        command = sign(command, KEYS)
 
-        outputs = serve(signed, signed_peer, encode_frame(command), short=True)
-        expected = frames_of(serve(long, long_peer, frame, short=False))
+        outputs = serve(signed, signed_peer, encode_frame(sign(command, KEYS)))
+        expected = serve(other, other_peer, frame)
 
-        is_plain = any(isinstance(output, Written) for output in outputs)
-        if is_plain < case["plain"] or expected != frames_of(outputs):
-            wrong.append((str(case)[:80], is_plain, expected, frames_of(outputs)))
+        if frames_of(outputs) != frames_of(expected):
+            wrong.append((str(case)[:80], frames_of(expected), frames_of(outputs)))
 
     assert wrong == []
-    assert log_of(long) == log_of(signed)
-    assert entries_of(long) == entries_of(signed)
+    assert log_of(signed) == log_of(other)
+    assert entries_of(signed) == entries_of(other)
 
 
-def test_what_may_not_be_sent_does_not_go_the_short_way(make_rig: Callable[..., Any]) -> None:
+def test_sends_with_a_binary_header_are_answered_in_kind(make_rig: Callable[..., Any]) -> None:
+    (rig, peer), _ = pair(make_rig)
+    (command,) = FrameDecoder().receive_data(make_frame("", 5))
+    command.serialize_type = SerializeType.ROCKETMQ
+
+    (answer,) = serve(rig, peer, encode_frame(command))
+
+    assert isinstance(answer, Reply)
+    assert answer.command.serialize_type is SerializeType.ROCKETMQ
+    assert (answer.command.ext_fields or {})["queueOffset"] == "1"
+
+
+def test_what_may_not_be_sent_is_refused(make_rig: Callable[..., Any]) -> None:
     (rig, peer), _ = pair(make_rig)
     reader = {**ACCOUNT, "admin": "false", "topicPerms": ["T=SUB"]}
     rig.broker.state.access = AccessControl({"accounts": [reader]}, lambda _: None)
@@ -212,35 +247,34 @@ def test_what_may_not_be_sent_does_not_go_the_short_way(make_rig: Callable[..., 
         (command,) = FrameDecoder().receive_data(make_frame("", 5))
         if credentials is not None:
             command = sign(command, credentials)
-        refused = serve(rig, peer, encode_frame(command), short=True)[0]
+        refused = serve(rig, peer, encode_frame(command))[0]
 
         assert isinstance(refused, Reply)
         assert refused.command.code == ResponseCode.SYSTEM_ERROR
     assert end == rig.store.appended_position
 
 
-def test_short_way_follows_changes_of_the_topic(make_rig: Callable[..., Any]) -> None:
+def test_plain_sends_follow_changes_of_the_topic(make_rig: Callable[..., Any]) -> None:
     (rig, peer), _ = pair(make_rig)
-    assert [isinstance(o, Written) for o in serve(rig, peer, make_frame("", 5), short=True)] == [
-        True
-    ]
+    (taken,) = serve(rig, peer, make_frame("", 5))
+    assert isinstance(taken, Written)
 
     rig.create_topic("T", 4, perm=4)
-    (refused,) = serve(rig, peer, make_frame("", 6), short=True)
+    (refused,) = serve(rig, peer, make_frame("", 6))
 
     assert isinstance(refused, Reply)
     assert refused.command.code == ResponseCode.NO_PERMISSION
 
 
-def test_short_way_ends_where_a_file_of_the_log_does(make_rig: Callable[..., Any]) -> None:
-    (short, short_peer), (long, long_peer) = pair(make_rig)
+def test_message_that_begins_a_file_is_a_record(make_rig: Callable[..., Any]) -> None:
+    (plain, plain_peer), (other, other_peer) = pair(make_rig)
     for opaque in range(5, 30):
         frame = make_frame("K\x01v", opaque, b"b" * 99_000)
-        expected = frames_of(serve(long, long_peer, frame, short=False))
-        assert frames_of(serve(short, short_peer, frame, short=True)) == expected
+        expected = frames_of(serve(other, other_peer, frame))
+        assert frames_of(serve(plain, plain_peer, frame)) == expected
 
-    assert len(short.store._log.files.bases) == 3
-    assert entries_of(long) == entries_of(short)
+    assert len(plain.store._log.files.bases) == 3
+    assert entries_of(plain) == entries_of(other)
 
 
 def test_what_the_disk_does_not_flush_is_answered_with_its_place(
@@ -248,7 +282,7 @@ def test_what_the_disk_does_not_flush_is_answered_with_its_place(
 ) -> None:
     (rig, peer), _ = pair(make_rig, flush=FlushMode.SYNC)
     rig.holds_work = True
-    assert serve(rig, peer, make_frame("", 5), short=True) == []
+    assert serve(rig, peer, make_frame("", 5)) == []
 
     (late,) = rig.broker.tick(now_ms=rig.now_ms + 6_000, timestamp_ms=rig.timestamp_ms)
 

@@ -18,7 +18,7 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.message_id import decode_offset_msg_id
 from sparrowmq.protocol.properties import find_property
 from sparrowmq.protocol.record import decode_record, encode_host
-from sparrowmq.serving.connections import Connection, Output, Produce, Push, Reply
+from sparrowmq.serving.connections import Connection, Output, Produce, Push, Reply, Written
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.store import FlushMode, MessageStore, StoreConfig
 from sparrowmq.store.journal import Journal
@@ -118,7 +118,7 @@ class Life:
         )
         outputs += self.work()
         for output in outputs:
-            if isinstance(output, Reply) and output.command.opaque == self.count:
+            if isinstance(output, Reply | Written) and output.command.opaque == self.count:
                 return output.command.code, dict(output.command.ext_fields or {})
         raise AssertionError("no answer")
 

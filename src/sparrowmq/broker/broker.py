@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from msgspec import Struct
-
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import ConfigSaving, JournalWork, SavedTables, SaveWork
 from sparrowmq.broker.delay_schedule import DelaySchedule
@@ -30,7 +28,6 @@ from sparrowmq.broker.processors import (
     consumer_questions,
     group_offsets,
     offsets,
-    plain_send,
     pull,
     query,
     reply,
@@ -44,15 +41,9 @@ from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.broker.transaction_checks import TransactionChecks
-from sparrowmq.errors import ProtocolError
 from sparrowmq.model.names import SCHEDULE_TOPIC, is_system_topic
-from sparrowmq.protocol.codes import RequestCode, ResponseCode, SerializeType
-from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.headers import (
-    PullMessageRequestHeader,
-    SendMessageRequestHeaderV2,
-    decode_header,
-)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RESPONSE_FLAG, RemotingCommand
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Close, Connection, Fact, Output
@@ -71,14 +62,6 @@ _IDLE_PUTS_MAX = 200
 _QUEUES_SWEPT_MAX = 200
 # From a lost name server to the next registration. RocketMQ waits for its next round, every 30 s.
 REGISTRATION_RETRY_MS = 1_000
-
-_PULL = RequestCode.PULL_MESSAGE.value
-_PLAIN_HEADERS: Mapping[int, type[Struct]] = MappingProxyType(
-    {
-        RequestCode.SEND_MESSAGE_V2: SendMessageRequestHeaderV2,
-        RequestCode.PULL_MESSAGE: PullMessageRequestHeader,
-    }
-)
 
 PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
     {
@@ -202,45 +185,21 @@ class Broker:
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
     ) -> Sequence[Output]:
         """Handle one command and return its outputs."""
-        if command.header is not None and self.state.access is None:
-            outputs = self._serve_plain(command, connection, now_ms, timestamp_ms)
-            if outputs is not None:
-                return outputs
-        if command.is_response:
-            return self.state.relays.answered(command, connection)
-        body = command.body
-        if body is not None and len(body) > self.state.config.message_bytes_max:
-            return answer(
-                Request(command, connection, now_ms, timestamp_ms),
-                ResponseCode.MESSAGE_ILLEGAL,
-                remark=f"a body of {len(body)} bytes; "
-                f"the limit is {self.state.config.message_bytes_max}",
-            )
+        state = self.state
+        if command.flag & RESPONSE_FLAG:
+            return state.relays.answered(command, connection)
         request = Request(command, connection, now_ms, timestamp_ms)
-        access = self.state.access
+        body, access = command.body, state.access
+        if body is not None and len(body) > state.config.message_bytes_max:
+            remark = f"a body of {len(body)} bytes; the limit is {state.config.message_bytes_max}"
+            return answer(request, ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         if access is not None:
             reason = access.find_refusal(command, connection.address)
             if reason is not None:
                 text = f"refused {connection.address}: {reason}"
-                facts = self.state.refusals.note(BrokerRefusal.ACCESS, text, now_ms=now_ms)
+                facts = state.refusals.note(BrokerRefusal.ACCESS, text, now_ms=now_ms)
                 return [*deny(request, reason), *facts]
-            if command.header is None:
-                command.header = _find_header(command)
-            if command.header is not None:
-                outputs = self._serve_plain(command, connection, now_ms, timestamp_ms)
-                if outputs is not None:
-                    return outputs
-        return serve(PROCESSORS, self.state, request)
-
-    def _serve_plain(
-        self, command: RemotingCommand, connection: Connection, now_ms: int, timestamp_ms: int
-    ) -> Sequence[Output] | None:
-        """Serve a plain send or pull with a typed header; None for any other."""
-        if command.code == _PULL:
-            return pull.pull_plain(self.state, command, connection)
-        return plain_send.send_plain(
-            self.state, command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms
-        )
+        return serve(PROCESSORS, state, request)
 
     def connection_closed(
         self, connection: Connection, *, now_ms: int, timestamp_ms: int
@@ -446,21 +405,6 @@ class Broker:
         if not is_complete:
             self.ask_registration(now_ms=now_ms)
         return self.state.pending.note_rounds()
-
-
-def _find_header(command: RemotingCommand) -> Struct | None:
-    """Return the header of a signed send or pull, None for others and where it is malformed.
-
-    A signature makes a header unusual, so `framing.decode_request` leaves it as fields.
-    """
-    kind = _PLAIN_HEADERS.get(command.code)
-    if kind is None or command.serialize_type is not SerializeType.JSON:
-        return None
-    try:
-        return decode_header(kind, command.ext_fields)
-    except ProtocolError:
-        # The processor meets the error as well, and answers with it.
-        return None
 
 
 def _facts(facts: list[RetentionFact]) -> list[Output]:

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from sparrowmq.broker.put_latency import PutLatency
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.protocol.codes import ResponseCode
@@ -31,7 +33,7 @@ IN_FLIGHT_MAX = 256
 FLUSH_TIMEOUT_MS = 5_000
 
 
-class _Awaiting(NamedTuple):
+class _Awaiting(msgspec.Struct, frozen=True):
     position: int
     since_ms: int
     reply: Reply | Written
@@ -43,7 +45,7 @@ class _AwaitingRounds(NamedTuple):
     waits_for_flush: bool
     position: int
     since_ms: int
-    reply: Reply
+    reply: Reply | Written
 
 
 class PendingReplies:
@@ -93,7 +95,7 @@ class PendingReplies:
 
     def add_for_rounds(
         self,
-        reply: Reply,
+        reply: Reply | Written,
         *,
         journal_round: int = 0,
         registration_round: int = 0,

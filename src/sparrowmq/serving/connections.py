@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder
 
@@ -37,8 +39,11 @@ class Reply(NamedTuple):
     command: RemotingCommand
 
 
-class Written(NamedTuple):
-    """Write the answer to a request, already encoded as a frame; `head` ends before the body."""
+class Written(msgspec.Struct, frozen=True):
+    """Write the answer to a request, already encoded as a frame; `head` ends before the body.
+
+    A struct costs a third of a named tuple (benchmarks/broker.py).
+    """
 
     connection: Connection
     head: bytes

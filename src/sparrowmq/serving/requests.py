@@ -6,11 +6,14 @@ Tests: test_refusals.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
+
+import msgspec
 
 from sparrowmq.errors import ProtocolError, StoreError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import decode_header
 from sparrowmq.serving.connections import Aside, Connection, Fact, Output, Produce, Reply
 
 # FAQUrl.suggestTodo's suffix, which clients print and some clients match.
@@ -20,7 +23,7 @@ FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 DENIED = "org.apache.rocketmq.acl.common.AclException: "
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True):
     """A command with its connection and its time."""
 
     command: RemotingCommand
@@ -30,6 +33,7 @@ class Request(NamedTuple):
 
 
 State = TypeVar("State")
+Header = TypeVar("Header", bound=msgspec.Struct)
 Processor: TypeAlias = Callable[[State, Request], Sequence[Output]]
 
 
@@ -56,6 +60,17 @@ class Refusal(Exception):
 
 
 _ANSWERED = (Refusal, ProtocolError, StoreError, OSError)
+
+
+def typed_header(request: Request, kind: type[Header]) -> Header:
+    """Return a request's header by its type; `framing.decode_request` has read the usual ones.
+
+    Raises: ProtocolError for a header that is not of the type.
+    """
+    header = request.command.header
+    if isinstance(header, kind):
+        return header
+    return decode_header(kind, request.command.ext_fields)
 
 
 def answer(

@@ -81,7 +81,8 @@ _CHECKPOINT_OVERDUE_INTERVALS = 3
 _INDEX_STEP_BYTES = 1 << 20
 # How much of the log a query, or the close of a store, indexes: more than may wait.
 _INDEX_REST_BYTES_MAX = 2 * LAG_BYTES_MAX
-_OK = PutResult(PutStatus.PUT_OK)
+_PUT_OK = PutStatus.PUT_OK
+_OK = PutResult(_PUT_OK)
 # Records of other types are in no queue: half messages and rollbacks.
 _QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
@@ -356,12 +357,11 @@ class MessageStore:
         born_host: bytes,
         store_host: bytes,
         timestamp_ms: int,
-    ) -> tuple[int, int, int] | None:
+    ) -> PutResult | None:
         """Gather a message as `append` does, with fewer steps and properties in stored form.
 
-        Returns: the record's start, its end and its queue offset. None if the message needs
-            `append`: if it begins a queue or a file, has a checksum or nearly too long properties,
-            or cannot be accepted; nothing has changed then.
+        Returns: None if the message needs `append`: if it begins a queue or a file, has a checksum
+            or nearly too long properties, or cannot be accepted; nothing has changed then.
         """
         topic, queue_id, log = header.topic, header.queue_id, self._log
         queue = self.queues.by_key.get((topic, queue_id))
@@ -400,7 +400,7 @@ class MessageStore:
                 topic, queue_id, next_offset, (code,), timestamp_ms, position, position, entry
             )
         )
-        return position, position + size, queue_offset
+        return PutResult(_PUT_OK, position, position + size, queue_offset, (position,))
 
     def append_plain_batch(
         self, batch: MessageBatch, body: bytes, *, count_max: int

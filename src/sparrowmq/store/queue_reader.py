@@ -25,6 +25,8 @@ _GAP_BYTES_MAX = 16 << 10
 _READ_BYTES_MAX = 4 << 20
 _SYS_FLAG_AND_TIMES = Struct(">36xi8x8xq4xq")
 _BORN_V6 = 0x10
+# A look-up in an enumeration costs as much as a small object.
+_FOUND = GetStatus.FOUND
 
 
 def read_messages(
@@ -57,7 +59,7 @@ def read_messages(
         records, count = read_all(log, entries, bytes_max)
         if count:
             next_offset = queue_offset + count
-            return GetResult(GetStatus.FOUND, next_offset, low, high, records, count)
+            return GetResult(_FOUND, next_offset, low, high, records, count)
     return _read_chosen(queue, log, queue_offset, entries, count_max, bytes_max, tags_codes)
 
 

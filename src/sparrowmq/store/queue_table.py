@@ -16,7 +16,6 @@ from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ConsumeQueue
 from sparrowmq.store.file_series import DamagedSeries
 from sparrowmq.store.queue_reader import (
     find_offset_by_time,
-    read_all,
     read_messages,
     read_store_timestamp,
 )
@@ -39,7 +38,7 @@ class QueueTable:
 
     Attributes:
         by_key: the queues by topic and queue id, for the writers (the store, recovery,
-            expiry) and for `read_all`.
+            expiry).
     """
 
     def __init__(self, storage: Storage, config: StoreConfig, log: CommitLog) -> None:
@@ -174,19 +173,6 @@ class QueueTable:
             bytes_max=bytes_max,
             tags_codes=tags_codes,
         )
-
-    def read_all(
-        self, queue: ConsumeQueue, queue_offset: int, count_max: int, bytes_max: int
-    ) -> tuple[bytes, int]:
-        """Return messages of a queue from an offset on, and their number.
-
-        There are none where only `get` knows what to return.
-
-        Raises: OSError if the disk fails.
-        """
-        if queue.log_begin != self._log.files.begin:
-            return b"", 0
-        return read_all(self._log, queue.read(queue_offset, count_max), bytes_max)
 
     def __iter__(self) -> Iterator[QueueKey]:
         """Iterate over the keys of all queues that have held messages, sorted."""

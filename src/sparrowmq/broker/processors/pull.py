@@ -22,15 +22,14 @@ from sparrowmq.broker.state import COMMIT_AHEAD_MAX, BrokerState
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import MessageModel
 from sparrowmq.protocol.bodies import PERM_READ
-from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, ResponseCode
-from sparrowmq.protocol.command import RESPONSE_FLAG, RemotingCommand, response_to
+from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, ResponseCode, SerializeType
+from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, response_to
 from sparrowmq.protocol.framing import FRAME_BYTES_MAX, HEADER_BYTES_MAX, frame_json_header
 from sparrowmq.protocol.headers import (
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
     PullMessageRequestHeader,
-    decode_header,
 )
 from sparrowmq.protocol.sql92 import EXPRESSION_LENGTH_MAX
 from sparrowmq.protocol.subscription import parse_subscription
@@ -43,7 +42,7 @@ from sparrowmq.serving.connections import (
     ResumeReading,
     Written,
 )
-from sparrowmq.serving.requests import FAQ, Refusal, Request
+from sparrowmq.serving.requests import FAQ, Refusal, Request, typed_header
 from sparrowmq.store.results import Dispatched, GetResult, GetStatus
 
 _CODES = {
@@ -54,9 +53,12 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-_ALL = MessageFilter()
+# A look-up in an enumeration costs as much as a small object.
+_FOUND = GetStatus.FOUND
+_BROADCASTING = MessageModel.BROADCASTING
+_JSON = SerializeType.JSON
 # The head that `framing.encode_head` writes, with places for the three offsets and the opaque.
-_FOUND = (
+_FOUND_HEAD = (
     f'{{"code":{ResponseCode.SUCCESS.value},"extFields":{{"suggestWhichBrokerId":"0",'
     '"nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
     f'"flag":{RESPONSE_FLAG},"language":"{LanguageCode.PYTHON.name}","opaque":%d,'
@@ -64,89 +66,21 @@ _FOUND = (
 ).encode()
 
 
-def pull_plain(
-    state: BrokerState, command: RemotingCommand, connection: Connection
-) -> Sequence[Output] | None:
-    """Answer a member's pull that finds messages, by the shortest path; None for any other pull.
-
-    Does what `pull` does, to the byte (tests/broker/test_plain_pull.py), for a pull without a
-    filter whose header has been read (benchmarks/against_apache.py).
-
-    Returns: the outputs; None if the pull is not plain, and nothing has changed.
-    """
-    header = command.header
-    assert isinstance(header, PullMessageRequestHeader)
-    topic, queue_id, queue_offset = header.topic, header.queue_id, header.queue_offset
-    group_name, sys_flag = header.consumer_group, header.sys_flag
-    queues, config = state.store.queues, state.config
-    queue = queues.by_key.get((topic, queue_id))
-    if (
-        queue is None
-        or not queue.min_offset <= queue_offset < queue.max_offset
-        or sys_flag & PULL_SUBSCRIPTION
-        or header.max_msg_nums < 1
-        or header.max_msg_bytes is not None
-        or command.flag
-        or command.body is not None
-    ):
-        return None
-    settings = state.groups.find(group_name)
-    topic_settings = state.topics.find(topic)
-    group = state.consumers.find(group_name)
-    if (
-        settings is None
-        or topic_settings is None
-        or group is None
-        or not settings.consume_enable
-        or not topic_settings.perm & PERM_READ
-        or queue_id >= topic_settings.read_queue_nums
-        or group.message_model is MessageModel.BROADCASTING
-    ):
-        return None
-    subscription = group.subscriptions.get(topic)
-    if (
-        subscription is None
-        or subscription.data.sub_version < header.sub_version
-        or subscription.wanted != _ALL
-    ):
-        return None
-    count_max = min(header.max_msg_nums, config.pull_count_max)
-    try:
-        records, count = queues.read_all(queue, queue_offset, count_max, config.pull_bytes_max)
-    except OSError:
-        # `pull` meets the error as well, and answers with it.
-        return None
-    if not count or len(records) > FRAME_BYTES_MAX - HEADER_BYTES_MAX:
-        return None
-    offset, high = header.commit_offset, queue.max_offset
-    if sys_flag & PULL_COMMIT_OFFSET and 0 <= offset <= high + COMMIT_AHEAD_MAX:
-        state.offsets.raise_to(group_name, topic, queue_id, offset=offset)
-    state.counters.gets += count
-    text = _FOUND % (queue_offset + count, queue.min_offset, high, command.opaque)
-    return (Written(connection, frame_json_header(text, len(records)), records),)
-
-
 def pull(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with messages, with the reason why there are none, or hold the pull."""
     command = request.command
-    header = command.header
-    if not isinstance(header, PullMessageRequestHeader):
-        header = decode_header(PullMessageRequestHeader, command.ext_fields)
+    header = typed_header(request, PullMessageRequestHeader)
     try:
         wanted = _check(state, request, header)
     except Refusal as refusal:
         refusal.ext_fields = {}
         raise
-    offset = header.commit_offset
-    if (
-        header.sys_flag & PULL_COMMIT_OFFSET
-        and offset >= 0
-        and state.may_commit(header.topic, header.queue_id, offset=offset)
-    ):
-        state.offsets.raise_to(header.consumer_group, header.topic, header.queue_id, offset=offset)
     result = _read(state, header, wanted)
+    offset, offset_max = header.commit_offset, result.max_offset + COMMIT_AHEAD_MAX
+    if header.sys_flag & PULL_COMMIT_OFFSET and 0 <= offset <= offset_max:
+        state.offsets.raise_to(header.consumer_group, header.topic, header.queue_id, offset=offset)
     if (
-        result.status is not GetStatus.FOUND
+        result.status is not _FOUND
         and _code(result, header) == ResponseCode.PULL_NOT_FOUND
         and header.sys_flag & PULL_SUSPEND
         and header.suspend_timeout_ms > 0
@@ -155,7 +89,7 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
         wait_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX)
         held = HeldPull(request.connection, command, header, wanted, request.now_ms + wait_ms)
         return _hold(state, held)
-    if command.is_oneway:
+    if command.flag & ONEWAY_FLAG:
         return ()
     return [_reply(request.connection, command, header, result)]
 
@@ -272,7 +206,7 @@ def _subscribed_filter(
         raise Refusal(
             ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
         )
-    if not may_broadcast and group.message_model is MessageModel.BROADCASTING:
+    if not may_broadcast and group.message_model is _BROADCASTING:
         raise Refusal(
             ResponseCode.NO_PERMISSION,
             f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
@@ -296,9 +230,9 @@ def _subscribed_filter(
 
 def _read(state: BrokerState, header: PullMessageRequestHeader, wanted: MessageFilter) -> GetResult:
     config = state.config
-    bytes_max = config.pull_bytes_max
-    if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
-        bytes_max = min(bytes_max, header.max_msg_bytes)
+    bytes_max, own_max = config.pull_bytes_max, header.max_msg_bytes
+    if own_max is not None and own_max > 0:
+        bytes_max = min(bytes_max, own_max)
     count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
     is_conditional = wanted.condition is not None
     result = state.store.queues.get(
@@ -333,13 +267,18 @@ def _reply(
 ) -> Output:
     status = result.status
     if (
-        status is GetStatus.FOUND
-        and command.header is not None
+        status is _FOUND
         and command.flag == 0
+        and command.serialize_type is _JSON
         and len(result.records) <= FRAME_BYTES_MAX - HEADER_BYTES_MAX
     ):
-        # The shorter path for the usual request (benchmarks/against_apache.py).
-        text = _FOUND % (result.next_offset, result.min_offset, result.max_offset, command.opaque)
+        # The usual answer is a template (benchmarks/against_apache.py).
+        text = _FOUND_HEAD % (
+            result.next_offset,
+            result.min_offset,
+            result.max_offset,
+            command.opaque,
+        )
         head = frame_json_header(text, len(result.records))
         return Written(connection, head, result.records)
     if status is GetStatus.NO_MATCHED_LOGIC_QUEUE:

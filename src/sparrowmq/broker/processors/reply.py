@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from sparrowmq.broker.processors.send import confirm_sent, region_fields, store_sent
+from sparrowmq.broker.processors.send import (
+    confirm_sent,
+    header_of,
+    region_fields,
+    store_sent,
+)
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.model.message import PROPERTY_PUSH_REPLY_TIME, PROPERTY_REPLY_TO_CLIENT
 from sparrowmq.model.names import REPLY_TOPIC_POSTFIX
@@ -20,9 +25,6 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import (
     ReplyMessageRequestHeader,
-    SendMessageRequestHeader,
-    SendMessageRequestHeaderV2,
-    decode_header,
     encode_header,
 )
 from sparrowmq.protocol.properties import encode_properties, parse_properties
@@ -38,11 +40,7 @@ def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
     Differs from RocketMQ: a reply is neither stored nor pushed unless both are possible.
     """
     command = request.command
-    header: SendMessageRequestHeader
-    if command.code == RequestCode.SEND_REPLY_MESSAGE:
-        header = decode_header(SendMessageRequestHeader, command.ext_fields)
-    else:
-        header = decode_header(SendMessageRequestHeaderV2, command.ext_fields)
+    header = header_of(request, RequestCode.SEND_REPLY_MESSAGE)
     # The topic in the request is ignored: a reply goes to the client that waits for it.
     replies = f"{state.config.cluster_name}{REPLY_TOPIC_POSTFIX}"
     state.check_access(request, replies, Permission.PUB)

@@ -9,7 +9,8 @@ Source: SendMessageProcessor.java, AbstractSendMessageProcessor.msgCheck, Commit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.topic_configs import (
@@ -40,13 +41,18 @@ from sparrowmq.model.names import (
     TRANS_HALF_TOPIC,
     dlq_topic,
 )
-from sparrowmq.protocol.bodies import PERM_READ, PERM_WRITE, TopicConfig
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode, SerializeType
+from sparrowmq.protocol.command import ONEWAY_FLAG, response_to
+from sparrowmq.protocol.framing import frame_json_header
 from sparrowmq.protocol.headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
-    decode_header,
 )
 from sparrowmq.protocol.message_id import encode_offset_msg_ids
 from sparrowmq.protocol.properties import encode_properties, find_property, parse_properties
@@ -55,8 +61,8 @@ from sparrowmq.protocol.record import (
     TRANSACTION_TYPE,
     Record,
 )
-from sparrowmq.serving.connections import Output, Reply
-from sparrowmq.serving.requests import FAQ, Refusal, Request
+from sparrowmq.serving.connections import Output, Reply, Written
+from sparrowmq.serving.requests import FAQ, Refusal, Request, typed_header
 from sparrowmq.store.message_batch import (
     BatchMessages,
     MessageBatch,
@@ -76,8 +82,15 @@ _HALF = f"{PROPERTY_TRANSACTION_PREPARED}\x01"
 _TIMER = "TIMER_D"
 _WAIT = f"{PROPERTY_WAIT_STORE_OK}\x01"
 _WAIT_TRUE = f"{_WAIT}true"
+_WAIT_BEHIND = f"\x02{_WAIT_TRUE}"
 # MQVersion.V3_4_9_SNAPSHOT: from this version on a request's own limit of retries counts.
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
+
+# A look-up in an enumeration costs as much as a small object.
+_SEND = RequestCode.SEND_MESSAGE.value
+_SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE.value
+_PUT_OK = PutStatus.PUT_OK
+_JSON = SerializeType.JSON
 
 _PUT_CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -87,29 +100,39 @@ _PUT_CODES = {
 }
 
 
-class _Sent(NamedTuple):
-    """A send that has passed the checks."""
+class _Sent(msgspec.Struct, frozen=True):
+    """A send that has passed the checks, and whether neither its topic nor its queue is special."""
 
+    request: Request
     header: SendMessageRequestHeader
     topic: TopicConfig
     queue_id: int
-    body: bytes
+    is_plain: bool
 
 
 def send(state: BrokerState, request: Request) -> Sequence[Output]:
     """Serve any of the three send requests."""
-    command = request.command
-    header = _header_of(command)
+    header = header_of(request, _SEND)
     try:
         queue_id, result, waits = store_sent(state, request, header)
     except Refusal as refusal:
         refusal.ext_fields = region_fields(state)
         raise
     outputs = confirm_sent(state, request, queue_id, result, waits=waits)
+    if not header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        return outputs
     group = header.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
-    if group == header.topic or state.is_member(group, request.connection):
+    if state.is_member(group, request.connection):
         return outputs
     return [*outputs, *state.audit.note(request, "sent again", group)]
+
+
+def header_of(request: Request, first_code: int) -> SendMessageRequestHeader:
+    """Return the header of a send: with whole names under the first code, with letters later."""
+    is_first = request.command.code == first_code
+    return typed_header(
+        request, SendMessageRequestHeader if is_first else SendMessageRequestHeaderV2
+    )
 
 
 def store_sent(
@@ -119,22 +142,19 @@ def store_sent(
 
     Returns: the queue id; the outcome; whether the sender waits for the flush.
     """
-    command = request.command
-    # A frame without a body is a message with an empty body, as in RocketMQ.
-    body = command.body or b""
-    if len(body) > state.config.message_bytes_max:
-        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
     queue_id = header.queue_id
     topic = state.topics.find_plain(header.topic)
-    if topic is None or not 0 <= queue_id < topic.write_queue_nums:
+    if topic is not None and 0 <= queue_id < topic.write_queue_nums:
+        is_plain = True
+    else:
+        is_plain = False
         topic = _find_topic(state, request, header)
         queue_id = _choose_queue(state, request, topic, queue_id)
-    sent = _Sent(header, topic, queue_id, body)
-    if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-        result, waits = _store_batch(state, request, sent)
+    sent = _Sent(request, header, topic, queue_id, is_plain)
+    if header.batch or request.command.code == _SEND_BATCH:
+        result, waits = _store_batch(state, sent)
     else:
-        record, waits = _single_record(state, request, sent)
-        result = state.store.append(record, timestamp_ms=request.timestamp_ms)
+        result, waits = _store_one(state, sent)
     _check_put(state, result)
     return queue_id, result, waits
 
@@ -143,31 +163,27 @@ def confirm_sent(
     state: BrokerState, request: Request, queue_id: int, result: PutResult, *, waits: bool
 ) -> Sequence[Output]:
     """Answer with the place of a stored message, once the message is safe."""
-    if request.command.is_oneway:
+    command = request.command
+    if command.flag & ONEWAY_FLAG:
         return ()
-    fields = {
-        "MSG_REGION": state.config.region,
-        "TRACE_ON": "true",
-        "msgId": encode_offset_msg_ids(state.store_host, result.positions),
-        "queueId": str(queue_id),
-        "queueOffset": str(result.queue_offset),
-    }
-    reply = Reply(request.connection, response_to(request.command, ext_fields=fields))
+    reply: Reply | Written
+    if command.flag == 0 and len(result.positions) == 1 and command.serialize_type is _JSON:
+        # The usual answer is a template.
+        places = (result.position, queue_id, result.queue_offset, command.opaque)
+        reply = Written(request.connection, frame_json_header(state.sent_answer % places))
+    else:
+        fields = region_fields(state) | {
+            "msgId": encode_offset_msg_ids(state.store_host, result.positions),
+            "queueId": str(queue_id),
+            "queueOffset": str(result.queue_offset),
+        }
+        reply = Reply(request.connection, response_to(command, ext_fields=fields))
     return _reply_when_safe(state, request, reply, result, waits=waits)
 
 
 def region_fields(state: BrokerState) -> dict[str, str]:
     """Return the fields that every answer to a send has."""
     return {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
-
-
-def _header_of(command: RemotingCommand) -> SendMessageRequestHeader:
-    header = command.header
-    if isinstance(header, SendMessageRequestHeader):
-        return header
-    if command.code == RequestCode.SEND_MESSAGE:
-        return decode_header(SendMessageRequestHeader, command.ext_fields)
-    return decode_header(SendMessageRequestHeaderV2, command.ext_fields)
 
 
 def confirm(state: BrokerState, request: Request, result: PutResult) -> Sequence[Output]:
@@ -180,7 +196,7 @@ def confirm(state: BrokerState, request: Request, result: PutResult) -> Sequence
 
 
 def _check_put(state: BrokerState, result: PutResult) -> None:
-    if result.status is not PutStatus.PUT_OK:
+    if result.status is not _PUT_OK:
         code = _PUT_CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
         raise Refusal(code, f"{result.status.name}: {result.remark}")
     counters = state.counters
@@ -189,7 +205,12 @@ def _check_put(state: BrokerState, result: PutResult) -> None:
 
 
 def _reply_when_safe(
-    state: BrokerState, request: Request, reply: Reply, result: PutResult, *, waits: bool
+    state: BrokerState,
+    request: Request,
+    reply: Reply | Written,
+    result: PutResult,
+    *,
+    waits: bool,
 ) -> Sequence[Output]:
     waits_for_flush = waits and state.config.is_sync
     if state.journal.finished < state.topics_journal_round:
@@ -272,17 +293,19 @@ def _retry_or_dead_letter_topic(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"subscription group not exist, {name}{FAQ}",
         )
-    retries_max = group.retry_max_times
-    if (
-        request.command.version >= _VERSION_WITH_MAX_RECONSUME_TIMES
-        and header.max_reconsume_times is not None
-    ):
-        retries_max = header.max_reconsume_times
+    retries_max = find_retry_limit(request, group, header.max_reconsume_times)
     if (header.reconsume_times or 0) < retries_max:
         return topic
     return find_or_create_plain(
         state, dlq_topic(name), queue_count=1, timestamp_ms=request.timestamp_ms
     )
+
+
+def find_retry_limit(request: Request, group: SubscriptionGroupConfig, own: int | None) -> int:
+    """Return how often a message is retried: as its group says, or as its consumer says (`own`)."""
+    if own is None or request.command.version < _VERSION_WITH_MAX_RECONSUME_TIMES:
+        return group.retry_max_times
+    return own
 
 
 def find_or_create_plain(
@@ -311,42 +334,57 @@ def _choose_queue(state: BrokerState, request: Request, topic: TopicConfig, queu
     return state.random_below(count) if count > 1 else 0
 
 
-def _single_record(state: BrokerState, request: Request, sent: _Sent) -> tuple[Record, bool]:
-    """Return the record to store and whether the producer waits for the flush."""
-    header, topic, queue_id, body = sent
-    text = header.properties or ""
-    if _TIMER in text:
+def _store_one(state: BrokerState, sent: _Sent) -> tuple[PutResult, bool]:
+    """Append a message; return the outcome, and whether the producer waits for the flush.
+
+    Nearly all messages of a busy broker are plain: neither delayed nor half, in a plain topic. The
+    store encodes them without a `Record` (benchmarks/broker.py, benchmarks/against_apache.py).
+    """
+    # A frame without a body is a message with an empty body, as in RocketMQ.
+    request, header = sent.request, sent.header
+    text, body, sys_flag = header.properties or "", request.command.body or b"", header.sys_flag
+    waits, stored = _take_wait(text)
+    stored = _with_origin(state, stored)
+    may_be_half, may_be_delayed, has_timer = _HALF in text, _DELAY in text, _TIMER in text
+    if sent.is_plain and not (
+        may_be_half or may_be_delayed or has_timer or sys_flag & TRANSACTION_TYPE
+    ):
+        result = state.store.append_plain(
+            header,
+            body,
+            stored,
+            born_host=request.connection.host,
+            store_host=state.store_host,
+            timestamp_ms=request.timestamp_ms,
+        )
+        if result is not None:
+            return result, waits
+    if has_timer:
         _refuse_timer(text)
-    is_half = _HALF in text and _is_half(text)
-    sys_flag = header.sys_flag
-    if sys_flag & TRANSACTION_TYPE or topic.topic_filter_type == "MULTI_TAG":
-        sys_flag = _sys_flag(state, sent, is_half=is_half)
+    is_half = may_be_half and _is_half(text)
     record = Record(
-        topic=topic.topic_name,
-        queue_id=queue_id,
+        topic=sent.topic.topic_name,
+        queue_id=sent.queue_id,
         body=body,
         flag=header.flag,
-        sys_flag=sys_flag,
+        sys_flag=_sys_flag(state, sent, is_half=is_half),
         born_timestamp_ms=header.born_timestamp_ms,
         born_host=request.connection.host,
         store_host=state.store_host,
         reconsume_times=header.reconsume_times or 0,
+        properties=stored,
     )
-    waits, stored = _take_wait(text)
-    level = delay_level(text) if _DELAY in text else 0
+    level = delay_level(text) if may_be_delayed else 0
     if is_half:
-        properties = parse_properties(_with_origin(state, stored))
+        properties = parse_properties(stored)
         # Copied from a message that was asked for: with the end of this one, that of another.
         properties.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)
         _set_aside(record, properties, topic=TRANS_HALF_TOPIC, queue_id=0)
-        return record, waits
     # Dead letters are never delayed.
-    if level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
+    elif level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
         schedule(record, parse_properties(text), level=level)
         record.properties = _with_origin(state, record.properties)
-        return record, waits
-    record.properties = _with_origin(state, stored)
-    return record, waits
+    return state.store.append(record, timestamp_ms=request.timestamp_ms), waits
 
 
 def _take_wait(text: str) -> tuple[bool, str]:
@@ -354,17 +392,10 @@ def _take_wait(text: str) -> tuple[bool, str]:
 
     RocketMQ does not store WAIT=true of plain messages.
     """
-    at = text.find(_WAIT)
-    if at < 0:
-        return True, text
-    end = at + len(_WAIT_TRUE)
-    if (
-        at > 0
-        and text[at - 1] == "\x02"
-        and text[end - 4 : end + 1] in ("true", "true\x02")
-        and text.find(_WAIT, end) < 0
-    ):
-        return True, text[: at - 1] + text[end:]
+    before, _, behind = text.partition(_WAIT_BEHIND)
+    stored = before + behind
+    if _WAIT not in stored and (not behind or behind[0] == "\x02"):
+        return True, stored
     pairs = text.split("\x02")
     if _WAIT_TRUE in pairs:
         pairs.remove(_WAIT_TRUE)
@@ -411,15 +442,15 @@ def _is_half(text: str) -> bool:
     return True
 
 
-def _store_batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[PutResult, bool]:
+def _store_batch(state: BrokerState, sent: _Sent) -> tuple[PutResult, bool]:
     """Append a batch; return the outcome, and whether the producer waits for the flush."""
-    header, topic, queue_id, body = sent
     # As in RocketMQ, each message of a batch gets the batch's own properties, which determine
     # whether the producer waits.
-    shared = header.properties or ""
+    request, header = sent.request, sent.header
+    shared, body = header.properties or "", request.command.body or b""
     batch = MessageBatch(
-        topic=topic.topic_name,
-        queue_id=queue_id,
+        topic=sent.topic.topic_name,
+        queue_id=sent.queue_id,
         messages=BatchMessages(body, (), []),
         added=_with_origin(state, shared),
         sys_flag=header.sys_flag,
@@ -430,21 +461,20 @@ def _store_batch(state: BrokerState, request: Request, sent: _Sent) -> tuple[Put
         reconsume_times=header.reconsume_times or 0,
     )
     result: PutResult | None = None
-    if (
-        state.topics.find_plain(topic.topic_name) is topic
-        and not header.sys_flag & TRANSACTION_TYPE
-    ):
+    if sent.is_plain and not header.sys_flag & TRANSACTION_TYPE:
         count_max = state.config.batch_count_max
         result = state.store.append_plain_batch(batch, body, count_max=count_max)
     if result is None:
         messages = read_messages(body)
-        _check_batch(state, sent, messages)
+        _check_batch(state, header, messages)
         batch = batch._replace(messages=messages, sys_flag=_sys_flag(state, sent))
         result = state.store.append_batch(batch)
     return result, _waits(shared)
 
 
-def _check_batch(state: BrokerState, sent: _Sent, messages: BatchMessages) -> None:
+def _check_batch(
+    state: BrokerState, header: SendMessageRequestHeader, messages: BatchMessages
+) -> None:
     """Refuse a batch with messages that no batch may have."""
     if not 0 < messages.message_count <= state.config.batch_count_max:
         raise Refusal(
@@ -452,12 +482,11 @@ def _check_batch(state: BrokerState, sent: _Sent, messages: BatchMessages) -> No
             f"a batch of {messages.message_count} messages; "
             f"from 1 to {state.config.batch_count_max} are allowed",
         )
-    topic = sent.header.topic
+    topic, shared = header.topic, header.properties or ""
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
         )
-    shared = sent.header.properties or ""
     if (_DELAY in shared and delay_level(shared) > 0) or _has_delayed(messages):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
     if _TIMER in shared or _TIMER.encode() in messages.properties_text:

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrowmq.broker.processors.send import confirm, find_or_create_plain, schedule
+from sparrowmq.broker.processors.send import (
+    confirm,
+    find_or_create_plain,
+    find_retry_limit,
+    schedule,
+)
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model.delay import DELAY_LEVELS_MS
@@ -31,8 +36,6 @@ from sparrowmq.serving.access_control import Permission
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import FAQ, Refusal, Request, answer
 
-# MQVersion.V3_4_9_SNAPSHOT: from this version on a request's own limit of retries counts.
-VERSION_WITH_MAX_RECONSUME_TIMES = 121
 # The first retry waits for level 3, 10 s.
 _FIRST_RETRY_LEVEL = 3
 
@@ -67,12 +70,7 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
         )
     record = _read(state, header.position)
     state.check_access(request, record.topic, Permission.SUB)
-    retries_max = group.retry_max_times
-    if (
-        request.command.version >= VERSION_WITH_MAX_RECONSUME_TIMES
-        and header.max_reconsume_times is not None
-    ):
-        retries_max = header.max_reconsume_times
+    retries_max = find_retry_limit(request, group, header.max_reconsume_times)
     properties = parse_properties(record.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
     properties.setdefault(
