@@ -9,7 +9,7 @@ import pytest
 
 from sparrowmq.broker import queue_lock_file
 from sparrowmq.broker.config import DuplicateClientIdPolicy
-from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS
+from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS, NOTICE_PAUSE_MS_MAX
 from sparrowmq.broker.journal_records import LockChange, decode_changes
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.queue_lock_table import QueueLockTable, SavedLock
@@ -106,6 +106,29 @@ def test_new_member_is_told_to_every_member_itself_included(rig: Any) -> None:
     assert again == []
     assert both == [(first, "GID_c"), (second, "GID_c")]
     assert client_ids(rig) == ["a", "b"]
+
+
+def test_many_joins_cost_few_notices_and_every_member_hears_of_the_last_one(rig: Any) -> None:
+    members, joins = [], 300
+    notices: list[tuple[Any, int]] = []
+    for number in range(joins):
+        rig.now_ms += 2
+        members.append(rig.connect())
+        notices += [(at, number) for at, _ in rig.pushes(beat(rig, members[-1], f"m-{number}"))]
+        if number % 50 == 49:
+            notices += [(at, number) for at, _ in rig.pushes(tick(rig))]
+    rig.now_ms += NOTICE_PAUSE_MS_MAX
+    notices += [(at, joins) for at, _ in rig.pushes(tick(rig))]
+
+    assert {at for at, number in notices if number == joins} == set(members)
+    # Each join as a notice to every member would be 45,150.
+    assert len(notices) < 5_000
+    assert sorted(client_ids(rig)) == sorted(f"m-{number}" for number in range(joins))
+
+
+def tick(rig: Any) -> list[Any]:
+    outputs: list[Any] = rig.broker.tick(now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    return outputs
 
 
 def owners_claimed(rig: Any) -> dict[str, list[int]]:

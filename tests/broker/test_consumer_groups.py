@@ -7,7 +7,7 @@ from sparrowmq.broker.consumer_groups import (
     ListedMember,
     ProducerGroups,
 )
-from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
+from sparrowmq.protocol.bodies import ConsumerData, ConsumerListBody, SubscriptionData, decode_body
 from sparrowmq.protocol.codes import LanguageCode
 from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.serving.connections import Connection
@@ -104,6 +104,61 @@ def test_closed_connection_leaves_every_group() -> None:
     assert groups.leave_all(FIRST) == ["G1", "G2"]
     assert groups.leave_all(FIRST) == []
     assert len(groups) == 0
+
+
+def test_changes_of_a_large_group_are_announced_at_once_and_then_gathered() -> None:
+    groups = ConsumerGroups(prompt_members_max=1, notice_pause_ms=100)
+    groups.heartbeat(data(on("T")), member("a"), FIRST)
+    group = groups.find("G")
+    assert group is not None
+    alone = [groups.announce(group, 0), groups.announce(group, 1)]
+    groups.heartbeat(data(on("T")), member("b"), SECOND)
+
+    changes = [groups.announce(group, now_ms) for now_ms in (2, 3, 201)]
+    due = [groups.due_changes(now_ms) for now_ms in (201, 202)]
+
+    assert alone == [True, True]
+    assert changes == [True, False, False]
+    assert due == [[], ["G"]]
+    assert groups.announce(group, 202)
+    assert groups.due_changes(1_000) == []
+
+
+def test_gathered_change_of_a_group_that_is_gone_is_not_announced() -> None:
+    groups = ConsumerGroups(prompt_members_max=0)
+    groups.heartbeat(data(on("T")), member("a"), FIRST)
+    group = groups.find("G")
+    assert group is not None
+    assert [groups.announce(group, 0), groups.announce(group, 0)] == [True, False]
+
+    groups.leave_all(FIRST)
+
+    assert groups.due_changes(10_000) == []
+
+
+def test_encoded_list_follows_every_change_of_the_ids() -> None:
+    groups = ConsumerGroups()
+
+    def listed() -> tuple[list[str], bool]:
+        group = groups.find("G")
+        assert group is not None
+        body = decode_body(ConsumerListBody, group.encoded_ids())
+        return body.consumer_id_list, group.lists("a")
+
+    seen = []
+    for client_id, connection in (("a", FIRST), ("a", SECOND), ("b", FIRST), ("b", SECOND)):
+        groups.heartbeat(data(on("T")), member(client_id), connection)
+        seen.append(listed())
+    groups.leave_all(FIRST)
+    seen.append(listed())
+
+    assert seen == [
+        (["a"], True),
+        (["a", "a"], True),
+        (["b", "a"], True),
+        (["b", "b"], False),
+        (["b"], False),
+    ]
 
 
 def test_silent_members_are_found_after_the_expiry() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sparrowmq.broker import message_filter, pull_hold, relays, transaction_checks
+from sparrowmq.broker import (
+    consumer_groups,
+    message_filter,
+    pull_hold,
+    relays,
+    transaction_checks,
+)
 from sparrowmq.protocol import bodies, fastjson, framing
 from sparrowmq.serving import descriptors
 from sparrowmq.serving.limits import ServerLimits
@@ -16,6 +22,7 @@ PLACES = (
     descriptors,
     framing,
     pull_hold,
+    consumer_groups,
     bodies,
     fastjson,
     message_filter,
@@ -33,5 +40,5 @@ def test_page_names_the_bounds_as_they_are() -> None:
         for name in documented
     }
 
-    assert len(documented) == 17
+    assert len(documented) == 18
     assert actual == documented

@@ -4,6 +4,10 @@ Members are keyed by their connection, as in RocketMQ. Two connections with the 
 two members, and the list of members has the id twice. Some queues are then unowned, so the broker
 returns a fact for the operator's log.
 
+A change of a large group costs a notice to each member, and each member then asks for the list. So
+the cost of n joins is n², unless changes are gathered: the first change is announced at once, and
+the changes of the next moments together. The answer with the list is encoded once for each change.
+
 Source: ConsumerManager.java, ConsumerGroupInfo.java, ProducerManager.java. Differs from RocketMQ:
 a member removed because its heartbeats stopped is announced to the rest of the group, as a closed
 connection is.
@@ -13,19 +17,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from sparrowmq.broker.message_filter import MessageFilter, make_filter
 from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS, is_marked
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel
-from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
+from sparrowmq.protocol.bodies import (
+    ConsumerData,
+    ConsumerListBody,
+    SubscriptionData,
+    encode_body,
+)
 from sparrowmq.protocol.codes import LanguageCode
 from sparrowmq.serving.connections import Connection
 
 # ConsumerManager.CHANNEL_EXPIRED_TIMEOUT, ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
 HEARTBEAT_EXPIRY_MS = 120_000
 SUBSCRIPTIONS_MAX = 256
+# Groups of up to this many members hear of each change at once.
+PROMPT_MEMBERS_MAX = 64
+# The pause after the notices of a larger group, for each member and at most. A notice and the
+# request that follows it cost broker and member together about half a millisecond.
+NOTICE_PAUSE_MS = 0.5
+NOTICE_PAUSE_MS_MAX = 1_000
 
 
 class ListedMember(NamedTuple):
@@ -67,14 +83,51 @@ class ConsumerGroup:
     consume_from_where: ConsumeFromWhere
     members: dict[Connection, ListedMember] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    # Before this, further changes are gathered.
+    quiet_until_ms: float = -inf
+    # By client id, the number of its connections.
+    _counts: dict[str, int] = field(default_factory=dict)
+    # The encoded list of client ids, until the next change.
+    _encoded: bytes | None = None
+
+    def put(self, member: ListedMember, connection: Connection) -> bool:
+        """Apply a member's heartbeat; return whether the connection is new."""
+        known = self.members.get(connection)
+        self.members[connection] = member
+        if known is None or known.client_id != member.client_id:
+            if known is not None:
+                self._uncount(known.client_id)
+            self._counts[member.client_id] = self._counts.get(member.client_id, 0) + 1
+            self._encoded = None
+        return known is None
+
+    def remove(self, connection: Connection) -> bool:
+        """Remove a connection; return whether it was a member."""
+        member = self.members.pop(connection, None)
+        if member is None:
+            return False
+        self._uncount(member.client_id)
+        self._encoded = None
+        return True
+
+    def _uncount(self, client_id: str) -> None:
+        self._counts[client_id] -= 1
+        if not self._counts[client_id]:
+            del self._counts[client_id]
 
     def client_ids(self) -> list[str]:
         """Return every member's client id; an id of two connections is listed twice."""
         return [member.client_id for member in self.members.values()]
 
+    def encoded_ids(self) -> bytes:
+        """Return the body of the answer with `client_ids`, which all members share."""
+        if self._encoded is None:
+            self._encoded = encode_body(ConsumerListBody(consumer_id_list=self.client_ids()))
+        return self._encoded
+
     def lists(self, client_id: str) -> bool:
         """Return whether a member has the client id."""
-        return any(member.client_id == client_id for member in self.members.values())
+        return client_id in self._counts
 
 
 class Joined(NamedTuple):
@@ -90,9 +143,23 @@ class Joined(NamedTuple):
 
 
 class ConsumerGroups:
-    """All consumer groups with at least one member."""
+    """All consumer groups with at least one member.
 
-    def __init__(self) -> None:
+    Args:
+        prompt_members_max: groups of up to this many members hear of each change at once.
+        notice_pause_ms: the pause after the notices of a larger group, for each member.
+    """
+
+    def __init__(
+        self,
+        *,
+        prompt_members_max: int = PROMPT_MEMBERS_MAX,
+        notice_pause_ms: float = NOTICE_PAUSE_MS,
+    ) -> None:
+        self._prompt_members_max = prompt_members_max
+        self._notice_pause_ms = notice_pause_ms
+        # Groups with changes that are announced later.
+        self._gathered: dict[str, None] = {}
         self._groups: dict[str, ConsumerGroup] = {}
         self._of_connection: dict[Connection, set[str]] = {}
         # Connections with a client id that was in use already; each is reported once.
@@ -126,10 +193,9 @@ class ConsumerGroups:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        is_new = connection not in group.members
+        is_new = group.put(member, connection)
         if is_new:
             self._of_connection.setdefault(connection, set()).add(group.name)
-        group.members[connection] = member
         topics_changed = _replace_subscriptions(group, data.subscription_data_set)
         return Joined(is_new or topics_changed, is_new)
 
@@ -144,6 +210,8 @@ class ConsumerGroups:
         is_new = group is not None and connection not in group.members
         if group is None or not is_new or data.message_model is MessageModel.BROADCASTING:
             return ()
+        if not group.lists(client_id):
+            return ()
         return tuple(
             other.address for other, known in group.members.items() if known.client_id == client_id
         )
@@ -157,10 +225,11 @@ class ConsumerGroups:
     def leave(self, group_name: str, connection: Connection) -> bool:
         """Remove a connection from a group; return whether it was a member."""
         group = self._groups.get(group_name)
-        if group is None or group.members.pop(connection, None) is None:
+        if group is None or not group.remove(connection):
             return False
         if not group.members:
             del self._groups[group_name]
+            self._gathered.pop(group_name, None)
         names = self._of_connection[connection]
         names.discard(group_name)
         if not names:
@@ -174,6 +243,22 @@ class ConsumerGroups:
         for name in names:
             self.leave(name, connection)
         return names
+
+    def announce(self, group: ConsumerGroup, now_ms: int) -> bool:
+        """Return whether to announce a change now; if not, `due_changes` returns the group soon."""
+        if now_ms < group.quiet_until_ms:
+            self._gathered[group.name] = None
+            return False
+        self._gathered.pop(group.name, None)
+        count = len(group.members)
+        if count > self._prompt_members_max:
+            pause_ms = min(self._notice_pause_ms * count, NOTICE_PAUSE_MS_MAX)
+            group.quiet_until_ms = now_ms + pause_ms
+        return True
+
+    def due_changes(self, now_ms: int) -> list[str]:
+        """Return the groups whose gathered changes are to be announced now."""
+        return [name for name in self._gathered if now_ms >= self._groups[name].quiet_until_ms]
 
     def expired(self, now_ms: int) -> list[Connection]:
         """Return the members' connections whose heartbeats have stopped."""

@@ -211,16 +211,25 @@ class BrokerState:
         self.stored_totals.note(now_ms, self.store.queues.totals)
         self.consumed_totals.note(now_ms, self.offsets.totals)
 
-    def notify_group(self, group_name: str) -> list[Output]:
-        """Notify every member of a group that its membership changed."""
+    def notify_group(self, group_name: str, *, now_ms: int) -> list[Output]:
+        """Notify every member of a group that its membership changed, or do so soon."""
         group = self.consumers.find(group_name)
         settings = self.groups.find(group_name)
         if group is None:
             return []
         if settings is not None and not settings.notify_consumer_ids_changed_enable:
             return []
+        if not self.consumers.announce(group, now_ms):
+            return []
         code, fields = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group_name}
         return [self.push(connection, code, fields) for connection in group.members]
+
+    def notify_due(self, now_ms: int) -> list[Output]:
+        """Notify the groups whose changes were gathered."""
+        outputs: list[Output] = []
+        for name in self.consumers.due_changes(now_ms):
+            outputs += self.notify_group(name, now_ms=now_ms)
+        return outputs
 
     def push(
         self,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from sparrowmq.calling import clock
@@ -32,6 +32,8 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 
 D = TypeVar("D")
+# By topic, the kind of a subscription and its tags or its text.
+_Expressions: TypeAlias = dict[str, tuple[str, frozenset[str] | str]]
 
 
 class ClientInstance(Generic[D]):
@@ -122,11 +124,12 @@ class ClientInstances:
         Raises: UsageError if a consumer of its group runs under its client id; ConfigError if a
         consumer of its group has other subscriptions.
         """
+        ours = _expressions(subscriber)
         with self._lock:
             for other in self._running:
                 if _are_of_one_group(subscriber, other):
                     _check_id(subscriber, other)
-                    _check_subscriptions(subscriber, other)
+                    _check_subscriptions(subscriber, ours, other)
             self._running.add(subscriber)
             subscriber.companions = instance.consumers
             instance.consumers[subscriber.config.group] = subscriber
@@ -160,9 +163,10 @@ class ClientInstances:
 
 
 def _are_of_one_group(one: Subscriber, other: Subscriber) -> bool:
-    return one.config.group == other.config.group and not set(
-        one.name_servers.addresses
-    ).isdisjoint(other.name_servers.addresses)
+    if one.config.group != other.config.group:
+        return False
+    ours, theirs = one.name_servers.addresses, other.name_servers.addresses
+    return ours == theirs or not set(ours).isdisjoint(theirs)
 
 
 def _check_id(subscriber: Subscriber, other: Subscriber) -> None:
@@ -176,8 +180,8 @@ def _check_id(subscriber: Subscriber, other: Subscriber) -> None:
         )
 
 
-def _check_subscriptions(subscriber: Subscriber, other: Subscriber) -> None:
-    ours, theirs = _expressions(subscriber), _expressions(other)
+def _check_subscriptions(subscriber: Subscriber, ours: _Expressions, other: Subscriber) -> None:
+    theirs = _expressions(other)
     # A consumer without subscriptions subscribes later, or gets its queues by `assign`.
     if ours and theirs and ours != theirs:
         group = subscriber.config.group
@@ -190,7 +194,7 @@ def _check_subscriptions(subscriber: Subscriber, other: Subscriber) -> None:
         )
 
 
-def _expressions(subscriber: Subscriber) -> dict[str, tuple[str, frozenset[str] | str]]:
+def _expressions(subscriber: Subscriber) -> _Expressions:
     """Return the subscriptions by topic in a form in which equal expressions compare equal."""
     if subscriber.is_assigned:
         return {}
@@ -201,7 +205,7 @@ def _expressions(subscriber: Subscriber) -> dict[str, tuple[str, frozenset[str] 
     }
 
 
-def _text(expressions: dict[str, tuple[str, frozenset[str] | str]]) -> str:
+def _text(expressions: _Expressions) -> str:
     def show(expression: frozenset[str] | str) -> str:
         return expression if isinstance(expression, str) else " || ".join(sorted(expression))
 

@@ -107,9 +107,14 @@ def _decode(body_type: type[B], data: bytes, *, marks_max: int | None) -> B:
             raise RemoteProtocolError(f"{error} where it is not plain: {problem}") from error
     value = fastjson.loads(data, marks_max=None)
     try:
-        return msgspec.convert(adapt(value, inspect.type_info(body_type)), body_type, strict=False)
+        return msgspec.convert(adapt(value, _type_of(body_type)), body_type, strict=False)
     except msgspec.ValidationError as error:
         raise RemoteProtocolError(str(error)) from error
+
+
+@cache
+def _type_of(body_type: type[Struct]) -> inspect.Type:
+    return inspect.type_info(body_type)
 
 
 @cache

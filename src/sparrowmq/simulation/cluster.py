@@ -90,6 +90,7 @@ class Scenario:
     transaction_count: int = 0
     delayed_share: float = 0.0
     retries_max: int | None = None
+    notice_pause_ms: int = 0
 
 
 class SimulatedCluster:
@@ -188,6 +189,7 @@ class SimulatedCluster:
             group=GROUP,
             topic=TOPIC,
             wall_ms=dice.randrange(-500, 500),
+            notice_pause_ms=self.scenario.notice_pause_ms,
         )
 
     def _create_topic(self) -> None:

@@ -14,6 +14,7 @@ from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
 from sparrowmq.broker.config_saving import LOCKS_FILE, OFFSETS_FILE, SaveWork
+from sparrowmq.broker.consumer_groups import ConsumerGroups
 from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
 from sparrowmq.broker.journal_records import LockChange, encode_changes
 from sparrowmq.calling.effects import Operation
@@ -107,6 +108,8 @@ class BrokerNode:
         group: the consumer group whose offsets are checked.
         topic: the group's topic.
         wall_ms: the lead of the machine's wall clock.
+        notice_pause_ms: gathers the group's notices, as for a large group, for this long for each
+            member; 0 announces each change at once.
     """
 
     def __init__(
@@ -121,8 +124,10 @@ class BrokerNode:
         group: str,
         topic: str,
         wall_ms: int = 0,
+        notice_pause_ms: int = 0,
     ) -> None:
         self.config = config
+        self._notice_pause_ms = notice_pause_ms
         self.storage = SimulatedStorage(dice)
         # The kinds of rounds whose syncs are slow.
         self.slow_lanes: tuple[RoundLane, ...] = ()
@@ -193,6 +198,10 @@ class BrokerNode:
             now_ms=process.monotonic_ms(),
             timestamp_ms=process.timestamp_ms(),
         )
+        if self._notice_pause_ms:
+            broker.state.consumers = ConsumerGroups(
+                prompt_members_max=0, notice_pause_ms=self._notice_pause_ms
+            )
         self._check_start()
         self._backs = {}
         self._host = BrokerHost(self.broker, self.storage, self, name_servers=[self._name_server])

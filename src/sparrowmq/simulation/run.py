@@ -53,6 +53,9 @@ _LISTENER_MS_MAX = (LISTENER_MS_MAX, LISTENER_MS_MAX, 300, 3_000)
 _ORDERLY_SHARE = 0.2
 # The share of runs with a strategy that uses the owners of queues.
 _OWNERS_SHARE = 0.2
+# The share of runs whose brokers gather the notices of their small group, as those of a large one.
+_GATHERED_SHARE = 0.3
+_NOTICE_PAUSE_MS = 100
 # The share of runs with unnoticed faults in which messages expire, consumed or not.
 _EXPIRY_SHARE = 0.2
 # The share of runs with transactions, and the most kills of their producers per minute.
@@ -184,6 +187,8 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
     if dice.random() < _EXPIRY_SHARE and not scenario.faults.are_prompt:
         expiry = 2 + 6 * dice.random()
         scenario = replace(scenario, faults=replace(scenario.faults, expiry=expiry))
+    if Random(f"{seed} notices").random() < _GATHERED_SHARE:
+        scenario = replace(scenario, notice_pause_ms=_NOTICE_PAUSE_MS)
     if not scenario.faults.duplicate_ids:
         scenario = _with_transactions(scenario, Random(f"{seed} transactions"))
     if only is not None:

@@ -30,7 +30,6 @@ from sparrowmq.model.names import (
 from sparrowmq.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
-    ConsumerListBody,
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -159,7 +158,7 @@ def _consumer_heartbeat(
             )
         )
     if joined.is_changed:
-        outputs += state.notify_group(consumer.group_name)
+        outputs += state.notify_group(consumer.group_name, now_ms=request.now_ms)
     return outputs
 
 
@@ -172,7 +171,7 @@ def unregister_client(state: BrokerState, request: Request) -> Sequence[Output]:
     if header.consumer_group:
         if state.consumers.leave(header.consumer_group, request.connection):
             outputs.append(_gone(header.consumer_group, request.connection))
-        outputs += state.notify_group(header.consumer_group)
+        outputs += state.notify_group(header.consumer_group, now_ms=request.now_ms)
     return outputs
 
 
@@ -195,7 +194,7 @@ def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int
             state.locks.shorten(name, member.client_id, lease_ms=lease_ms, now_ms=now_ms)
     outputs: list[Output] = [_gone(name, connection) for name in names]
     for name in names:
-        outputs += state.notify_group(name)
+        outputs += state.notify_group(name, now_ms=now_ms)
     return outputs
 
 
@@ -216,15 +215,11 @@ def consumer_list(state: BrokerState, request: Request) -> Sequence[Output]:
             f"no consumer for this group, {header.consumer_group}",
             ext_fields={},
         )
+    if not header.sparrowmq_owners:
+        return answer(request, ext_fields={}, body=group.encoded_ids())
     cid_all = group.client_ids()
-    body: ConsumerListBody = ConsumerListBody(consumer_id_list=cid_all)
-    if header.sparrowmq_owners:
-        body = OwnersListBody(
-            consumer_id_list=cid_all,
-            sparrowmq_owners=state.locks.find_owners(
-                group.name, frozenset(cid_all), now_ms=request.now_ms
-            ),
-        )
+    owners = state.locks.find_owners(group.name, frozenset(cid_all), now_ms=request.now_ms)
+    body = OwnersListBody(consumer_id_list=cid_all, sparrowmq_owners=owners)
     return answer(request, ext_fields={}, body=encode_body(body))
 
 
