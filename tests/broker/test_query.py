@@ -70,6 +70,44 @@ def test_a_key_of_the_same_hash_shows_nothing_of_another_topic(rig: Any) -> None
     assert query(rig, "order-1", topic="secret").code == ResponseCode.SUCCESS
 
 
+def test_keys_of_the_same_hash_hide_no_message(rig: Any) -> None:
+    rig.send(rig.connect(), body=b"wanted", properties="KEYS\x01order-1 x\x02UNIQ_KEY\x01U1")
+    key, uniq_key = (key_of_hash("T#", hash_text(f"T#{each}")) for each in ("order-1", "U1"))
+    for _ in range(70):
+        rig.send(rig.connect(), body=b"other", properties=f"KEYS\x01{key}")
+        rig.send(rig.connect(), body=b"other", properties=f"UNIQ_KEY\x01{uniq_key}")
+
+    assert bodies(query(rig, "order-1", maxNum="1")) == [b"wanted"]
+    assert bodies(query(rig, "U1", _UNIQUE_KEY_QUERY="true")) == [b"wanted"]
+    assert len(bodies(query(rig, key, maxNum="64"))) == 64
+
+
+def test_a_search_among_keys_of_the_same_hash_has_a_bound(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = key_of_hash("T#", hash_text("T#order-1"))
+    rig.send(rig.connect(), body=b"wanted", properties="KEYS\x01order-1")
+    for _ in range(130):
+        rig.send(rig.connect(), body=b"other", properties=f"KEYS\x01{key}")
+    fields = {"topic": "T", "key": "order-1", "maxNum": "10", "beginTimestamp": "0"}
+    command = RemotingCommand(
+        code=RequestCode.QUERY_MESSAGE, ext_fields=fields | {"endTimestamp": str(1 << 62)}
+    )
+
+    (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
+    output, steps = make_in_steps(output)
+    assert isinstance(output, Reply)
+    assert bodies(output.command) == [b"wanted"]
+    # 131 short records at 4 KiB each, 256 KiB in a step.
+    assert steps == 3
+
+    monkeypatch.setattr("sparrowmq.store.message_store.COMPARED_BYTES_MAX", 130 * 4096)
+    refused = query(rig, "order-1")
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "ask for a shorter time" in refused.remark
+    assert bodies(query(rig, key, maxNum="1")) == [b"other"]
+
+
 def key_of_hash(prefix: str, wanted: int) -> str:
     """Return a key that has this hash behind a prefix: seven digits of base 31, from "A" on."""
     rest = wanted - hash_text(prefix + "A" * 7)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
@@ -296,41 +296,32 @@ class IndexFile:
         """Return whether the file may have records of this time."""
         return begin_ms <= self.header.end_timestamp_ms and end_ms >= self.header.begin_timestamp_ms
 
-    def find(
-        self,
-        key_hash: int,
-        positions: dict[int, None],
-        *,
-        count_max: int,
-        begin_ms: int,
-        end_ms: int,
-    ) -> Generator[None, None, None]:
-        """Add the positions of records whose key has this hash, the latest first, each once.
+    def find(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Yield the positions of records that may have a key, the latest first.
 
-        Many records may share a slot, so the search yields after every `ENTRIES_PER_STEP` of them.
-        Entries may be added, or the file closed, meanwhile.
+        A position may come twice. Many records may share a slot, so None follows every
+        `ENTRIES_PER_STEP` of them: other work may run there. Entries may be added, or the file
+        closed, after each position and each None.
 
         Args:
             key_hash: the key's `slot_hash`.
-            positions: the positions of later files, to which others are added.
-            count_max: the most positions in all.
             begin_ms: the earliest store time, in wall-clock milliseconds; entries have whole
                 seconds.
             end_ms: the latest store time.
         """
         number = self._slot(key_hash % self._slot_count)
         read = 0
-        while 0 < number < self.header.next_number and len(positions) < count_max:
+        while 0 < number < self.header.next_number:
             entry_hash, position, seconds, previous = self._entry(number)
             timestamp_ms = self.header.begin_timestamp_ms + 1000 * seconds
             if entry_hash == key_hash and begin_ms <= timestamp_ms <= end_ms:
-                positions[position] = None
+                yield position
             if seconds < 0 or timestamp_ms < begin_ms or previous >= number:
                 break
             number = previous
             read += 1
             if read % ENTRIES_PER_STEP == 0:
-                yield
+                yield None
 
     def _slot(self, slot: int) -> int:
         if self._slots is not None:

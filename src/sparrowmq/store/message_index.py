@@ -24,14 +24,15 @@ Source: IndexService.java, DefaultMessageStore.queryMessage, 4.9.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import NamedTuple
 
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from sparrowmq.protocol import speedups
-from sparrowmq.protocol.record import MAGIC_V1, MAGIC_V2
+from sparrowmq.protocol.properties import find_property
+from sparrowmq.protocol.record import MAGIC_V1, MAGIC_V2, Record
 from sparrowmq.store.checkpoint import IndexMark
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_series import FileSeries
@@ -132,14 +133,6 @@ class IndexFlush:
     def _sync(self) -> None:
         for each in self.writes:
             each.file.sync()
-
-
-class Found(NamedTuple):
-    """The result of a query: positions of records, the latest first."""
-
-    positions: list[int]
-    last_timestamp_ms: int
-    last_position: int
 
 
 class MessageIndex:
@@ -426,35 +419,40 @@ class MessageIndex:
 
     # -- finding -------------------------------------------------------------------------------
 
-    def find(
-        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
-    ) -> Generator[None, None, Found]:
-        """Return the positions of records with a topic and key, or with the same hash.
+    @property
+    def last_header(self) -> IndexHeader:
+        """The header of the last file, an empty header without a file."""
+        return self._files[-1].header if self._files else IndexHeader()
 
-        The search yields at points where other work may run.
+    def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Yield the positions of records that may have a topic and key, the latest first.
+
+        Other topics and keys may have the same hash; the caller compares. A position may come
+        twice. Other work may run after each position, and at each None.
 
         Args:
             topic: the topic.
             key: UNIQ_KEY, or one of KEYS.
-            count_max: the most positions.
             begin_ms: the earliest store time, in wall-clock milliseconds.
             end_ms: the latest store time.
 
         Raises: OSError if the disk fails.
         """
-        if not self._files:
-            return Found([], 0, 0)
         key_hash = slot_hash(hash_text(f"{topic}#{key}"))
-        positions: dict[int, None] = {}
-        last = self._files[-1].header
         for file in reversed(tuple(self._files)):
             if file.overlaps(begin_ms, end_ms):
-                yield from file.find(
-                    key_hash, positions, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
-                )
-            if file.header.begin_timestamp_ms < begin_ms or len(positions) >= count_max:
+                yield from file.find(key_hash, begin_ms=begin_ms, end_ms=end_ms)
+            if file.header.begin_timestamp_ms < begin_ms:
                 break
-        return Found(list(positions), last.end_timestamp_ms, last.end_position)
+
+
+def has_key(record: Record, key: str) -> bool:
+    """Return whether a record has an entry for a key, as UNIQ_KEY or as one of KEYS."""
+    properties = record.properties
+    return bool(key) and (
+        key == find_property(properties, PROPERTY_UNIQ_KEY)
+        or key in find_property(properties, PROPERTY_KEYS).split(" ")
+    )
 
 
 class _Found(NamedTuple):

@@ -98,6 +98,7 @@ class QueryResult(msgspec.Struct, frozen=True, gc=False):
     `records` stand back to back, in the log's order, as stored. `last_timestamp_ms` and
     `last_position` are those of the last indexed message with a key. While the log has
     `unindexed_bytes`, nothing is searched; `failure` is the reason why these bytes are not indexed.
+    `is_cut`: the search ended because it had compared too many other messages of the key's hash.
     """
 
     records: bytes = b""
@@ -105,3 +106,4 @@ class QueryResult(msgspec.Struct, frozen=True, gc=False):
     last_position: int = 0
     unindexed_bytes: int = 0
     failure: Exception | None = None
+    is_cut: bool = False

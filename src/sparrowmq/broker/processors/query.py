@@ -18,6 +18,7 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.protocol.signatures import UNIQUE_KEY_QUERY
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
+from sparrowmq.store.message_store import COMPARED_BYTES_MAX
 
 # MessageStoreConfig: defaultQueryMaxNum, maxMsgsNumBatch.
 _UNIQUE_COUNT_MAX = 32
@@ -55,6 +56,12 @@ def _query_message(state: BrokerState, request: Request) -> Steps:
             ResponseCode.SYSTEM_BUSY,
             f"the index is being built, {result.unindexed_bytes} bytes of the log are left; "
             f"ask again later",
+        )
+    if result.is_cut and not result.records:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"{COMPARED_BYTES_MAX >> 20} MiB of messages have the hash of key {header.key!r} in "
+            f"topic {header.topic}, and none of them has the key; ask for a shorter time",
         )
     reached = encode_header(
         QueryMessageResponseHeader(

@@ -394,7 +394,7 @@ def query_message(
     route = yield from get_route(directory, topic, is_fresh=True)
     queries = [_query_broker(directory, name, header) for name in sorted(route.brokers)]
     answers = yield from gather(queries, name=f"query {topic}")
-    # A broker compares hashes, and other keys may have the same hash.
+    # Apache's brokers compare hashes, and other keys may have the same hash.
     found = [
         message
         for answer in answers
