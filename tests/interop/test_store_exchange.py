@@ -153,3 +153,47 @@ def test_what_waits_and_what_has_expired_is_the_same_after_the_move(
 
     assert high == 40
     assert 9 <= low <= 12
+
+
+def test_a_store_of_other_file_sizes_keeps_them(
+    java: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Apache's broker takes no queue file of another size, and reads other index files wrongly."""
+    rig = request.getfixturevalue("rig")
+    data = tmp_path / "data"
+    apache = rig.ApacheCluster(
+        java,
+        data / "store",
+        mappedFileSizeConsumeQueue=40_000,
+        maxHashSlotNum=500,
+        maxIndexNum=90,
+        flushDiskType="SYNC_FLUSH",
+    )
+    ours = rig.OurCluster(java, data)
+    sent: list[str] = []
+    try:
+        for cluster in (apache, ours, apache):
+            cluster.start()
+            if not sent:
+                cluster.create_topic(TOPIC, queues=2)
+            with Producer("GID_p", name_server=cluster.name_server) as producer:
+                for _ in range(50):
+                    key = f"k{len(sent)}"
+                    producer.send(Message(TOPIC, key.encode(), keys=(key,)))
+                    sent.append(key)
+            with Admin(name_server=cluster.name_server) as admin:
+                found = {
+                    key: [message.body.decode() for message in admin.query_message(TOPIC, key)]
+                    for key in sent
+                }
+            cluster.stop()
+            assert found == {key: [key] for key in sent}
+    finally:
+        for cluster in (ours, apache):
+            cluster.kill()
+
+    queue_files = list((data / "store" / "consumequeue" / TOPIC).glob("*/*"))
+    assert {path.stat().st_size for path in queue_files} == {40_000}
+    index_files = list((data / "store" / "index").iterdir())
+    assert len(index_files) >= 3
+    assert {path.stat().st_size for path in index_files} == {40 + 4 * 500 + 20 * 90}

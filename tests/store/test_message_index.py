@@ -19,7 +19,8 @@ from sparrowmq.store.checkpoint import (
     encode_checkpoint,
     read_checkpoint,
 )
-from sparrowmq.store.index_file import IndexHeader
+from sparrowmq.store.index_file import IndexHeader, index_file_size
+from sparrowmq.store.store_check import Soundness, StoreCheck
 from steps import run_steps
 
 CONFIG = StoreConfig(
@@ -202,13 +203,39 @@ def test_a_cut_file_and_the_files_after_it_are_built_anew(
     check_all_keys(again)
 
 
-def test_an_index_of_another_size_is_built_anew(store: MessageStore, storage: Any) -> None:
+@pytest.mark.parametrize("counts", [(100, 6), (7, 40), (30, 33)])
+def test_a_store_keeps_the_numbers_of_its_first_index_file(
+    storage: Any, new_record: NewRecord, counts: tuple[int, int]
+) -> None:
+    """A broker of Apache's with another maxHashSlotNum, another maxIndexNum, or both."""
+    theirs = replace(CONFIG, index_slot_count=counts[0], index_entry_count=counts[1])
+    store = open_store(storage, theirs)
+    for number in range(2):
+        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all"
+        put(store, new_record(b"%d" % number, properties=properties), timestamp_ms=1)
+    store.close()
+    # Apache's broker writes no mark of the index.
+    storage.open("checkpoint").write(0, bytes(storage.open("checkpoint").size))
+    ours = replace(CONFIG, index_slot_count=100, index_entry_count=40)
+
+    store = open_store(storage, ours)
+    for number in range(2, 40):
+        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all"
+        put(store, new_record(b"%d" % number, properties=properties), timestamp_ms=1 + number)
     store.close()
 
-    again = open_store(storage, replace(CONFIG, index_slot_count=100, index_entry_count=1000))
-
-    assert len(query(again, "all")) == 12
-    assert len(storage.list_names("index")) == 1
+    sizes = {storage.open(f"index/{name}").size for name in storage.list_names("index")}
+    assert sizes == {index_file_size(*counts)}
+    for config in (theirs, ours):
+        again = open_store(storage, config)
+        assert [query(again, f"U{number}") for number in range(40)] == [
+            [b"%d" % number] for number in range(40)
+        ]
+        again.close()
+    findings = [f for f in StoreCheck(storage, ours).run() if f.path.startswith("index")]
+    assert {finding.state for finding in findings} == {Soundness.SOUND}
+    # Each key once: two of 40 messages.
+    assert sum(int(finding.text.split()[0]) for finding in findings) == 80
 
 
 def test_a_log_without_an_index_gets_one_in_idle_moments(

@@ -529,6 +529,46 @@ def test_a_store_keeps_the_size_of_its_first_log_file(
     assert _load_again(storage).queues.max_offset("T", 0) == count + 40
 
 
+@pytest.mark.parametrize("count", [20, 400])
+@pytest.mark.parametrize("size", [6_000, 6_000_000])
+def test_a_store_keeps_the_size_of_its_first_queue_files(
+    storage: Any, new_record: NewRecord, size: int, count: int
+) -> None:
+    first = replace(SMALL, consume_queue_file_size=60_020 if count == 20 else 2_000)
+    put_all(MessageStore(storage, first), new_record, count=count)
+
+    other = MessageStore(storage, replace(first, consume_queue_file_size=size))
+    put_all(other, new_record, count=count, topics=("T", "new"))
+
+    paths = [path for path in storage.inodes if path.startswith("consumequeue/")]
+    assert {storage.open(path).size for path in paths} == {first.consume_queue_file_size}
+    again = _load_again(storage)
+    assert [again.queues.max_offset(topic, 0) for topic in ("T", "new")] == [2 * count, count]
+
+
+def put_all(
+    store: MessageStore, new_record: NewRecord, *, count: int, topics: tuple[str, ...] = ("T",)
+) -> None:
+    store.load(timestamp_ms=1)
+    for topic in topics:
+        for _ in range(count):
+            store.put(new_record(b"x", topic=topic), timestamp_ms=1)
+    store.close()
+
+
+@pytest.mark.parametrize("left", [0, 60, 4096, 20_480])
+def test_a_cut_queue_file_sets_no_size(storage: Any, new_record: NewRecord, left: int) -> None:
+    config = replace(SMALL, consume_queue_file_size=60_020)
+    put_all(MessageStore(storage, config), new_record, count=20)
+    path = next(path for path in storage.inodes if path.startswith("consumequeue/"))
+    storage.open(path).resize(left)
+
+    put_all(MessageStore(storage, config), new_record, count=20)
+
+    assert storage.open(path).size == 60_020
+    assert _load_again(storage).queues.max_offset("T", 0) == 40
+
+
 def _load_again(storage: Any) -> MessageStore:
     store = MessageStore(storage, SMALL)
     store.load(timestamp_ms=1)

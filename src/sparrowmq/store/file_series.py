@@ -17,7 +17,7 @@ _NAME_DIGITS = 20
 # A crash loses the names of files made since the last sync. More missing files mean other damage.
 _MISSING_FILES_MAX = 64
 _REWRITE_BYTES = 4 << 20
-_PAGE_BYTES = 4096
+PAGE_BYTES = 4096
 
 
 class DamagedSeries(StoreError):
@@ -47,18 +47,21 @@ class FileSeries:
         self._files: dict[int, StorageFile] = {}
 
     def load(self, *, repair: bool = False, keeps_size: bool = False) -> None:
-        """Open the existing files.
-
-        A crash may have cut files at the end; these files are extended with zeros.
+        """Open the existing files, and repair them.
 
         Args:
             keeps_size: whether the size of the existing files counts, and not the configured one.
-            repair: whether missing and cut files within the series are replaced by zeros, for a
-                reader that finds out which data is lost.
+            repair: as in `mend`.
 
-        Raises: DamagedSeries if files are missing or cut and `repair` is False; StoreError if the
-            files cannot have the configured size.
+        Raises: as `open` and `mend`.
         """
+        self.open()
+        if keeps_size:
+            self.file_size = self._kept_size()
+        self.mend(repair=repair)
+
+    def open(self) -> None:
+        """Open the existing files. Raises: DamagedSeries for a name that is not a position."""
         for name in self._storage.list_names(self._directory):
             if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
                 raise DamagedSeries(
@@ -67,8 +70,17 @@ class FileSeries:
             self._bases.append(int(name))
         for base in self._bases:
             self._files[base] = self._storage.open(self._path(base), pinned=self._pinned)
-        if keeps_size:
-            self.file_size = self._kept_size()
+
+    def mend(self, *, repair: bool = False) -> None:
+        """Extend the files at the end with zeros, if a crash has cut them.
+
+        Args:
+            repair: whether missing and cut files within the series are replaced by zeros, for a
+                reader that finds out which data is lost.
+
+        Raises: DamagedSeries if files are missing or cut and `repair` is False; StoreError if the
+            files cannot have the size of the series.
+        """
         for file in self._files.values():
             if file.size > self.file_size:
                 raise StoreError(self._size_problem(file))
@@ -77,6 +89,11 @@ class FileSeries:
                 self._fill_gap(before, after, repair=repair)
         self._check_sizes(repair=repair)
 
+    def sizes(self) -> list[int]:
+        """Return the sizes of the files, and the distances from each file to the next."""
+        distances = [after - before for before, after in pairwise(self._bases)]
+        return [file.size for file in self._files.values()] + distances
+
     def _kept_size(self) -> int:
         """Return the size of the files that were made, or the configured size without any.
 
@@ -84,7 +101,7 @@ class FileSeries:
         an operator can choose.
         """
         size = max((file.size for file in self._files.values()), default=0)
-        is_known = len(self._files) > 1 or size % _PAGE_BYTES == 0
+        is_known = len(self._files) > 1 or size % PAGE_BYTES == 0
         return size if size and is_known else self.file_size
 
     def _fill_gap(self, before: int, after: int, *, repair: bool) -> None:

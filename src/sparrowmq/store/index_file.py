@@ -42,6 +42,9 @@ assert _HEADER.size == HEADER_SIZE
 _ENTRY = Struct(">iqii")
 assert _ENTRY.size == _ENTRY_SIZE
 _SLOT = Struct(">i")
+_POSITION = Struct(">q")
+# How much of a file is searched at once.
+_SEARCHED_BYTES = 1 << 20
 _INT_MAX = 0x7FFFFFFF
 # The number of entries that are read within 5 ms.
 ENTRIES_PER_STEP = 2_048
@@ -75,6 +78,45 @@ def decode_index_header(data: bytes) -> IndexHeader:
 def index_file_size(slot_count: int, entry_count: int) -> int:
     """Return the size of a file."""
     return HEADER_SIZE + _SLOT_SIZE * slot_count + _ENTRY_SIZE * entry_count
+
+
+def find_index_counts(file: StorageFile, slot_count: int, entry_count: int) -> tuple[int, int]:
+    """Return the numbers of slots and entries of a file that a broker of other settings made.
+
+    The header names the position of the last entry's record: the place of this position in the
+    file shows where the entries begin.
+
+    Returns: the configured numbers, if the file has their size or shows no others.
+    """
+    if file.size < HEADER_SIZE or file.size == index_file_size(slot_count, entry_count):
+        return slot_count, entry_count
+    header = decode_index_header(file.read(0, HEADER_SIZE))
+    last, wanted = header.next_number - 1, _POSITION.pack(header.end_position)
+    at = HEADER_SIZE if last > 0 and header.end_position > 0 else None
+    while at is not None and (at := file.next_data(at)) is not None:
+        chunk = file.read(at, _SEARCHED_BYTES)
+        hit = chunk.find(wanted)
+        while hit >= 0:
+            entries_at = at + hit - _SLOT_SIZE - _ENTRY_SIZE * last
+            slots, rest = divmod(entries_at - HEADER_SIZE, _SLOT_SIZE)
+            if rest == 0 and slots > 0 and _has_counts(file, slots, last):
+                return slots, (file.size - entries_at) // _ENTRY_SIZE
+            hit = chunk.find(wanted, hit + 1)
+        at += max(1, len(chunk) - len(wanted) + 1)
+    return slot_count, entry_count
+
+
+def _has_counts(file: StorageFile, slot_count: int, last: int) -> bool:
+    """Return whether entry `last` is a file's last entry, if the file has so many slots."""
+    entries_at = HEADER_SIZE + _SLOT_SIZE * slot_count
+    entry_count, rest = divmod(file.size - entries_at, _ENTRY_SIZE)
+    if rest or last >= entry_count:
+        return False
+    data = file.read(entries_at + _ENTRY_SIZE * last, 2 * _ENTRY_SIZE)
+    key_hash = _ENTRY.unpack_from(data)[0]
+    slot_at = HEADER_SIZE + _SLOT_SIZE * (key_hash % slot_count)
+    is_last = not any(data[_ENTRY_SIZE:])
+    return is_last and _SLOT.unpack(file.read(slot_at, _SLOT_SIZE)) == (last,)
 
 
 def slot_hash(java_hash: int) -> int:

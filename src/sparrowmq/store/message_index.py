@@ -10,7 +10,7 @@ and built again. Without a mark, because another broker wrote the files or the c
 RocketMQ's rule applies: after a clean stop the files are right; otherwise files that end after the
 checkpoint's `indexMsgTimestamp` are removed. The index then goes on with the last record that it
 has, and not behind it: a file may end amid the keys of a record. An entry that is there twice is
-found once.
+found once; Apache's broker finds it twice.
 
 *Keys.* A record is found by UNIQ_KEY, the id that its producer set, and by each blank-separated
 part of KEYS. A key is looked for within its topic.
@@ -43,11 +43,12 @@ from sparrowmq.store.index_file import (
     Numbers,
     SlotWrites,
     decode_index_header,
+    find_index_counts,
     index_file_size,
     slot_hash,
 )
 from sparrowmq.store.key_hash import KEY_BYTES_MAX, POWERS, hash_keys, hash_text
-from sparrowmq.store.storage import Storage, is_shortage
+from sparrowmq.store.storage import Storage, StorageFile, is_shortage
 
 INDEX_DIRECTORY = "index"
 # How much of the log may wait before sends index it themselves: below a second's work.
@@ -154,6 +155,8 @@ class MessageIndex:
         self._config = config
         self._log_files = log_files
         self._files: list[IndexFile] = []
+        # The slots and entries of a file.
+        self._counts = (config.index_slot_count, config.index_entry_count)
         self.mark: IndexMark | None = None
         self._has_new_file = False
         self._flush: IndexFlush | None = None
@@ -193,40 +196,36 @@ class MessageIndex:
                 self._keep(
                     [f for f in self._files if f.header.end_timestamp_ms <= index_timestamp_ms]
                 )
-            # The file may lack the later keys of its last record: index this record again.
+            # The last file may lack the later keys of its last record: index this record again. If
+            # all files of a clean stop are there, Apache's broker would then find it twice.
             self.built_position = self._end_position if self._files else 0
+            if self._files and is_clean and not self._has_new_file:
+                self.built_position += self._size_of_record(self._end_position)
         if self.built_position > log_end or (self._files and self._end_position >= log_end):
             self._cut(log_end, end_timestamp_ms)
         self.built_position = max(self.built_position, self._log_files.begin)
         for path in self.take_before(self._log_files.begin):
             self._storage.remove(path)
 
+    def _size_of_record(self, position: int) -> int:
+        size, magic = _size_and_magic(self._log_files.read(position, _SIZE_AND_MAGIC.size))
+        return size if magic in (MAGIC_V1, MAGIC_V2) else 0
+
     def _open_files(self) -> None:
-        config = self._config
-        size = index_file_size(config.index_slot_count, config.index_entry_count)
+        self._counts = find_counts(self._storage, self._config)
         is_whole = True
-        for name in self._storage.list_names(INDEX_DIRECTORY):
-            if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
-                continue
+        for name in _list_names(self._storage):
             file = self._storage.open(f"{INDEX_DIRECTORY}/{name}")
-            # A file of other settings, or cut by a crash, is built again from the log. So are the
-            # files after it: all records before the last file's end must be in the index.
-            is_whole &= file.size == size
+            # A file of another size than the first, or cut by a crash, is built again from the log.
+            # So are the files after it: the index must have all records before the last file's end.
+            is_whole &= file.size == index_file_size(*self._counts)
             if not is_whole:
                 file.close()
                 self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
                 self._has_new_file = True
                 continue
             header = decode_index_header(file.read(0, HEADER_SIZE))
-            self._files.append(
-                IndexFile(
-                    file,
-                    int(name),
-                    header,
-                    slot_count=config.index_slot_count,
-                    entry_count=config.index_entry_count,
-                )
-            )
+            self._append_file(file, int(name), header)
 
     def _keep(self, kept: list[IndexFile]) -> None:
         for file in self._files:
@@ -320,7 +319,6 @@ class MessageIndex:
     def _file_to_add_to(self, timestamp_ms: int) -> IndexFile:
         if self._files and self._files[-1].room:
             return self._files[-1]
-        config = self._config
         last = self._files[-1] if self._files else None
         name = _name_of(timestamp_ms)
         header = IndexHeader()
@@ -332,19 +330,16 @@ class MessageIndex:
                 begin_position=last.header.end_position,
                 end_position=last.header.end_position,
             )
-        size = index_file_size(config.index_slot_count, config.index_entry_count)
-        file = self._storage.create(_path_of(name), size=size)
+        file = self._storage.create(_path_of(name), size=index_file_size(*self._counts))
         self._has_new_file = True
-        self._files.append(
-            IndexFile(
-                file,
-                name,
-                header,
-                slot_count=config.index_slot_count,
-                entry_count=config.index_entry_count,
-            )
-        )
+        self._append_file(file, name, header)
         return self._files[-1]
+
+    def _append_file(self, file: StorageFile, name: int, header: IndexHeader) -> None:
+        slot_count, entry_count = self._counts
+        self._files.append(
+            IndexFile(file, name, header, slot_count=slot_count, entry_count=entry_count)
+        )
 
     # -- the disk ------------------------------------------------------------------------------
 
@@ -444,6 +439,30 @@ class MessageIndex:
                 yield from file.find(key_hash, begin_ms=begin_ms, end_ms=end_ms)
             if file.header.begin_timestamp_ms < begin_ms:
                 break
+
+
+def find_counts(storage: Storage, config: StoreConfig) -> tuple[int, int]:
+    """Return the numbers of slots and entries of the first file, the configured ones without any.
+
+    A broker of Apache's reads files of other numbers than its own wrongly, so a store keeps the
+    numbers with which it was begun.
+    """
+    counts = (config.index_slot_count, config.index_entry_count)
+    for name in _list_names(storage):
+        file = storage.open(f"{INDEX_DIRECTORY}/{name}")
+        try:
+            return find_index_counts(file, *counts)
+        finally:
+            file.close()
+    return counts
+
+
+def _list_names(storage: Storage) -> list[str]:
+    return [
+        name
+        for name in storage.list_names(INDEX_DIRECTORY)
+        if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
+    ]
 
 
 def has_key(record: Record, key: str) -> bool:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
 from sparrowmq.errors import LocalProtocolError, StoreError, UsageError
 from sparrowmq.protocol.headers import SendMessageRequestHeader
@@ -170,7 +171,7 @@ class MessageStore:
 
     def _recover(self, timestamp_ms: int) -> RecoveryReport:
         self._log.files.load(repair=True, keeps_size=True)
-        self.queues.load()
+        self._config = replace(self._config, consume_queue_file_size=self.queues.load())
         self._checkpoint = read_checkpoint(self._storage)
         mark = self._checkpoint.mark
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position

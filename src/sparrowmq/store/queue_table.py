@@ -7,13 +7,14 @@ that, readers see an empty queue. Tests: test_consume_queue.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 from sparrowmq.model.names import is_legal_name
 from sparrowmq.store.commit_log import CommitLog
-from sparrowmq.store.config import StoreConfig
+from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ConsumeQueue
-from sparrowmq.store.file_series import DamagedSeries
+from sparrowmq.store.file_series import PAGE_BYTES, DamagedSeries
 from sparrowmq.store.queue_reader import (
     find_offset_by_time,
     read_messages,
@@ -48,12 +49,12 @@ class QueueTable:
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
         self._dirty: set[QueueKey] = set()
 
-    def load(self) -> None:
-        """Open all existing queues.
+    def load(self) -> int:
+        """Open all existing queues; return the size of their files.
 
         A queue with a missing or cut file is emptied; recovery writes it again from the log.
 
-        Raises: StoreError if the files do not have the configured size.
+        Raises: StoreError if the files cannot have one size.
         """
         self._dirty.clear()
         for topic in self._storage.list_names(CONSUME_QUEUE_DIRECTORY):
@@ -63,11 +64,39 @@ class QueueTable:
                 if not name.isascii() or not name.isdigit():
                     continue
                 queue = ConsumeQueue(self._storage, topic, int(name), config=self._config)
-                try:
-                    queue.files.load()
-                except DamagedSeries:
-                    queue.files.discard()
+                self._try_files(queue, queue.files.open)
                 self.by_key[topic, int(name)] = queue
+        file_size = self._find_file_size()
+        for queue in self.by_key.values():
+            queue.files.file_size = file_size
+            self._try_files(queue, queue.files.mend)
+        return file_size
+
+    def _try_files(self, queue: ConsumeQueue, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except DamagedSeries:
+            queue.files.discard()
+
+    def _find_file_size(self) -> int:
+        """Return the size with which the queues were begun, or the configured size.
+
+        A broker of Apache's takes no queue with files of another size than its
+        mappedFileSizeConsumeQueue, so a store keeps its first size. A crash may have cut files,
+        usually at the end of a page: a size that was seen once counts only if it is another.
+        """
+        configured = self._config.consume_queue_file_size
+        seen = Counter(size for queue in self.by_key.values() for size in queue.files.sizes())
+        if configured in seen:
+            return configured
+        sizes = {
+            size: count
+            for size, count in seen.items()
+            if size > 0
+            and size % ENTRY_SIZE == 0
+            and (count > 1 or (size > PAGE_BYTES and size % PAGE_BYTES))
+        }
+        return max(sizes, key=lambda size: (sizes[size], size), default=configured)
 
     def close(self) -> None:
         """Close the files and forget the queues."""

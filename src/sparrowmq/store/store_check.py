@@ -27,7 +27,7 @@ from sparrowmq.store.consume_queue import (
 from sparrowmq.store.file_series import FileSeries
 from sparrowmq.store.index_file import HEADER_SIZE, decode_index_header, index_file_size
 from sparrowmq.store.log_scan import LogScan
-from sparrowmq.store.message_index import INDEX_DIRECTORY, LogKeys
+from sparrowmq.store.message_index import INDEX_DIRECTORY, LogKeys, find_counts
 from sparrowmq.store.record_check import RECORD_SIZE_MIN, RecordChecker
 from sparrowmq.store.storage import Storage
 
@@ -293,8 +293,9 @@ class StoreCheck:
     # -- the index -----------------------------------------------------------------------------
 
     def _check_index(self) -> Iterator[FileFinding]:
-        config, log = self._config, self._log
-        size = index_file_size(config.index_slot_count, config.index_entry_count)
+        log = self._log
+        slot_count, entry_count = find_counts(self._storage, self._config)
+        size = index_file_size(slot_count, entry_count)
         keys = None if log is None else _KeysOfLog(log, self._log_end)
         for name in self._storage.list_names(INDEX_DIRECTORY):
             path = f"{INDEX_DIRECTORY}/{name}"
@@ -305,7 +306,7 @@ class StoreCheck:
                     yield FileFinding(path, Soundness.UNFINISHED, text)
                     continue
                 header = decode_index_header(file.read(0, HEADER_SIZE))
-                at = HEADER_SIZE + _SLOT_SIZE * config.index_slot_count + _INDEX_ENTRY.size
+                at = HEADER_SIZE + _SLOT_SIZE * slot_count + _INDEX_ENTRY.size
                 end = at + _INDEX_ENTRY.size * (header.next_number - 1)
                 wrong = 0
                 while at < end:
