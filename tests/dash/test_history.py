@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from group_looks import BEFORE, JOINED, QUEUES
+from group_views import BEFORE, JOINED, JOINED_OWNERS, OF_A, QUEUES, view_at
 from sparrowmq.dash import history as history_module
-from sparrowmq.dash.history import GAP_MS, SAMPLE_MS, History, LagSample, Standing
-from sparrowmq.doctor.looks import OwnerChange, SeenEvent, SeenEventKind
-from sparrowmq.doctor.rebalances import At
+from sparrowmq.dash.history import GAP_MS, SAMPLE_MS, History, LagSample
+from sparrowmq.doctor.group_view import Standing
+from sparrowmq.doctor.owner_history import At, OwnerChange, SeenEvent, SeenEventKind
 from sparrowmq.errors import ConfigError
 
 Q0, _, Q2, _ = QUEUES
+BOTH = {"a": 1, "b": 1}
 
 
 @pytest.fixture
@@ -41,7 +41,8 @@ def test_owners_are_kept_with_the_time_since_when(history: History) -> None:
 
 
 def test_what_changed_while_nobody_looked_is_no_rebalance(history: History) -> None:
-    late = replace(JOINED, timestamp_ms=BEFORE.timestamp_ms + GAP_MS + 1)
+    late_ms = BEFORE.timestamp_ms + GAP_MS + 1
+    late = view_at(late_ms, JOINED_OWNERS, before=BEFORE, is_watched=False)
     history.note("G", BEFORE, None)
     history.note("G", late, BEFORE)
 
@@ -70,8 +71,8 @@ def test_the_file_outlives_the_process_and_tells_clusters_and_groups_apart(tmp_p
 
 
 def test_lag_is_sampled_and_the_worst_of_a_bucket_is_shown(history: History) -> None:
-    looks = [
-        replace(BEFORE, timestamp_ms=ms, lag=lag, unowned=n)
+    views = [
+        view_at(ms, {**OF_A, Q0: ()} if n else OF_A, lag=lag)
         for ms, lag, n in [
             (0, 5, 0),
             (SAMPLE_MS - 1, 99, 0),
@@ -79,8 +80,8 @@ def test_lag_is_sampled_and_the_worst_of_a_bucket_is_shown(history: History) -> 
             (3 * SAMPLE_MS, 1, 0),
         ]
     ]
-    for before, look in zip([None, *looks], looks, strict=False):
-        history.note("G", look, before)
+    for before, view in zip([None, *views], views, strict=False):
+        history.note("G", view, before)
 
     found = history.samples("G", since_ms=0, bucket_ms=2 * SAMPLE_MS)
 
@@ -91,8 +92,8 @@ def test_members_keep_their_number_and_a_number_is_free_again_after_an_hour(
     history: History,
 ) -> None:
     def note(at_ms: int, *ids: str) -> dict[str, int]:
-        look = replace(BEFORE, timestamp_ms=at_ms, members=dict.fromkeys(ids, 1))
-        history.note("G", look, None)
+        view = view_at(at_ms, members=dict.fromkeys(ids, 1))
+        history.note("G", view, None)
         return history.numbers("G")
 
     assert note(1_000, "a", "b") == {"a": 0, "b": 1}
@@ -106,9 +107,9 @@ def test_rows_are_bounded_the_oldest_go(history: History, monkeypatch: pytest.Mo
     before = None
     for number in range(60):
         owner = "ab"[number % 2]
-        look = replace(BEFORE, timestamp_ms=1_000 * number, owners={Q0: (owner,)})
-        history.note("G", look, before)
-        before = look
+        view = view_at(1_000 * number, {Q0: (owner,)}, before=before, members=BOTH)
+        history.note("G", view, before)
+        before = view
 
     seen = history.seen("G", since_ms=0)
     assert len(seen) <= 10 + 2
@@ -122,9 +123,9 @@ def test_of_a_group_that_never_rests_the_last_changes_are_read(
     monkeypatch.setattr(history_module, "SEEN_MAX", 3)
     before = None
     for number in range(9):
-        look = replace(BEFORE, timestamp_ms=1_000 * number, owners={Q0: ("ab"[number % 2],)})
-        history.note("G", look, before)
-        before = look
+        view = view_at(1_000 * number, {Q0: ("ab"[number % 2],)}, members=BOTH)
+        history.note("G", view, before)
+        before = view
 
     assert [at.timestamp_ms for at in history.seen("G", since_ms=0)] == [6_000, 7_000, 8_000]
 
@@ -136,7 +137,7 @@ def test_a_group_that_was_not_seen_for_a_week_is_forgotten(
     week_ms = 7 * 86_400_000
     history.note("old", BEFORE, None)
     for number in range(2):
-        history.note("new", replace(BEFORE, timestamp_ms=week_ms + 2_000 + number), None)
+        history.note("new", view_at(week_ms + 2_000 + number), None)
 
     assert history.standings("old") == {}
     assert history.numbers("old") == {}
@@ -151,7 +152,7 @@ def test_a_file_that_is_none_of_sqlite_is_one_clear_error(tmp_path: Path) -> Non
         History(path, "one:9876")
 
 
-def test_a_look_that_cannot_be_kept_raises_and_leaves_the_file_as_it_was(
+def test_a_view_that_cannot_be_kept_raises_and_leaves_the_file_as_it_was(
     history: History,
 ) -> None:
     history.note("G", BEFORE, None)
@@ -160,6 +161,6 @@ def test_a_look_that_cannot_be_kept_raises_and_leaves_the_file_as_it_was(
     )
 
     with pytest.raises(sqlite3.Error, match="disk full"):
-        history.note("G", replace(JOINED, timestamp_ms=1_000 + SAMPLE_MS), BEFORE)
+        history.note("G", view_at(1_000 + SAMPLE_MS, JOINED_OWNERS, members=BOTH), BEFORE)
 
     assert history.seen("G", since_ms=0) == []

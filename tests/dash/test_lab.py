@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from sparrowmq.dash.lab import picture_length_ms
+from sparrowmq.doctor.owner_history import OwnedSpan, Rebalance
 from sparrowmq.doctor.snapshot import GroupSnapshot
-from sparrowmq.doctor.timeline import Episode
 from sparrowmq.drills.drill import DrillKind, Phase, Report
-from sparrowmq.drills.stage import GROUP, Change
+from sparrowmq.drills.stage import GROUP, TOPIC
+from sparrowmq.model import MessageQueue
+
+QUEUE = MessageQueue(TOPIC, "broker-a", 0)
 
 
 def result(*, last_ms: int, settled_ms: int | None) -> Report:
     seen = GroupSnapshot(group=GROUP, samples=())
     return Report(
         kind=DrillKind.JOIN,
-        phases=(Phase("a third member joins two", Episode(settled_ms, 0, 0, 1)),),
+        phases=(
+            Phase(
+                "a third member joins two", Rebalance(begun_ms=0, ended_ms=0, settled_ms=settled_ms)
+            ),
+        ),
         before=seen,
         after=seen,
         sent=0,
         consumed=0,
         twice=0,
-        changes=(Change(last_ms, "member-2", (0,), is_lost=False),),
-        watched_ms=41_000,
+        changes=(),
+        spans=(
+            OwnedSpan(QUEUE, -300, last_ms, ("member-1",)),
+            OwnedSpan(QUEUE, last_ms, 41_000, ("member-2",)),
+        ),
         late_work=None,
     )
 

@@ -15,23 +15,27 @@ from sparrowmq.demo.events import (
 from sparrowmq.demo.figures import OrderCheck
 from sparrowmq.demo.progress import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.verify import TableFacts
+from sparrowmq.doctor.owner_history import OwnedSpan, QueueMove, Rebalance
+from sparrowmq.model import MessageQueue
 from sparrowmq.report import Check
+
+QUEUE = MessageQueue("T", "b", 1)
 
 
 def _group(name: str, **client_ids: str) -> o.GroupFigure:
     first, *_, second = client_ids
-    owned: tuple[tuple[int, int, int, list[str]], ...] = (
-        (0, 1_000, 20_000, [first]),
-        (1, 1_000, 9_000, [second]),
-        (1, 9_000, 9_500, []),
-        (1, 9_500, 20_000, sorted({first, second})),
+    owned: tuple[tuple[int, int, int, tuple[str, ...]], ...] = (
+        (0, 1_000, 20_000, (first,)),
+        (1, 1_000, 9_000, (second,)),
+        (1, 9_000, 9_500, ()),
+        (1, 9_500, 20_000, tuple(sorted({first, second}))),
     )
     return o.GroupFigure(
         group=name,
         strategy="AVG",
         members=[o.MemberFigure(name=n, client_id=c) for n, c in client_ids.items()],
         spans=[
-            o.OwnedSpan(queue_id=queue_id, begin_ms=begin_ms, end_ms=end_ms, owners=owners)
+            OwnedSpan(MessageQueue("T", "b", queue_id), begin_ms, end_ms, owners)
             for queue_id, begin_ms, end_ms, owners in owned
         ],
         deliveries=120,
@@ -42,10 +46,14 @@ def _event(name: str, at_ms: int, *, settled_ms: int | None) -> o.EventFigure:
     return o.EventFigure(
         name=name,
         at_ms=at_ms,
-        settled_ms=settled_ms,
-        unowned_ms=500,
-        double_ms=0,
-        queues_moved=1,
+        rebalance=Rebalance(
+            begun_ms=at_ms,
+            ended_ms=at_ms + 500,
+            moves=(QueueMove(QUEUE, ("b",), ("a",)),),
+            settled_ms=settled_ms,
+            longest_unowned_ms=400,
+            any_unowned_ms=500,
+        ),
         produced_meanwhile=40,
         duplicates=10,
         duplicates_by_spark=10,

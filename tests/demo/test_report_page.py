@@ -3,6 +3,7 @@ from __future__ import annotations
 import html.parser
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -85,7 +86,10 @@ def test_report_says_what_fails(outcome: DemoOutcome) -> None:
 
 
 def test_report_of_a_group_that_never_settled(outcome: DemoOutcome) -> None:
-    events = [msgspec.structs.replace(event, settled_ms=None) for event in outcome.events]
+    events = [
+        msgspec.structs.replace(event, rebalance=replace(event.rebalance, settled_ms=None))
+        for event in outcome.events
+    ]
 
     assert "never" in read(render_report(msgspec.structs.replace(outcome, events=events)))
 

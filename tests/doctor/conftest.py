@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sparrowmq.doctor.case import examine
 from sparrowmq.doctor.finding import Finding
+from sparrowmq.doctor.group_view import examine
 from sparrowmq.doctor.rules import apply_rules
 from sparrowmq.doctor.snapshot import (
     BrokerView,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sparrowmq.doctor import Severity, compute_ownership
-from sparrowmq.doctor.case import examine
 from sparrowmq.doctor.explain import explain, find_queue
 from sparrowmq.doctor.finding import describe_runs
+from sparrowmq.doctor.group_view import examine
 from sparrowmq.doctor.snapshot import BROADCASTING, TopicPace, TopicSnapshot
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
@@ -349,11 +349,11 @@ def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> N
     """Offsets move in steps of five seconds: between two looks most of the input seems to stay."""
     group = seen_group()
     group.flow(0, 1, 2, 3, then=(1_000, 950), now=(1_060, 988))
-    case = examine(group.snapshot())
+    view = examine(group.snapshot())
 
     assert group.findings() == {}
     assert (
-        case.describe_backlog(case.snapshot.progress())
+        view.describe_backlog(view.snapshot.progress())
         == "288 messages behind, perhaps consumed but not yet committed"
     )
 
@@ -361,10 +361,10 @@ def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> N
 def test_a_backlog_that_shrinks_says_how_long_it_takes(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, then=(10_000, 1_000), now=(10_000, 1_600))
-    case = examine(group.snapshot())
+    view = examine(group.snapshot())
 
     words = "8,400 messages behind, shrinking by 100.0 a second: none left in 84 s"
-    assert words == case.describe_backlog(case.snapshot.progress())
+    assert words == view.describe_backlog(view.snapshot.progress())
 
 
 def test_q12_finds_a_listener_that_takes_long_and_is_behind(seen_group: Group) -> None:

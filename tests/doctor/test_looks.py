@@ -1,19 +1,17 @@
-"""What differs between two looks: who came, who went, which queues changed hands."""
+"""What differs between two views: who came, who went, which queues changed hands."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from group_looks import BEFORE, JOINED, QUEUES
+from group_views import BEFORE, JOINED, JOINED_OWNERS, OF_A, QUEUES, view_at
 from sparrowmq.coordination.member_marker import mark_version
-from sparrowmq.doctor.case import examine
-from sparrowmq.doctor.looks import (
+from sparrowmq.doctor.group_view import examine
+from sparrowmq.doctor.owner_history import (
     OwnerChange,
     SeenEvent,
     SeenEventKind,
+    count_at_risk,
     list_changes,
     list_events,
-    look_of,
 )
 from sparrowmq.doctor.snapshot import (
     BrokerView,
@@ -26,6 +24,7 @@ from sparrowmq.doctor.snapshot import (
     TopicQueues,
     TopicSnapshot,
 )
+from sparrowmq.model import MessageQueue
 
 Q0, Q1, Q2, Q3 = QUEUES
 
@@ -57,30 +56,29 @@ def test_changes_are_the_queues_with_other_owners_and_what_their_owner_had_in_ha
 
 
 def test_nothing_is_at_risk_where_a_member_that_stays_hands_over_under_locks() -> None:
-    before = replace(BEFORE, marked=frozenset({"a"}))
-    stays, left = JOINED, replace(JOINED, members={"b": 1})
+    before = view_at(1_000, marked=True)
+    stays, left = JOINED, view_at(2_000, JOINED_OWNERS, members={"b": 1})
 
     assert [change.at_risk for change in list_changes(before, stays)] == [0, 0]
     assert [change.at_risk for change in list_changes(before, left)] == [7, 5]
 
 
 def test_events_name_who_came_and_went_and_who_has_another_ones_id() -> None:
-    after = replace(JOINED, members={"b": 2})
+    after = view_at(2_000, JOINED_OWNERS, members={"b": 2})
 
     assert list_events(BEFORE, after) == [
         SeenEvent(SeenEventKind.LEFT, "a"),
         SeenEvent(SeenEventKind.JOINED, "b"),
         SeenEvent(SeenEventKind.TWIN, "b", "2"),
     ]
-    assert list_events(after, replace(after, members={"b": 1})) == [
+    assert list_events(after, view_at(3_000, JOINED_OWNERS, members={"b": 1})) == [
         SeenEvent(SeenEventKind.LEFT, "b", "1")
     ]
 
 
 def test_events_name_queues_subscriptions_and_strategies_that_changed() -> None:
-    after = replace(
-        BEFORE, queue_counts={"T": 8}, subscriptions={"T": "paid"}, strategy="AVG_BY_CIRCLE"
-    )
+    owners = {MessageQueue("T", "broker-a", queue_id): ("a",) for queue_id in range(8)}
+    after = view_at(2_000, owners, subscription="paid", strategy="AVG_BY_CIRCLE")
 
     assert list_events(BEFORE, after) == [
         SeenEvent(SeenEventKind.QUEUES, "T", "4 → 8"),
@@ -90,7 +88,7 @@ def test_events_name_queues_subscriptions_and_strategies_that_changed() -> None:
 
 
 def test_a_group_that_everybody_left_changed_no_subscription() -> None:
-    after = replace(BEFORE, members={}, subscriptions={}, strategy="AVG_BY_CIRCLE")
+    after = view_at(2_000, members={}, strategy="AVG_BY_CIRCLE")
 
     assert list_events(BEFORE, after) == [SeenEvent(SeenEventKind.LEFT, "a")]
 
@@ -98,25 +96,25 @@ def test_a_group_that_everybody_left_changed_no_subscription() -> None:
 def test_what_members_hold_counts_and_not_what_they_should() -> None:
     a = MemberReport(client_id="a", held=tuple(HeldQueue(queue) for queue in (Q0, Q1, Q2)))
     b = MemberReport(client_id="b", held=(HeldQueue(Q2, is_dropped=True),))
-    case = examine(snapshot(a, b, versions={"a": 1, "b": 1}))
+    view = examine(snapshot(a, b, versions={"a": 1, "b": 1}))
 
     # By AVG, b should have 2 and 3.
-    assert {queue: case.ownership.owner_ids(queue) for queue in QUEUES} == {
+    assert {queue: view.ownership.owner_ids(queue) for queue in QUEUES} == {
         Q0: ("a",),
         Q1: ("a",),
         Q2: ("a",),
         Q3: (),
     }
-    assert look_of(case).unowned == 1
+    assert view.unowned == 1
 
 
 def test_the_strategy_decides_where_members_say_nothing_or_share_an_id() -> None:
     silent = MemberReport(client_id="b", failure="no answer")
     a = MemberReport(client_id="a", held=(HeldQueue(Q0), HeldQueue(Q1)))
 
-    case = examine(snapshot(a, silent, versions={"a": 1, "b": 1}))
+    view = examine(snapshot(a, silent, versions={"a": 1, "b": 1}))
 
-    assert {queue: case.ownership.owner_ids(queue) for queue in QUEUES} == {
+    assert {queue: view.ownership.owner_ids(queue) for queue in QUEUES} == {
         Q0: ("a",),
         Q1: ("a",),
         Q2: ("b",),
@@ -128,8 +126,23 @@ def test_in_hand_is_what_is_cached_and_what_is_done_but_not_committed() -> None:
     held = HeldQueue(Q0, cached_count=3, commit_offset=110)
     a = MemberReport(client_id="a", held=(held,))
 
-    look = look_of(examine(snapshot(a, versions={"a": mark_version(401)})))
+    view = examine(snapshot(a, versions={"a": mark_version(401)}))
 
-    assert look.in_hand == {Q0: 13}
-    assert look.marked == {"a"}
-    assert look.lag == 200
+    assert [view.queues[queue].in_hand for queue in QUEUES] == [13, 0, 0, 0]
+    assert view.marked == {"a"}
+    assert view.lag() == 200
+
+
+def test_members_of_a_broadcasting_group_take_no_queue_from_one_another() -> None:
+    both = dict.fromkeys(QUEUES, ("a", "b"))
+    before = view_at(1_000, is_broadcasting=True)
+    after = view_at(2_000, both, offsets=200, is_broadcasting=True)
+
+    assert list_changes(before, after) == []
+    assert count_at_risk(after, view_at(3_000, both, offsets=300, is_broadcasting=True)) == 0
+
+
+def test_what_came_through_a_queue_with_two_owners_may_be_consumed_twice() -> None:
+    owners = {**OF_A, QUEUES[0]: ("a", "b")}
+
+    assert count_at_risk(view_at(1_000, owners), view_at(2_000, owners, offsets=117)) == 17

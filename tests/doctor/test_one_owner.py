@@ -1,4 +1,4 @@
-"""Every view names the same owner and the same state of each queue, also while queues move.
+"""Every view names the same owners of each queue, and the same time without, while queues move.
 
 The snapshots are taken of a live group at ten moments: of a handover, of a frozen member, and of a
 client id that two processes have.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -22,11 +23,20 @@ from sparrowmq.cli.rebalance_json import json_of_group
 from sparrowmq.cli.rebalance_view import render_group
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.dash.history import History
 from sparrowmq.dash.matrix import make_columns, make_matrix
-from sparrowmq.doctor.case import Case, examine
-from sparrowmq.doctor.looks import look_of
+from sparrowmq.doctor.group_view import GroupView, examine
+from sparrowmq.doctor.owner_history import (
+    UNSETTLED_MS,
+    Holding,
+    OwnedSpan,
+    list_rebalances,
+    list_seen_spans,
+    list_spans,
+    measure,
+)
 from sparrowmq.doctor.ownership import OwnerState
-from sparrowmq.exporter.course import GroupCourse
+from sparrowmq.exporter.group_counts import GroupCounts
 from sparrowmq.exporter.watch import make_families
 from sparrowmq.model import MessageQueue
 from sparrowmq.pipeline.snapshot_tables import tables_of
@@ -45,41 +55,42 @@ class Moments:
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self._driver = BlockingDriver()
         self._directory = make_directory(cluster.name_server, timeout_ms=1_000)
-        self.cases: list[tuple[str, Case]] = []
+        self.views: list[tuple[str, GroupView]] = []
 
-    def look(self) -> Case:
-        return examine(self._driver.run(take_snapshot(self._directory, GROUP)))
+    def look(self) -> GroupView:
+        known = self.views[-1][1].standings if self.views else {}
+        return examine(self._driver.run(take_snapshot(self._directory, GROUP)), known)
 
-    def note(self, what: str) -> Case:
+    def note(self, what: str) -> GroupView:
         """Keep a moment."""
-        self.cases.append((what, self.look()))
-        return self.cases[-1][1]
+        self.views.append((what, self.look()))
+        return self.views[-1][1]
 
-    def note_when(self, what: str, is_so: Callable[[Case], bool]) -> None:
+    def note_when(self, what: str, is_so: Callable[[GroupView], bool]) -> None:
         """Keep the first look for which a condition holds."""
-        found: list[Case] = []
+        found: list[GroupView] = []
 
         def looked() -> bool:
             found.append(self.look())
             return is_so(found[-1])
 
         wait_until(what, looked, timeout_s=40)
-        self.cases.append((what, found[-1]))
+        self.views.append((what, found[-1]))
 
     def close(self) -> None:
         self._driver.close()
 
 
-def is_even(case: Case) -> bool:
-    return case.ownership.count_of(OwnerState.OWNED) == len(case.ownership.owners)
+def is_even(view: GroupView) -> bool:
+    return all(each.state is OwnerState.OWNED for each in view.queues.values())
 
 
-def members(case: Case) -> int:
-    return len(case.ownership.connections)
+def members(view: GroupView) -> int:
+    return len(view.ownership.connections)
 
 
 @pytest.fixture(scope="module")
-def cases() -> Iterator[list[tuple[str, Case]]]:
+def views() -> Iterator[list[tuple[str, GroupView]]]:
     released = threading.Event()
 
     def listen(messages: Any, context: Any) -> ConsumeStatus:
@@ -92,54 +103,54 @@ def cases() -> Iterator[list[tuple[str, Case]]]:
             groups.join(GROUP, groups.topic(TOPIC, queues=QUEUES), listener=listen)
             # Before the first heartbeat no broker knows the group.
             wait_until("the group", lambda: GROUP in groups.admin.list_groups(), timeout_s=30)
-            moments.note_when("one member", lambda case: members(case) == 1 and is_even(case))
+            moments.note_when("one member", lambda view: members(view) == 1 and is_even(view))
             groups.join(GROUP, TOPIC, instance="2", listener=listen)
-            moments.note_when("the second is listed", lambda case: members(case) == 2)
+            moments.note_when("the second is listed", lambda view: members(view) == 2)
             moments.note("the first drains")
             moments.note_when("two members", is_even)
             third = groups.start_process(GROUP, TOPIC, instance="3")
-            moments.note_when("three members", lambda case: members(case) == 3 and is_even(case))
+            moments.note_when("three members", lambda view: members(view) == 3 and is_even(view))
             third.send_signal(signal.SIGSTOP)
             moments.note("the third is frozen")
-            moments.note_when("it is dropped", lambda case: members(case) == 2)
+            moments.note_when("it is dropped", lambda view: members(view) == 2)
             moments.note_when("its queues are taken", is_even)
             groups.start_process(GROUP, TOPIC, instance="1")
-            moments.note_when("a duplicate id", lambda case: members(case) == 3)
+            moments.note_when("a duplicate id", lambda view: members(view) == 3)
             moments.note("the duplicate id stays")
-            yield moments.cases
+            yield moments.views
         finally:
             released.set()
             moments.close()
 
 
-def by_json(case: Case) -> tuple[Owners, dict[int, str]]:
-    rows = [row for row in json_of_group(case)["queues"] if row["topic"] == TOPIC]
+def by_json(view: GroupView) -> tuple[Owners, dict[int, str]]:
+    rows = [row for row in json_of_group(view)["queues"] if row["topic"] == TOPIC]
     return (
         {row["queue_id"]: [each["client_id"] for each in row["owners"]] for row in rows},
         {row["queue_id"]: row["state"] for row in rows},
     )
 
 
-def by_page(case: Case) -> tuple[Owners, dict[int, str]]:
-    ids = dict.fromkeys(c.client_id for c in case.ownership.connections)
+def by_page(view: GroupView) -> tuple[Owners, dict[int, str]]:
+    ids = dict.fromkeys(c.client_id for c in view.ownership.connections)
     numbers = {client_id: number for number, client_id in enumerate(ids)}
-    matrix = make_matrix(case, (), make_columns(case, (), numbers), {}, topic=TOPIC)
+    matrix = make_matrix(view, (), make_columns(view, (), numbers), topic=TOPIC)
     return (
         {row.queue.queue_id: [owner.client_id for owner in row.owners] for row in matrix.rows},
         {row.queue.queue_id: row.state for row in matrix.rows},
     )
 
 
-def by_tables(case: Case) -> Owners:
-    rows = tables_of([case.snapshot], timestamp_ms=0)["queues"].to_pylist()
+def by_tables(view: GroupView) -> Owners:
+    rows = tables_of([view.snapshot], timestamp_ms=0)["queues"].to_pylist()
     return {row["queueId"]: row["owners"] for row in rows if row["topic"] == TOPIC}
 
 
-def by_exporter(case: Case) -> Owners:
-    course = GroupCourse()
-    course.note(case, (), look_of(case))
+def by_exporter(view: GroupView) -> Owners:
+    counts = GroupCounts()
+    counts.note(view, ())
     found: Owners = {queue_id: [] for queue_id in range(QUEUES)}
-    for family in make_families(None, {GROUP: course}, is_up=True):
+    for family in make_families(None, {GROUP: counts}, is_up=True):
         for sample in family.samples:
             if sample.name == "sparrowmq_queue_owner" and sample.labels["topic"] == TOPIC:
                 ids = [sample.labels["client_id"]] * int(sample.value)
@@ -147,23 +158,23 @@ def by_exporter(case: Case) -> Owners:
     return found
 
 
-def by_terminal(case: Case) -> dict[int, str]:
+def by_terminal(view: GroupView) -> dict[int, str]:
     """Return the last cell of each queue's row on a wide terminal."""
     file = StringIO()
     console = Console(file=file, width=200)
-    console.print(render_group(case, console))
+    console.print(render_group(view, console))
     lines = file.getvalue().splitlines()
     begin = next(at for at, line in enumerate(lines) if line.strip() == TOPIC)
     shown = [line.split() for line in lines[begin + 1 : begin + 1 + QUEUES]]
     return {int(row[0].partition(":")[2]): row[-1] for row in shown}
 
 
-def test_ten_moments_are_seen(cases: list[tuple[str, Case]]) -> None:
-    assert len(cases) == 10
-    states = {state for _, case in cases for state in map(case.ownership.state_of, queues())}
+def test_ten_moments_are_seen(views: list[tuple[str, GroupView]]) -> None:
+    assert len(views) == 10
+    states = {view.queues[queue].state for _, view in views for queue in queues()}
     assert states >= {OwnerState.OWNED, OwnerState.UNOWNED, OwnerState.DOUBLE}
     # In a handover the owner is not yet the member to whom the queue falls.
-    moving = [what for what, case in cases if case.ownership.owners != case.ownership.falls_to]
+    moving = [what for what, view in views if view.ownership.owners != view.ownership.falls_to]
     assert moving != []
 
 
@@ -171,23 +182,103 @@ def queues() -> list[MessageQueue]:
     return [MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in range(QUEUES)]
 
 
-def test_every_view_names_the_same_owners(cases: list[tuple[str, Case]]) -> None:
-    for what, case in cases:
-        owners, states = by_json(case)
+def test_every_view_names_the_same_owners(views: list[tuple[str, GroupView]]) -> None:
+    for what, view in views:
+        owners, states = by_json(view)
 
-        assert by_page(case) == (owners, states), what
-        assert by_tables(case) == owners, what
-        exported = by_exporter(case)
+        assert by_page(view) == (owners, states), what
+        assert by_tables(view) == owners, what
+        exported = by_exporter(view)
         assert {q: sorted(ids) for q, ids in exported.items()} == {
             q: sorted(ids) for q, ids in owners.items()
         }, what
-        look = look_of(case)
-        assert {q.queue_id: list(ids) for q, ids in look.owners.items()} == owners, what
-        assert look.unowned == sum(not ids for ids in owners.values()), what
-        ending = by_terminal(case)
+        assert view.unowned == sum(not ids for ids in owners.values()), what
+        ending = by_terminal(view)
         assert [q for q, last in ending.items() if last == "nobody"] == [
             q for q, state in states.items() if state == "unowned"
         ], what
         assert [q for q, last in ending.items() if last == "twice"] == [
             q for q, state in states.items() if state == "double"
         ], what
+
+
+def unowned_ms(spans: Iterable[OwnedSpan]) -> dict[int, int]:
+    """Return how long each queue had no owner."""
+    found = dict.fromkeys(range(QUEUES), 0)
+    for span in spans:
+        if span.owners == ():
+            found[span.queue.queue_id] += span.end_ms - span.start_ms
+    return found
+
+
+def holdings_of(views: list[tuple[str, GroupView]]) -> list[Holding]:
+    """Return the views as the members' logs that drills and the demo read."""
+    names = {
+        owner for _, view in views for queue in queues() for owner in view.queues[queue].owners
+    }
+    return [
+        Holding(
+            view.timestamp_ms,
+            str(name),
+            frozenset(queue for queue in queues() if name in view.queues[queue].owners),
+        )
+        for _, view in views
+        for name in names
+    ]
+
+
+def view_after(view: GroupView) -> GroupView:
+    """Return the same view at a later time, at which every rebalance is over."""
+    (sample,) = view.snapshot.samples
+    later = replace(sample, timestamp_ms=sample.timestamp_ms + UNSETTLED_MS + 1)
+    return replace(view, snapshot=replace(view.snapshot, samples=(later,)))
+
+
+def test_every_view_names_the_same_time_without_owner(views: list[tuple[str, GroupView]]) -> None:
+    since_ms, until_ms = views[0][1].timestamp_ms, views[-1][1].timestamp_ms
+    history, counts, before = History(None, "one"), GroupCounts(), None
+    for _, view in views:
+        history.note(GROUP, view, before)
+        counts.note(view, ())
+        before = view
+    seen = history.seen(GROUP, since_ms=0)
+    history.close()
+    holdings = holdings_of(views)
+
+    drawn: dict[int, int] = {}
+    for queue in queues():
+        owners = views[-1][1].queues[queue].owner_ids
+        spans = list_seen_spans(
+            queue, owners, seen, [(since_ms, until_ms)], since_ms=since_ms, until_ms=until_ms
+        )
+        drawn |= {queue.queue_id: unowned_ms(spans)[queue.queue_id]}
+    logged = list_spans(holdings, queues(), since_ms=since_ms, until_ms=until_ms)
+    whole = measure(holdings, queues(), since_ms=since_ms, until_ms=until_ms)
+    offsets = {queue: views[-1][1].offset_of(queue) for queue in queues()}
+    listed = list_rebalances(seen, until_ms=until_ms, offsets=offsets)
+
+    assert drawn == unowned_ms(logged)
+    assert any(drawn.values())
+    assert sum(each.any_unowned_ms for each in listed) == whole.any_unowned_ms
+    assert max(each.longest_unowned_ms for each in listed) <= whole.longest_unowned_ms
+    assert whole.longest_unowned_ms == max(drawn.values())
+    began = [each for each in listed if each.changed]
+    assert counts.rebalances.total() == len(began)
+    settled = [each.settled_ms for each in began if each.settled_ms is not None]
+    counts.note(view_after(views[-1][1]), ())
+    assert counts.rebalance_s_sum == pytest.approx(sum(settled) / 1000)
+
+
+def test_json_and_page_name_the_same_time_since_when(views: list[tuple[str, GroupView]]) -> None:
+    for what, view in views:
+        columns = make_columns(view, (), {})
+        page = {
+            row.queue: row.since_ms if row.is_exact else None
+            for row in make_matrix(view, (), columns).rows
+        }
+        rows = json_of_group(view)["queues"]
+
+        assert {
+            MessageQueue(row["topic"], row["broker"], row["queue_id"]): row["since_timestamp_ms"]
+            for row in rows
+        } == page, what

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from sparrowmq.doctor.looks import OwnerChange, SeenEvent, SeenEventKind
-from sparrowmq.doctor.rebalances import (
+from sparrowmq.doctor.owner_history import (
+    UNSETTLED_MS,
     At,
-    OwnerBand,
+    OwnedSpan,
+    OwnerChange,
     QueueMove,
-    SeenRebalance,
+    Rebalance,
+    SeenEvent,
+    SeenEventKind,
     count_recent,
-    list_bands,
     list_rebalances,
+    list_seen_spans,
 )
 from sparrowmq.model import MessageQueue
 
@@ -18,7 +21,7 @@ Q0, Q1 = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
 JOIN = SeenEvent(SeenEventKind.JOINED, "b")
 
 
-def rebalances(*seen: At, until_ms: int = 100_000) -> list[SeenRebalance]:
+def rebalances(*seen: At, until_ms: int = 100_000) -> list[Rebalance]:
     return list_rebalances(seen, until_ms=until_ms, offsets={Q0: 500, Q1: 500})
 
 
@@ -32,8 +35,8 @@ def test_a_queue_that_two_looks_saw_change_hands_moved_once_and_was_nobodys_mean
     assert found.events == (JOIN,)
     assert found.moves == (QueueMove(Q0, ("a",), ("b",)),)
     assert found.settled_ms == 1_900, "it may have begun right after the look before"
-    assert found.unowned_ms == 400
-    assert found.double_ms == 0
+    assert found.longest_unowned_ms == 400
+    assert found.longest_double_ms == 0
     assert found.at_risk == 4
 
 
@@ -79,26 +82,60 @@ def test_who_goes_while_a_queue_is_nobodys_is_of_the_same_rebalance() -> None:
     assert found.events == (JOIN, leave)
 
 
-def test_trouble_that_lasts_counts_until_the_queue_changes_hands_next() -> None:
-    healed, began = rebalances(
+def test_rebalance_goes_on_until_each_queue_has_one_owner() -> None:
+    (found,) = rebalances(
         At(10_000, OwnerChange(Q0, ("a",), ())),
         At(50_000, OwnerChange(Q0, (), ("b",))),
     )
 
-    assert began.unowned_ms == 40_000
-    assert began.settled_ms is None
-    assert healed.unowned_ms == 0
+    assert found.moves == (QueueMove(Q0, ("a",), ("b",)),)
+    assert (found.longest_unowned_ms, found.settled_ms) == (40_000, 40_000)
+
+
+def test_trouble_that_lasts_too_long_counts_until_the_queue_changes_hands_next() -> None:
+    healed, began = rebalances(
+        At(10_000, OwnerChange(Q0, ("a",), ())),
+        At(10_001 + UNSETTLED_MS, OwnerChange(Q0, (), ("b",))),
+        until_ms=500_000,
+    )
+
+    assert (began.longest_unowned_ms, began.settled_ms) == (UNSETTLED_MS + 1, None)
+    assert healed.longest_unowned_ms == 0
+
+
+def test_time_of_one_queue_and_of_any_queue_without_owner_are_two_figures() -> None:
+    (found,) = rebalances(
+        At(10_000, OwnerChange(Q0, ("a",), ())),
+        At(10_300, OwnerChange(Q1, ("a",), ())),
+        At(10_400, OwnerChange(Q0, (), ("b",))),
+        At(10_900, OwnerChange(Q1, (), ("b",))),
+    )
+
+    assert (found.longest_unowned_ms, found.any_unowned_ms) == (600, 900)
+    assert (found.longest_double_ms, found.any_double_ms) == (0, 0)
+
+
+def test_reason_is_the_first_event_unless_the_queue_moved_before() -> None:
+    late, joined = rebalances(
+        At(10_000, JOIN),
+        At(11_000, OwnerChange(Q0, ("a",), ("b",))),
+        At(30_000, OwnerChange(Q0, ("b",), ())),
+        At(31_000, SeenEvent(SeenEventKind.LEFT, "b")),
+        At(31_000, OwnerChange(Q0, (), ("a",))),
+    )
+
+    assert [late.reason, joined.reason] == [None, SeenEventKind.JOINED]
 
 
 def test_trouble_that_goes_on_counts_until_now() -> None:
     (found,) = rebalances(At(10_000, OwnerChange(Q0, ("a",), ("a", "a"), 0, 100)), until_ms=70_000)
 
-    assert found.double_ms == 60_000
+    assert found.longest_double_ms == 60_000
     assert found.settled_ms is None
 
 
 def test_everything_that_came_through_a_queue_of_two_was_consumed_twice_at_most() -> None:
-    _, found = rebalances(
+    (found,) = rebalances(
         At(10_000, OwnerChange(Q0, ("a",), ("a", "b"), 3, 100)),
         At(30_000, OwnerChange(Q0, ("a", "b"), ("b",), 0, 160)),
     )
@@ -112,7 +149,7 @@ def test_a_queue_that_came_back_did_not_move() -> None:
     )
 
     assert found.moves == ()
-    assert found.unowned_ms == 400
+    assert found.longest_unowned_ms == 400
 
 
 def test_without_anything_seen_there_is_no_rebalance() -> None:
@@ -133,20 +170,20 @@ def test_only_rebalances_of_the_last_ten_minutes_that_moved_something_are_recent
 def test_bands_follow_the_owners_and_leave_out_when_nobody_looked() -> None:
     seen = [At(40_000, OwnerChange(Q0, ("a",), ("b",)))]
 
-    bands = list_bands(
+    bands = list_seen_spans(
         Q0, ("b",), seen, [(5_000, 20_000), (30_000, 60_000)], since_ms=10_000, until_ms=70_000
     )
 
     assert bands == [
-        OwnerBand(10_000, 20_000, ("a",)),
-        OwnerBand(20_000, 30_000, None),
-        OwnerBand(30_000, 40_000, ("a",)),
-        OwnerBand(40_000, 60_000, ("b",)),
-        OwnerBand(60_000, 70_000, None),
+        OwnedSpan(Q0, 10_000, 20_000, ("a",)),
+        OwnedSpan(Q0, 20_000, 30_000, None),
+        OwnedSpan(Q0, 30_000, 40_000, ("a",)),
+        OwnedSpan(Q0, 40_000, 60_000, ("b",)),
+        OwnedSpan(Q0, 60_000, 70_000, None),
     ]
 
 
 def test_a_queue_without_changes_has_one_band_of_its_owners() -> None:
-    (band,) = list_bands(Q0, ("b",), [], [(0, 100)], since_ms=0, until_ms=100)
+    (band,) = list_seen_spans(Q0, ("b",), [], [(0, 100)], since_ms=0, until_ms=100)
 
-    assert band == OwnerBand(0, 100, ("b",))
+    assert band == OwnedSpan(Q0, 0, 100, ("b",))

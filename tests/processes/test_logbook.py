@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparrowmq.doctor.timeline import Holding
+from sparrowmq.doctor.owner_history import Holding
 from sparrowmq.model import MessageQueue
 from sparrowmq.processes.logbook import EventTail, Logbook, open_logbook
 from sparrowmq.processes.member_log import (

@@ -25,10 +25,10 @@ from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import GroupSnapshot, Severity, diagnose
-from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import explain as explain_queue
 from sparrowmq.doctor.explain import find_queue
 from sparrowmq.doctor.finding import Finding
+from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.doctor.whatif import Plan, parse_events, simulate_all
 from sparrowmq.doctor.whatif import simulate as simulate_strategy
 from sparrowmq.doctor.workloads import (
@@ -95,12 +95,12 @@ def show(
 ) -> None:
     """Show the queue × client matrix with lag; a queue without an owner is hatched."""
     look = _looking(cluster, group, strategy)
-    case = examine(look(_ms(interval)))
+    view = examine(look(_ms(interval)))
     if cluster.as_json:
-        print_json(rebalance_json.json_of_group(case))
+        print_json(rebalance_json.json_of_group(view))
     else:
         console = make_console()
-        print_on(console, rebalance_view.render_group(case, console))
+        print_on(console, rebalance_view.render_group(view, console))
 
 
 @rebalance.command()
@@ -117,18 +117,18 @@ def watch(
     """Show the matrix repeatedly; with --json, print one object a line."""
     look = _looking(cluster, group, strategy)
     pause_ms = max(_ms(interval), 100)
-    cases = _watch(look, pause_ms, count)
+    views = _watch(look, pause_ms, count)
     console = make_console()
     if cluster.as_json:
-        for case in cases:
-            print_json(rebalance_json.json_of_group(case), is_one_line=True)
+        for view in views:
+            print_json(rebalance_json.json_of_group(view), is_one_line=True)
     elif not console.is_terminal:
-        for case in cases:
-            print_on(console, rebalance_view.render_group(case, console))
+        for view in views:
+            print_on(console, rebalance_view.render_group(view, console))
     else:
         with Live(console=console, auto_refresh=False) as live:
-            for case in cases:
-                shown = rebalance_view.render_group(case, console, is_watched=True)
+            for view in views:
+                shown = rebalance_view.render_group(view, console, is_watched=True)
                 live.update(shown, refresh=True)
 
 
@@ -210,20 +210,20 @@ def _look_at_all(cluster: CommandCluster, limit: int, interval_s: float) -> list
     return found
 
 
-def _urgency(case: Case, findings: list[Finding]) -> tuple[int, int, str]:
+def _urgency(view: GroupView, findings: list[Finding]) -> tuple[int, int, str]:
     worst = max((finding.severity for finding in findings), default=0)
-    return -worst, -case.lag(case.snapshot.progress()), case.snapshot.group
+    return -worst, -view.lag(), view.snapshot.group
 
 
-def _print_diagnoses(diagnoses: list[tuple[Case, list[Finding]]], *, is_all: bool) -> None:
+def _print_diagnoses(diagnoses: list[tuple[GroupView, list[Finding]]], *, is_all: bool) -> None:
     """Print the findings. Of all groups, those without a finding are only named."""
     console = make_console()
     fine = []
-    for case, findings in diagnoses:
+    for view, findings in diagnoses:
         if findings or not is_all:
-            print_on(console, rebalance_view.render_findings(case, findings))
+            print_on(console, rebalance_view.render_findings(view, findings))
         else:
-            fine.append(case.snapshot.group)
+            fine.append(view.snapshot.group)
     if fine:
         console.print(f"nothing is wrong with {', '.join(fine)}", soft_wrap=True)
     elif is_all and not diagnoses:
@@ -371,12 +371,12 @@ def _looking(cluster: CommandCluster, group: str, strategy: str | None) -> Look:
     )
 
 
-def _watch(look: Look, pause_ms: int, count: int) -> Iterator[Case]:
+def _watch(look: Look, pause_ms: int, count: int) -> Iterator[GroupView]:
     """Look repeatedly; once a look succeeded, a failed one does not end the loop."""
     seen = 0
     while not count or seen < count:
         try:
-            case = examine(look(pause_ms))
+            view = examine(look(pause_ms))
         except SparrowError as error:
             if not seen:
                 raise
@@ -384,7 +384,7 @@ def _watch(look: Look, pause_ms: int, count: int) -> Iterator[Case]:
             time.sleep(pause_ms / 1000)
             continue
         seen += 1
-        yield case
+        yield view
 
 
 def _ms(seconds: float) -> int:

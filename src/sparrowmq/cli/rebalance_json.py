@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
-from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding
+from sparrowmq.doctor.group_view import GroupView, examine
+from sparrowmq.doctor.owner_history import DURATIONS
 from sparrowmq.doctor.snapshot import GroupSnapshot, MemberConnection
 from sparrowmq.doctor.whatif import Plan, Step, StrategyRun
 from sparrowmq.doctor.workloads import GroupSize, GroupWorkload, Policy, Result
@@ -22,22 +23,21 @@ from sparrowmq.words import encode_phrase
 Json: TypeAlias = dict[str, Any]
 
 
-def json_of_group(case: Case) -> Json:
+def json_of_group(view: GroupView) -> Json:
     """Return the owners of a group's queues, and the group's offsets."""
-    snapshot = case.snapshot
-    known = snapshot.progress()
+    snapshot = view.snapshot
     queues = []
-    for queue, connections in case.ownership.owners.items():
-        progress = known.get(queue)
-        rate = case.rates.get(queue)
+    for queue, each in view.queues.items():
+        progress, rate, standing = each.progress, each.rate, each.standing
         queues.append(
             {
                 **_queue(queue),
-                "state": case.ownership.state_of(queue).value,
-                "owners": [_connection(c) for c in connections],
+                "state": each.state.value,
+                "owners": [_connection(c) for c in each.owners],
+                "since_timestamp_ms": standing.since_ms if standing.is_exact else None,
                 "max_offset": progress.max_offset if progress else None,
                 "committed_offset": progress.committed_offset if progress else None,
-                "lag": progress.lag if progress else None,
+                "lag": each.lag,
                 "produced_per_second": round(rate.produced_per_s, 3) if rate else None,
                 "consumed_per_second": round(rate.consumed_per_s, 3) if rate else None,
             }
@@ -50,22 +50,22 @@ def json_of_group(case: Case) -> Json:
                 "language": connection.language,
                 "version": unmark_version(connection.version),
                 "runs_sparrowmq": is_marked(connection.version),
-                "queues": len(case.ownership.queues_of(connection.client_id)),
+                "queues": len(view.ownership.queues_of(connection.client_id)),
             }
-            for connection in case.ownership.connections
+            for connection in view.ownership.connections
         ],
         "queues": queues,
     }
 
 
-def json_of_findings(case: Case, findings: Sequence[Finding]) -> Json:
+def json_of_findings(view: GroupView, findings: Sequence[Finding]) -> Json:
     """Return the doctor's findings."""
-    queues = case.snapshot.progress()
+    queues = view.snapshot.progress()
     return {
-        **_head(case.snapshot),
-        "lag": case.lag(queues),
-        "growth_per_second": round(sum(rate.growth_per_s for rate in case.rates.values()), 3)
-        if case.rates
+        **_head(view.snapshot),
+        "lag": view.lag(queues),
+        "growth_per_second": round(sum(rate.growth_per_s for rate in view.rates.values()), 3)
+        if view.rates
         else None,
         "findings": [
             {
@@ -157,13 +157,11 @@ def json_of_drill(report: Report) -> Json:
         "drill": report.kind.value,
         "phases": [
             {
-                "event": phase.event,
-                "settled_ms": phase.episode.settled_ms,
-                "unowned_ms": phase.episode.unowned_ms,
-                "double_ms": phase.episode.double_ms,
-                "moved": phase.episode.moved,
+                "event": event,
+                **{name: getattr(rebalance, name) for name in DURATIONS},
+                "moved": len(rebalance.moves),
             }
-            for phase in report.phases
+            for event, rebalance in report.phases
         ],
         "messages": {
             "sent": report.sent,
@@ -171,7 +169,7 @@ def json_of_drill(report: Report) -> Json:
             "twice": report.twice,
         },
         "changes": [change._asdict() for change in report.changes],
-        "watched_ms": report.watched_ms,
+        "watched_ms": max(span.end_ms for span in report.spans),
         "late_work": None if report.late_work is None else report.late_work._asdict(),
         "before": json_of_group(before),
         "after": json_of_group(after),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -19,9 +20,10 @@ from rich.text import Text
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import fits
 from sparrowmq.coordination.member_marker import is_marked
-from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, describe_runs
+from sparrowmq.doctor.group_view import GroupView, QueueView, examine
+from sparrowmq.doctor.owner_history import DURATION_TITLES, describe_durations
 from sparrowmq.doctor.ownership import OwnerState
 from sparrowmq.doctor.snapshot import MemberConnection
 from sparrowmq.doctor.whatif import SPARROW_NAMES, Plan, SplitView, Step, StrategyRun
@@ -55,24 +57,24 @@ _SEVERITY_STYLES = {
 _LAG_STYLES = ((10_000, "#e05252"), (1_000, "#d98e04"), (1, "#d8c15a"), (0, "#0b8a66"))
 
 
-def render_group(case: Case, console: Console, *, is_watched: bool = False) -> RenderableType:
+def render_group(view: GroupView, console: Console, *, is_watched: bool = False) -> RenderableType:
     """Make the queue × client matrix with lag, and the list of members below it.
 
     On a terminal too narrow for a column for each member, owners are only named. A repeated view
     that is too high for the terminal puts queues with the same owners into one row.
     """
-    labels = _label(case.ownership.connections)
+    labels = _label(view.ownership.connections)
     columns = list(labels) if len(labels) <= _COLUMNS_MAX else []
-    rows = len(case.ownership.owners) + len(case.snapshot.topics) + len(labels) + _FRAME_ROWS
+    rows = len(view.queues) + len(view.snapshot.topics) + len(labels) + _FRAME_ROWS
     merges = is_watched and rows > console.height
-    matrix = _matrix(case, labels, columns, merges=merges)
+    matrix = _matrix(view, labels, columns, merges=merges)
     if not fits(console, matrix):
-        matrix = _matrix(case, labels, [], merges=merges)
-    return Group(_head(case), matrix, _members(case, labels), _remarks(case))
+        matrix = _matrix(view, labels, [], merges=merges)
+    return Group(_head(view), matrix, _members(view, labels), _remarks(view))
 
 
-def _head(case: Case) -> Text:
-    snapshot = case.snapshot
+def _head(view: GroupView) -> Text:
+    snapshot = view.snapshot
     model = words()(
         "strategy {name}" if snapshot.strategy_is_known else "strategy {name} (assumed)",
         name=snapshot.strategy,
@@ -81,12 +83,12 @@ def _head(case: Case) -> Text:
         model = "BROADCASTING"
     parts = [
         model,
-        words().count(len(case.ownership.owners), "queue"),
-        words().count(len(case.ownership.connections), "member"),
+        words().count(len(view.queues), "queue"),
+        words().count(len(view.ownership.connections), "member"),
     ]
     if not snapshot.is_broadcasting:
         # Members of a broadcasting group store their offsets locally.
-        parts.append(words().phrase(case.describe_backlog(snapshot.progress())))
+        parts.append(words().phrase(view.describe_backlog(snapshot.progress())))
     return Text.assemble((snapshot.group, "bold"), "  " + " · ".join(parts))
 
 
@@ -98,7 +100,7 @@ def _label(connections: Sequence[MemberConnection]) -> dict[MemberConnection, st
 
 
 def _matrix(
-    case: Case,
+    view: GroupView,
     labels: dict[MemberConnection, str],
     columns: Sequence[MemberConnection],
     *,
@@ -112,53 +114,41 @@ def _matrix(
         table.add_column(labels[connection], justify="center", no_wrap=True)
     table.add_column(words()("owner"), no_wrap=True)
     last = ""
-    for queues in _runs(case) if merges else [[queue] for queue in case.ownership.owners]:
-        if queues[0].topic != last:
-            last = queues[0].topic
+    for queues in _runs(view) if merges else [[queue] for queue in view.queues.values()]:
+        if queues[0].queue.topic != last:
+            last = queues[0].queue.topic
             table.add_row(Text(last, "bold"))
-        table.add_row(*_row(case, queues, columns, labels))
+        table.add_row(*_row(queues, columns, labels))
     return table
 
 
-def _runs(case: Case) -> list[list[MessageQueue]]:
+def _runs(view: GroupView) -> list[list[QueueView]]:
     """Return runs of consecutive queues of one broker that have the same owners."""
-    owners = case.ownership.owners
-    runs: list[list[MessageQueue]] = []
-    for queue in owners:
-        last = runs[-1][-1] if runs else None
-        if (
-            last is not None
-            and (last.topic, last.broker_name) == (queue.topic, queue.broker_name)
-            and owners[last] == owners[queue]
-            and case.ownership.state_of(last) is case.ownership.state_of(queue)
-        ):
-            runs[-1].append(queue)
-        else:
-            runs.append([queue])
-    return runs
+
+    def key(each: QueueView) -> tuple[object, ...]:
+        return each.queue.topic, each.queue.broker_name, each.owners, each.state
+
+    return [list(some) for _, some in groupby(view.queues.values(), key=key)]
 
 
 def _row(
-    case: Case,
-    queues: Sequence[MessageQueue],
+    queues: Sequence[QueueView],
     columns: Sequence[MemberConnection],
     labels: dict[MemberConnection, str],
 ) -> list[RenderableType]:
     """Make the row of some queues with the same owners; lag and rates are sums."""
-    queue, known = queues[0], case.snapshot.progress()
-    rates = [case.rates[queue] for queue in queues if queue in case.rates]
-    lag = case.lag(queues)
-    style = next(style for floor, style in _LAG_STYLES if lag >= floor)
-    owners = case.ownership.owners[queue]
-    state = case.ownership.state_of(queue)
+    owners, state = queues[0].owners, queues[0].state
+    rates = [each.rate for each in queues if each.rate is not None]
+    lags = [each.lag for each in queues if each.lag is not None]
+    style = next(style for floor, style in _LAG_STYLES if sum(lags) >= floor)
     if state == "unowned":
         cells = [Text("╱╱╱", "#e05252") for _ in columns]
     else:
         mark, mark_style = ("■", style) if state in ("owned", "broadcast") else ("▨", "#c62828")
         cells = [Text(mark, mark_style) if c in owners else Text("·", "dim") for c in columns]
     return [
-        f"  {queue.broker_name}:{describe_runs([queue.queue_id for queue in queues])}",
-        Text(f"{lag:,}" if known.keys() & set(queues) else "?", style),
+        f"  {queues[0].queue.broker_name}:{describe_runs([e.queue.queue_id for e in queues])}",
+        Text(f"{sum(lags):,}" if lags else "?", style),
         format_rate(sum(rate.produced_per_s for rate in rates)) if rates else "",
         format_rate(sum(rate.consumed_per_s for rate in rates)) if rates else "",
         *cells,
@@ -178,13 +168,13 @@ def _owner_text(state: str, names: list[str]) -> Text:
     return Text(text)
 
 
-def _members(case: Case, labels: dict[MemberConnection, str]) -> Table:
+def _members(view: GroupView, labels: dict[MemberConnection, str]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(5):
         table.add_column(no_wrap=True)
     ids = [c.client_id for c in labels]
     for connection, label in labels.items():
-        count = len(case.ownership.queues_of(connection.client_id))
+        count = len(view.ownership.queues_of(connection.client_id))
         is_shared = ids.count(connection.client_id) > 1
         table.add_row(
             Text(label, "bold"),
@@ -196,7 +186,7 @@ def _members(case: Case, labels: dict[MemberConnection, str]) -> Table:
     return table
 
 
-def _remarks(case: Case) -> Text:
+def _remarks(view: GroupView) -> Text:
     parts = [
         words()("{queues} {state}", queues=words().count(count, "queue"), state=what)
         for state, what in (
@@ -204,14 +194,14 @@ def _remarks(case: Case) -> Text:
             (OwnerState.DOUBLE, words()("consumed by several")),
             (OwnerState.DISPUTED, words()("disputed")),
         )
-        if (count := case.ownership.count_of(state))
+        if (count := view.count_of(state))
     ]
     return Text("\n" + words()("; ").join(parts) if parts else "", "bold #e05252", end="")
 
 
-def render_findings(case: Case, findings: Sequence[Finding]) -> RenderableType:
+def render_findings(view: GroupView, findings: Sequence[Finding]) -> RenderableType:
     """Render the doctor's report: the group in a line, then the findings, the worst first."""
-    parts: list[RenderableType] = [_head(case), Text()]
+    parts: list[RenderableType] = [_head(view), Text()]
     for finding in findings:
         badge = f" {words()(finding.severity.name.lower()).upper()} "
         parts.append(
@@ -238,7 +228,7 @@ def render_findings(case: Case, findings: Sequence[Finding]) -> RenderableType:
                 "#0b8a66",
             )
         )
-        if not case.can_see_standstill:
+        if not view.can_see_standstill:
             parts.append(
                 Text(
                     words()("the looks were too close to detect a queue that stands still"),
@@ -284,17 +274,15 @@ def render_drill(report: Report, console: Console) -> RenderableType:
     """Render a drill's report: the group before and after, the durations, the doctor's findings."""
     figures = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     figures.add_column("event", min_width=20)
-    for name in ("one owner each", "no owner", "two owners", "moved"):
-        figures.add_column(name, justify="right")
-    for event, episode in report.phases:
-        settled_ms = episode.settled_ms
-        settled = "never" if settled_ms is None else f"after {format_duration(settled_ms)}"
+    for name in (*DURATION_TITLES, "moved"):
+        figures.add_column(words()(name), justify="right")
+    for event, rebalance in report.phases:
+        settled, *others = map(words().phrase, describe_durations(rebalance))
         figures.add_row(
-            event,
-            _flag(settled_ms is None, settled),
-            format_duration(episode.unowned_ms),
-            format_duration(episode.double_ms),
-            count_of(episode.moved, "queue"),
+            words()(event),
+            _flag(rebalance.settled_ms is None, settled),
+            *others,
+            words().count(len(rebalance.moves), "queue"),
         )
     before, after = examine(report.before), examine(report.after)
     left = report.sent - report.consumed

@@ -34,8 +34,8 @@ from sparrowmq.client.operations.overview import (
 )
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import diagnose
-from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.finding import Finding
+from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.words import count_of
 
@@ -114,13 +114,13 @@ class GroupScreen(Screen[None]):
             yield Static(id="findings")
         yield Footer()
 
-    def update(self, case: Case, findings: list[Finding]) -> None:
+    def update(self, view: GroupView, findings: list[Finding]) -> None:
         """Show the result of a look."""
         console = self.app.console
-        matrix = rebalance_view.render_group(case, console)
+        matrix = rebalance_view.render_group(view, console)
         self.query_one("#matrix", Static).update(matrix)
         if findings:
-            shown = rebalance_view.render_findings(case, findings)
+            shown = rebalance_view.render_findings(view, findings)
             self.query_one("#findings", Static).update(shown)
 
     def fail(self, problem: str) -> None:
@@ -139,9 +139,9 @@ class Seen(Message):
 class Examined(Message):
     """A group was looked at."""
 
-    def __init__(self, case: Case, findings: list[Finding]) -> None:
+    def __init__(self, view: GroupView, findings: list[Finding]) -> None:
         super().__init__()
-        self.case = case
+        self.view = view
         self.findings = findings
 
 
@@ -259,8 +259,8 @@ class TopApp(App[None]):
     def on_examined(self, event: Examined) -> None:
         """Show a look at the group on the screen."""
         screen = self.screen
-        if isinstance(screen, GroupScreen) and screen.group == event.case.snapshot.group:
-            screen.update(event.case, event.findings)
+        if isinstance(screen, GroupScreen) and screen.group == event.view.snapshot.group:
+            screen.update(event.view, event.findings)
 
     def on_look_failed(self, event: LookFailed) -> None:
         """Say that a look failed."""

@@ -221,7 +221,7 @@ async def show_doctor(watcher: Watcher, visit: Visit) -> View:
         (finding, name)
         for name, group in watcher.groups.items()
         for finding in group.findings
-        if group.case is not None
+        if group.view is not None
     ]
     found.sort(key=lambda item: (-item[0].severity, item[1], item[0].rule))
     tones = {Severity.ERROR: "bad", Severity.WARN: "warn", Severity.INFO: "quiet"}
@@ -247,7 +247,7 @@ async def show_doctor(watcher: Watcher, visit: Visit) -> View:
         ],
         empty="Nothing is wrong.",
     )
-    looked = sum(group.case is not None for group in watcher.groups.values())
+    looked = sum(group.view is not None for group in watcher.groups.values())
     return View(
         template="doctor.html",
         title="Doctor",

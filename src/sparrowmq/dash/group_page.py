@@ -27,18 +27,19 @@ from sparrowmq.dash.strips import TimeWindow, draw_bands, draw_lag
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
-from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.explain import Explanation, explain, find_queue
 from sparrowmq.doctor.finding import describe_runs
-from sparrowmq.doctor.looks import SeenEvent, SeenEventKind
-from sparrowmq.doctor.rebalances import (
+from sparrowmq.doctor.group_view import GroupView
+from sparrowmq.doctor.owner_history import (
     FLAPPING_COUNT,
-    OwnerBand,
+    OwnedSpan,
     QueueMove,
-    SeenRebalance,
+    Rebalance,
+    SeenEvent,
+    SeenEventKind,
     count_recent,
-    list_bands,
     list_rebalances,
+    list_seen_spans,
 )
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
@@ -65,6 +66,14 @@ _QUEUE_KEYS = (
     "drain_s",
     "findings",
 )
+# How long a rebalance took, on each page that has one.
+DURATION_COLUMNS = (
+    TableColumn("settled_ms", "one owner each after", "duration"),
+    TableColumn("longest_unowned_ms", "one queue without owner, longest", "duration"),
+    TableColumn("any_unowned_ms", "some queue without owner", "duration"),
+    TableColumn("longest_double_ms", "one queue with several owners, longest", "duration"),
+    TableColumn("any_double_ms", "some queue with several owners", "duration"),
+)
 _TICKS = 6
 # The moved offsets that a row of the changes names.
 _MOVES_SHOWN_MAX = 8
@@ -90,24 +99,20 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
     """Show a group. Raises: as `Watcher.find`."""
     words, query = visit.words, visit.query
     group = await watcher.find(visit.request.path_params["group"])
-    case = group.case
-    assert case is not None
+    view = group.view
+    assert view is not None
     now_ms = timestamp_ms()
     known = watcher.history.numbers(group.name)
-    columns = make_columns(case, group.findings, known)
-    topics = [topic.topic for topic in case.snapshot.topics]
+    columns = make_columns(view, group.findings, known)
+    topics = [topic.topic for topic in view.snapshot.topics]
     topic = query.get("topic") if query.get("topic") in topics else None
     only_trouble = query.get("queues") == "trouble"
-    standings = watcher.history.standings(group.name)
-    matrix = make_matrix(
-        case, group.findings, columns, standings, topic=topic, only_trouble=only_trouble
-    )
+    matrix = make_matrix(view, group.findings, columns, topic=topic, only_trouble=only_trouble)
     window_s = _window(query)
     chart = _Chart(watcher.history, group, columns, now_ms=now_ms, window_s=window_s)
-    rebalances = list_rebalances(
-        chart.seen, until_ms=now_ms, offsets={} if group.look is None else group.look.offsets
-    )[:REBALANCES_MAX]
-    lines, left_out = chart.draw_lines(case, rebalances, words, topic=topic)
+    offsets = {queue: view.offset_of(queue) for queue in view.user_queues}
+    rebalances = list_rebalances(chart.seen, until_ms=now_ms, offsets=offsets)[:REBALANCES_MAX]
+    lines, left_out = chart.draw_lines(view, rebalances, words, topic=topic)
     recent_count = count_recent(rebalances, until_ms=now_ms)
     return View(
         template="group.html",
@@ -115,13 +120,13 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
         group=group.name,
         tables=(
             _rebalance_table(rebalances, columns, words),
-            _change_table(case),
+            _change_table(view),
             _queue_table(matrix),
         ),
         context={
             "failure": group.failure,
-            "seen_ms": case.snapshot.last.timestamp_ms,
-            "tiles": _tiles(case, group, matrix, words),
+            "seen_ms": view.snapshot.last.timestamp_ms,
+            "tiles": _tiles(view, group, matrix, words),
             "findings": group.findings,
             "matrix": matrix,
             "sections": _sections(matrix),
@@ -140,7 +145,7 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
             "ticks": _ticks(window_s, words),
             "recent_count": recent_count,
             "is_flapping": recent_count >= FLAPPING_COUNT,
-            **_explain(case, query),
+            **_explain(view, query),
         },
     )
 
@@ -150,38 +155,37 @@ def _window(query: Mapping[str, str]) -> int:
     return int(asked) if asked in map(str, WINDOWS_S) else WINDOWS_S[0]
 
 
-def _explain(case: Case, query: Mapping[str, str]) -> dict[str, object]:
+def _explain(view: GroupView, query: Mapping[str, str]) -> dict[str, object]:
     """Return the explanation of the queue in the URL, or the reason why there is none."""
     asked = query.get("explain", "")
     steps: Sequence[Explanation] = ()
     problem = ""
     if asked:
         try:
-            steps = explain(case.snapshot, find_queue(case.snapshot, asked, topic=query.get("of")))
+            steps = explain(view.snapshot, find_queue(view.snapshot, asked, topic=query.get("of")))
         except UsageError as error:
             problem = str(error)
     return {"explained": asked, "explanation": steps, "unexplained": problem}
 
 
-def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> list[GroupTile]:
-    look = group.look
-    assert look is not None
+def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -> list[GroupTile]:
+    lag = view.lag()
     twins = sum(column.process_count > 1 for column in matrix.columns)
-    rates = case.rates.values()
+    rates = view.rates.values()
     flow = (
         FlowRates(sum(r.produced_per_s for r in rates), sum(r.consumed_per_s for r in rates))
         if rates
         else None
     )
-    retries = case.lag([q for q in case.snapshot.progress() if is_retry(case, q)])
-    letters = case.snapshot.last.dead_letters.message_count
-    model = "BROADCASTING" if case.snapshot.is_broadcasting else case.snapshot.strategy
-    is_assumed = not case.snapshot.is_broadcasting and not case.snapshot.strategy_is_known
+    retries = view.lag([q for q in view.snapshot.progress() if is_retry(view, q)])
+    letters = view.snapshot.last.dead_letters.message_count
+    model = "BROADCASTING" if view.snapshot.is_broadcasting else view.snapshot.strategy
+    is_assumed = not view.snapshot.is_broadcasting and not view.snapshot.strategy_is_known
     return [
         GroupTile(
-            format_number(look.lag),
+            format_number(lag),
             words("messages behind"),
-            "bad" if flow and falls_behind(look.lag, flow) else "",
+            "bad" if flow and falls_behind(lag, flow) else "",
         ),
         GroupTile(
             f"{format_rate(flow.produced_per_s)} / {format_rate(flow.consumed_per_s)}"
@@ -192,17 +196,17 @@ def _tiles(case: Case, group: WatchedGroup, matrix: Matrix, words: Words) -> lis
         GroupTile(
             f"{format_number(retries)} / {format_number(letters)}", words("to retry / dead letters")
         ),
-        GroupTile(format_number(sum(look.members.values())), words("members")),
-        GroupTile(format_number(sum(look.queue_counts.values())), words("queues")),
+        GroupTile(format_number(view.members.total()), words("members")),
+        GroupTile(format_number(len(view.user_queues)), words("queues")),
         GroupTile(
-            format_number(look.unowned),
+            format_number(view.unowned),
             words("queues without owner"),
-            "bad" if look.unowned else "good",
+            "bad" if view.unowned else "good",
         ),
         GroupTile(
-            format_number(look.double),
+            format_number(view.double),
             words("queues with several owners"),
-            "bad" if look.double else "good",
+            "bad" if view.double else "good",
         ),
         GroupTile(format_number(twins), words("duplicate client ids"), "bad" if twins else "good"),
         GroupTile(model, words("strategy, assumed") if is_assumed else words("strategy")),
@@ -240,43 +244,45 @@ class _Chart:
         samples = history.samples(group.name, since_ms=since_ms, bucket_ms=bucket_ms)
         self.lag_max = max((sample.lag for sample in samples), default=0)
         self.lag_chart = draw_lag(_within(samples, since_ms), self._span, bucket_ms=bucket_ms)
-        self._owners = {} if group.look is None else group.look.owners
 
     def draw_lines(
-        self, case: Case, rebalances: Sequence[SeenRebalance], words: Words, *, topic: str | None
+        self, view: GroupView, rebalances: Sequence[Rebalance], words: Words, *, topic: str | None
     ) -> tuple[list[Line], int]:
         """Draw the queues, the moved ones first if there are too many; count those left out."""
         moved = {move.queue for rebalance in rebalances for move in rebalance.moves}
-        queues = [q for q in self._owners if topic is None or q.topic == topic]
+        queues = [q for q in view.user_queues if topic is None or q.topic == topic]
         chosen = sorted(queues, key=lambda queue: queue not in moved)[:LINES_MAX]
         chosen.sort(key=queue_order)
         marks = [rebalance.begun_ms for rebalance in rebalances if rebalance.moves]
         has_topics = len({queue.topic for queue in chosen}) > 1
         lines = []
         for queue in chosen:
-            bands = list_bands(
+            spans = list_seen_spans(
                 queue,
-                self._owners[queue],
+                view.queues[queue].owner_ids,
                 self.seen,
                 self._watched,
                 since_ms=self._span.since_ms,
                 until_ms=self._span.until_ms,
             )
             strip = draw_bands(
-                bands, self._columns, self._span, marks=marks, nobody=words("nobody")
+                spans, self._columns, self._span, marks=marks, nobody=words("nobody")
             )
             label = f"{queue.broker_name}:{queue.queue_id}"
             label = f"{queue.topic} {label}" if has_topics else label
-            lines.append(Line(label, strip, self._speak(bands, words)))
+            lines.append(Line(label, strip, speak_spans(spans, self._columns, words)))
         return lines, len(queues) - len(chosen)
 
-    def _speak(self, bands: Sequence[OwnerBand], words: Words) -> str:
-        return "; ".join(
-            f"{_letters(band.owners, self._columns, words)} "
-            f"{words.duration(band.end_ms - band.start_ms)}"
-            for band in bands
-            if band.owners is not None
-        )
+
+def speak_spans(
+    spans: Sequence[OwnedSpan], columns: Mapping[str, MatrixColumn], words: Words
+) -> str:
+    """Describe the owners over time for screen readers."""
+    return "; ".join(
+        f"{_letters(span.owners, columns, words)} {words.duration(span.end_ms - span.start_ms)}"
+        for span in spans
+        if span.owners is not None
+    )
 
 
 def _within(samples: Sequence[LagSample], since_ms: int) -> list[LagSample]:
@@ -296,7 +302,7 @@ def _letters(owners: Sequence[str], columns: Mapping[str, MatrixColumn], words: 
 
 
 def _rebalance_table(
-    rebalances: Sequence[SeenRebalance], columns: Mapping[str, MatrixColumn], words: Words
+    rebalances: Sequence[Rebalance], columns: Mapping[str, MatrixColumn], words: Words
 ) -> PageTable:
     rows = []
     for each in rebalances:
@@ -306,9 +312,7 @@ def _rebalance_table(
                 Cell(describe_reason(each, columns, words)),
                 Cell(len(each.moves)),
                 Cell(_describe_moves(each.moves, columns, words)),
-                Cell(each.settled_ms),
-                Cell(each.unowned_ms or None, tone="bad" if each.unowned_ms else ""),
-                Cell(each.double_ms or None, tone="bad" if each.double_ms else ""),
+                *duration_cells(each),
                 Cell(each.at_risk, tone="bad" if each.at_risk else ""),
             ]
         )
@@ -320,9 +324,7 @@ def _rebalance_table(
             TableColumn("reason", "why", "prose"),
             TableColumn("moved", "queues moved", "number"),
             TableColumn("moves", "from → to", "prose"),
-            TableColumn("settled_ms", "settled after", "duration"),
-            TableColumn("unowned_ms", "without owner for", "duration"),
-            TableColumn("double_ms", "with several owners for", "duration"),
+            *DURATION_COLUMNS,
             TableColumn("at_risk", "consumed twice, at most", "number"),
         ),
         rows=rows,
@@ -330,9 +332,17 @@ def _rebalance_table(
     )
 
 
-def describe_reason(
-    rebalance: SeenRebalance, columns: Mapping[str, MatrixColumn], words: Words
-) -> str:
+def duration_cells(rebalance: Rebalance) -> list[Cell]:
+    """Return the cells of `DURATION_COLUMNS`."""
+    durations = (getattr(rebalance, column.key) for column in DURATION_COLUMNS[1:])
+    is_unsettled = rebalance.settled_ms is None and rebalance.changed > 0
+    return [
+        Cell(rebalance.settled_ms, tone="bad" if is_unsettled else ""),
+        *(Cell(each or None, tone="bad" if each else "") for each in durations),
+    ]
+
+
+def describe_reason(rebalance: Rebalance, columns: Mapping[str, MatrixColumn], words: Words) -> str:
     """Describe the reason of a rebalance, as far as it was seen."""
 
     def of(kind: SeenEventKind) -> list[SeenEvent]:
@@ -386,7 +396,7 @@ def _describe_moves(
     return "; ".join(parts)
 
 
-def _change_table(case: Case) -> PageTable:
+def _change_table(view: GroupView) -> PageTable:
     """Return the changes of the group's progress that no member made."""
     return PageTable(
         name="changes",
@@ -414,7 +424,7 @@ def _change_table(case: Case) -> PageTable:
                 ),
                 Cell(change.detail or None),
             ]
-            for broker, change in case.snapshot.last.changes
+            for broker, change in view.snapshot.last.changes
         ],
         empty="No operator has changed the group's progress.",
     )

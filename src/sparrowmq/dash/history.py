@@ -8,14 +8,14 @@ server looked: a change in a gap between them does not count as a rebalance at t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from sparrowmq.doctor.looks import Look, OwnerChange, SeenEvent, list_changes, list_events
-from sparrowmq.doctor.rebalances import At
+from sparrowmq.doctor.group_view import GroupView, Standing
+from sparrowmq.doctor.owner_history import At, OwnerChange, SeenEvent, list_seen
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 
@@ -49,14 +49,6 @@ CREATE INDEX IF NOT EXISTS sample_at ON sample (cluster, grp, at_ms);
 CREATE TABLE IF NOT EXISTS member (cluster TEXT, grp TEXT, client_id TEXT, number INTEGER,
   last_ms INTEGER, PRIMARY KEY (cluster, grp, client_id)) WITHOUT ROWID;
 """
-
-
-class Standing(NamedTuple):
-    """A queue's owners and when they took it; earlier than seen unless `is_exact`."""
-
-    owners: tuple[str, ...]
-    since_ms: int
-    is_exact: bool
 
 
 class LagSample(NamedTuple):
@@ -99,15 +91,14 @@ class History:
         """Close the file."""
         self._db.close()
 
-    def note(self, group: str, look: Look, before: Look | None) -> None:
-        """Store the changes since the look before. Raises: sqlite3.Error, as for a full disk."""
-        at_ms = look.timestamp_ms
-        has_gap = before is None or not 0 <= at_ms - before.timestamp_ms <= GAP_MS
+    def note(self, group: str, view: GroupView, before: GroupView | None) -> None:
+        """Store the changes since the view before. Raises: sqlite3.Error, as for a full disk."""
+        at_ms = view.timestamp_ms
+        known = {} if before is None else before.standings
         with self._db:
-            self._note_members(group, look)
-            if has_gap or before is None:
+            self._note_members(group, view)
+            if before is None or not is_watched(before, at_ms):
                 self._execute("INSERT INTO watched VALUES (NULL, ?, ?, ?, ?)", group, at_ms, at_ms)
-                self._note_owners(group, look.owners.items(), at_ms, is_exact=False)
             else:
                 self._execute(
                     "UPDATE watched SET until_ms = ?3 WHERE id = (SELECT max(id) FROM watched"
@@ -115,79 +106,68 @@ class History:
                     group,
                     at_ms,
                 )
-                changes = list_changes(before, look)
-                for event in list_events(before, look):
-                    self._note_seen(group, event, at_ms)
-                for change in changes:
-                    self._note_seen(group, change, at_ms)
-                owners = [(change.queue, change.after) for change in changes]
-                self._note_owners(group, owners, at_ms, is_exact=True)
-            self._note_sample(group, look)
+                for seen in list_seen(before, view):
+                    self._note_seen(group, seen)
+            for queue, standing in view.standings.items():
+                if standing != known.get(queue):
+                    self._note_standing(group, queue, standing)
+            self._note_sample(group, view)
             self._looks += 1
             if self._looks % _PRUNE_EVERY == 0:
                 self._prune(at_ms)
 
-    def _note_seen(self, group: str, what: SeenEvent | OwnerChange, at_ms: int) -> None:
+    def _note_seen(self, group: str, seen: At) -> None:
         self._execute(
             "INSERT INTO seen VALUES (NULL, ?, ?, ?, ?, ?)",
             group,
-            at_ms,
-            isinstance(what, OwnerChange),
-            msgspec.json.encode(what).decode(),
+            seen.timestamp_ms,
+            isinstance(seen.what, OwnerChange),
+            msgspec.json.encode(seen.what).decode(),
         )
 
-    def _note_owners(
-        self,
-        group: str,
-        owners: Iterable[tuple[MessageQueue, tuple[str, ...]]],
-        at_ms: int,
-        *,
-        is_exact: bool,
-    ) -> None:
-        for queue, ids in owners:
-            # A queue with the same owners before and after a gap counts as not moved.
-            self._execute(
-                "INSERT INTO owner VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO UPDATE SET"
-                " owners = ?4, since_ms = ?5, is_exact = ?6 WHERE owners <> ?4",
-                group,
-                _text(queue),
-                _text(ids),
-                at_ms,
-                is_exact,
-            )
+    def _note_standing(self, group: str, queue: MessageQueue, standing: Standing) -> None:
+        self._execute(
+            "INSERT INTO owner VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO UPDATE SET"
+            " owners = ?4, since_ms = ?5, is_exact = ?6",
+            group,
+            _text(queue),
+            _text(standing.owners),
+            standing.since_ms,
+            standing.is_exact,
+        )
 
-    def _note_sample(self, group: str, look: Look) -> None:
+    def _note_sample(self, group: str, view: GroupView) -> None:
         last = self._execute(
             "SELECT max(at_ms) FROM sample WHERE cluster = ? AND grp = ?", group
         ).fetchone()[0]
-        if last is not None and 0 <= look.timestamp_ms - last < SAMPLE_MS:
+        if last is not None and 0 <= view.timestamp_ms - last < SAMPLE_MS:
             return
         self._execute(
             "INSERT INTO sample VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
             group,
-            look.timestamp_ms,
-            look.lag,
-            look.unowned,
-            look.double,
-            sum(look.members.values()),
+            view.timestamp_ms,
+            view.lag(),
+            view.unowned,
+            view.double,
+            view.members.total(),
         )
 
-    def _note_members(self, group: str, look: Look) -> None:
+    def _note_members(self, group: str, view: GroupView) -> None:
         """Give each new member the smallest free number."""
         known = dict(
             self._execute(
                 "SELECT client_id, number FROM member WHERE cluster = ? AND grp = ?", group
             ).fetchall()
         )
-        if look.members.keys() - known.keys():
+        if view.members.keys() - known.keys():
             self._execute(
                 "DELETE FROM member WHERE cluster = ? AND grp = ? AND last_ms < ?",
                 group,
-                look.timestamp_ms - _NUMBER_KEPT_MS,
+                view.timestamp_ms - _NUMBER_KEPT_MS,
             )
             known = self.numbers(group)
         taken = set(known.values())
-        for client_id in sorted(look.members):
+        for client_id in sorted(view.members):
             if client_id not in known:
                 number = next(n for n in range(len(taken) + 1) if n not in taken)
                 taken.add(number)
@@ -198,7 +178,7 @@ class History:
                 group,
                 client_id,
                 known[client_id],
-                look.timestamp_ms,
+                view.timestamp_ms,
             )
 
     def numbers(self, group: str) -> dict[str, int]:
@@ -212,7 +192,7 @@ class History:
         )
 
     def standings(self, group: str) -> dict[MessageQueue, Standing]:
-        """Return each queue's owners and when they took it."""
+        """Return each queue's owners and since when, as last stored."""
         rows = self._execute(
             "SELECT queue, owners, since_ms, is_exact FROM owner WHERE cluster = ? AND grp = ?",
             group,
@@ -272,6 +252,11 @@ class History:
         ).fetchall()
         for table in ("owner", "seen", "watched", "sample", "member"):
             self._db.executemany(f"DELETE FROM {table} WHERE cluster = ? AND grp = ?", old)
+
+
+def is_watched(before: GroupView | None, timestamp_ms: int) -> bool:
+    """Return whether a view was so short a time ago that no change since then was missed."""
+    return before is not None and 0 <= timestamp_ms - before.timestamp_ms <= GAP_MS
 
 
 def _text(value: MessageQueue | Sequence[str]) -> str:

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.dash.group_page import Line
+from sparrowmq.dash.group_page import DURATION_COLUMNS, Line, duration_cells, speak_spans
 from sparrowmq.dash.matrix import TONE_COUNT, MatrixColumn, letter_of
 from sparrowmq.dash.strips import TimeWindow, draw_bands
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
-from sparrowmq.doctor.case import examine
-from sparrowmq.doctor.rebalances import OwnerBand
 from sparrowmq.drills.drill import SCRIPTS, DrillKind, Report, decode_report
-from sparrowmq.drills.stage import TOPIC, Change
+from sparrowmq.drills.stage import LEAD_MS
 from sparrowmq.errors import UsageError
 from sparrowmq.words.catalog import Words
 
@@ -36,8 +33,6 @@ LIMIT_S = 300.0
 # The most lines of progress, and bytes of the result, that are kept.
 LINES_MAX, OUTPUT_BYTES_MAX = 50, 4 * 1024 * 1024
 _CHUNK_BYTES = 65_536
-# The picture begins so long before the event.
-_LEAD_MS = 300
 # The time that an ended drill has to end its members.
 _END_S = 10.0
 
@@ -159,7 +154,7 @@ async def show_lab(lab: Lab, visit: Visit) -> View:
             "messages": result,
             "members": tuple(columns.values()),
             "lines": _lines(result, columns, words),
-            "lead_ms": _LEAD_MS,
+            "lead_ms": LEAD_MS,
             "until_ms": picture_length_ms(result),
         }
     return View(template="lab.html", title="Lab", tables=tables, context=context, news=SUBJECT)
@@ -181,27 +176,11 @@ async def start_drill(lab: Lab, visit: Visit) -> Response:
 
 
 def _columns(result: Report) -> dict[str, MatrixColumn]:
-    names = sorted({change.member for change in _changes(result)})
+    names = sorted({name for span in result.spans for name in span.owners or ()})
     return {
         name: MatrixColumn(name, letter_of(number), f"c{number % TONE_COUNT + 1}")
         for number, name in enumerate(names)
     }
-
-
-def _changes(result: Report) -> list[Change]:
-    """Return the changes of owners from shortly before the event on, the oldest first."""
-    held: dict[str, list[int]] = {}
-    for queue, owners in examine(result.before).ownership.owners.items():
-        for owner in owners:
-            # A member's number is its instance's; every queue belongs to the drill's topic.
-            name = f"member-{owner.client_id.rpartition('@')[2]}"
-            if queue.topic == TOPIC:
-                held.setdefault(name, []).append(queue.queue_id)
-    begun = [Change(-_LEAD_MS, name, tuple(ids), is_lost=False) for name, ids in held.items()]
-    # A killed or cut-off member holds no queue from then on, but cannot report this.
-    if result.kind in (DrillKind.KILL, DrillKind.PARTITION):
-        begun.append(Change(0, "member-1", (), is_lost=True))
-    return [*begun, *result.changes]
 
 
 def picture_length_ms(result: Report) -> int:
@@ -209,45 +188,20 @@ def picture_length_ms(result: Report) -> int:
 
     If some queue still has no owner or several, the picture lasts until the end of the drill.
     """
-    if result.phases[-1].episode.settled_ms is None:
-        return result.watched_ms
-    last = max((change.after_ms for change in result.changes), default=0)
-    return int(last * 1.1) + _LEAD_MS
+    if result.phases[-1].rebalance.settled_ms is None:
+        return max(span.end_ms for span in result.spans)
+    return int(max(0, *(span.start_ms for span in result.spans)) * 1.1) + LEAD_MS
 
 
-def _lines(result: Report, columns: dict[str, MatrixColumn], words: Words) -> Sequence[Line]:
+def _lines(result: Report, columns: dict[str, MatrixColumn], words: Words) -> list[Line]:
     """Draw the owners of each queue from the event on."""
-    until_ms = picture_length_ms(result)
-    span = TimeWindow(-_LEAD_MS, until_ms)
-    owners = examine(result.after).ownership.owners
-    queue_ids = sorted(queue.queue_id for queue in owners if queue.topic == TOPIC)
-    changes = _changes(result)
+    window = TimeWindow(-LEAD_MS, picture_length_ms(result))
     lines = []
-    for queue_id in queue_ids:
-        bands = _bands(changes, queue_id, until_ms)
-        strip: Markup = draw_bands(bands, columns, span, marks=(0,), nobody=words("nobody"))
-        spoken = "; ".join(
-            f"{' + '.join(band.owners or ()) or words('nobody')} "
-            f"{words.duration(band.end_ms - band.start_ms)}"
-            for band in bands
-        )
-        lines.append(Line(str(queue_id), strip, spoken))
+    for queue, spans in groupby(result.spans, key=lambda span: span.queue):
+        shown = [s._replace(end_ms=min(s.end_ms, window.until_ms)) for s in spans]
+        strip = draw_bands(shown, columns, window, marks=(0,), nobody=words("nobody"))
+        lines.append(Line(str(queue.queue_id), strip, speak_spans(shown, columns, words)))
     return lines
-
-
-def _bands(changes: Sequence[Change], queue_id: int, until_ms: int) -> list[OwnerBand]:
-    held: dict[str, bool] = {}
-    bands: list[OwnerBand] = []
-    since_ms, owners = -_LEAD_MS, None
-    for change in changes:
-        held[change.member] = queue_id in change.queue_ids
-        now = tuple(sorted(name for name, has in held.items() if has))
-        if now == owners:
-            continue
-        if owners is not None and change.after_ms > since_ms:
-            bands.append(OwnerBand(since_ms, change.after_ms, owners))
-        since_ms, owners = change.after_ms, now
-    return [*bands, OwnerBand(since_ms, until_ms, owners or ())]
 
 
 def _phase_table(result: Report, words: Words) -> PageTable:
@@ -256,19 +210,11 @@ def _phase_table(result: Report, words: Words) -> PageTable:
         title="Effect",
         columns=(
             TableColumn("event", "event", "prose"),
-            TableColumn("settled_ms", "one owner each after", "duration"),
-            TableColumn("unowned_ms", "without owner for", "duration"),
-            TableColumn("double_ms", "with several owners for", "duration"),
+            *DURATION_COLUMNS,
             TableColumn("moved", "queues moved", "number"),
         ),
         rows=[
-            [
-                Cell(words(event)),
-                Cell(episode.settled_ms, tone="bad" if episode.settled_ms is None else ""),
-                Cell(episode.unowned_ms, tone="bad" if episode.unowned_ms else ""),
-                Cell(episode.double_ms, tone="bad" if episode.double_ms else ""),
-                Cell(episode.moved),
-            ]
-            for event, episode in result.phases
+            [Cell(words(event)), *duration_cells(rebalance), Cell(len(rebalance.moves))]
+            for event, rebalance in result.phases
         ],
     )

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.coordination.member_marker import is_marked
-from sparrowmq.dash.history import Standing
 from sparrowmq.doctor import Finding
-from sparrowmq.doctor.case import Case, QueueRate
+from sparrowmq.doctor.group_view import GroupView, QueueRate, QueueView
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 
@@ -74,7 +73,7 @@ class MatrixRow:
         state: owned, unowned, double, disputed, or broadcast.
         heat: the lag as a colour, from 0 for none to 5.
         owners: the owners' columns.
-        since_ms: the wall-clock time at which the owners took the queue; None if unknown.
+        since_ms: the wall-clock time at which the owners took the queue.
         is_exact: whether that change was seen; otherwise `since_ms` is the first look.
         drain_s: the seconds until the lag is 0 at the present rates; None if never, or unknown.
         grows: whether the lag grows.
@@ -89,7 +88,7 @@ class MatrixRow:
     drain_s: float | None
     grows: bool
     owners: tuple[MatrixColumn, ...]
-    since_ms: int | None
+    since_ms: int
     is_exact: bool
     badges: tuple[Badge, ...]
     squares: tuple[Square, ...]
@@ -112,19 +111,19 @@ def letter_of(number: int) -> str:
 
 
 def make_columns(
-    case: Case, findings: Sequence[Finding], numbers: Mapping[str, int]
+    view: GroupView, findings: Sequence[Finding], numbers: Mapping[str, int]
 ) -> dict[str, MatrixColumn]:
     """Return the columns by client id, also of members in `numbers` that have left."""
-    connections = case.ownership.connections
+    connections = view.ownership.connections
     counts = Counter(c.client_id for c in connections)
-    silent = {r.client_id for r in case.snapshot.reports if r.is_silent}
+    silent = {r.client_id for r in view.snapshot.reports if r.is_silent}
     columns = {}
     for client_id, number in sorted(numbers.items(), key=lambda item: item[1]):
         mine = [c for c in connections if c.client_id == client_id]
         queues = [
-            q
-            for q in case.ownership.owners
-            if client_id in case.ownership.owner_ids(q) and not is_retry(case, q)
+            queue
+            for queue, each in view.queues.items()
+            if client_id in each.owner_ids and not is_retry(view, queue)
         ]
         columns[client_id] = MatrixColumn(
             client_id=client_id,
@@ -135,7 +134,7 @@ def make_columns(
             language=next((c.language for c in mine if c.language), ""),
             is_sparrow=any(is_marked(c.version) for c in mine),
             queue_count=len(queues),
-            lag=case.lag(queues),
+            lag=view.lag(queues),
             is_silent=client_id in silent,
             badges=_badges(f for f in findings if client_id in f.members),
         )
@@ -143,10 +142,9 @@ def make_columns(
 
 
 def make_matrix(
-    case: Case,
+    view: GroupView,
     findings: Sequence[Finding],
     columns: Mapping[str, MatrixColumn],
-    standings: Mapping[MessageQueue, Standing],
     *,
     topic: str | None = None,
     only_trouble: bool = False,
@@ -155,30 +153,25 @@ def make_matrix(
 
     Args:
         columns: the members' columns by client id.
-        standings: each queue's owners and when they took it.
         topic: show only this topic's queues; None shows all.
         only_trouble: show only queues with a lag, or without exactly one owner.
     """
     present = tuple(column for column in columns.values() if column.process_count)
     has_squares = len(present) <= COLUMNS_MAX
-    squares_of = _Squares(case) if has_squares else None
+    squares_of = _Squares(view) if has_squares else None
     rows = []
     # The queues of the retry topic come last.
-    for queue in sorted(case.ownership.owners, key=lambda queue: is_retry(case, queue)):
-        if topic is not None and queue.topic != topic:
+    for queue in sorted(view.queues.values(), key=lambda each: is_retry(view, each.queue)):
+        if topic is not None and queue.queue.topic != topic:
             continue
-        state, ids = case.ownership.state_of(queue), case.ownership.owner_ids(queue)
-        if only_trouble and state in ("owned", "broadcast") and not case.lag([queue]):
+        if only_trouble and queue.state in ("owned", "broadcast") and not queue.lag:
             continue
         rows.append(
             _row(
-                case,
                 queue,
-                state=state,
-                owners=tuple(columns[client_id] for client_id in ids if client_id in columns),
-                standing=standings.get(queue),
-                badges=_badges(f for f in findings if queue in (*f.unowned, *f.double)),
-                squares=squares_of.of(queue, ids, present) if squares_of else (),
+                owners=tuple(columns[each] for each in queue.owner_ids if each in columns),
+                badges=_badges(f for f in findings if queue.queue in (*f.unowned, *f.double)),
+                squares=squares_of.of(queue, present) if squares_of else (),
             )
         )
     return Matrix(
@@ -194,28 +187,23 @@ def falls_behind(lag: int, flow: FlowRates | QueueRate) -> bool:
     return lag > flow.produced_per_s > 1.05 * flow.consumed_per_s
 
 
-def is_retry(case: Case, queue: MessageQueue) -> bool:
+def is_retry(view: GroupView, queue: MessageQueue) -> bool:
     """Return whether a queue belongs to the group's retry topic."""
-    return queue.topic == retry_topic(case.snapshot.group)
+    return queue.topic == retry_topic(view.snapshot.group)
 
 
 def _row(
-    case: Case,
-    queue: MessageQueue,
+    view: QueueView,
     *,
-    state: str,
     owners: tuple[MatrixColumn, ...],
-    standing: Standing | None,
     badges: tuple[Badge, ...],
     squares: tuple[Square, ...],
 ) -> MatrixRow:
-    progress = case.snapshot.progress().get(queue)
-    lag = None if progress is None or state == "broadcast" else progress.lag
-    rate = case.rates.get(queue)
+    lag, rate = view.lag, view.rate
     growth = 0.0 if rate is None else rate.growth_per_s
     return MatrixRow(
-        queue=queue,
-        state=state,
+        queue=view.queue,
+        state=view.state,
         lag=lag,
         heat=min(_HEAT_MAX, len(str(lag))) if lag else 0,
         produced_per_s=None if rate is None else rate.produced_per_s,
@@ -223,36 +211,31 @@ def _row(
         drain_s=lag / -growth if lag and growth < 0 else None,
         grows=rate is not None and falls_behind(lag or 0, rate),
         owners=owners,
-        since_ms=None if standing is None else standing.since_ms,
-        is_exact=standing is not None and standing.is_exact,
+        since_ms=view.standing.since_ms,
+        is_exact=view.standing.is_exact,
         badges=badges,
         squares=squares,
     )
 
 
 class _Squares:
-    """The squares of one case."""
+    """The squares of one view."""
 
-    def __init__(self, case: Case) -> None:
-        self._shares = {
-            queue: {c.client_id for c in connections}
-            for queue, connections in case.ownership.falls_to.items()
-        }
+    def __init__(self, view: GroupView) -> None:
         self._held = {
             (report.client_id, each.queue): each
-            for report in case.snapshot.reports
+            for report in view.snapshot.reports
             for each in report.held
         }
 
-    def of(
-        self, queue: MessageQueue, ids: Sequence[str], columns: Sequence[MatrixColumn]
-    ) -> tuple[Square, ...]:
-        return tuple(self._square(queue, column.client_id, ids) for column in columns)
+    def of(self, queue: QueueView, columns: Sequence[MatrixColumn]) -> tuple[Square, ...]:
+        share = {c.client_id for c in queue.share}
+        return tuple(self._square(queue, share, column.client_id) for column in columns)
 
-    def _square(self, queue: MessageQueue, client_id: str, ids: Sequence[str]) -> Square:
-        held = self._held.get((client_id, queue))
-        falls_here = client_id in self._shares[queue]
-        if client_id in ids:
+    def _square(self, queue: QueueView, share: set[str], client_id: str) -> Square:
+        held = self._held.get((client_id, queue.queue))
+        falls_here = client_id in share
+        if client_id in queue.owner_ids:
             kind = "has" if falls_here else "keeps"
         else:
             kind = "due" if falls_here else ""

@@ -69,29 +69,29 @@ def group_href(name: str) -> str:
 
 def _weight(watched: WatchedGroup | None, glance: GroupOverview | None) -> tuple[int, int, int]:
     """Return a group's sort key; a greater key needs attention sooner."""
-    look = None if watched is None else watched.look
+    view = None if watched is None else watched.view
     severity = max((f.severity for f in watched.findings), default=0) if watched else 0
     lag = glance.lag if glance else 0
     if glance and (glance.duplicate_ids or (glance.members == () and lag)):
         severity = max(severity, Severity.ERROR)
-    return severity, look.unowned + look.double if look else 0, lag
+    return severity, view.unowned + view.double if view else 0, lag
 
 
 def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words) -> list[Cell]:
     watched = watcher.groups.get(name)
-    look = None if watched is None else watched.look
+    view = None if watched is None else watched.view
     flow = watcher.flows.get(name)
     members: int | None = None
     twins: int | None = None
-    if look is not None:
-        members = sum(look.members.values())
-        twins = sum(count > 1 for count in look.members.values())
+    if view is not None:
+        members = view.members.total()
+        twins = sum(count > 1 for count in view.members.values())
     elif glance is not None and glance.members is not None:
         members, twins = len(glance.members), len(glance.duplicate_ids)
-    lag = glance.known_lag if glance else look.lag if look else None
+    lag = glance.known_lag if glance else view.lag() if view else None
     letters = glance.dead_letters if glance else None
-    if watched is not None and watched.case is not None:
-        letters = watched.case.snapshot.last.dead_letters.message_count
+    if view is not None:
+        letters = view.snapshot.last.dead_letters.message_count
     return [
         Cell(name, group_href(name)),
         _trouble(watched, members, lag, words),
@@ -101,8 +101,8 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
         Cell(flow.produced_per_s if flow else None),
         Cell(flow.consumed_per_s if flow else None),
         Cell(members, tone="bad" if members == 0 and lag else ""),
-        _count(look.unowned if look else None),
-        _count(look.double if look else None),
+        _count(view.unowned if view else None),
+        _count(view.double if view else None),
         _count(twins),
         Cell(", ".join(topic.topic for topic in glance.topics) if glance else None),
     ]
@@ -128,10 +128,10 @@ def _trouble(
 
 
 def _tiles(watcher: Watcher, seen: Overview, words: Words) -> list[GroupTile]:
-    looks = [group.look for group in watcher.groups.values() if group.look is not None]
-    unowned = sum(look.unowned for look in looks)
-    double = sum(look.double for look in looks)
-    twins = {c for look in looks for c, count in look.members.items() if count > 1}
+    views = [group.view for group in watcher.groups.values() if group.view is not None]
+    unowned = sum(view.unowned for view in views)
+    double = sum(view.double for view in views)
+    twins = {c for view in views for c, count in view.members.items() if count > 1}
     twins |= {client_id for group in seen.groups for client_id in group.duplicate_ids}
     silent = sum(bool(broker.failure) for broker in seen.brokers)
     behind = sum(group.lag for group in seen.groups)

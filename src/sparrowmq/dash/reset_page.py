@@ -18,8 +18,8 @@ from sparrowmq.model.spelling import parse_time
 async def show_reset(watcher: Watcher, visit: Visit) -> View:
     """Ask for the new position, and preview the move. Raises: SparrowError."""
     group = await watcher.find(visit.request.path_params["group"])
-    assert group.case is not None
-    topics = [topic.topic for topic in group.case.snapshot.user_topics]
+    assert group.view is not None
+    topics = [topic.topic for topic in group.view.snapshot.user_topics]
     topic, target = visit.query.get("topic", ""), visit.query.get("to", "").strip()
     plan = await _plan(watcher, group.name, topic, target) if topic and target else None
     return View(

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from sparrowmq.dash.history import LagSample
 from sparrowmq.dash.matrix import MatrixColumn
-from sparrowmq.doctor.rebalances import OwnerBand
+from sparrowmq.doctor.owner_history import OwnedSpan
 from sparrowmq.report.band_chart import hatches
 from sparrowmq.report.markup import Markup as Svg
 from sparrowmq.report.markup import tag
@@ -38,21 +38,23 @@ class TimeWindow:
 
 
 def draw_bands(
-    bands: Sequence[OwnerBand],
+    spans: Sequence[OwnedSpan],
     columns: Mapping[str, MatrixColumn],
-    span: TimeWindow,
+    window: TimeWindow,
     *,
     marks: Sequence[int],
     nobody: str,
 ) -> Markup:
     """Draw a queue's owners over time, with a thin line at each instant of `marks`."""
     # Bands without exactly one owner come last, over the others: they may be drawn too wide.
-    ordered = sorted(bands, key=lambda band: band.owners is not None and len(band.owners) != 1)
-    drawn = [_draw_band(band, columns, span, nobody) for band in ordered if band.owners is not None]
+    ordered = sorted(spans, key=lambda span: span.owners is not None and len(span.owners) != 1)
+    drawn = [
+        _draw_band(span, columns, window, nobody) for span in ordered if span.owners is not None
+    ]
     lines = [
         tag("line", class_="mark", x1=f"{x}%", x2=f"{x}%", y1=0, y2=_HEIGHT)
         for mark in marks
-        if 0 < (x := span.percent(mark)) < 100
+        if 0 < (x := window.percent(mark)) < 100
     ]
     return Markup(
         tag("svg", *drawn, *lines, class_="strip", width="100%", height=_HEIGHT, aria_hidden="true")
@@ -60,20 +62,20 @@ def draw_bands(
 
 
 def _draw_band(
-    band: OwnerBand, columns: Mapping[str, MatrixColumn], span: TimeWindow, nobody: str
+    span: OwnedSpan, columns: Mapping[str, MatrixColumn], window: TimeWindow, nobody: str
 ) -> Svg:
-    assert band.owners is not None
-    has_trouble = len(band.owners) != 1
-    begin, end = span.percent(band.start_ms), span.percent(band.end_ms)
+    assert span.owners is not None
+    has_trouble = len(span.owners) != 1
+    begin, end = window.percent(span.start_ms), window.percent(span.end_ms)
     width = max(end - begin, _TROUBLE_PERCENT_MIN if has_trouble else 0)
-    known = [columns[client_id] for client_id in band.owners if client_id in columns]
+    known = [columns[client_id] for client_id in span.owners if client_id in columns]
     name = " + ".join(column.letter for column in known)
     if not known and width >= _NOBODY_PERCENT_MIN:
         name = nobody
     tone = known[0].tone if known and not has_trouble else "danger"
     fill = [tag("rect", class_="blank" if has_trouble else "band", width="100%", height=_HEIGHT)]
     if has_trouble:
-        hatch = "hatch-both" if band.owners else "hatch-none"
+        hatch = "hatch-both" if span.owners else "hatch-none"
         fill.append(tag("rect", fill=f"url(#{hatch})", width="100%", height=_HEIGHT))
     return tag(
         "svg",
@@ -91,10 +93,10 @@ def draw_hatches() -> Markup:
     return Markup(tag("svg", hatches(), width=0, height=0, class_="patterns", aria_hidden="true"))
 
 
-def draw_lag(samples: Sequence[LagSample], span: TimeWindow, *, bucket_ms: int) -> Markup:
+def draw_lag(samples: Sequence[LagSample], window: TimeWindow, *, bucket_ms: int) -> Markup:
     """Draw the lag as bars from the bottom, each as wide as its bucket of time."""
     highest = max((sample.lag for sample in samples), default=0) or 1
-    width = round(100 * bucket_ms / max(1, span.until_ms - span.since_ms), 3)
+    width = round(100 * bucket_ms / max(1, window.until_ms - window.since_ms), 3)
     bars = []
     for sample in samples:
         height = round(100 * sample.lag / highest, 2)
@@ -103,7 +105,7 @@ def draw_lag(samples: Sequence[LagSample], span: TimeWindow, *, bucket_ms: int) 
             tag(
                 "rect",
                 class_="trouble" if has_trouble else "bar",
-                x=f"{span.percent(sample.at_ms)}%",
+                x=f"{window.percent(sample.at_ms)}%",
                 y=f"{100 - height}%",
                 width=f"{width}%",
                 height=f"{height}%",

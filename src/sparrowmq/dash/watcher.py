@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -28,11 +28,11 @@ from sparrowmq.client.operations.overview import (
     topic_rates,
 )
 from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.dash.history import History
+from sparrowmq.dash.history import History, is_watched
 from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
-from sparrowmq.doctor.case import Case, examine
-from sparrowmq.doctor.looks import Look, look_of
+from sparrowmq.doctor.group_view import GroupView, Standing, examine
 from sparrowmq.errors import SparrowError
+from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import check_group
 
 LOG = logging.getLogger("sparrowmq.dash")
@@ -60,8 +60,7 @@ class WatchedGroup:
     """A group and its last look. All times are monotonic.
 
     Args:
-        case, findings: the last look and its findings; None and empty before the first.
-        look: the case in the history's form.
+        view, findings: the last view and its findings; None and empty before the first.
         failure: the error of the last look; "" if it succeeded.
         shown: the number of pages that show the group.
         due_ms: the time of the next look.
@@ -71,9 +70,8 @@ class WatchedGroup:
     """
 
     name: str
-    case: Case | None = None
+    view: GroupView | None = None
     findings: tuple[Finding, ...] = ()
-    look: Look | None = None
     failure: str = ""
     shown: int = 0
     due_ms: int = 0
@@ -174,7 +172,7 @@ class Watcher:
         """
         check_group(name)
         known = self.groups.get(name)
-        if known is not None and known.case is not None:
+        if known is not None and known.view is not None:
             known.wanted_ms = monotonic_ms()
             return known
         snapshot = await self.driver.run(take_snapshot(self.directory, name))
@@ -281,14 +279,25 @@ class Watcher:
         samples = (*(s.last for s in earlier), snapshot.last)
         group.snapshots = [*recent, snapshot][-_SAMPLES_MAX:]
         group.failure = ""
-        group.case = examine(replace(snapshot, samples=samples))
-        group.findings = tuple(diagnose(group.case.snapshot))
-        before, group.look = group.look, look_of(group.case)
-        if before is None or before.owners != group.look.owners:
+        snapshot, before = replace(snapshot, samples=samples), group.view
+        known: Mapping[MessageQueue, Standing] = {} if before is None else before.standings
+        if before is None:
+            with self._keeping_history():
+                known = self.history.standings(group.name)
+        watched = is_watched(before, snapshot.last.timestamp_ms)
+        view = group.view = examine(snapshot, known, is_watched=watched)
+        group.findings = tuple(diagnose(snapshot))
+        if before is None or before.standings != view.standings:
             group.moved_ms = now_ms
-        try:
-            self.history.note(group.name, group.look, before)
+        with self._keeping_history():
+            self.history.note(group.name, view, before)
             self.history_failure = ""
+
+    @contextmanager
+    def _keeping_history(self) -> Generator[None]:
+        """Note an error of the history, which stops neither the looks nor the pages."""
+        try:
+            yield
         except sqlite3.Error as error:
             if not self.history_failure:
                 LOG.warning("the history is not kept: %s", error)

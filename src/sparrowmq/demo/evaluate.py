@@ -18,7 +18,7 @@ from sparrowmq.demo.events import Answers
 from sparrowmq.demo.flights import Flights, load_airlines, load_flights
 from sparrowmq.demo.progress import DemoState, Ending, StageTime
 from sparrowmq.demo.verify import TableFacts, examine_table, find_missing
-from sparrowmq.doctor.timeline import Span, list_spans, measure
+from sparrowmq.doctor.owner_history import OwnedSpan, list_spans, measure
 from sparrowmq.model import MessageQueue
 from sparrowmq.report import Check
 
@@ -191,15 +191,7 @@ def _group(evidence: Evidence, group: str, deliveries: DeliveryColumns) -> outco
         group=group,
         strategy=_STRATEGY,
         members=[outcome.MemberFigure(name=m.name, client_id=m.client_id) for m in members],
-        spans=[
-            outcome.OwnedSpan(
-                queue_id=span.queue.queue_id,
-                begin_ms=span.start_ms,
-                end_ms=span.end_ms,
-                owners=list(span.owners),
-            )
-            for span in spans
-        ],
+        spans=spans,
         deliveries=len(deliveries),
     )
 
@@ -214,16 +206,13 @@ def _events(evidence: Evidence) -> list[outcome.EventFigure]:
     events = []
     for index, (event, end_ms) in enumerate(zip(caused, ends, strict=True)):
         since_ms = event.at_ms
-        episode = measure(holdings, QUEUES, since_ms=since_ms, until_ms=end_ms)
+        rebalance = measure(holdings, QUEUES, since_ms=since_ms, until_ms=end_ms)
         spans = list_spans(holdings, QUEUES, since_ms=since_ms, until_ms=end_ms)
         events.append(
             outcome.EventFigure(
                 name=event.name,
                 at_ms=since_ms,
-                settled_ms=episode.settled_ms,
-                unowned_ms=episode.unowned_ms,
-                double_ms=episode.double_ms,
-                queues_moved=episode.moved,
+                rebalance=rebalance,
                 produced_meanwhile=production.count_at(end_ms) - production.count_at(since_ms),
                 duplicates=duplicates[index],
                 duplicates_by_spark=evidence.answers.duplicates[index],
@@ -233,9 +222,9 @@ def _events(evidence: Evidence) -> list[outcome.EventFigure]:
     return events
 
 
-def _shares(spans: Iterable[Span]) -> dict[str, list[int]]:
+def _shares(spans: Iterable[OwnedSpan]) -> dict[str, list[int]]:
     shares: dict[str, list[int]] = {}
     for span in spans:
-        for name in span.owners:
+        for name in span.owners or ():
             shares.setdefault(name, []).append(span.queue.queue_id)
     return dict(sorted(shares.items()))

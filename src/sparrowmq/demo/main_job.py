@@ -42,7 +42,7 @@ from sparrowmq.demo.progress import (
 from sparrowmq.demo.report_page import render_report
 from sparrowmq.demo.screen import LiveScreen, PlainScreen
 from sparrowmq.demo.terminal import print_outcome
-from sparrowmq.doctor.timeline import measure
+from sparrowmq.doctor.owner_history import measure
 from sparrowmq.processes.child_processes import Child, ChildProcesses, ending_on_sigterm
 from sparrowmq.processes.group_members import Members
 from sparrowmq.processes.logbook import EventTail

@@ -12,6 +12,7 @@ import msgspec
 from sparrowmq.demo.events import Answers, BatchWritten, SessionStarted
 from sparrowmq.demo.progress import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.verify import TableFacts
+from sparrowmq.doctor.owner_history import OwnedSpan, Rebalance
 from sparrowmq.report import Check
 
 
@@ -40,29 +41,16 @@ class Production(msgspec.Struct, frozen=True, kw_only=True):
     rate_max: int
 
 
-class OwnedSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """A period in which a queue had the same owners."""
-
-    queue_id: int
-    begin_ms: int
-    end_ms: int
-    owners: list[str]
-
-
 class EventFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A rebalance event of the first group. Its window ends when the next event begins.
 
-    `unowned_ms` and `double_ms` are the times in which some queue had no owner, or two.
     `produced_meanwhile` counts the flights produced in the window.
     The demo counts `duplicates` and the job counts `duplicates_by_spark`, from the same logbooks.
     """
 
     name: str
     at_ms: int
-    settled_ms: int | None
-    unowned_ms: int
-    double_ms: int
-    queues_moved: int
+    rebalance: Rebalance
     produced_meanwhile: int
     duplicates: int
     duplicates_by_spark: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparrowmq.demo.outcome import DemoOutcome, GroupFigure
+from sparrowmq.doctor.owner_history import DURATION_TITLES, describe_durations
 from sparrowmq.report import (
     Band,
     BandRow,
@@ -62,7 +63,7 @@ def render_report(outcome: DemoOutcome) -> str:
 
 def _tiles(outcome: DemoOutcome) -> Markup:
     production, events, twins = outcome.production, outcome.events, outcome.twins
-    settled = [event.settled_ms for event in events[1:]]
+    settled = [event.rebalance.settled_ms for event in events[1:]]
     worst = None if None in settled else max((ms for ms in settled if ms is not None), default=0)
     memory = outcome.memory_peak_mib
     return list_tiles(
@@ -118,10 +119,8 @@ def _balance(outcome: DemoOutcome) -> Markup:
         [
             event.name,
             f"{outcome.seconds(event.at_ms):.1f} s",
-            format_duration(event.settled_ms, none="never"),
-            format_duration(event.unowned_ms),
-            format_duration(event.double_ms),
-            str(event.queues_moved),
+            *describe_durations(event.rebalance),
+            str(len(event.rebalance.moves)),
             f"{event.produced_meanwhile:,}",
             f"{event.duplicates:,}",
             "/".join(str(len(queues)) for queues in event.queues_after.values()),
@@ -129,9 +128,8 @@ def _balance(outcome: DemoOutcome) -> Markup:
         for event in events
     ]
     header = [
-        *("event", "at", "one owner each after", "some queue without owner"),
-        *("some queue with two", "queues moved", "produced until the next", "delivered twice"),
-        "shares after",
+        *("event", "at", *DURATION_TITLES, "queues moved"),
+        *("produced until the next", "delivered twice", "shares after"),
     ]
     ours = [event.duplicates for event in events]
     sparks = [event.duplicates_by_spark for event in events]
@@ -229,7 +227,7 @@ def _code_list(texts: Sequence[str]) -> list[Markup]:
 
 def _backlog(outcome: DemoOutcome) -> Markup:
     twins, first, second = outcome.twins, outcome.first_group, outcome.second_group
-    begin_ms = min((span.begin_ms for span in second.spans), default=0)
+    begin_ms = min((span.start_ms for span in second.spans), default=0)
     late = [sample for sample in outcome.lags if sample.at_ms >= begin_ms]
     marks = [PlotMark(outcome.seconds(event.at_ms), event.name) for event in outcome.events[1:]]
     ends = (
@@ -402,8 +400,9 @@ def _ownership(
     tones = {member.name: f"c{place}" for place, member in enumerate(group.members, 1)}
     bands: dict[int, list[Band]] = {}
     for span in group.spans:
-        begin_s, end_s = outcome.seconds(span.begin_ms), outcome.seconds(span.end_ms)
-        bands.setdefault(span.queue_id, []).append(Band(begin_s, end_s, tuple(span.owners)))
+        begin_s, end_s = outcome.seconds(span.start_ms), outcome.seconds(span.end_ms)
+        band = Band(begin_s, end_s, span.owners or ())
+        bands.setdefault(span.queue.queue_id, []).append(band)
     everything = [band for row in bands.values() for band in row]
     plot = band_chart(
         [BandRow(f"queue {queue_id}", row) for queue_id, row in sorted(bands.items())],

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sparrowmq.demo.directory import DemoDirectory
 from sparrowmq.demo.outcome import DemoOutcome
+from sparrowmq.doctor.owner_history import DURATION_TITLES, describe_durations
 from sparrowmq.words.amounts import format_duration
 
 _CARRIERS_SHOWN = 5
@@ -43,16 +44,15 @@ def _table(title: str, columns: Sequence[str], *, numeric: range = range(0)) -> 
 
 
 def _events(outcome: DemoOutcome) -> Table:
-    columns = ("event", "one owner each after", "without owner", "with two", "moved")
+    columns = ("event", *DURATION_TITLES, "moved")
     table = _table(
         "The first group, event by event", (*columns, "delivered twice"), numeric=range(1, 6)
     )
     for event in outcome.events:
         table.add_row(
             event.name,
-            format_duration(event.settled_ms, none="never"),
-            *map(format_duration, (event.unowned_ms, event.double_ms)),
-            str(event.queues_moved),
+            *describe_durations(event.rebalance),
+            str(len(event.rebalance.moves)),
             f"{event.duplicates:,}",
         )
     return table

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.doctor.snapshot import MemberReport, SubscriptionView
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.words import Phrase, count_of
 
 
-def find_different_topics(case: Case) -> list[Finding]:
+def find_different_topics(view: GroupView) -> list[Finding]:
     """R05: members of one group subscribe different topics."""
     said = {
-        who: frozenset(s.topic for s in subscriptions) - {retry_topic(case.snapshot.group)}
-        for who, subscriptions in _statements(case)
+        who: frozenset(s.topic for s in subscriptions) - {retry_topic(view.snapshot.group)}
+        for who, subscriptions in _statements(view)
     }
     if len(set(said.values())) < 2:
         return []
     in_question = frozenset().union(*said.values()) - frozenset.intersection(*said.values())
-    unowned = tuple(q for q in case.ownership.unwanted if q.topic in in_question)
-    at_stake = unowned or [q for q in case.ownership.falls_to if q.topic in in_question]
+    unowned = tuple(q for q in view.ownership.unwanted if q.topic in in_question)
+    at_stake = unowned or [q for q in view.ownership.falls_to if q.topic in in_question]
     part = Phrase("some members never consume their share of")
     if unowned:
         part = Phrase("nobody consumes")
@@ -45,19 +45,19 @@ def find_different_topics(case: Case) -> list[Finding]:
                 "brokers refuse pulls for topics that the last heartbeat did not name",
                 part=part,
                 queues=describe_queues(at_stake),
-                backlog=case.describe_backlog(at_stake),
+                backlog=view.describe_backlog(at_stake),
             ),
             remedy="subscribe the same topics in all members of a group, or use two groups",
             unowned=unowned,
-            members=_members_of(case, said),
+            members=_members_of(view, said),
         )
     ]
 
 
-def find_different_expressions(case: Case) -> list[Finding]:
+def find_different_expressions(view: GroupView) -> list[Finding]:
     """R06: members of one group subscribe different tags of a topic."""
     by_topic: dict[str, dict[str, frozenset[str]]] = {}
-    for who, subscriptions in _statements(case):
+    for who, subscriptions in _statements(view):
         for subscription in subscriptions:
             by_topic.setdefault(subscription.topic, {})[who] = _parts(subscription.expression)
     findings = []
@@ -79,20 +79,20 @@ def find_different_expressions(case: Case) -> list[Finding]:
                     "subscribe the same expression in all members; to change the expression, "
                     "use a new group, or stop all members first"
                 ),
-                members=_members_of(case, said),
+                members=_members_of(view, said),
             )
         )
     return findings
 
 
-def find_stale_subscription(case: Case) -> list[Finding]:
+def find_stale_subscription(view: GroupView) -> list[Finding]:
     """R07: a broker holds an older subscription than a member and refuses the member's pulls."""
     findings = []
-    for broker in case.snapshot.last.brokers:
+    for broker in view.snapshot.last.brokers:
         held = {s.topic: s.version for s in broker.subscriptions}
         stale = sorted(
             (report.client_id, subscription.topic)
-            for report in _answered(case)
+            for report in _answered(view)
             for subscription in report.subscriptions
             if subscription.version > held.get(subscription.topic, subscription.version)
         )
@@ -120,24 +120,24 @@ def find_stale_subscription(case: Case) -> list[Finding]:
     return findings
 
 
-def find_share_without_subscription(case: Case) -> list[Finding]:
+def find_share_without_subscription(view: GroupView) -> list[Finding]:
     """R12: a member has unsubscribed every topic, and the group still counts it."""
-    retry = retry_topic(case.snapshot.group)
-    empty = [report for report in _answered(case) if report.topics <= {retry}]
-    wanting = [report for report in _answered(case) if report.topics - {retry}]
-    listed = {c.client_id for c in case.ownership.connections}
+    retry = retry_topic(view.snapshot.group)
+    empty = [report for report in _answered(view) if report.topics <= {retry}]
+    wanting = [report for report in _answered(view) if report.topics - {retry}]
+    listed = {c.client_id for c in view.ownership.connections}
     # A client that holds queues without any subscription never reports subscriptions.
     found = sorted(
         report.client_id
         for report in empty
         if report.client_id in listed and all(held.queue.topic == retry for held in report.held)
     )
-    if not found or not wanting or case.snapshot.is_broadcasting:
+    if not found or not wanting or view.snapshot.is_broadcasting:
         return []
     wanted = frozenset().union(*(report.topics for report in wanting)) - {retry}
     share = tuple(
         queue
-        for queue, client_ids in case.ownership.shares.items()
+        for queue, client_ids in view.ownership.shares.items()
         if queue.topic in wanted and set(client_ids) & set(found)
     )
     return [
@@ -150,7 +150,7 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
                 "the group counts this member, so nobody consumes the queues of its share: "
                 "{queues} ({backlog})",
                 queues=describe_queues(share),
-                backlog=case.describe_backlog(share),
+                backlog=view.describe_backlog(share),
             ),
             remedy="shut the consumer down instead of unsubscribing its last topic",
             unowned=share,
@@ -159,11 +159,11 @@ def find_share_without_subscription(case: Case) -> list[Finding]:
     ]
 
 
-def find_different_strategies(case: Case) -> list[Finding]:
+def find_different_strategies(view: GroupView) -> list[Finding]:
     """R13: members run different strategies, or several of them hold one queue."""
-    reported = {r.client_id: r.strategy for r in _answered(case) if r.strategy}
+    reported = {r.client_id: r.strategy for r in _answered(view) if r.strategy}
     if len(set(reported.values())) < 2:
-        return _find_shared_queues(case)
+        return _find_shared_queues(view)
     return [
         Finding(
             rule="R13",
@@ -179,15 +179,15 @@ def find_different_strategies(case: Case) -> list[Finding]:
     ]
 
 
-def _find_shared_queues(case: Case) -> list[Finding]:
-    languages = {c.client_id: c.language for c in case.ownership.connections}
+def _find_shared_queues(view: GroupView) -> list[Finding]:
+    languages = {c.client_id: c.language for c in view.ownership.connections}
     held_by: dict[MessageQueue, list[str]] = {}
-    for report in case.snapshot.reports:
+    for report in view.snapshot.reports:
         for held in report.held:
-            if held.is_consumed and case.is_user_queue(held.queue):
+            if held.is_consumed and view.is_user_queue(held.queue):
                 held_by.setdefault(held.queue, []).append(report.client_id)
     double = tuple(queue for queue, holders in held_by.items() if len(holders) > 1)
-    if not double or case.snapshot.is_broadcasting:
+    if not double or view.snapshot.is_broadcasting:
         return []
     holders = sorted({holder for queue in double for holder in held_by[queue]})
     return [
@@ -226,9 +226,9 @@ def _find_shared_queues(case: Case) -> list[Finding]:
     ]
 
 
-def find_different_models(case: Case) -> list[Finding]:
+def find_different_models(view: GroupView) -> list[Finding]:
     """Q15: some members share the queues, and others read all of them."""
-    reported = {r.client_id: r.message_model for r in _answered(case) if r.message_model}
+    reported = {r.client_id: r.message_model for r in _answered(view) if r.message_model}
     if len(set(reported.values())) < 2:
         return []
     return [
@@ -248,10 +248,10 @@ def find_different_models(case: Case) -> list[Finding]:
     ]
 
 
-def find_different_listeners(case: Case) -> list[Finding]:
+def find_different_listeners(view: GroupView) -> list[Finding]:
     """Q14: some members consume in order, and others do not."""
-    reported = {r.client_id: r.is_orderly for r in _answered(case) if r.is_orderly is not None}
-    if len(set(reported.values())) < 2 or case.snapshot.is_broadcasting:
+    reported = {r.client_id: r.is_orderly for r in _answered(view) if r.is_orderly is not None}
+    if len(set(reported.values())) < 2 or view.snapshot.is_broadcasting:
         return []
     return [
         Finding(
@@ -274,15 +274,15 @@ def find_different_listeners(case: Case) -> list[Finding]:
     ]
 
 
-def _statements(case: Case) -> list[tuple[str, tuple[SubscriptionView, ...]]]:
+def _statements(view: GroupView) -> list[tuple[str, tuple[SubscriptionView, ...]]]:
     """Return the subscriptions by each member's report and by each broker at each look."""
     found = [
         (f"member {report.client_id}", report.subscriptions)
-        for report in _answered(case)
+        for report in _answered(view)
         if report.subscriptions
     ]
-    for sample in case.snapshot.samples:
-        when = "" if sample is case.snapshot.last else " a moment ago"
+    for sample in view.snapshot.samples:
+        when = "" if sample is view.snapshot.last else " a moment ago"
         found += [
             (f"broker {broker.broker_name}{when}", broker.subscriptions)
             for broker in sample.brokers
@@ -291,8 +291,8 @@ def _statements(case: Case) -> list[tuple[str, tuple[SubscriptionView, ...]]]:
     return found
 
 
-def _answered(case: Case) -> Iterable[MemberReport]:
-    return [report for report in case.snapshot.reports if not report.failure]
+def _answered(view: GroupView) -> Iterable[MemberReport]:
+    return [report for report in view.snapshot.reports if not report.failure]
 
 
 def _parts(expression: str) -> frozenset[str]:
@@ -304,5 +304,5 @@ def _spell(said: dict[str, frozenset[str]]) -> tuple[str, ...]:
     return tuple(f"{who}: {', '.join(sorted(parts)) or 'nothing'}" for who, parts in said.items())
 
 
-def _members_of(case: Case, said: dict[str, frozenset[str]]) -> tuple[str, ...]:
-    return tuple(r.client_id for r in _answered(case) if f"member {r.client_id}" in said)
+def _members_of(view: GroupView, said: dict[str, frozenset[str]]) -> tuple[str, ...]:
+    return tuple(r.client_id for r in _answered(view) if f"member {r.client_id}" in said)

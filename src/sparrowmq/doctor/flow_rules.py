@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparrowmq.doctor.case import COMMITTED_S, Case, Flow, describe_rates
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_view import COMMITTED_S, Flow, GroupView, describe_rates
 from sparrowmq.doctor.load_rules import find_crowded_queues
 from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.doctor.snapshot import ProgressChange, Sample, TopicPace
@@ -34,14 +34,14 @@ LETTER_IS_NEW_MS = 600_000
 MOVE_IS_NEW_MS = 600_000
 
 
-def find_standstill(case: Case) -> list[Finding]:
+def find_standstill(view: GroupView) -> list[Finding]:
     """Q06: the group has members and messages, and none of its offsets moves."""
-    queues = _owned_backlog(case)
-    moves = any(rate.consumed_per_s for rate in case.rates.values())
-    if not queues or moves or not all(case.stands_still(queue) for queue in queues):
+    queues = _owned_backlog(view)
+    moves = any(rate.consumed_per_s for rate in view.rates.values())
+    if not queues or moves or not all(view.stands_still(queue) for queue in queues):
         return []
-    owners = sorted({s.client_id for queue in queues for s in case.ownership.falls_to[queue]})
-    silent = {report.client_id for report in case.snapshot.reports if report.is_silent}
+    owners = sorted({s.client_id for queue in queues for s in view.ownership.falls_to[queue]})
+    silent = {report.client_id for report in view.snapshot.reports if report.is_silent}
     if silent.issuperset(owners):
         # R28 reports each member that does not answer.
         return []
@@ -51,13 +51,13 @@ def find_standstill(case: Case) -> list[Finding]:
             severity=Severity.ERROR,
             title=Phrase("the group consumes nothing, though every member is connected"),
             evidence=(
-                Phrase("no offset moved within {time}", time=case.describe_interval()),
-                *(_describe_hands(case, client_id) for client_id in owners),
+                Phrase("no offset moved within {time}", time=view.describe_interval()),
+                *(_describe_hands(view, client_id) for client_id in owners),
             ),
             consequence=Phrase(
                 "{queue}: {state}",
                 queue=describe_queues(queues),
-                state=case.describe_backlog(queues),
+                state=view.describe_backlog(queues),
             ),
             remedy=(
                 "a member with messages in hand waits for its listener: check its threads and "
@@ -70,11 +70,11 @@ def find_standstill(case: Case) -> list[Finding]:
     ]
 
 
-def find_slow_members(case: Case) -> list[Finding]:
+def find_slow_members(view: GroupView) -> list[Finding]:
     """Q07: members consume more slowly than messages arrive, or still have a backlog."""
-    paces = {client_id: _pace(case, mine) for client_id, mine in user_loads(case).items()}
+    paces = {client_id: _pace(view, mine) for client_id, mine in user_loads(view).items()}
     behind = {c: pace for c, pace in paces.items() if pace is not None and _is_behind(pace)}
-    if not behind or case.snapshot.is_broadcasting:
+    if not behind or view.snapshot.is_broadcasting:
         return []
     produced = sum(pace.produced_per_s for pace in behind.values())
     consumed = sum(pace.consumed_per_s for pace in behind.values())
@@ -107,31 +107,31 @@ def find_slow_members(case: Case) -> list[Finding]:
                 n=f"{len(behind)}",
                 members=count_of(len(paces), "member"),
             ),
-            evidence=tuple(_describe_pace(case, c, paces[c]) for c in paces),
+            evidence=tuple(_describe_pace(view, c, paces[c]) for c in paces),
             consequence=Phrase(
                 "{messages} behind: {means}", messages=count_of(lag, "message"), means=means
             ),
-            remedy=_pace_remedy(case, sorted(behind), are_all=len(behind) == len(paces)),
+            remedy=_pace_remedy(view, sorted(behind), are_all=len(behind) == len(paces)),
             members=tuple(behind),
         )
     ]
 
 
-def find_failing_listeners(case: Case) -> list[Finding]:
+def find_failing_listeners(view: GroupView) -> list[Finding]:
     """Q13: listeners fail; the messages come again, or have become dead letters."""
     paces = {
         report.client_id: (
             sum(pace.done_per_s for pace in report.paces),
             sum(pace.failed_per_s for pace in report.paces),
         )
-        for report in case.snapshot.reports
+        for report in view.snapshot.reports
     }
     failed = sum(failed for _, failed in paces.values())
     share = failed / (sum(done for done, _ in paces.values()) + failed) if failed else 0.0
     fails_often = share >= FAILED_SHARE_MIN and failed * _REPORTED_S >= FAILED_COUNT_MIN
-    then, now = case.snapshot.first.dead_letters, case.snapshot.last.dead_letters
+    then, now = view.snapshot.first.dead_letters, view.snapshot.last.dead_letters
     dead = now.message_count - then.message_count
-    age_ms = case.snapshot.last.timestamp_ms - now.last_timestamp_ms
+    age_ms = view.snapshot.last.timestamp_ms - now.last_timestamp_ms
     is_new = bool(now.message_count) and age_ms <= LETTER_IS_NEW_MS
     if not (fails_often or dead > 0 or is_new):
         return []
@@ -151,7 +151,7 @@ def find_failing_listeners(case: Case) -> list[Finding]:
         evidence.append(
             Phrase("dead letters: {messages}, the last {time} ago", messages=letters, time=age)
         )
-    per_s = dead / (case.snapshot.interval_ms / 1000) if dead > 0 else 0.0
+    per_s = dead / (view.snapshot.interval_ms / 1000) if dead > 0 else 0.0
     return [
         Finding(
             rule="Q13",
@@ -177,17 +177,17 @@ def find_failing_listeners(case: Case) -> list[Finding]:
     ]
 
 
-def find_moved_offsets(case: Case) -> list[Finding]:
+def find_moved_offsets(view: GroupView) -> list[Finding]:
     """Q08: committed offsets went back between the looks, or somebody moved them lately."""
     before = {
-        progress.queue: progress.committed_offset or 0 for progress in case.snapshot.first.progress
+        progress.queue: progress.committed_offset or 0 for progress in view.snapshot.first.progress
     }
     back = [
         progress
-        for progress in case.snapshot.last.progress
+        for progress in view.snapshot.last.progress
         if (progress.committed_offset or 0) < before.get(progress.queue, 0)
     ]
-    last = case.snapshot.last
+    last = view.snapshot.last
     moved = [
         (broker, change)
         for broker, change in last.changes
@@ -246,27 +246,27 @@ def _describe_move(last: Sample, broker: str, change: ProgressChange) -> Phrase:
     )
 
 
-def _owned_backlog(case: Case) -> list[MessageQueue]:
+def _owned_backlog(view: GroupView) -> list[MessageQueue]:
     """Return the queues of the group's topics that have an owner and a backlog."""
-    if case.snapshot.is_broadcasting:
+    if view.snapshot.is_broadcasting:
         return []
-    topics = {topic.topic for topic in case.snapshot.user_topics}
+    topics = {topic.topic for topic in view.snapshot.user_topics}
     return [
         queue
-        for queue, connections in case.ownership.falls_to.items()
-        if connections and queue.topic in topics and case.lag([queue])
+        for queue, connections in view.ownership.falls_to.items()
+        if connections and queue.topic in topics and view.lag([queue])
     ]
 
 
-def _describe_hands(case: Case, client_id: str) -> Phrase:
-    report = case.snapshot.find_report(client_id)
+def _describe_hands(view: GroupView, client_id: str) -> Phrase:
+    report = view.snapshot.find_report(client_id)
     if report is None:
         return Phrase("{id} does not report its messages in hand", id=client_id)
     messages = count_of(sum(held.cached_count for held in report.held), "message")
     pulled = max((held.last_pull_timestamp_ms for held in report.held), default=0)
     if not pulled:
         return Phrase("{id} has {messages} in hand", id=client_id, messages=messages)
-    age_s = (case.snapshot.last.timestamp_ms - pulled) / 1000
+    age_s = (view.snapshot.last.timestamp_ms - pulled) / 1000
     return Phrase(
         "{id} has {messages} in hand and last pulled {time} ago",
         id=client_id,
@@ -275,9 +275,9 @@ def _describe_hands(case: Case, client_id: str) -> Phrase:
     )
 
 
-def _pace(case: Case, queues: Iterable[MessageQueue]) -> Flow | None:
+def _pace(view: GroupView, queues: Iterable[MessageQueue]) -> Flow | None:
     """Return the flow of the queues that do not stand still."""
-    return case.flow(q for q in queues if not case.stands_still(q))
+    return view.flow(q for q in queues if not view.stands_still(q))
 
 
 def _is_behind(pace: Flow) -> bool:
@@ -285,11 +285,11 @@ def _is_behind(pace: Flow) -> bool:
     return pace.consumed_per_s > 0 and pace.lag >= enough and not pace.is_on_its_way
 
 
-def _describe_pace(case: Case, client_id: str, pace: Flow | None) -> Phrase:
+def _describe_pace(view: GroupView, client_id: str, pace: Flow | None) -> Phrase:
     if pace is None:
         return Phrase("{id} consumes nothing", id=client_id)
     rates, lag = describe_rates(pace), f"{pace.lag:,}"
-    report = case.snapshot.find_report(client_id)
+    report = view.snapshot.find_report(client_id)
     if report is None:
         return Phrase("{id}: {rates}, {lag} behind", id=client_id, rates=rates, lag=lag)
     return Phrase(
@@ -301,10 +301,10 @@ def _describe_pace(case: Case, client_id: str, pace: Flow | None) -> Phrase:
     )
 
 
-def _pace_remedy(case: Case, behind: list[str], *, are_all: bool) -> str:
+def _pace_remedy(view: GroupView, behind: list[str], *, are_all: bool) -> str:
     faster = "give listeners more threads, or make them faster (batches, fewer remote calls)"
-    loads = user_loads(case)
-    crowded = [q for q in find_crowded_queues(case) if any(q in loads[c] for c in behind)]
+    loads = user_loads(view)
+    crowded = [q for q in find_crowded_queues(view) if any(q in loads[c] for c in behind)]
     if crowded:
         return (
             f"most messages go into {describe_queues(crowded)}, and one queue has one owner: more "
@@ -315,17 +315,17 @@ def _pace_remedy(case: Case, behind: list[str], *, are_all: bool) -> str:
             "compare these members with the others (machine, version, services that listeners "
             f"call); queues are divided by number, so no rebalance relieves slow members; {faster}"
         )
-    spare = sum(len(topic.subscribe_queues) for topic in case.snapshot.user_topics) - len(loads)
+    spare = sum(len(topic.subscribe_queues) for topic in view.snapshot.user_topics) - len(loads)
     if spare > 0:
         return f"start more members ({spare} more can get a queue), or {faster}"
     return f"{faster}; more members help only once the topics have more queues"
 
 
-def find_slow_growth(case: Case) -> list[Finding]:
+def find_slow_growth(view: GroupView) -> list[Finding]:
     """Q10: the group falls behind slowly, by more than commits could still cover."""
-    if case.snapshot.is_broadcasting or find_slow_members(case):
+    if view.snapshot.is_broadcasting or find_slow_members(view):
         return []
-    flow = _pace(case, _owned_backlog(case))
+    flow = _pace(view, _owned_backlog(view))
     if flow is None or not flow.consumed_per_s or flow.is_on_its_way:
         return []
     if flow.growth_per_s <= 0.05 * flow.consumed_per_s:
@@ -355,26 +355,26 @@ def find_slow_growth(case: Case) -> list[Finding]:
     ]
 
 
-def find_slow_listeners(case: Case) -> list[Finding]:
+def find_slow_listeners(view: GroupView) -> list[Finding]:
     """Q12: a member's listener takes long for a message, and its queues have a backlog."""
     findings = []
-    for client_id, queues in user_loads(case).items():
-        report = case.snapshot.find_report(client_id)
+    for client_id, queues in user_loads(view).items():
+        report = view.snapshot.find_report(client_id)
         if report is None:
             continue
         slow = [
             pace
             for pace in report.paces
             if pace.listener_ms > LISTENER_MS_MAX
-            and case.lag([q for q in queues if q.topic == pace.topic]) >= BEHIND_MIN
+            and view.lag([q for q in queues if q.topic == pace.topic]) >= BEHIND_MIN
         ]
         if slow:
-            findings.append(_listener_finding(case, client_id, slow))
+            findings.append(_listener_finding(view, client_id, slow))
     return findings
 
 
-def _listener_finding(case: Case, client_id: str, slow: list[TopicPace]) -> Finding:
-    queues = [q for q in user_loads(case)[client_id] if q.topic in {p.topic for p in slow}]
+def _listener_finding(view: GroupView, client_id: str, slow: list[TopicPace]) -> Finding:
+    queues = [q for q in user_loads(view)[client_id] if q.topic in {p.topic for p in slow}]
     return Finding(
         rule="Q12",
         severity=Severity.WARN,
@@ -391,7 +391,7 @@ def _listener_finding(case: Case, client_id: str, slow: list[TopicPace]) -> Find
         consequence=Phrase(
             "{queue}: {state}",
             queue=describe_queues(queues),
-            state=case.describe_backlog(queues),
+            state=view.describe_backlog(queues),
         ),
         remedy=(
             "find out what the listener waits for (a database, a remote call, a lock) and set a "

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 
-from sparrowmq.doctor.case import Case, find_duplicates
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_view import GroupView, find_duplicates
 from sparrowmq.doctor.ownership import (
     allocate_all,
     find_strategy,
@@ -34,35 +34,35 @@ _REMEDY = (
 )
 
 
-def find_duplicate_id_across_hosts(case: Case) -> list[Finding]:
+def find_duplicate_id_across_hosts(view: GroupView) -> list[Finding]:
     """R01: processes of several containers or hosts that register the same client id."""
     found = {
         client_id: connections
-        for client_id, connections in find_duplicates(case.snapshot.last).items()
+        for client_id, connections in find_duplicates(view.snapshot.last).items()
         if _is_across_hosts(client_id, connections)
     }
-    return [_duplicate_finding(case, "R01", found)] if found else []
+    return [_duplicate_finding(view, "R01", found)] if found else []
 
 
-def find_duplicate_id_on_host(case: Case) -> list[Finding]:
+def find_duplicate_id_on_host(view: GroupView) -> list[Finding]:
     """R02: two processes of one host, or two consumers of one process, share an instance name."""
     found = {
         client_id: connections
-        for client_id, connections in find_duplicates(case.snapshot.last).items()
+        for client_id, connections in find_duplicates(view.snapshot.last).items()
         if not _is_across_hosts(client_id, connections)
     }
-    return [_duplicate_finding(case, "R02", found)] if found else []
+    return [_duplicate_finding(view, "R02", found)] if found else []
 
 
-def find_duplicated_retries(case: Case) -> list[Finding]:
+def find_duplicated_retries(view: GroupView) -> list[Finding]:
     """R04: two processes with one id both send back a message that both failed to consume."""
-    duplicates = find_duplicates(case.snapshot.last)
-    retry = retry_topic(case.snapshot.group)
-    known = case.snapshot.progress()
+    duplicates = find_duplicates(view.snapshot.last)
+    retry = retry_topic(view.snapshot.group)
+    known = view.snapshot.progress()
     stored = sum(p.max_offset for queue, p in known.items() if queue.topic == retry)
-    if not duplicates or not stored or case.snapshot.is_broadcasting:
+    if not duplicates or not stored or view.snapshot.is_broadcasting:
         return []
-    grown = sum(r.produced_per_s for queue, r in case.rates.items() if queue.topic == retry)
+    grown = sum(r.produced_per_s for queue, r in view.rates.items() if queue.topic == retry)
     stored_text = count_of(stored, "message")
     evidence = [Phrase("{topic} has received {messages} so far", messages=stored_text, topic=retry)]
     if grown > 0:
@@ -97,10 +97,10 @@ def _is_across_hosts(client_id: str, connections: tuple[MemberConnection, ...]) 
 
 
 def _duplicate_finding(
-    case: Case, rule: str, found: dict[str, tuple[MemberConnection, ...]]
+    view: GroupView, rule: str, found: dict[str, tuple[MemberConnection, ...]]
 ) -> Finding:
-    unowned, double = _effects(case, found)
-    before = find_duplicates(case.snapshot.first)
+    unowned, double = _effects(view, found)
+    before = find_duplicates(view.snapshot.first)
     is_new = any(client_id not in before for client_id in found)
     evidence = [
         Phrase(
@@ -123,10 +123,10 @@ def _duplicate_finding(
         name = Phrase("each of {n} client ids", n=f"{len(found)}")
     return Finding(
         rule=rule,
-        severity=Severity.WARN if is_new or case.snapshot.is_broadcasting else Severity.ERROR,
+        severity=Severity.WARN if is_new or view.snapshot.is_broadcasting else Severity.ERROR,
         title=Phrase("several processes {where} use {name}", name=name, where=where),
         evidence=tuple(evidence),
-        consequence=_consequence(case, unowned, double),
+        consequence=_consequence(view, unowned, double),
         remedy=_REMEDY,
         unowned=unowned,
         double=double,
@@ -135,9 +135,9 @@ def _duplicate_finding(
 
 
 def _consequence(
-    case: Case, unowned: tuple[MessageQueue, ...], double: tuple[MessageQueue, ...]
+    view: GroupView, unowned: tuple[MessageQueue, ...], double: tuple[MessageQueue, ...]
 ) -> str:
-    if case.snapshot.is_broadcasting:
+    if view.snapshot.is_broadcasting:
         return Phrase(
             "processes on one host share one offset file, and each overwrites the other's offsets"
         )
@@ -147,7 +147,7 @@ def _consequence(
             Phrase(
                 "nobody consumes {queues} ({backlog})",
                 queues=describe_queues(unowned),
-                backlog=case.describe_backlog(unowned),
+                backlog=view.describe_backlog(unowned),
             )
         )
     if double:
@@ -165,23 +165,23 @@ def _consequence(
 
 
 def _effects(
-    case: Case, found: dict[str, tuple[MemberConnection, ...]]
+    view: GroupView, found: dict[str, tuple[MemberConnection, ...]]
 ) -> tuple[tuple[MessageQueue, ...], tuple[MessageQueue, ...]]:
     """Return the queues that nobody reads, and those read twice, because of these ids."""
-    strategy = find_strategy(case.snapshot)
+    strategy = find_strategy(view.snapshot)
     unowned: dict[MessageQueue, None] = {}
     double: dict[MessageQueue, None] = {}
-    if strategy is None or case.snapshot.is_broadcasting:
+    if strategy is None or view.snapshot.is_broadcasting:
         return (), ()
-    for topic in case.snapshot.topics:
-        for view in views_of(case.snapshot, topic):
-            cid_all = sorted_ids(view)
+    for topic in view.snapshot.topics:
+        for broker in views_of(view.snapshot, topic):
+            cid_all = sorted_ids(broker)
             if not any(cid_all.count(client_id) > 1 for client_id in found):
                 continue
             queues = topic.subscribe_queues
-            real = allocate_all(case.snapshot, strategy, topic, cid_all)
+            real = allocate_all(view.snapshot, strategy, topic, cid_all)
             apart = allocate_all(
-                case.snapshot, strategy, topic, _with_distinct_ids(cid_all, frozenset(found))
+                view.snapshot, strategy, topic, _with_distinct_ids(cid_all, frozenset(found))
             )
             for queue in queues:
                 if any(client_id in found for client_id in real[queue]):

@@ -5,8 +5,8 @@ Tests: test_diagnosis_queues.py.
 
 from __future__ import annotations
 
-from sparrowmq.doctor.case import Case, describe_rates
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_view import GroupView, describe_rates
 from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
@@ -23,12 +23,12 @@ HOT_INPUT_MIN = 40
 _NEARBY = "MACHINE_ROOM_NEARBY"
 
 
-def find_topic_tilt(case: Case) -> list[Finding]:
+def find_topic_tilt(view: GroupView) -> list[Finding]:
     """R15: each topic is divided evenly, but the first ids get the extra queues of every topic."""
-    loads = {c: len(queues) for c, queues in user_loads(case).items()}
-    if len(loads) < 2 or len(case.snapshot.user_topics) < 2 or case.snapshot.is_broadcasting:
+    loads = {c: len(queues) for c, queues in user_loads(view).items()}
+    if len(loads) < 2 or len(view.snapshot.user_topics) < 2 or view.snapshot.is_broadcasting:
         return []
-    if max(loads.values()) - min(loads.values()) < 2 or not _is_even_per_topic(case):
+    if max(loads.values()) - min(loads.values()) < 2 or not _is_even_per_topic(view):
         return []
     return [
         Finding(
@@ -45,7 +45,7 @@ def find_topic_tilt(case: Case) -> list[Finding]:
             consequence=Phrase(
                 "strategy {name} divides every topic separately and gives each topic's extra "
                 "queues to the first ids; the last ids get the fewest queues",
-                name=case.snapshot.strategy,
+                name=view.snapshot.strategy,
             ),
             remedy=(
                 "make the number of queues of each topic a multiple of the number of members, "
@@ -56,23 +56,23 @@ def find_topic_tilt(case: Case) -> list[Finding]:
     ]
 
 
-def _is_even_per_topic(case: Case) -> bool:
-    for topic in case.snapshot.user_topics:
+def _is_even_per_topic(view: GroupView) -> bool:
+    for topic in view.snapshot.user_topics:
         counts = [
             sum(queue.topic == topic.topic for queue in queues)
-            for queues in user_loads(case).values()
+            for queues in user_loads(view).values()
         ]
         if max(counts) - min(counts) > 1:
             return False
     return True
 
 
-def find_room_tilt(case: Case) -> list[Finding]:
+def find_room_tilt(view: GroupView) -> list[Finding]:
     """R16: the first ids get the extra queues of every machine room without a member."""
-    strategy = find_strategy(case.snapshot)
-    if strategy is None or not case.snapshot.strategy.startswith(_NEARBY):
+    strategy = find_strategy(view.snapshot)
+    if strategy is None or not view.snapshot.strategy.startswith(_NEARBY):
         return []
-    loads = {c: len(queues) for c, queues in user_loads(case).items()}
+    loads = {c: len(queues) for c, queues in user_loads(view).items()}
     rooms: dict[str, list[int]] = {}
     for client_id, count in loads.items():
         rooms.setdefault(client_id.partition("-")[0], []).append(count)
@@ -99,18 +99,18 @@ def find_room_tilt(case: Case) -> list[Finding]:
     ]
 
 
-def find_lag_tilt(case: Case) -> list[Finding]:
+def find_lag_tilt(view: GroupView) -> list[Finding]:
     """R17: a queue's backlog is far above that of the others although its owner consumes."""
     findings = []
-    for topic in case.snapshot.user_topics:
-        known = case.snapshot.progress()
+    for topic in view.snapshot.user_topics:
+        known = view.snapshot.progress()
         lags = {q: known[q].lag for q in topic.subscribe_queues if q in known}
         if len(lags) < 2:
             continue
-        hot = [q for q in lags if _is_hot(q, lags) and not case.stands_still(q)]
-        hot = [q for q in hot if case.ownership.falls_to.get(q)]
+        hot = [q for q in lags if _is_hot(q, lags) and not view.stands_still(q)]
+        hot = [q for q in hot if view.ownership.falls_to.get(q)]
         if hot:
-            findings.append(_lag_finding(case, topic.topic, hot, lags))
+            findings.append(_lag_finding(view, topic.topic, hot, lags))
     return findings
 
 
@@ -121,12 +121,12 @@ def _is_hot(queue: MessageQueue, lags: dict[MessageQueue, int]) -> bool:
 
 
 def _lag_finding(
-    case: Case, topic: str, hot: list[MessageQueue], lags: dict[MessageQueue, int]
+    view: GroupView, topic: str, hot: list[MessageQueue], lags: dict[MessageQueue, int]
 ) -> Finding:
     rest = [lag for queue, lag in lags.items() if queue not in hot]
-    owners = sorted({c.client_id for queue in hot for c in case.ownership.falls_to[queue]})
+    owners = sorted({c.client_id for queue in hot for c in view.ownership.falls_to[queue]})
     evidence = [
-        Phrase("{queue}: {state}", queue=describe_queues([q]), state=case.describe_backlog([q]))
+        Phrase("{queue}: {state}", queue=describe_queues([q]), state=view.describe_backlog([q]))
         for q in hot
     ]
     if rest:
@@ -155,12 +155,12 @@ def _lag_finding(
     )
 
 
-def find_crowded_queues(case: Case) -> list[MessageQueue]:
+def find_crowded_queues(view: GroupView) -> list[MessageQueue]:
     """Return the queues that get most of their topic's messages."""
-    seconds = case.snapshot.interval_ms / 1000
+    seconds = view.snapshot.interval_ms / 1000
     crowded = []
-    for topic in case.snapshot.user_topics:
-        rates = {q: case.rates[q].produced_per_s for q in topic.subscribe_queues if q in case.rates}
+    for topic in view.snapshot.user_topics:
+        rates = {q: view.rates[q].produced_per_s for q in topic.subscribe_queues if q in view.rates}
         if len(rates) < 2 or sum(rates.values()) * seconds < HOT_INPUT_MIN:
             continue
         for queue, rate in rates.items():
@@ -170,19 +170,19 @@ def find_crowded_queues(case: Case) -> list[MessageQueue]:
     return crowded
 
 
-def find_uneven_input(case: Case) -> list[Finding]:
+def find_uneven_input(view: GroupView) -> list[Finding]:
     """Q11: producers send most messages to few queues, which few members consume."""
-    crowded = find_crowded_queues(case)
+    crowded = find_crowded_queues(view)
     findings = []
-    for topic in case.snapshot.user_topics:
+    for topic in view.snapshot.user_topics:
         mine = [queue for queue in crowded if queue.topic == topic.topic]
-        if not mine or case.snapshot.is_broadcasting:
+        if not mine or view.snapshot.is_broadcasting:
             continue
-        flow, whole = case.flow(mine), case.flow(topic.subscribe_queues)
+        flow, whole = view.flow(mine), view.flow(topic.subscribe_queues)
         assert flow is not None
         assert whole is not None
         share = flow.produced_per_s / whole.produced_per_s
-        owners = sorted({s.client_id for q in mine for s in case.ownership.falls_to.get(q, ())})
+        owners = sorted({s.client_id for q in mine for s in view.ownership.falls_to.get(q, ())})
         findings.append(
             Finding(
                 rule="Q11",
@@ -198,7 +198,7 @@ def find_uneven_input(case: Case) -> list[Finding]:
                         Phrase(
                             "{queue}: {state}",
                             queue=describe_queues([q]),
-                            state=describe_rates(case.rates[q]),
+                            state=describe_rates(view.rates[q]),
                         )
                         for q in mine
                     ),
@@ -224,36 +224,36 @@ def find_uneven_input(case: Case) -> list[Finding]:
     return findings
 
 
-def find_stuck_queues(case: Case) -> list[Finding]:
+def find_stuck_queues(view: GroupView) -> list[Finding]:
     """R30: one message blocks a queue: its offset stands still while other offsets move."""
-    if case.snapshot.is_broadcasting:
+    if view.snapshot.is_broadcasting:
         return []
-    moving = {queue for queue, rate in case.rates.items() if rate.consumed_per_s > 0}
-    loads = user_loads(case)
+    moving = {queue for queue, rate in view.rates.items() if rate.consumed_per_s > 0}
+    loads = user_loads(view)
     findings = []
-    for queue, connections in case.ownership.falls_to.items():
-        if not connections or not case.stands_still(queue):
+    for queue, connections in view.ownership.falls_to.items():
+        if not connections or not view.stands_still(queue):
             continue
         siblings = {q for c in connections for q in loads.get(c.client_id, ()) if q != queue}
         # R28 reports a member none of whose queues moves, Q06 a group none of whose queues moves.
         if siblings & moving:
-            findings.append(_stuck_finding(case, queue, sorted({s.client_id for s in connections})))
+            findings.append(_stuck_finding(view, queue, sorted({s.client_id for s in connections})))
     return findings
 
 
-def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Finding:
-    progress = case.snapshot.progress()[queue]
+def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> Finding:
+    progress = view.snapshot.progress()[queue]
     evidence = [
         Phrase(
             "offset {offset} of {end} did not move within {time}",
             offset=f"{progress.committed_offset or 0:,}",
             end=f"{progress.max_offset:,}",
-            time=case.describe_interval(),
+            time=view.describe_interval(),
         ),
         Phrase("owner: {ids}", ids=", ".join(owners)),
     ]
     if progress.last_timestamp_ms:
-        age_s = (case.snapshot.last.timestamp_ms - progress.last_timestamp_ms) / 1000
+        age_s = (view.snapshot.last.timestamp_ms - progress.last_timestamp_ms) / 1000
         age = format_duration(1000 * age_s)
         evidence.append(Phrase("the last message consumed was stored {time} ago", time=age))
     return Finding(
@@ -265,7 +265,7 @@ def _stuck_finding(case: Case, queue: MessageQueue, owners: list[str]) -> Findin
             "{backlog}: the offset cannot pass a message whose listener has not returned, "
             "although later messages may be done; the later messages are consumed again if the "
             "member ends",
-            backlog=case.describe_backlog([queue]),
+            backlog=view.describe_backlog([queue]),
         ),
         remedy=(
             f"check the message at offset {progress.committed_offset or 0} and how the listener "

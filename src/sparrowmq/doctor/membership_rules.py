@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
-from sparrowmq.doctor.case import Case, member_ids
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_view import GroupView, member_ids
 from sparrowmq.doctor.snapshot import BrokerView, TopicSnapshot
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.registry import SPARROW_STRATEGIES
@@ -24,14 +24,14 @@ _HEARTBEAT_REMEDY = (
 )
 
 
-def find_broker_without_members(case: Case) -> list[Finding]:
+def find_broker_without_members(view: GroupView) -> list[Finding]:
     """R08: a broker lists no member, as after a restart that members did not notice."""
-    everybody = _everybody(case)
+    everybody = _everybody(view)
     findings = []
-    for broker in serving_brokers(case):
+    for broker in serving_brokers(view):
         if broker.cid_all is None or member_ids(broker) or not everybody:
             continue
-        queues = [q for q in case.ownership.falls_to if q.broker_name == broker.broker_name]
+        queues = [q for q in view.ownership.falls_to if q.broker_name == broker.broker_name]
         findings.append(
             Finding(
                 rule="R08",
@@ -51,7 +51,7 @@ def find_broker_without_members(case: Case) -> list[Finding]:
                     "a member that asks this broker for the member list gets none and keeps its "
                     "queues: queues that other members gave up stay unread ({queues}: {backlog})",
                     queues=describe_queues(queues),
-                    backlog=case.describe_backlog(queues),
+                    backlog=view.describe_backlog(queues),
                 ),
                 remedy=_HEARTBEAT_REMEDY,
                 members=tuple(sorted(everybody)),
@@ -60,16 +60,16 @@ def find_broker_without_members(case: Case) -> list[Finding]:
     return findings
 
 
-def find_member_missing_at_broker(case: Case) -> list[Finding]:
+def find_member_missing_at_broker(view: GroupView) -> list[Finding]:
     """R09: some brokers list a member, and others do not."""
-    everybody = _everybody(case)
+    everybody = _everybody(view)
     findings = []
-    for broker in serving_brokers(case):
+    for broker in serving_brokers(view):
         here = member_ids(broker)
         missing = sorted(everybody - here)
         if broker.cid_all is None or not here or not missing:
             continue
-        disputed = sorted(case.ownership.disputed)
+        disputed = sorted(view.ownership.disputed)
         findings.append(
             Finding(
                 rule="R09",
@@ -107,15 +107,15 @@ def find_member_missing_at_broker(case: Case) -> list[Finding]:
     return findings
 
 
-def find_idle_members(case: Case) -> list[Finding]:
+def find_idle_members(view: GroupView) -> list[Finding]:
     """R14: the group has more members than queues, and the last ids get none."""
-    if case.snapshot.is_broadcasting:
+    if view.snapshot.is_broadcasting:
         return []
-    loads = user_loads(case)
+    loads = user_loads(view)
     idle = [client_id for client_id, queues in loads.items() if not queues]
     if not idle or len(idle) == len(loads):
         return []
-    queue_count = sum(len(topic.subscribe_queues) for topic in case.snapshot.user_topics)
+    queue_count = sum(len(topic.subscribe_queues) for topic in view.snapshot.user_topics)
     return [
         Finding(
             rule="R14",
@@ -126,7 +126,7 @@ def find_idle_members(case: Case) -> list[Finding]:
                 n=f"{len(loads)}",
             ),
             evidence=(
-                case.describe_size(queue_count, len(loads)),
+                view.describe_size(queue_count, len(loads)),
                 Phrase("idle: {ids}", ids=", ".join(idle)),
             ),
             consequence=Phrase(
@@ -141,12 +141,12 @@ def find_idle_members(case: Case) -> list[Finding]:
     ]
 
 
-def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
+def find_own_strategy_in_mixed_group(view: GroupView) -> list[Finding]:
     """Q09: a group with members of other clients uses a strategy that only SparrowMQ has."""
-    reported = {report.strategy for report in case.snapshot.reports} | {case.snapshot.strategy}
+    reported = {report.strategy for report in view.snapshot.reports} | {view.snapshot.strategy}
     own = sorted(reported & SPARROW_STRATEGIES.keys())
-    others = [c for c in case.ownership.connections if not is_marked(c.version)]
-    if not own or not others or case.snapshot.is_broadcasting:
+    others = [c for c in view.ownership.connections if not is_marked(c.version)]
+    if not own or not others or view.snapshot.is_broadcasting:
         return []
     return [
         Finding(
@@ -178,18 +178,18 @@ def find_own_strategy_in_mixed_group(case: Case) -> list[Finding]:
     ]
 
 
-def find_changing_members(case: Case) -> list[Finding]:
+def find_changing_members(view: GroupView) -> list[Finding]:
     """R19: members joined or left between the looks, or hand queues over now."""
-    then = {b.broker_name: member_ids(b) for b in case.snapshot.first.brokers}
+    then = {b.broker_name: member_ids(b) for b in view.snapshot.first.brokers}
     came: set[str] = set()
     went: set[str] = set()
-    for broker in case.snapshot.last.brokers:
+    for broker in view.snapshot.last.brokers:
         before = then.get(broker.broker_name)
         if before is not None:
             came |= member_ids(broker) - before
             went |= before - member_ids(broker)
     moving = [
-        q for q in case.ownership.falls_to if case.is_handed_over(q) and case.is_user_queue(q)
+        q for q in view.ownership.falls_to if view.is_handed_over(q) and view.is_user_queue(q)
     ]
     if not (came or went or moving):
         return []
@@ -218,28 +218,28 @@ def find_changing_members(case: Case) -> list[Finding]:
     ]
 
 
-def find_ghosts(case: Case) -> list[Finding]:
+def find_ghosts(view: GroupView) -> list[Finding]:
     """R28: brokers list a member that consumes nothing: frozen, half-open or abandoned."""
     findings = []
-    before = {c for broker in case.snapshot.first.brokers for c in member_ids(broker)}
-    for client_id, queues in user_loads(case).items():
-        mine = [queue for queue in queues if case.ownership.falls_to[queue]]
-        waiting = [queue for queue in mine if case.stands_still(queue)]
-        is_silent = any(r.client_id == client_id and r.is_silent for r in case.snapshot.reports)
-        if not waiting or len(waiting) < len([q for q in mine if case.lag([q])]):
+    before = {c for broker in view.snapshot.first.brokers for c in member_ids(broker)}
+    for client_id, queues in user_loads(view).items():
+        mine = [queue for queue in queues if view.ownership.falls_to[queue]]
+        waiting = [queue for queue in mine if view.stands_still(queue)]
+        is_silent = any(r.client_id == client_id and r.is_silent for r in view.snapshot.reports)
+        if not waiting or len(waiting) < len([q for q in mine if view.lag([q])]):
             continue
         others_move = any(
-            rate.consumed_per_s > 0 for queue, rate in case.rates.items() if queue not in queues
+            rate.consumed_per_s > 0 for queue, rate in view.rates.items() if queue not in queues
         )
         if not is_silent and not (others_move and client_id in before):
             continue
-        time = case.describe_interval()
+        time = view.describe_interval()
         evidence = [Phrase("none of the member's offsets moved within {time}", time=time)]
         if is_silent:
             evidence.append(Phrase("the member does not answer requests for its state"))
         if others_move:
             evidence.append(Phrase("other members' offsets moved meanwhile"))
-        report = case.snapshot.find_report(client_id)
+        report = view.snapshot.find_report(client_id)
         if report is not None:
             messages = count_of(sum(held.cached_count for held in report.held), "message")
             evidence.append(Phrase("{id} has {messages} in hand", id=client_id, messages=messages))
@@ -253,7 +253,7 @@ def find_ghosts(case: Case) -> list[Finding]:
                     "{queues} stand still ({backlog}) while brokers list the member: up to two "
                     "minutes after its last heartbeat, or as long as its process lives",
                     queues=describe_queues(waiting),
-                    backlog=case.describe_backlog(waiting),
+                    backlog=view.describe_backlog(waiting),
                 ),
                 remedy=(
                     "find out what the process does (stopped, out of memory, a consumer abandoned "
@@ -270,14 +270,14 @@ def find_ghosts(case: Case) -> list[Finding]:
     return findings
 
 
-def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
+def find_members_in_the_other_cluster(view: GroupView) -> list[Finding]:
     """R03: a topic is in one name server's cluster, and its members are in another's."""
     findings = []
-    for topic in _topics_elsewhere(case):
+    for topic in _topics_elsewhere(view):
         subscribing = sorted(
             {
                 connection.client_id
-                for broker in case.snapshot.last.brokers
+                for broker in view.snapshot.last.brokers
                 if any(s.topic == topic.topic for s in broker.subscriptions)
                 for connection in broker.connections
             }
@@ -298,7 +298,7 @@ def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
                     ),
                     Phrase(
                         "subscribed at {brokers}: {ids}",
-                        brokers=_names(case.snapshot.last.brokers),
+                        brokers=_names(view.snapshot.last.brokers),
                         ids=", ".join(subscribing),
                     ),
                 ),
@@ -319,12 +319,12 @@ def find_members_in_the_other_cluster(case: Case) -> list[Finding]:
     return findings
 
 
-def _topics_elsewhere(case: Case) -> list[TopicSnapshot]:
+def _topics_elsewhere(view: GroupView) -> list[TopicSnapshot]:
     """Return the topics that are known only to name servers of a cluster without the members."""
-    here = {broker.broker_name for broker in case.snapshot.last.brokers}
+    here = {broker.broker_name for broker in view.snapshot.last.brokers}
     return [
         topic
-        for topic in case.snapshot.user_topics
+        for topic in view.snapshot.user_topics
         if any(not names for _, names in topic.broker_names_by_server)
         and topic.queues
         and not here & {at.broker_name for at in topic.queues}
@@ -340,10 +340,10 @@ def _names(brokers: Iterable[BrokerView]) -> str:
     return ", ".join(broker.broker_name for broker in brokers)
 
 
-def find_mixed_clusters(case: Case) -> list[Finding]:
+def find_mixed_clusters(view: GroupView) -> list[Finding]:
     """R33: one topic is in two clusters, or name servers disagree about a topic."""
     findings = []
-    for topic in case.snapshot.topics:
+    for topic in view.snapshot.topics:
         clusters = sorted({at.cluster for at in topic.queues if at.cluster})
         if len(clusters) > 1:
             findings.append(
@@ -371,7 +371,7 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
                 )
             )
         # R03 says more about a topic that is wholly in another cluster.
-        is_elsewhere = topic in _topics_elsewhere(case)
+        is_elsewhere = topic in _topics_elsewhere(view)
         if len({names for _, names in topic.broker_names_by_server}) > 1 and not is_elsewhere:
             findings.append(
                 Finding(
@@ -392,25 +392,25 @@ def find_mixed_clusters(case: Case) -> list[Finding]:
     return findings
 
 
-def user_loads(case: Case) -> dict[str, list[MessageQueue]]:
+def user_loads(view: GroupView) -> dict[str, list[MessageQueue]]:
     """Return each member's queues, without those of the retry topic, by client id in id order."""
-    topics = {topic.topic for topic in case.snapshot.user_topics}
+    topics = {topic.topic for topic in view.snapshot.user_topics}
     loads: dict[str, list[MessageQueue]] = {
-        c.client_id: [] for c in case.ownership.connections if topics
+        c.client_id: [] for c in view.ownership.connections if topics
     }
     for client_id, mine in loads.items():
-        mine += [q for q in case.ownership.queues_of(client_id) if q.topic in topics]
+        mine += [q for q in view.ownership.queues_of(client_id) if q.topic in topics]
     return loads
 
 
-def serving_brokers(case: Case) -> list[BrokerView]:
+def serving_brokers(view: GroupView) -> list[BrokerView]:
     """Return the brokers that serve a topic which the group consumes."""
-    names = {at.broker_name for topic in case.snapshot.user_topics for at in topic.queues}
-    return [broker for broker in case.snapshot.last.brokers if broker.broker_name in names]
+    names = {at.broker_name for topic in view.snapshot.user_topics for at in topic.queues}
+    return [broker for broker in view.snapshot.last.brokers if broker.broker_name in names]
 
 
-def _everybody(case: Case) -> frozenset[str]:
+def _everybody(view: GroupView) -> frozenset[str]:
     found: frozenset[str] = frozenset()
-    for broker in serving_brokers(case):
+    for broker in serving_brokers(view):
         found |= member_ids(broker)
     return found

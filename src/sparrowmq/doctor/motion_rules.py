@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
-from sparrowmq.doctor.case import Case
 from sparrowmq.doctor.finding import Finding, Severity
+from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.doctor.membership_rules import serving_brokers
 from sparrowmq.doctor.ownership import allocate_all, find_strategy
 from sparrowmq.doctor.snapshot import BrokerView, MemberConnection
@@ -26,11 +26,11 @@ CHURN_MEMBERS_MAX = 64
 SLOW_START_MS = 3_000
 
 
-def find_churn(case: Case) -> list[Finding]:
+def find_churn(view: GroupView) -> list[Finding]:
     """R18: under the group's strategy, one more member moves most queues."""
-    snapshot = case.snapshot
+    snapshot = view.snapshot
     strategy = find_strategy(snapshot)
-    cids = list(dict.fromkeys(c.client_id for c in case.ownership.connections))
+    cids = list(dict.fromkeys(c.client_id for c in view.ownership.connections))
     topics = [topic for topic in snapshot.user_topics if topic.subscribe_queues]
     count = sum(len(topic.subscribe_queues) for topic in topics)
     if strategy is None or snapshot.is_broadcasting or not 2 <= len(cids) <= CHURN_MEMBERS_MAX:
@@ -62,7 +62,7 @@ def find_churn(case: Case) -> list[Finding]:
                 "one more member would move {share} of the queues", share=f"{mean / count:.0%}"
             ),
             evidence=(
-                case.describe_size(count, len(cids)),
+                view.describe_size(count, len(cids)),
                 Phrase(
                     "a new member whose id sorts first, in the middle or last moves {moved} "
                     "queues; {needed} would be enough",
@@ -83,12 +83,12 @@ def find_churn(case: Case) -> list[Finding]:
     ]
 
 
-def find_reconnects(case: Case) -> list[Finding]:
+def find_reconnects(view: GroupView) -> list[Finding]:
     """R26: members have the same client ids as at the first look, but new connections."""
-    then = {broker.broker_name: _addresses(broker) for broker in case.snapshot.first.brokers}
+    then = {broker.broker_name: _addresses(broker) for broker in view.snapshot.first.brokers}
     evidence: list[Phrase] = []
     members: list[str] = []
-    for broker in case.snapshot.last.brokers:
+    for broker in view.snapshot.last.brokers:
         for client_id, address in _addresses(broker).items():
             before = then.get(broker.broker_name, {}).get(client_id, address)
             if before != address:
@@ -141,10 +141,10 @@ def _addresses(broker: BrokerView) -> dict[str, str]:
     }
 
 
-def find_slow_start(case: Case) -> list[Finding]:
+def find_slow_start(view: GroupView) -> list[Finding]:
     """R27: a first round of heartbeats takes long because brokers are many or slow."""
-    others = [c for c in case.ownership.connections if not is_marked(c.version)]
-    brokers = [broker for broker in serving_brokers(case) if broker.answer_ms is not None]
+    others = [c for c in view.ownership.connections if not is_marked(c.version)]
+    brokers = [broker for broker in serving_brokers(view) if broker.answer_ms is not None]
     total_ms = sum(broker.answer_ms or 0 for broker in brokers)
     if not others or total_ms <= SLOW_START_MS:
         return []

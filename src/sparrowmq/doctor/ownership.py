@@ -86,10 +86,6 @@ class Ownership:
             return OwnerState.OWNED
         return OwnerState.DOUBLE if connections else OwnerState.UNOWNED
 
-    def count_of(self, state: OwnerState) -> int:
-        """Return the number of queues in a state."""
-        return sum(self.state_of(queue) is state for queue in self.owners)
-
     def queues_of(self, client_id: str) -> list[MessageQueue]:
         """Return the queues that fall to a client id."""
         return [

@@ -21,12 +21,12 @@ from sparrowmq.doctor import (
     motion_rules,
     topic_rules,
 )
-from sparrowmq.doctor.case import Case, examine
 from sparrowmq.doctor.finding import Finding
+from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.words import Phrase
 
-Rule: TypeAlias = Callable[[Case], list[Finding]]
+Rule: TypeAlias = Callable[[GroupView], list[Finding]]
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
@@ -114,14 +114,14 @@ def diagnose(snapshot: GroupSnapshot) -> list[Finding]:
 
     One fault is one finding: the effects of another fault only stand in its evidence.
     """
-    case = examine(snapshot)
-    found = _join_effects(apply_rules(case))
-    return sorted(found, key=lambda f: (-f.severity, -case.lag({*f.unowned, *f.double})))
+    view = examine(snapshot)
+    found = _join_effects(apply_rules(view))
+    return sorted(found, key=lambda f: (-f.severity, -view.lag({*f.unowned, *f.double})))
 
 
-def apply_rules(case: Case) -> list[Finding]:
+def apply_rules(view: GroupView) -> list[Finding]:
     """Return what every rule finds, effects of other faults included."""
-    return [finding for rule in RULES.values() for finding in rule(case)]
+    return [finding for rule in RULES.values() for finding in rule(view)]
 
 
 def _join_effects(found: list[Finding]) -> list[Finding]:

@@ -5,8 +5,8 @@ Tests: test_diagnosis_queues.py.
 
 from __future__ import annotations
 
-from sparrowmq.doctor.case import Case, member_ids
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_view import GroupView, member_ids
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.doctor.snapshot import TopicSnapshot
 from sparrowmq.model import MessageQueue
@@ -21,16 +21,16 @@ _LAST_OFFSETS = frozenset(
 )
 
 
-def find_ignored_queues(case: Case) -> list[Finding]:
+def find_ignored_queues(view: GroupView) -> list[Finding]:
     """R10: no member has taken some existing queues, although all members report their queues."""
-    if case.snapshot.is_broadcasting or not _all_report(case):
+    if view.snapshot.is_broadcasting or not _all_report(view):
         return []
     # A queue that its former owner still drains is in a handover.
-    in_hand = {held.queue for report in case.snapshot.reports for held in report.held}
+    in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
     ignored = [
         queue
-        for queue, connections in case.ownership.falls_to.items()
-        if connections and queue not in in_hand and case.is_user_queue(queue)
+        for queue, connections in view.ownership.falls_to.items()
+        if connections and queue not in in_hand and view.is_user_queue(queue)
     ]
     if not ignored:
         return []
@@ -46,12 +46,12 @@ def find_ignored_queues(case: Case) -> list[Finding]:
                 Phrase(
                     "{queue} falls to {ids}",
                     queue=describe_queues([queue]),
-                    ids=", ".join(sorted({s.client_id for s in case.ownership.falls_to[queue]})),
+                    ids=", ".join(sorted({s.client_id for s in view.ownership.falls_to[queue]})),
                 )
                 for queue in ignored
             ),
             consequence=Phrase(
-                "nobody consumes these queues: {backlog}", backlog=case.describe_backlog(ignored)
+                "nobody consumes these queues: {backlog}", backlog=view.describe_backlog(ignored)
             ),
             remedy=(
                 "members learn of new queues within 30 s and take them within 20 s more; "
@@ -63,13 +63,13 @@ def find_ignored_queues(case: Case) -> list[Finding]:
     ]
 
 
-def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
+def find_backlog_to_be_skipped(view: GroupView) -> list[Finding]:
     """R11: a group that starts at the end has messages in queues without a committed offset."""
-    start = {broker.consume_from_where for broker in case.snapshot.last.brokers}
-    if not start & _LAST_OFFSETS or case.snapshot.is_broadcasting:
+    start = {broker.consume_from_where for broker in view.snapshot.last.brokers}
+    if not start & _LAST_OFFSETS or view.snapshot.is_broadcasting:
         return []
-    first = {progress.queue: progress for progress in case.snapshot.first.progress}
-    known = case.snapshot.progress()
+    first = {progress.queue: progress for progress in view.snapshot.first.progress}
+    known = view.snapshot.progress()
     topics_under_way = {p.queue.topic for p in known.values() if p.committed_offset}
     new = [
         queue
@@ -78,8 +78,8 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
         and queue in first
         and first[queue].max_offset > 0
         and queue.topic in topics_under_way
-        and case.is_user_queue(queue)
-        and not (case.rates and case.rates[queue].consumed_per_s)
+        and view.is_user_queue(queue)
+        and not (view.rates and view.rates[queue].consumed_per_s)
     ]
     if not new:
         return []
@@ -101,7 +101,7 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
             consequence=Phrase(
                 "a member that takes such a queue may begin at its end: {messages} would never "
                 "be consumed",
-                messages=count_of(case.lag(new), "message"),
+                messages=count_of(view.lag(new), "message"),
             ),
             remedy=(
                 "before adding queues or brokers, start the group with "
@@ -112,16 +112,16 @@ def find_backlog_to_be_skipped(case: Case) -> list[Finding]:
     ]
 
 
-def find_broadcast_offsets(case: Case) -> list[Finding]:
+def find_broadcast_offsets(view: GroupView) -> list[Finding]:
     """R21: the members of a broadcasting group keep their offsets themselves."""
-    if not case.snapshot.is_broadcasting:
+    if not view.snapshot.is_broadcasting:
         return []
     return [
         Finding(
             rule="R21",
             severity=Severity.INFO,
             title=Phrase("the group is BROADCASTING: every member reads every queue"),
-            evidence=(count_of(len(case.ownership.connections), "connection"),),
+            evidence=(count_of(len(view.ownership.connections), "connection"),),
             consequence=Phrase(
                 "each member keeps its offsets in a file under its client id, so no broker "
                 "knows the member's progress; without the file the member starts anew"
@@ -131,19 +131,19 @@ def find_broadcast_offsets(case: Case) -> list[Finding]:
     ]
 
 
-def find_unlocked_queues(case: Case) -> list[Finding]:
+def find_unlocked_queues(view: GroupView) -> list[Finding]:
     """R22: an ordered consumer waits for the lock of a queue."""
     waiting = {
         held.queue: report.client_id
-        for report in case.snapshot.reports
+        for report in view.snapshot.reports
         if report.is_orderly
         for held in report.held
         if not held.is_locked
         and not held.is_dropped
-        and case.lag([held.queue])
-        and not case.is_handed_over(held.queue)
+        and view.lag([held.queue])
+        and not view.is_handed_over(held.queue)
     }
-    if not waiting or case.snapshot.is_broadcasting:
+    if not waiting or view.snapshot.is_broadcasting:
         return []
     return [
         Finding(
@@ -160,7 +160,7 @@ def find_unlocked_queues(case: Case) -> list[Finding]:
                 "{backlog}: an ordered consumer reads nothing without the broker's lock; the "
                 "lock of a dead owner lasts up to 60 s, and Java clients up to 4.9.4 notice a "
                 "new lock up to 20 s late",
-                backlog=case.describe_backlog(waiting),
+                backlog=view.describe_backlog(waiting),
             ),
             remedy="look again in a minute; if the finding stays, check which other member "
             "holds the queue (R01, R13)",
@@ -169,12 +169,12 @@ def find_unlocked_queues(case: Case) -> list[Finding]:
     ]
 
 
-def find_ordered_broadcast(case: Case) -> list[Finding]:
+def find_ordered_broadcast(view: GroupView) -> list[Finding]:
     """R25: Java's ordered consumers lock each queue even where every member reads every queue."""
-    java = {c.client_id for c in case.ownership.connections if c.language == "JAVA"}
-    ordered = sorted(r.client_id for r in case.snapshot.reports if r.is_orderly)
+    java = {c.client_id for c in view.ownership.connections if c.language == "JAVA"}
+    ordered = sorted(r.client_id for r in view.snapshot.reports if r.is_orderly)
     found = [client_id for client_id in ordered if client_id in java]
-    if not case.snapshot.is_broadcasting or not found:
+    if not view.snapshot.is_broadcasting or not found:
         return []
     return [
         Finding(
@@ -193,9 +193,9 @@ def find_ordered_broadcast(case: Case) -> list[Finding]:
     ]
 
 
-def find_pop_consumers(case: Case) -> list[Finding]:
+def find_pop_consumers(view: GroupView) -> list[Finding]:
     """R32: with POP the broker assigns queues, so the owners computed here do not hold."""
-    if not any(broker.consume_type == "CONSUME_POP" for broker in case.snapshot.last.brokers):
+    if not any(broker.consume_type == "CONSUME_POP" for broker in view.snapshot.last.brokers):
         return []
     return [
         Finding(
@@ -210,10 +210,10 @@ def find_pop_consumers(case: Case) -> list[Finding]:
     ]
 
 
-def find_surplus_queues(case: Case) -> list[Finding]:
+def find_surplus_queues(view: GroupView) -> list[Finding]:
     """Q01: readQueueNums < writeQueueNums: messages go into queues that nobody reads."""
     findings = []
-    for topic in case.snapshot.topics:
+    for topic in view.snapshot.topics:
         surplus = [
             MessageQueue(topic.topic, at.broker_name, queue_id)
             for at in topic.queues
@@ -253,10 +253,10 @@ def find_surplus_queues(case: Case) -> list[Finding]:
     return findings
 
 
-def find_closed_topics(case: Case) -> list[Finding]:
+def find_closed_topics(view: GroupView) -> list[Finding]:
     """Q02: no name server knows a topic, or a broker lets nobody read it, or nobody write it."""
     findings = []
-    for topic in case.snapshot.user_topics:
+    for topic in view.snapshot.user_topics:
         if not topic.queues:
             findings.append(
                 Finding(
@@ -318,7 +318,7 @@ def _find_unwritable(topic: TopicSnapshot) -> list[Finding]:
     ]
 
 
-def find_unreachable_brokers(case: Case) -> list[Finding]:
+def find_unreachable_brokers(view: GroupView) -> list[Finding]:
     """Q03: a broker does not answer, so its report is missing."""
     return [
         Finding(
@@ -329,29 +329,29 @@ def find_unreachable_brokers(case: Case) -> list[Finding]:
             consequence=Phrase("if members cannot reach the broker either, its queues stand still"),
             remedy="check whether the broker runs and answers at the address that it registered",
         )
-        for broker in case.snapshot.last.brokers
+        for broker in view.snapshot.last.brokers
         if broker.failure
     ]
 
 
-def find_group_without_members(case: Case) -> list[Finding]:
+def find_group_without_members(view: GroupView) -> list[Finding]:
     """Q04: no member is connected."""
-    if any(member_ids(broker) for broker in case.snapshot.last.brokers):
+    if any(member_ids(broker) for broker in view.snapshot.last.brokers):
         return []
-    queues = list(case.snapshot.progress())
+    queues = list(view.snapshot.progress())
     return [
         Finding(
             rule="Q04",
-            severity=Severity.ERROR if case.lag(queues) else Severity.WARN,
+            severity=Severity.ERROR if view.lag(queues) else Severity.WARN,
             title=Phrase("no member of this group is connected"),
             evidence=(
                 Phrase(
-                    "asked {brokers}", brokers=count_of(len(case.snapshot.last.brokers), "broker")
+                    "asked {brokers}", brokers=count_of(len(view.snapshot.last.brokers), "broker")
                 ),
             ),
             consequence=(
-                Phrase("nothing is consumed: {backlog}", backlog=case.describe_backlog(queues))
-                if case.lag(queues)
+                Phrase("nothing is consumed: {backlog}", backlog=view.describe_backlog(queues))
+                if view.lag(queues)
                 else Phrase("all stored messages are consumed; nobody consumes new messages")
             ),
             remedy="start the group's consumers; if they run, check their name server address "
@@ -361,9 +361,9 @@ def find_group_without_members(case: Case) -> list[Finding]:
     ]
 
 
-def find_unknown_strategy(case: Case) -> list[Finding]:
+def find_unknown_strategy(view: GroupView) -> list[Finding]:
     """Q05: the strategy's name alone does not determine the owners."""
-    if find_strategy(case.snapshot) is not None:
+    if find_strategy(view.snapshot) is not None:
         return []
     return [
         Finding(
@@ -371,7 +371,7 @@ def find_unknown_strategy(case: Case) -> list[Finding]:
             severity=Severity.INFO,
             title=Phrase(
                 "strategy {name} depends on settings that no member reports",
-                name=case.snapshot.strategy,
+                name=view.snapshot.strategy,
             ),
             consequence=Phrase("owners are known only for members that report their queues"),
             remedy="compare the settings of all members by hand",
@@ -379,6 +379,6 @@ def find_unknown_strategy(case: Case) -> list[Finding]:
     ]
 
 
-def _all_report(case: Case) -> bool:
-    ids = {c.client_id for c in case.ownership.connections}
-    return bool(ids) and all(case.snapshot.find_report(client_id) for client_id in ids)
+def _all_report(view: GroupView) -> bool:
+    ids = {c.client_id for c in view.ownership.connections}
+    return bool(ids) and all(view.snapshot.find_report(client_id) for client_id in ids)

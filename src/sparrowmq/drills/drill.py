@@ -17,8 +17,8 @@ import msgspec
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.doctor import Finding, diagnose
+from sparrowmq.doctor.owner_history import OwnedSpan, Rebalance
 from sparrowmq.doctor.snapshot import GroupSnapshot
-from sparrowmq.doctor.timeline import Episode
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, LateWork, Stage, set_stage
 
 # The time between the doctor's looks: in a drill whose failure lasts, and in any other.
@@ -88,7 +88,7 @@ class Phase(NamedTuple):
     """One event of a drill, and its effect on the group."""
 
     event: str
-    episode: Episode
+    rebalance: Rebalance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Report:
         sent, consumed, twice: numbers of messages; a message consumed more than once counts once
             in `consumed` and once in `twice`.
         changes: the members' changes of queues from the first event on.
-        watched_ms: the time from the first event to the last measurement.
+        spans: the owners of each queue from `LEAD_MS` before the first event on, at which 0 is.
         late_work: the work of the cut-off member; None if no member was cut off.
     """
 
@@ -114,7 +114,7 @@ class Report:
     consumed: int
     twice: int
     changes: tuple[Change, ...]
-    watched_ms: int
+    spans: tuple[OwnedSpan, ...]
     late_work: LateWork | None
 
     @property
@@ -175,7 +175,7 @@ def run_drill(
             since_ms = _cure(kind, stage)
             stage.settle()
             phases.append(Phase(script.cure, stage.measure(since_ms)))
-        watched_ms = monotonic_ms() - struck_ms
+        spans = stage.list_spans(struck_ms)
         sent, got = stage.finish(waits=kind is not DrillKind.SLOW)
         changes = stage.list_changes(struck_ms)
         late_work = stage.find_late_work(struck_ms, since_ms) if is_cut else None
@@ -188,7 +188,7 @@ def run_drill(
         consumed=len(sent & got.keys()),
         twice=sum(count > 1 for count in got.values()),
         changes=changes,
-        watched_ms=watched_ms,
+        spans=spans,
         late_work=late_work,
     )
 

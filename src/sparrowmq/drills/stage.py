@@ -18,8 +18,8 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.doctor.owner_history import Holding, OwnedSpan, Rebalance, list_spans, measure
 from sparrowmq.doctor.snapshot import GroupSnapshot
-from sparrowmq.doctor.timeline import Episode, Holding, measure
 from sparrowmq.drills.relay import Relay
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
@@ -40,6 +40,8 @@ REST_LIMIT_MS = 10_000
 TIMEOUT_MS = 5_000
 # A member reports each queue alone; reports within this time count as one change.
 BREATH_MS = 100
+# The owners are shown from so long before the first event.
+LEAD_MS = 300
 _POLL_S = 0.02
 
 
@@ -183,7 +185,7 @@ class Stage:
                 return
             pause.wait(_POLL_S)
 
-    def measure(self, since_ms: int) -> Episode:
+    def measure(self, since_ms: int) -> Rebalance:
         """Measure the effect of an event until now."""
         return measure(self._holdings(), self._queues, since_ms=since_ms, until_ms=monotonic_ms())
 
@@ -205,6 +207,13 @@ class Stage:
         while not sent <= self._deliveries().keys() and monotonic_ms() < deadline_ms:
             pause.wait(0.05)
         return sent, self._deliveries()
+
+    def list_spans(self, since_ms: int) -> tuple[OwnedSpan, ...]:
+        """Return the owners of each queue until now; times count from an event."""
+        holdings, until_ms = self._holdings(), monotonic_ms()
+        begin_ms = since_ms - LEAD_MS
+        spans = list_spans(holdings, self._queues, since_ms=begin_ms, until_ms=until_ms)
+        return tuple(OwnedSpan(s[0], s[1] - since_ms, s[2] - since_ms, s[3]) for s in spans)
 
     def list_changes(self, since_ms: int) -> tuple[Change, ...]:
         """Return the members' changes of queues from an event on."""

@@ -111,8 +111,8 @@ CLUSTER_SERIES = (
         "sparrowmq_rebalance_seconds",
         "histogram",
         ("group",),
-        "from the look before the first queue moved until every queue had one owner; as exact as "
-        "looks are close: the interval for the beginning, a second for the end",
+        "from the event or the first move until every queue had one owner, counted from the look "
+        "before; as exact as looks are close: the interval for the beginning, a second for the end",
     ),
     MetricSeries(
         "sparrowmq_possible_duplicates",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import (
@@ -26,11 +27,10 @@ from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import Severity, diagnose
-from sparrowmq.doctor.case import examine
-from sparrowmq.doctor.looks import look_of
+from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.errors import SparrowError
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
-from sparrowmq.exporter.course import REBALANCE_BUCKETS_S, GroupCourse
+from sparrowmq.exporter.group_counts import REBALANCE_BUCKETS_S, GroupCounts
 from sparrowmq.model import MessageQueue
 
 LOG = logging.getLogger("sparrowmq.exporter")
@@ -58,7 +58,7 @@ class ClusterWatch:
         self._driver = driver
         self._interval_s = interval_s
         self._overview: Overview | None = None
-        self._groups: dict[str, GroupCourse] = {}
+        self._groups: dict[str, GroupCounts] = {}
         self._failure = ""
         # Groups whose last look ended with an error of the exporter.
         self._failed_groups: set[str] = set()
@@ -100,28 +100,27 @@ class ClusterWatch:
             self._overview = overview
             seen = [group.group for group in overview.groups]
             names = [*seen, *sorted(set(known) - set(seen))][:GROUPS_MAX]
-            self._groups = {name: self._groups.get(name) or GroupCourse() for name in names}
+            self._groups = {name: self._groups.get(name) or GroupCounts() for name in names}
             self._failed_groups.intersection_update(names)
-            for name, course in self._groups.items():
-                await self._look_at(name, course)
+            for name, counts in self._groups.items():
+                await self._look_at(name, counts)
         self._publish()
 
     async def _look_at_moving(self) -> None:
-        moving = [(name, course) for name, course in self._groups.items() if course.is_moving]
-        for name, course in moving:
-            await self._look_at(name, course)
+        moving = [(name, counts) for name, counts in self._groups.items() if counts.is_moving]
+        for name, counts in moving:
+            await self._look_at(name, counts)
         if moving:
             self._publish()
 
-    async def _look_at(self, name: str, course: GroupCourse) -> None:
+    async def _look_at(self, name: str, counts: GroupCounts) -> None:
         try:
             snapshot = await self._driver.run(take_snapshot(self._directory, name))
         except SparrowError as error:
             LOG.debug("group %s cannot be looked at: %s", name, error)
             return
         try:
-            case = examine(snapshot)
-            course.note(case, tuple(diagnose(snapshot)), look_of(case))
+            counts.note(examine(snapshot), tuple(diagnose(snapshot)))
         except Exception:
             # An error in the look at one group must not stop the looks at others.
             if name not in self._failed_groups:
@@ -136,7 +135,7 @@ class ClusterWatch:
 
 
 def make_families(
-    overview: Overview | None, groups: Mapping[str, GroupCourse], *, is_up: bool
+    overview: Overview | None, groups: Mapping[str, GroupCounts], *, is_up: bool
 ) -> list[Metric]:
     """Make the series of a cluster and its groups, in the order of the table."""
     gauges = _Families()
@@ -145,15 +144,17 @@ def make_families(
         _describe_cluster(gauges, overview)
     left_out = 0
     queue_count = 0
-    for name, course in groups.items():
-        if course.look is None:
+    for counts in groups.values():
+        view = counts.view
+        if view is None:
             continue
-        _describe_group(gauges, name, course)
-        queue_count += len(course.look.owners)
+        _describe_group(gauges, view, counts)
+        size = len(view.user_queues)
+        queue_count += size
         if queue_count <= QUEUES_MAX:
-            _describe_queues(gauges, name, course)
+            _describe_queues(gauges, view)
         else:
-            left_out += len(course.look.owners)
+            left_out += size
     gauges.set("sparrowmq_queues_left_out", left_out)
     return list(gauges.families())
 
@@ -227,41 +228,34 @@ def _number(table: Mapping[str, str], name: str) -> float | None:
         return None
 
 
-def _describe_group(out: _Families, name: str, course: GroupCourse) -> None:
-    look, case = course.look, course.case
-    assert look is not None
-    assert case is not None
-    twins = sum(count - 1 for count in look.members.values())
-    out.set("sparrowmq_group_members", sum(look.members.values()), name)
-    out.set("sparrowmq_group_dead_letters", case.snapshot.last.dead_letters.message_count, name)
-    out.set("sparrowmq_duplicate_client_ids", twins, name)
-    out.set("sparrowmq_unowned_queues", look.unowned, name)
-    out.set("sparrowmq_multiply_owned_queues", look.double, name)
+def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> None:
+    name, members = view.snapshot.group, view.members
+    out.set("sparrowmq_group_members", members.total(), name)
+    out.set("sparrowmq_group_dead_letters", view.snapshot.last.dead_letters.message_count, name)
+    out.set("sparrowmq_duplicate_client_ids", members.total() - len(members), name)
+    out.set("sparrowmq_unowned_queues", view.unowned, name)
+    out.set("sparrowmq_multiply_owned_queues", view.double, name)
     for severity in Severity:
-        count = sum(finding.severity is severity for finding in course.findings)
+        count = sum(finding.severity is severity for finding in counts.findings)
         out.set("sparrowmq_findings", count, name, severity.name.lower())
-    for reason, count in sorted(course.rebalances.items()):
+    for reason, count in sorted(counts.rebalances.items()):
         out.set("sparrowmq_rebalance", count, name, reason)
-    out.set("sparrowmq_possible_duplicates", course.possible_duplicates, name)
+    out.set("sparrowmq_possible_duplicates", counts.possible_duplicates, name)
     counted, buckets = 0, []
     for bound in (*REBALANCE_BUCKETS_S, float("inf")):
-        counted += course.rebalance_s[bound]
+        counted += counts.rebalance_s[bound]
         buckets.append(("+Inf" if bound == float("inf") else str(bound), float(counted)))
-    out.add_histogram("sparrowmq_rebalance_seconds", buckets, course.rebalance_s_sum, name)
+    out.add_histogram("sparrowmq_rebalance_seconds", buckets, counts.rebalance_s_sum, name)
 
 
-def _describe_queues(out: _Families, name: str, course: GroupCourse) -> None:
-    look, case = course.look, course.case
-    assert look is not None
-    assert case is not None
-    progress = case.snapshot.progress()
-    for queue, owners in look.owners.items():
-        labels = (name, *_labels_of(queue))
-        out.set("sparrowmq_queue_owners", len(owners), *labels)
-        for client_id in sorted(set(owners)):
-            out.set("sparrowmq_queue_owner", owners.count(client_id), *labels, client_id)
-        if queue in progress:
-            out.set("sparrowmq_queue_lag", progress[queue].lag, *labels)
+def _describe_queues(out: _Families, view: GroupView) -> None:
+    for queue in view.user_queues:
+        each, labels = view.queues[queue], (view.snapshot.group, *_labels_of(queue))
+        out.set("sparrowmq_queue_owners", len(each.owners), *labels)
+        for client_id, count in sorted(Counter(each.owner_ids).items()):
+            out.set("sparrowmq_queue_owner", count, *labels, client_id)
+        if each.lag is not None:
+            out.set("sparrowmq_queue_lag", each.lag, *labels)
 
 
 def _labels_of(queue: MessageQueue) -> tuple[str, str, str]:

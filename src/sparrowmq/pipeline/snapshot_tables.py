@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparrowmq.doctor import GroupSnapshot, diagnose
-from sparrowmq.doctor.case import Case, examine
+from sparrowmq.doctor.group_view import GroupView, examine
 
 _TIMESTAMP = pa.timestamp("ms", tz="UTC")
 
@@ -67,11 +67,11 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 def tables_of(snapshots: Sequence[GroupSnapshot], *, timestamp_ms: int) -> dict[str, pa.Table]:
     """Return the tables of one look at these groups, by name; a table may be empty."""
-    cases = [examine(snapshot) for snapshot in snapshots]
+    views = [examine(snapshot) for snapshot in snapshots]
     makers = {"topics": _topic_rows, "members": _member_rows, "queues": _queue_rows}
     tables = {}
     for name, make_rows in makers.items():
-        rows = [(timestamp_ms, *row) for case in cases for row in make_rows(case)]
+        rows = [(timestamp_ms, *row) for view in views for row in make_rows(view)]
         schema = SCHEMAS[name]
         columns: Iterable[Any] = zip(*rows, strict=True) if rows else [()] * len(schema)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
@@ -94,8 +94,8 @@ def write_tables(tables: dict[str, pa.Table], directory: Path, *, timestamp_ms: 
         fresh.replace(path)
 
 
-def _topic_rows(case: Case) -> Iterator[tuple[Any, ...]]:
-    snapshot = case.snapshot
+def _topic_rows(view: GroupView) -> Iterator[tuple[Any, ...]]:
+    snapshot = view.snapshot
     if snapshot.is_broadcasting:
         return
     for topic in snapshot.user_topics:
@@ -103,19 +103,19 @@ def _topic_rows(case: Case) -> Iterator[tuple[Any, ...]]:
         rates: dict[str, float] = {}
         for queue in topic.subscribe_queues:
             counts[queue.broker_name] = counts.get(queue.broker_name, 0) + 1
-            if queue in case.rates:
-                produced = max(0.0, case.rates[queue].produced_per_s)
+            if queue in view.rates:
+                produced = max(0.0, view.rates[queue].produced_per_s)
                 rates[queue.broker_name] = rates.get(queue.broker_name, 0.0) + produced
         for broker, count in counts.items():
             yield snapshot.group, topic.topic, broker, count, rates.get(broker)
 
 
-def _member_rows(case: Case) -> Iterator[tuple[Any, ...]]:
-    for connection in case.ownership.connections:
-        report = case.snapshot.find_report(connection.client_id)
+def _member_rows(view: GroupView) -> Iterator[tuple[Any, ...]]:
+    for connection in view.ownership.connections:
+        report = view.snapshot.find_report(connection.client_id)
         topics = sorted(report.topics) if report else None
         yield (
-            case.snapshot.group,
+            view.snapshot.group,
             *connection[:2],
             connection.language,
             connection.version,
@@ -123,27 +123,26 @@ def _member_rows(case: Case) -> Iterator[tuple[Any, ...]]:
         )
 
 
-def _queue_rows(case: Case) -> Iterator[tuple[Any, ...]]:
-    snapshot, progress = case.snapshot, case.snapshot.progress()
-    findings = diagnose(snapshot)
-    busy = {c for connections in case.ownership.owners.values() for c in connections}
-    members = len(case.ownership.connections)
-    idle = sum(c not in busy for c in case.ownership.connections)
-    for queue, connections in case.ownership.owners.items():
-        at = progress.get(queue)
+def _queue_rows(view: GroupView) -> Iterator[tuple[Any, ...]]:
+    findings = diagnose(view.snapshot)
+    connections = view.ownership.connections
+    busy = {c for each in view.queues.values() for c in each.owners}
+    idle = sum(c not in busy for c in connections)
+    for queue, each in view.queues.items():
+        at = each.progress
         rules = {f.rule for f in findings if queue in f.unowned or queue in f.double}
         yield (
-            snapshot.group,
+            view.snapshot.group,
             queue.topic,
             queue.broker_name,
             queue.queue_id,
             at.max_offset if at else None,
             at.committed_offset if at else None,
-            at.lag if at else None,
-            [c.client_id for c in connections],
-            queue in case.ownership.disputed,
+            each.lag,
+            each.owner_ids,
+            queue in view.ownership.disputed,
             sorted(rules),
-            members,
+            len(connections),
             idle,
-            snapshot.strategy,
+            view.snapshot.strategy,
         )

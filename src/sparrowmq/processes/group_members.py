@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.doctor.timeline import Holding
+from sparrowmq.doctor.owner_history import Holding
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.processes.child_processes import Child, ChildProcesses, ProcessFailed

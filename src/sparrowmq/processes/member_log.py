@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from sparrowmq.doctor.timeline import Holding
+from sparrowmq.doctor.owner_history import Holding
 from sparrowmq.model import MessageQueue
 from sparrowmq.processes.logbook import EventTail, Failed, LineTail
 

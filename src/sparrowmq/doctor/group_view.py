@@ -1,6 +1,9 @@
-"""A group under examination: its snapshot, and values computed from it for several rules. Pure.
+"""The view of a consumer group: for each queue its share, owners, state, lag and rates. Pure.
 
-Tests: test_diagnosis_queues.py.
+`examine` computes the view from a snapshot, which is what brokers and members answered. The
+doctor's rules read the view; the command line, `top`, the page, the exporter, the drills and the
+jobs draw it.
+Tests: test_diagnosis_queues.py, test_one_owner.py.
 """
 
 from __future__ import annotations
@@ -8,10 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
-from sparrowmq.doctor.ownership import Ownership, compute_ownership
-from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, HeldQueue, MemberConnection, Sample
+from sparrowmq.coordination.member_marker import is_marked
+from sparrowmq.doctor.ownership import Ownership, OwnerState, compute_ownership
+from sparrowmq.doctor.snapshot import (
+    BrokerView,
+    GroupSnapshot,
+    HeldQueue,
+    MemberConnection,
+    QueueProgress,
+    Sample,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of, format_duration
 
@@ -69,14 +81,115 @@ class Flow(NamedTuple):
         return self.lag / -self.growth_per_s if self.growth_per_s < 0 else float("inf")
 
 
+class Standing(NamedTuple):
+    """A queue's owners, and the wall-clock time at which they took it.
+
+    They took it earlier than `since_ms` unless `is_exact`: then it is the time of the first view.
+    """
+
+    owners: tuple[str, ...]
+    since_ms: int
+    is_exact: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """The argument of every rule."""
+class QueueView:
+    """One queue of a group.
+
+    Args:
+        share: the connections of the members to whom the queue falls.
+        owners: the connections of the members that consume the queue now.
+        progress: the group's progress; None if no broker reported it.
+        rate: the rates; None unless the snapshot has two samples.
+        in_hand: the number of uncommitted messages that the owner holds.
+        standing: since when the queue has these owners.
+    """
+
+    queue: MessageQueue
+    share: tuple[MemberConnection, ...]
+    owners: tuple[MemberConnection, ...]
+    state: OwnerState
+    progress: QueueProgress | None
+    rate: QueueRate | None
+    in_hand: int
+    standing: Standing
+
+    @property
+    def owner_ids(self) -> tuple[str, ...]:
+        """The owners' client ids; an id twice if two processes have it."""
+        return self.standing.owners
+
+    @property
+    def lag(self) -> int | None:
+        """The number of unconsumed messages; None if unknown, as for BROADCASTING members."""
+        if self.progress is None or self.state is OwnerState.BROADCAST:
+            return None
+        return self.progress.lag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A consumer group.
+
+    Args:
+        rates: the rates of each queue; empty after a single sample.
+        queues: the queues that members divide, those of the retry topic included.
+    """
 
     snapshot: GroupSnapshot
     ownership: Ownership
-    # Empty after a single look.
     rates: Mapping[MessageQueue, QueueRate]
+    queues: Mapping[MessageQueue, QueueView]
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The wall-clock time of the snapshot."""
+        return self.snapshot.last.timestamp_ms
+
+    @property
+    def members(self) -> Counter[str]:
+        """The number of connections that carry each client id."""
+        return Counter(c.client_id for c in self.ownership.connections)
+
+    @property
+    def marked(self) -> frozenset[str]:
+        """The client ids of members that run SparrowMQ and so hand over under locks."""
+        return frozenset(c.client_id for c in self.ownership.connections if is_marked(c.version))
+
+    @property
+    def user_queues(self) -> list[MessageQueue]:
+        """The queues of all topics but the retry topic."""
+        return [queue for topic in self.snapshot.user_topics for queue in topic.subscribe_queues]
+
+    @property
+    def subscriptions(self) -> Mapping[str, str]:
+        """The group's subscription to each topic."""
+        found = [s for broker in self.snapshot.last.brokers for s in broker.subscriptions]
+        return {subscription.topic: subscription.expression for subscription in found}
+
+    @property
+    def standings(self) -> dict[MessageQueue, Standing]:
+        """Each queue's owners and since when."""
+        return {queue: each.standing for queue, each in self.queues.items()}
+
+    @property
+    def unowned(self) -> int:
+        """The number of queues that nobody consumes."""
+        return self.count_of(OwnerState.UNOWNED)
+
+    @property
+    def double(self) -> int:
+        """The number of queues that several members consume."""
+        return self.count_of(OwnerState.DOUBLE)
+
+    def count_of(self, state: OwnerState) -> int:
+        """Return the number of queues in a state, without the retry topic's."""
+        return sum(self.queues[queue].state is state for queue in self.user_queues)
+
+    def offset_of(self, queue: MessageQueue) -> int:
+        """Return the group's committed offset in a queue; 0 if none is known."""
+        view = self.queues.get(queue)
+        return (view.progress.committed_offset or 0) if view and view.progress else 0
 
     @property
     def can_see_standstill(self) -> bool:
@@ -130,10 +243,11 @@ class Case:
         said += [s for report in self.snapshot.reports for s in report.subscriptions]
         return frozenset(s.topic for s in said if s.expression.strip() not in ("", "*"))
 
-    def lag(self, queues: Iterable[MessageQueue]) -> int:
-        """Return the number of unconsumed messages in these queues."""
+    def lag(self, queues: Iterable[MessageQueue] | None = None) -> int:
+        """Return the number of unconsumed messages in these queues; None means all queues."""
         known = self.snapshot.progress()
-        return sum(known[queue].lag for queue in queues if queue in known)
+        chosen = known if queues is None else queues
+        return sum(known[queue].lag for queue in chosen if queue in known)
 
     def flow(self, queues: Iterable[MessageQueue]) -> Flow | None:
         """Return the input and output of these queues; None if the rate of none is known."""
@@ -213,13 +327,57 @@ def describe_rates(pace: Flow | QueueRate) -> Phrase:
     )
 
 
-def examine(snapshot: GroupSnapshot) -> Case:
-    """Compute the values that the rules share."""
-    return Case(
-        snapshot=snapshot,
-        ownership=compute_ownership(snapshot),
-        rates=compute_rates(snapshot),
-    )
+def examine(
+    snapshot: GroupSnapshot,
+    known: Mapping[MessageQueue, Standing] = MappingProxyType({}),
+    *,
+    is_watched: bool = True,
+) -> GroupView:
+    """Compute the view of a group.
+
+    Args:
+        known: the standings of the view before; empty if this is the first.
+        is_watched: whether the view before is so recent that a change of owners happened now.
+    """
+    return make_view(snapshot, compute_ownership(snapshot), known, is_watched=is_watched)
+
+
+def make_view(
+    snapshot: GroupSnapshot,
+    ownership: Ownership,
+    known: Mapping[MessageQueue, Standing] = MappingProxyType({}),
+    *,
+    is_watched: bool = True,
+) -> GroupView:
+    """Make the view of a group whose owners are known: see `examine`."""
+    progress, rates, in_hand = snapshot.progress(), compute_rates(snapshot), _in_hand(snapshot)
+    queues = {}
+    for queue, owners in ownership.owners.items():
+        standing, owner_ids = known.get(queue), ownership.owner_ids(queue)
+        if standing is None or standing.owners != owner_ids:
+            is_exact = is_watched and bool(known)
+            standing = Standing(owner_ids, snapshot.last.timestamp_ms, is_exact)
+        queues[queue] = QueueView(
+            queue=queue,
+            share=ownership.falls_to[queue],
+            owners=owners,
+            state=ownership.state_of(queue),
+            progress=progress.get(queue),
+            rate=rates.get(queue),
+            in_hand=in_hand.get(queue, 0),
+            standing=standing,
+        )
+    return GroupView(snapshot=snapshot, ownership=ownership, rates=rates, queues=queues)
+
+
+def _in_hand(snapshot: GroupSnapshot) -> dict[MessageQueue, int]:
+    known = snapshot.progress()
+    found: dict[MessageQueue, int] = {}
+    for held in (held for report in snapshot.reports for held in report.held):
+        committed = known[held.queue].committed_offset if held.queue in known else None
+        done = max(0, held.commit_offset - committed) if committed else 0
+        found[held.queue] = max(found.get(held.queue, 0), held.cached_count + done)
+    return found
 
 
 def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:

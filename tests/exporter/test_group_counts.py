@@ -1,0 +1,95 @@
+"""What is counted of a group from view to view."""
+
+from __future__ import annotations
+
+from group_views import Q0, Q1, view_at
+from sparrowmq.doctor.group_view import GroupView
+from sparrowmq.exporter.group_counts import GroupCounts
+
+BOTH = {"a": 1, "b": 1}
+
+
+def view(
+    timestamp_ms: int,
+    *owners: tuple[str, ...],
+    members: dict[str, int] | None = None,
+    offsets: int = 100,
+) -> GroupView:
+    named = dict(zip((Q0, Q1), owners, strict=True))
+    return view_at(timestamp_ms, named, members=members, offsets=offsets)
+
+
+def counts_of(*views: GroupView) -> GroupCounts:
+    counts = GroupCounts()
+    for each in views:
+        counts.note(each, ())
+    return counts
+
+
+def test_member_that_joins_is_one_rebalance_until_every_queue_has_one_owner() -> None:
+    counts = counts_of(
+        view(0, ("a",), ("a",)),
+        view(15_000, ("a",), (), members=BOTH),
+        view(16_000, ("a",), (), members=BOTH),
+    )
+    assert counts.is_moving
+
+    for ms in (17_000, 22_000, 22_001):
+        assert counts.is_moving
+        counts.note(view(ms, ("a",), ("b",)), ())
+
+    assert not counts.is_moving
+    assert dict(counts.rebalances) == {"joined": 1}
+    assert counts.rebalance_s_sum == 17.0
+    assert dict(counts.rebalance_s) == {20.0: 1}
+
+
+def test_rebalance_is_counted_once_from_its_first_change_on() -> None:
+    views = [view(0, ("a",), ("a",)), view(15_000, ("a",), (), members=BOTH)]
+    begun = counts_of(*views)
+    unsettled = counts_of(*views, *(view(ms, ("a",), (), members=BOTH) for ms in (16_000, 17_000)))
+
+    assert [dict(each.rebalances) for each in (begun, unsettled)] == [{"joined": 1}] * 2
+    assert unsettled.rebalance_s.total() == 0
+
+
+def test_first_view_and_views_without_a_change_count_nothing() -> None:
+    counts = counts_of(view(0, ("a",), ("b",)), view(1_000, ("a",), ("b",)))
+
+    assert (counts.rebalances.total(), counts.rebalance_s.total()) == (0, 0)
+    assert not counts.is_moving
+
+
+def test_group_whose_last_member_left_has_no_handover_time() -> None:
+    counts = counts_of(view(0, ("a",), ("a",)), view(1_000, (), ()))
+
+    assert dict(counts.rebalances) == {"left": 1}
+    assert counts.rebalance_s.total() == 0
+    assert not counts.is_moving
+
+
+def test_queues_that_move_long_after_an_event_do_so_for_an_unknown_reason() -> None:
+    three = {"a": 1, "b": 1, "c": 1}
+    counts = counts_of(
+        view(0, ("a",), ("b",), members=BOTH),
+        view(1_000, ("a",), ("b",), members=three),
+        view(60_000, ("b",), ("a",), members=three),
+    )
+
+    assert dict(counts.rebalances) == {"unknown": 1}
+
+
+def test_event_is_the_reason_of_a_rebalance_that_begins_at_a_later_view() -> None:
+    counts = counts_of(
+        view(0, ("a",), ("a",)),
+        view(1_000, ("a",), ("a",), members=BOTH),
+        view(9_000, ("a",), ("b",)),
+    )
+
+    assert dict(counts.rebalances) == {"joined": 1}
+
+
+def test_what_came_through_a_queue_with_two_owners_may_be_consumed_twice() -> None:
+    counts = counts_of(view(0, ("a", "b"), ("b",)), view(1_000, ("a", "b"), ("b",), offsets=107))
+
+    assert counts.possible_duplicates == 7
