@@ -22,7 +22,7 @@ GUESSES: Mapping[str, tuple[str, ...]] = {
 
 
 def translate_guess(arguments: Sequence[str]) -> list[str] | None:
-    """Return our command line for a guessed one; None if the name is no known guess."""
+    """Return our command line for a guessed one; None for any other name."""
     name, *rest = arguments
     if name == "lag":
         # With a group, the command shows that group.
