@@ -24,6 +24,8 @@ from sparrowmq.protocol.properties import (
     parse_properties,
 )
 from sparrowmq.protocol.record import (
+    HEAD_FIELDS,
+    HEAD_SIZE,
     BatchEntry,
     Record,
     decode_host,
@@ -32,6 +34,8 @@ from sparrowmq.protocol.record import (
     encode_batch,
     encode_host,
     encode_record,
+    head_layout,
+    head_position,
 )
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -150,6 +154,17 @@ RECORDS = st.builds(
     reconsume_times=INT32,
     prepared_transaction_position=INT64,
 )
+
+
+def test_layouts_of_some_fields_read_what_the_whole_head_has() -> None:
+    head = bytes(range(HEAD_SIZE))
+    whole = dict(zip(HEAD_FIELDS, head_layout().unpack(head), strict=True))
+
+    for names in (("size", "magic"), ("sys_flag", "store_timestamp"), ("body_size",)):
+        layout = head_layout(*names)
+        assert layout.unpack(head[: layout.size]) == tuple(whole[name] for name in names)
+    assert head_layout(born_host="20s").size == HEAD_SIZE + 12
+    assert head[head_position("born_host") :][:8] == whole["born_host"]
 
 
 @given(RECORDS)

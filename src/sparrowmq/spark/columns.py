@@ -54,7 +54,9 @@ from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.compression import COMPRESSED, inflate
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import (
+    BORN_HOST_AT,
     BORN_HOST_V6,
+    HEAD_FIELDS,
     MAGIC_V1,
     MAGIC_V2,
     POSITION_AT,
@@ -75,23 +77,7 @@ Heads: TypeAlias = npt.NDArray[np.void]
 BATCH_INFLATED_BYTES = 16 * 1024 * 1024
 # What a record begins with if its hosts are IPv4; with IPv6 hosts, up to the first host.
 _HEAD = np.dtype(
-    [
-        ("size", ">i4"),
-        ("magic", ">u4"),
-        ("body_crc", ">i4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("position", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-        ("born_host", "V8"),
-        ("store_timestamp", ">i8"),
-        ("store_host", "V8"),
-        ("reconsume_times", ">i4"),
-        ("prepared_transaction", ">i8"),
-        ("body_size", ">i4"),
-    ]
+    [(name, "V8" if form == "8s" else f">{form}") for name, form in HEAD_FIELDS.items()]
 )
 _BODY_COLUMNS = frozenset({"body", "value", "bodyError"})
 _RECORD_SIZE_MIN = 91
@@ -385,7 +371,7 @@ def _lay_out(records: bytes, starts: Ints, heads: Heads) -> _Layout:
     sys_flags = heads["sys_flag"].astype(np.int64)
     born_size = np.where(sys_flags & BORN_HOST_V6, 20, 8)
     store_size = np.where(sys_flags & STORE_HOST_V6, 20, 8)
-    store_timestamp_at = starts + 48 + born_size
+    store_timestamp_at = starts + BORN_HOST_AT + born_size
     store_host_at = store_timestamp_at + 8
     reconsume_times_at = store_host_at + store_size
     body_at = reconsume_times_at + 16
@@ -757,7 +743,7 @@ _COLUMN_DECODERS: dict[str, Callable[[_Context], pa.Array]] = {
     "sysFlag": lambda c: _numbers(c, "sys_flag"),
     "bornTimestamp": _decode_born_timestamp,
     "storeTimestamp": _decode_store_timestamp,
-    "bornHost": lambda c: _hosts(c, c.starts + 48, c.layout.store_timestamp_at),
+    "bornHost": lambda c: _hosts(c, c.starts + BORN_HOST_AT, c.layout.store_timestamp_at),
     "storeHost": lambda c: _hosts(c, c.layout.store_host_at, c.layout.reconsume_times_at),
     "reconsumeTimes": _decode_reconsume_times,
     "storeSize": lambda c: _numbers(c, "size"),

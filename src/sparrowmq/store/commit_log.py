@@ -16,16 +16,14 @@ Tests: test_message_store.py, test_corruption.py.
 from __future__ import annotations
 
 import contextlib
-from struct import Struct
 
-from sparrowmq.protocol.record import MAGIC_BLANK
+from sparrowmq.protocol.record import MAGIC_BLANK, SIZE_AND_MAGIC
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_series import FileSeries
 from sparrowmq.store.record_check import BLANK_SIZE
 from sparrowmq.store.storage import Storage, StorageFile
 
 COMMIT_LOG_DIRECTORY = "commitlog"
-_BLANK = Struct(">II")
 # Gathered records are written at the latest when they have this many bytes.
 UNWRITTEN_BYTES_MAX = 1 << 20
 
@@ -89,7 +87,7 @@ class CommitLog:
             self.files.add_file(next_base)
             self.has_new_file = True
         if self._file is not None and self.end < self._file_end:
-            blank = _BLANK.pack(self._file_end - self.end, MAGIC_BLANK)
+            blank = SIZE_AND_MAGIC.pack(self._file_end - self.end, MAGIC_BLANK)
             self._file.write(self.end - self._file_base, blank)
             self.dirty_files[self._file.path] = self._file
         self.set_end(next_base)

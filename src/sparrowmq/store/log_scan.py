@@ -6,16 +6,14 @@ Tests: test_torn_tail.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 
-from sparrowmq.protocol.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from sparrowmq.protocol.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from sparrowmq.store.file_series import FileSeries
 from sparrowmq.store.record_check import BLANK_SIZE, RECORD_SIZE_MIN, CheckedRecord, RecordChecker
 
 _CHUNK_SIZE = 4 << 20
 # No broker is configured for longer records; a record that claims to be longer is damaged.
 _RECORD_SIZE_MAX = 256 << 20
-_SIZE_AND_MAGIC = Struct(">II")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 _MAGIC_PREFIX = MAGIC_V1.to_bytes(4, "big")[:3]
 _MAGIC_AT = 4
@@ -100,5 +98,5 @@ class LogScan:
         data = self._files.read(position, BLANK_SIZE)
         if len(data) < BLANK_SIZE:
             return 0, 0
-        size, magic = _SIZE_AND_MAGIC.unpack(data)
+        size, magic = SIZE_AND_MAGIC.unpack(data)
         return size, magic

@@ -20,7 +20,7 @@ from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.message import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
-from sparrowmq.protocol.record import MAGIC_V1, V6_BITS, BatchSpan, head_of, scan_batch
+from sparrowmq.protocol.record import MAGIC_V1, V6_BITS, BatchSpan, head_layout, head_of, scan_batch
 from sparrowmq.store.consume_queue import ENTRY
 from sparrowmq.store.record_check import (
     CHECKSUMMED_PROPERTIES_SIZE_MAX,
@@ -29,8 +29,7 @@ from sparrowmq.store.record_check import (
     encode_crc_properties,
 )
 
-# Size, magic, checksum of the body, queue id, flag, queue offset, position.
-_START = Struct(">iIiiiqq")
+_START = head_layout(*("size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "position"))
 _pack_short = Struct(">H").pack
 _SEPARATOR = b"\x02"
 _CRC_START = f"{CRC_PROPERTY}\x01".encode()

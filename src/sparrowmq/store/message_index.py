@@ -32,7 +32,18 @@ from typing import NamedTuple
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.properties import find_property
-from sparrowmq.protocol.record import MAGIC_V1, MAGIC_V2, Record
+from sparrowmq.protocol.record import (
+    BORN_HOST_AT,
+    BORN_HOST_V6,
+    HEAD_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    STORE_HOST_V6,
+    V6_BITS,
+    Record,
+    head_layout,
+)
 from sparrowmq.store.checkpoint import IndexMark
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_series import FileSeries
@@ -60,15 +71,12 @@ _NAME_DIGITS = 17
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES_BEHIND = timedelta(hours=12)
 
-# The head of a record with IPv4 hosts: size, magic, sys flag, store timestamp, length of the body.
-_HEAD = Struct(">II28xI16xq20xI")
-_HEAD_SIZE = _HEAD.size
-assert _HEAD_SIZE == 88
+# What the index reads of a record with IPv4 hosts; a negative size is too large here.
+_HEAD = head_layout(
+    *("size", "magic", "sys_flag", "store_timestamp", "body_size"), size="I", body_size="I"
+)
 _STORE_TIMESTAMP = Struct(">q")
 _INT = Struct(">I")
-_SIZE_AND_MAGIC = Struct(">II")
-_V6_BORN = 0x10
-_V6_STORE = 0x20
 _TRANSACTION = _TRANSACTION_ROLLBACK = 0xC
 _UNIQ_KEY = f"{PROPERTY_UNIQ_KEY}\x01".encode()
 _KEYS = f"{PROPERTY_KEYS}\x01".encode()
@@ -511,14 +519,14 @@ class LogKeys:
         Args:
             position: the chunk's position in the log.
         """
-        at, last_at, unpack = 0, len(chunk) - _HEAD_SIZE, _HEAD.unpack_from
+        at, last_at, unpack = 0, len(chunk) - HEAD_SIZE, _HEAD.unpack_from
         while at <= last_at:
             size, magic, sys_flag, store_ms, body_size = unpack(chunk, at)
             end = at + size
             if end > len(chunk) or (magic != MAGIC_V1 and magic != MAGIC_V2):
                 break
-            topic_at = at + _HEAD_SIZE + body_size
-            if sys_flag & (_V6_BORN | _V6_STORE):
+            topic_at = at + HEAD_SIZE + body_size
+            if sys_flag & V6_BITS:
                 topic_at, store_ms = _look_past_hosts(chunk, at, sys_flag)
             if topic_at + 2 >= end:
                 break
@@ -578,16 +586,16 @@ def _value_at(chunk: bytes, begin: int, end: int, name: bytes, found: int) -> by
 
 def _look_past_hosts(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
     """Return the place of the topic's field, and the store time, of a record with IPv6 hosts."""
-    born_size = 20 if sys_flag & _V6_BORN else 8
-    store_size = 20 if sys_flag & _V6_STORE else 8
-    (store_ms,) = _STORE_TIMESTAMP.unpack_from(chunk, at + 48 + born_size)
-    body_at = at + _HEAD_SIZE + (born_size - 8) + (store_size - 8)
+    born_size = 20 if sys_flag & BORN_HOST_V6 else 8
+    store_size = 20 if sys_flag & STORE_HOST_V6 else 8
+    (store_ms,) = _STORE_TIMESTAMP.unpack_from(chunk, at + BORN_HOST_AT + born_size)
+    body_at = at + HEAD_SIZE + (born_size - 8) + (store_size - 8)
     (body_size,) = _INT.unpack_from(chunk, body_at - 4)
     return body_at + body_size, store_ms
 
 
 def _size_and_magic(chunk: bytes) -> tuple[int, int]:
-    return _SIZE_AND_MAGIC.unpack_from(chunk) if len(chunk) >= _SIZE_AND_MAGIC.size else (0, 0)
+    return SIZE_AND_MAGIC.unpack_from(chunk) if len(chunk) >= SIZE_AND_MAGIC.size else (0, 0)
 
 
 def _path_of(name: int) -> str:

@@ -13,6 +13,7 @@ from itertools import accumulate, compress, pairwise
 from operator import add, ne
 from struct import Struct
 
+from sparrowmq.protocol.record import BORN_HOST_V6, head_layout
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
@@ -23,8 +24,8 @@ _FILTERED_ENTRIES_MAX = 800
 # Records this close together are read at once, since a read costs as much as copying some 10 KB.
 _GAP_BYTES_MAX = 16 << 10
 _READ_BYTES_MAX = 4 << 20
-_SYS_FLAG_AND_TIMES = Struct(">36xi8x8xq4xq")
-_BORN_V6 = 0x10
+# The store timestamp stands 12 bytes later behind a born host of IPv6.
+_SYS_FLAG_AND_TIMES = Struct(head_layout("sys_flag", "store_timestamp").format + "4xq")
 # A look-up in an enumeration costs as much as a small object.
 _FOUND = GetStatus.FOUND
 
@@ -183,7 +184,7 @@ def read_store_timestamp(log: CommitLog, position: int) -> int | None:
     if len(data) < _SYS_FLAG_AND_TIMES.size:
         return None
     sys_flag, of_v4, of_v6 = _SYS_FLAG_AND_TIMES.unpack(data)
-    return int(of_v6 if sys_flag & _BORN_V6 else of_v4)
+    return int(of_v6 if sys_flag & BORN_HOST_V6 else of_v4)
 
 
 def find_offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp_ms: int) -> int:

@@ -50,7 +50,17 @@ from sparrowmq.protocol.properties import (
     PROPERTY_SEPARATOR,
     find_property,
 )
-from sparrowmq.protocol.record import MAGIC_V1, MAGIC_V2
+from sparrowmq.protocol.record import (
+    BORN_HOST_AT,
+    BORN_HOST_V6,
+    HEAD_FIELDS,
+    HEAD_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    V6_BITS,
+    head_layout,
+)
 from sparrowmq.protocol.subscription import tags_code
 
 # The end of a file that no record fits into begins with its size and MAGIC_BLANK.
@@ -58,15 +68,11 @@ BLANK_SIZE = 8
 # The size with IPv4 hosts, one byte of topic, and neither body nor properties.
 RECORD_SIZE_MIN = 92
 
-_HEAD = Struct(">IIIiiqqiq8xq8xiqi")
-_HEAD_SIZE = _HEAD.size
-assert _HEAD_SIZE == 88
+# All fields but the hosts; a negative size is too large here.
+_HEAD = head_layout(*(HEAD_FIELDS.keys() - {"born_host", "store_host"}), size="I", body_crc="I")
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _SHORT = Struct(">H")
-_BORN_V6 = 0x10
-_STORE_V6 = 0x20
-_V6 = _BORN_V6 | _STORE_V6
 _TRANSACTION = 0xC
 _TRANSACTION_COMMIT = 0x8
 
@@ -147,13 +153,13 @@ class RecordChecker:
             or end > len(buffer)
         ):
             return None
-        body_at = at + _HEAD_SIZE
-        if sys_flag & _V6:
-            born_size = 20 if sys_flag & _BORN_V6 else 8
-            body_at += (born_size - 8) + (12 if sys_flag & _STORE_V6 else 0)
+        body_at = at + HEAD_SIZE
+        if sys_flag & V6_BITS:
+            born_size = 20 if sys_flag & BORN_HOST_V6 else 8
+            body_at += (born_size - 8) + (12 if sys_flag & STORE_HOST_V6 else 0)
             if body_at > end:
                 return None
-            (store_ms,) = _LONG.unpack_from(buffer, at + 48 + born_size)
+            (store_ms,) = _LONG.unpack_from(buffer, at + BORN_HOST_AT + born_size)
             (body_size,) = _INT.unpack_from(buffer, body_at - 4)
         topic_at = topic_field_at = body_at + body_size
         topic_length_size = 1 if magic == MAGIC_V1 else 2

@@ -32,11 +32,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import NoReturn
 
 from sparrowmq.errors import CorruptRecord
-from sparrowmq.protocol.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from sparrowmq.protocol.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, head_layout
 from sparrowmq.store.checkpoint import Checkpoint, Mark
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
@@ -55,8 +54,7 @@ QueueKey = tuple[str, int]
 _FILES_WALKED = 3
 # The most queues that a report of lost messages names.
 _QUEUES_NAMED_MAX = 20
-_MAGIC_AND_TIMESTAMP = Struct(">4xI28xi16xq")
-_BLANK = Struct(">II")
+_MAGIC_AND_TIMESTAMP = head_layout("magic", "sys_flag", "store_timestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +290,7 @@ class Recovery:
         left = base + self._files.file_size - filled
         if left < BLANK_SIZE:
             return False
-        return self._files.read(filled, BLANK_SIZE) == _BLANK.pack(left, MAGIC_BLANK)
+        return self._files.read(filled, BLANK_SIZE) == SIZE_AND_MAGIC.pack(left, MAGIC_BLANK)
 
     # -- the walk ------------------------------------------------------------------------------
 
