@@ -216,7 +216,7 @@ class MessageIndex:
             self._storage.remove(path)
 
     def _size_of_record(self, position: int) -> int:
-        size, magic = _size_and_magic(self._log_files.read(position, _SIZE_AND_MAGIC.size))
+        size, magic = _size_and_magic(self._log_files.read(position, SIZE_AND_MAGIC.size))
         return size if magic in (MAGIC_V1, MAGIC_V2) else 0
 
     def _open_files(self) -> None:
