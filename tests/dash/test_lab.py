@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparrowmq.dash.lab import picture_length_ms
-from sparrowmq.doctor.owner_history import OwnedSpan, Rebalance
+from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
 from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.drills.drill import DrillKind, Phase, Report
 from sparrowmq.drills.stage import GROUP, TOPIC
@@ -18,7 +18,8 @@ def result(*, last_ms: int, settled_ms: int | None) -> Report:
         kind=DrillKind.JOIN,
         phases=(
             Phase(
-                "a third member joins two", Rebalance(begun_ms=0, ended_ms=0, settled_ms=settled_ms)
+                "a third member joins two",
+                GroupRebalance(begun_ms=0, ended_ms=0, settled_ms=settled_ms),
             ),
         ),
         before=seen,

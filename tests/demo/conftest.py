@@ -15,7 +15,7 @@ from sparrowmq.demo.events import (
 from sparrowmq.demo.figures import OrderCheck
 from sparrowmq.demo.progress import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.verify import TableFacts
-from sparrowmq.doctor.owner_history import OwnedSpan, QueueMove, Rebalance
+from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan, QueueMove
 from sparrowmq.model import MessageQueue
 from sparrowmq.report import Check
 
@@ -46,7 +46,7 @@ def _event(name: str, at_ms: int, *, settled_ms: int | None) -> o.EventFigure:
     return o.EventFigure(
         name=name,
         at_ms=at_ms,
-        rebalance=Rebalance(
+        rebalance=GroupRebalance(
             begun_ms=at_ms,
             ended_ms=at_ms + 500,
             moves=(QueueMove(QUEUE, ("b",), ("a",)),),

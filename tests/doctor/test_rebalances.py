@@ -5,10 +5,10 @@ from __future__ import annotations
 from sparrowmq.doctor.owner_history import (
     UNSETTLED_MS,
     At,
+    GroupRebalance,
     OwnedSpan,
     OwnerChange,
     QueueMove,
-    Rebalance,
     SeenEvent,
     SeenEventKind,
     count_recent,
@@ -21,7 +21,7 @@ Q0, Q1 = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
 JOIN = SeenEvent(SeenEventKind.JOINED, "b")
 
 
-def rebalances(*seen: At, until_ms: int = 100_000) -> list[Rebalance]:
+def rebalances(*seen: At, until_ms: int = 100_000) -> list[GroupRebalance]:
     return list_rebalances(seen, until_ms=until_ms, offsets={Q0: 500, Q1: 500})
 
 

@@ -32,9 +32,9 @@ from sparrowmq.doctor.finding import describe_runs
 from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.doctor.owner_history import (
     FLAPPING_COUNT,
+    GroupRebalance,
     OwnedSpan,
     QueueMove,
-    Rebalance,
     SeenEvent,
     SeenEventKind,
     count_recent,
@@ -246,7 +246,12 @@ class _Chart:
         self.lag_chart = draw_lag(_within(samples, since_ms), self._span, bucket_ms=bucket_ms)
 
     def draw_lines(
-        self, view: GroupView, rebalances: Sequence[Rebalance], words: Words, *, topic: str | None
+        self,
+        view: GroupView,
+        rebalances: Sequence[GroupRebalance],
+        words: Words,
+        *,
+        topic: str | None,
     ) -> tuple[list[Line], int]:
         """Draw the queues, the moved ones first if there are too many; count those left out."""
         moved = {move.queue for rebalance in rebalances for move in rebalance.moves}
@@ -302,7 +307,7 @@ def _letters(owners: Sequence[str], columns: Mapping[str, MatrixColumn], words: 
 
 
 def _rebalance_table(
-    rebalances: Sequence[Rebalance], columns: Mapping[str, MatrixColumn], words: Words
+    rebalances: Sequence[GroupRebalance], columns: Mapping[str, MatrixColumn], words: Words
 ) -> PageTable:
     rows = []
     for each in rebalances:
@@ -332,7 +337,7 @@ def _rebalance_table(
     )
 
 
-def duration_cells(rebalance: Rebalance) -> list[Cell]:
+def duration_cells(rebalance: GroupRebalance) -> list[Cell]:
     """Return the cells of `DURATION_COLUMNS`."""
     durations = (getattr(rebalance, column.key) for column in DURATION_COLUMNS[1:])
     is_unsettled = rebalance.settled_ms is None and rebalance.changed > 0
@@ -342,7 +347,9 @@ def duration_cells(rebalance: Rebalance) -> list[Cell]:
     ]
 
 
-def describe_reason(rebalance: Rebalance, columns: Mapping[str, MatrixColumn], words: Words) -> str:
+def describe_reason(
+    rebalance: GroupRebalance, columns: Mapping[str, MatrixColumn], words: Words
+) -> str:
     """Describe the reason of a rebalance, as far as it was seen."""
 
     def of(kind: SeenEventKind) -> list[SeenEvent]:

@@ -12,7 +12,7 @@ import msgspec
 from sparrowmq.demo.events import Answers, BatchWritten, SessionStarted
 from sparrowmq.demo.progress import Kill, QueueLagSample, StageTime, TwinStaging
 from sparrowmq.demo.verify import TableFacts
-from sparrowmq.doctor.owner_history import OwnedSpan, Rebalance
+from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
 from sparrowmq.report import Check
 
 
@@ -50,7 +50,7 @@ class EventFigure(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     at_ms: int
-    rebalance: Rebalance
+    rebalance: GroupRebalance
     produced_meanwhile: int
     duplicates: int
     duplicates_by_spark: int

@@ -114,7 +114,7 @@ class QueueMove(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebalance:
+class GroupRebalance:
     """A time in which queues changed hands.
 
     Args:
@@ -192,7 +192,7 @@ def measure(
     *,
     since_ms: int,
     until_ms: int,
-) -> Rebalance:
+) -> GroupRebalance:
     """Follow the owners of queues from an event to the end.
 
     Args:
@@ -226,14 +226,14 @@ def _summarize(
     at_risk: int = 0,
     events: tuple[SeenEvent, ...] = (),
     reason: SeenEventKind | None = None,
-) -> Rebalance:
+) -> GroupRebalance:
     """Make a rebalance of the spans of its queues, which are in order of time for each queue."""
     last = {span.queue: span for span in spans}
     is_settled = bool(last) and all(len(span.owners or ()) == 1 for span in last.values())
     changed_ms = max((span.start_ms for span in last.values()), default=begun_ms)
     longest_unowned_ms, any_unowned_ms = _durations(span for span in spans if not span.owners)
     longest_double_ms, any_double_ms = _durations(s for s in spans if len(s.owners or ()) > 1)
-    return Rebalance(
+    return GroupRebalance(
         begun_ms=begun_ms,
         ended_ms=ended_ms,
         events=events,
@@ -264,7 +264,7 @@ def _durations(spans: Iterable[OwnedSpan]) -> tuple[int, int]:
     return max(by_queue.values(), default=0), any_ms
 
 
-def describe_durations(rebalance: Rebalance) -> tuple[str, ...]:
+def describe_durations(rebalance: GroupRebalance) -> tuple[str, ...]:
     """Write the durations for the columns of `DURATION_TITLES`.
 
     Two times stand together: the longest time of one queue, and the time of any queue.
@@ -312,7 +312,7 @@ def list_changes(before: GroupView, after: GroupView) -> list[OwnerChange]:
 
 
 def count_at_risk(before: GroupView, after: GroupView) -> int:
-    """Return the most messages consumed twice between two views: see `Rebalance.at_risk`."""
+    """Return the most messages consumed twice between two views: see `GroupRebalance.at_risk`."""
     if after.snapshot.is_broadcasting:
         return 0
     through_several = sum(
@@ -358,7 +358,7 @@ def list_events(before: GroupView, after: GroupView) -> list[SeenEvent]:
 
 def list_rebalances(
     seen: Sequence[At], *, until_ms: int, offsets: Mapping[MessageQueue, int]
-) -> list[Rebalance]:
+) -> list[GroupRebalance]:
     """Return the rebalances, the newest first.
 
     Args:
@@ -392,7 +392,7 @@ def _belongs(at: At, cluster: Sequence[At]) -> bool:
 
 def _rebalance(
     cluster: Sequence[At], later: dict[MessageQueue, tuple[int, int]], *, until_ms: int
-) -> Rebalance:
+) -> GroupRebalance:
     changes = [(at.timestamp_ms, at.what) for at in cluster if isinstance(at.what, OwnerChange)]
     events = tuple(at.what for at in cluster if isinstance(at.what, SeenEvent))
     first_ms, gap_ms = (changes[0][0], changes[0][1].gap_ms) if changes else (until_ms, 0)
@@ -462,6 +462,6 @@ def list_seen_spans(
     return spans
 
 
-def count_recent(rebalances: Sequence[Rebalance], *, until_ms: int) -> int:
+def count_recent(rebalances: Sequence[GroupRebalance], *, until_ms: int) -> int:
     """Return the number of rebalances that moved queues in the last `FLAPPING_MS`."""
     return sum(bool(r.moves) and until_ms - r.begun_ms <= FLAPPING_MS for r in rebalances)

@@ -17,7 +17,7 @@ import msgspec
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.doctor import Finding, diagnose
-from sparrowmq.doctor.owner_history import OwnedSpan, Rebalance
+from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
 from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, LateWork, Stage, set_stage
 
@@ -88,7 +88,7 @@ class Phase(NamedTuple):
     """One event of a drill, and its effect on the group."""
 
     event: str
-    rebalance: Rebalance
+    rebalance: GroupRebalance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.doctor.owner_history import Holding, OwnedSpan, Rebalance, list_spans, measure
+from sparrowmq.doctor.owner_history import GroupRebalance, Holding, OwnedSpan, list_spans, measure
 from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.drills.relay import Relay
 from sparrowmq.errors import SparrowError
@@ -185,7 +185,7 @@ class Stage:
                 return
             pause.wait(_POLL_S)
 
-    def measure(self, since_ms: int) -> Rebalance:
+    def measure(self, since_ms: int) -> GroupRebalance:
         """Measure the effect of an event until now."""
         return measure(self._holdings(), self._queues, since_ms=since_ms, until_ms=monotonic_ms())
 
