@@ -30,7 +30,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RESPONSE_FLAG, RemotingCommand
 from sparrowmq.protocol.record import decode_record
-from sparrowmq.serving.connections import Reply
+from sparrowmq.serving.connections import Fact, Reply
 from steps import make_in_steps
 
 CREATE = {
@@ -90,7 +90,8 @@ def test_topic_is_answered_when_it_is_written_and_registered(rig: Any) -> None:
     registration = rig.broker.registration_work()
     after_registration = rig.broker.registered(is_complete=True, now_ms=rig.now_ms)
 
-    assert (at_once, after_journal) == ([], [])
+    assert [type(output) for output in at_once] == [Fact]
+    assert after_journal == []
     assert [change.name for change in journal.changes] == ["new"]
     assert list(registration.changed.topic_config_table) == ["new"]
     registered = registration.table.topic_config_table["new"]
@@ -164,6 +165,31 @@ def test_deleted_topic_takes_its_offsets_with_it(rig: Any) -> None:
     assert rig.broker.state.offsets.table().offset_table == {}
     assert ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == 0
     assert ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="TBW102").code == 1
+
+
+def test_topic_made_again_goes_on_at_its_old_offset(rig: Any) -> None:
+    """Differs from RocketMQ: docs/howto/keep-messages.md gives the reason and the way out."""
+    connection = rig.connect()
+    for number in range(3):
+        rig.send(connection, "T", b"%d" % number)
+    fields = {"consumerGroup": "GID_c", "topic": "T", "queueId": "0", "commitOffset": "3"}
+    ask(rig, RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+
+    assert ask(rig, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == 0
+    (gone,) = rig.pull(rig.connect(), "T", commitOffset="0")
+    rig = rig.restart()
+    assert ask(rig, RequestCode.UPDATE_AND_CREATE_TOPIC, **(CREATE | {"topic": "T"})).code == 0
+    rig.send(rig.connect(), "T", b"3")
+
+    assert gone.command.code == ResponseCode.TOPIC_NOT_EXIST
+    places = [(record.queue_offset, record.body) for record in rig.records("T")]
+    assert places == [(0, b"0"), (1, b"1"), (2, b"2"), (3, b"3")]
+    # Its groups begin anew, as groups of a new topic do.
+    query = {"consumerGroup": "GID_c", "topic": "T", "queueId": "0"}
+    found = ask(rig, RequestCode.QUERY_CONSUMER_OFFSET, **query)
+    assert found.code == ResponseCode.SUCCESS
+    assert found.ext_fields == {"offset": "0"}
+    rig.store.close()
 
 
 def test_group_settings_are_kept_listed_and_deleted(rig: Any) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sparrowmq.broker.audit_log import AUDIT_JOIN_MS, RECORDS_MAX, AuditLog
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.connections import Connection
 from sparrowmq.serving.requests import Request
@@ -31,7 +34,7 @@ def test_the_requests_of_one_change_are_one_record() -> None:
     )
 
     assert [len(each) for each in facts] == [1, 0, 0, 1, 1]
-    newest, *_, oldest = log.of_group("G")
+    newest, *_, oldest = log.find("G", ())
     assert (oldest.count, [(m.queue_id, m.before, m.after) for m in oldest.moves]) == (
         3,
         [(0, 9, 0), (1, 9, 0), (2, 9, 0)],
@@ -44,7 +47,79 @@ def test_the_log_is_bounded() -> None:
 
     for number in range(RECORDS_MAX + 5):
         log.note(request(at_ms=number), "reset", f"G{number}")
+        log.note(request(at_ms=number), "made", topic=f"T{number}")
 
-    assert len(log.table().records) == RECORDS_MAX
-    assert log.of_group("G4") == []
-    assert len(log.of_group("G5")) == 1
+    assert len(log.table().records) == 2 * RECORDS_MAX
+    assert log.find("", ("T4",)) == []
+    assert len(log.find("", ("T5",))) == 1
+    assert log.find("G4", ()) == []
+    assert len(log.find("G5", ())) == 1
+
+
+def records(rig: Any) -> list[tuple[str, str, str, list[tuple[int, int | None, int | None]], str]]:
+    """Return kind, group, topic, moves and detail of each record, the oldest first."""
+    return [
+        (
+            each.kind,
+            each.group,
+            each.topic,
+            [(m.queue_id, m.before, m.after) for m in each.moves],
+            each.detail,
+        )
+        for each in rig.broker.state.audit.table().records
+    ]
+
+
+def call(rig: Any, code: RequestCode, fields: dict[str, str]) -> None:
+    rig.timestamp_ms += 1
+    reply = rig.call(rig.connect(), code, fields)
+    assert reply is None or reply.code == ResponseCode.SUCCESS
+
+
+def test_what_is_done_to_a_topic_is_noted_for_its_groups_too(rig: Any) -> None:
+    topic = {
+        "topic": "T",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+    }
+    call(rig, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+    call(rig, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+    call(rig, RequestCode.UPDATE_AND_CREATE_TOPIC, topic | {"writeQueueNums": "2"})
+    for queue_id in ("0", "1"):
+        rig.send(rig.connect(), "T", queue_id=int(queue_id))
+        commit = {"consumerGroup": "G", "topic": "T", "queueId": queue_id, "commitOffset": "1"}
+        call(rig, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+    call(rig, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+
+    assert records(rig) == [
+        ("made", "", "T", [], ""),
+        ("settings", "", "T", [], "write_queue_nums 4 → 2"),
+        ("deleted", "G", "T", [(0, 1, None), (1, 1, None)], "the topic"),
+        ("deleted", "", "T", [], ""),
+    ]
+
+
+def test_offsets_that_go_with_their_group_are_noted(rig: Any) -> None:
+    rig.send(rig.connect(), "T")
+    commit = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    call(rig, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+    fields = {"groupName": "G", "removeOffset": "true"}
+    call(rig, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+
+    assert records(rig)[1:] == [
+        ("deleted", "G", "T", [(0, 1, None)], "the group's offsets"),
+        ("deleted", "G", "", [], "with its offsets"),
+    ]
+
+
+def test_what_an_operator_sends_is_noted_and_what_a_producer_sends_is_not(rig: Any) -> None:
+    for _ in range(3):
+        rig.send(rig.connect(), "T", queue_id=1)
+    for properties in ("", "", "DELAY\x013"):
+        rig.send(rig.connect(), "T", queue_id=1, properties=properties, a="SPARROWMQ_CLI")
+
+    assert records(rig)[1:] == [("sent", "", "T", [(1, 3, 5)], "")]
+    assert [each.count for each in rig.broker.state.audit.table().records] == [1, 3]

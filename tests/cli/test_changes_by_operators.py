@@ -42,12 +42,16 @@ def test_every_change_of_progress_stays_visible(tmp_path: Path) -> None:
             consumer.subscribe("T_audit")
             consumer.start()
             wait_until("the end", lambda: admin.committed_offset("GID_audit", QUEUE) == 20)
-            assert changes(smq, "GID_audit") == []
+            assert [c["kind"] for c in changes(smq, "GID_audit")] == ["made"]
             assert smq("group", "reset", "GID_audit", "--to", "earliest", "--yes").exit_code == 0
             wait_until("the end again", lambda: admin.committed_offset("GID_audit", QUEUE) == 20)
             doctor = smq.json("rebalance", "doctor", "GID_audit", "--interval", "0")
         admin.update_committed_offset("GID_audit", QUEUE, 7)
         assert smq("group", "update", "GID_audit", "--retries", "3", "--yes").exit_code == 0
+        lines = tmp_path / "again.jsonl"
+        lines.write_text("1\n2\n")
+        assert smq("send", "T_audit", "--file", str(lines)).exit_code == 0
+        after = smq.json("rebalance", "doctor", "GID_audit", "--interval", "0")
 
         seen = changes(smq, "GID_audit")
         cluster.restart()
@@ -55,14 +59,20 @@ def test_every_change_of_progress_stays_visible(tmp_path: Path) -> None:
         log = cluster.log_path.read_text()
 
     assert [(c["kind"], c["from"], c["to"]) for c in reversed(seen)] == [
+        ("made", {}, {}),
         ("reset", {"0": 20}, {"0": 0}),
         ("set", {"0": 20}, {"0": 7}),
         ("settings", {}, {}),
+        ("sent", {"0": 20}, {"0": 22}),
     ]
-    assert seen[0]["detail"] == "retry_max_times 16 → 3"
+    assert seen[1]["detail"] == "retry_max_times 16 → 3"
     assert {c["who"].partition(":")[0] for c in seen} == {"127.0.0.1"}
     assert again == seen
     assert [f["rule"] for f in doctor["findings"]] == ["Q08"]
     assert "127.0.0.1" in json.dumps(doctor["findings"][0]["evidence"])
+    # Messages that an operator sent move no offset of the group.
+    evidence = [f["evidence"] for f in after["findings"] if f["rule"] == "Q08"]
+    assert evidence
+    assert ": sent by" not in json.dumps(evidence)
     assert log.count("group 'GID_audit': reset by 127.0.0.1") == 1
     assert "1 queues: 20 messages back, 0 forward" in log

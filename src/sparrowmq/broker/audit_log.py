@@ -1,16 +1,17 @@
-"""The changes of groups' progress that no member made: who moved which offsets, when, from where.
+"""The changes of progress that no member made: who changed what, when, from where to where.
 
-A reset behind running members, an offset set by hand, dead letters sent again: afterwards only
-this log shows why a group is where it is. The newest records are kept; `config/auditLog.json` has
-them over restarts. A commit counts if the client says that an operator asked for it, or if it
-lowers an offset; programs that commit for a group from outside, as Spark's source does, only raise
-offsets.
+A reset behind running members, an offset set by hand, messages sent again, a topic changed or
+deleted: afterwards only this log shows why a group is where it is. The newest records are kept;
+`config/auditLog.json` has them over restarts. A commit counts if the client says that an operator
+asked for it, or if it lowers an offset; programs that commit for a group from outside, as Spark's
+source does, only raise offsets. A send counts if it comes from the command line, or goes to the
+retry topic of a group and comes from no member.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct, structs
 
@@ -20,7 +21,7 @@ from sparrowmq.protocol.wire_names import prepare_types, wire_names
 from sparrowmq.serving.connections import Fact
 from sparrowmq.serving.requests import Request
 
-# The records that are kept, of all groups; and the queues that one record names.
+# The records that are kept, of all groups and again of all topics; and the queues of one record.
 RECORDS_MAX, QUEUES_MAX = 1_000, 256
 # An operator's change of many queues or messages is many requests; they join one record while the
 # pause between them is shorter.
@@ -40,39 +41,50 @@ class AuditLog:
     """The newest records, the oldest first."""
 
     def __init__(self) -> None:
-        self._records: deque[AuditRecord] = deque(maxlen=RECORDS_MAX)
+        # Many topics made at once drop no record of a group.
+        self._of_groups: deque[AuditRecord] = deque(maxlen=RECORDS_MAX)
+        self._of_topics: deque[AuditRecord] = deque(maxlen=RECORDS_MAX)
         self.is_changed = False
 
     def load(self, table: AuditTable) -> None:
         """Load the records of a file."""
-        self._records.extend(table.records)
+        for record in table.records:
+            self._records_of(record.group).append(record)
 
     def table(self) -> AuditTable:
         """Return a copy of the records."""
-        return AuditTable(records=list(self._records))
+        records = [*self._of_groups, *self._of_topics]
+        return AuditTable(records=sorted(records, key=_time_of))
 
-    def of_group(self, group: str) -> list[AuditRecord]:
-        """Return a group's records, the newest first."""
-        return [record for record in reversed(self._records) if record.group == group]
+    def find(self, group: str, topics: Collection[str]) -> list[AuditRecord]:
+        """Return the records of a group and of its topics, the newest first."""
+        found = [record for record in self._of_groups if record.group == group]
+        found += [record for record in self._of_topics if record.topic in topics]
+        return sorted(found, key=_time_of)[::-1]
+
+    def _records_of(self, group: str) -> deque[AuditRecord]:
+        return self._of_groups if group else self._of_topics
 
     def note(
         self,
         request: Request,
         kind: str,
-        group: str,
+        group: str = "",
         *,
         topic: str = "",
-        moves: Mapping[int, tuple[int | None, int]] | None = None,
+        moves: Mapping[int, tuple[int | None, int | None]] | None = None,
         detail: str = "",
     ) -> list[Fact]:
         """Note a change.
 
         Args:
-            kind: reset, set, copied, sent again, settings, or deleted.
-            moves: the offsets before and after by queue id; None before stands for no commit.
+            kind: as in `AuditRecord`.
+            group: the group, "" for a change of a topic.
+            moves: the offsets before and after by queue id; None stands for no commit.
             detail: what changed, if it is not an offset.
 
-        Returns: the line for the log; none if the change joins the group's newest record.
+        Returns: the line for the log; none if the change joins the newest record of the group, or
+            of the topic.
         """
         self.is_changed = True
         record = AuditRecord(
@@ -89,15 +101,20 @@ class AuditLog:
                 for queue_id, (before, after) in sorted((moves or {}).items())[:QUEUES_MAX]
             ],
         )
-        for place in range(len(self._records) - 1, -1, -1):
-            last = self._records[place]
-            if last.group == group:
+        records = self._records_of(group)
+        for place in range(len(records) - 1, -1, -1):
+            last = records[place]
+            if last.group == group and (group or last.topic == topic):
                 if _is_continued(last, record):
-                    self._records[place] = _join(last, record)
+                    records[place] = _join(last, record)
                     return []
                 break
-        self._records.append(record)
+        records.append(record)
         return [Fact(_describe(record))]
+
+
+def _time_of(record: AuditRecord) -> int:
+    return record.timestamp_ms
 
 
 def _is_continued(last: AuditRecord, record: AuditRecord) -> bool:
@@ -106,7 +123,7 @@ def _is_continued(last: AuditRecord, record: AuditRecord) -> bool:
         return each.kind, each.topic, each.account, host, each.detail
 
     is_near = record.timestamp_ms - last.timestamp_ms <= AUDIT_JOIN_MS
-    return is_near and record.kind in ("set", "sent again") and actor(last) == actor(record)
+    return is_near and record.kind in ("set", "sent", "sent again") and actor(last) == actor(record)
 
 
 def _join(last: AuditRecord, record: AuditRecord) -> AuditRecord:
@@ -125,8 +142,11 @@ def _join(last: AuditRecord, record: AuditRecord) -> AuditRecord:
 def _describe(record: AuditRecord) -> str:
     who = f"{record.account} at {record.address}" if record.account else record.address
     moves: Sequence[OffsetMove] = record.moves
-    forward = sum(max(0, move.after - (move.before or 0)) for move in moves)
-    back = sum(max(0, (move.before or 0) - move.after) for move in moves)
+    steps = [(move.after or 0) - (move.before or 0) for move in moves]
+    forward, back = sum(max(0, step) for step in steps), sum(max(0, -step) for step in steps)
+    if not record.group:
+        text = f"topic {record.topic!r}: {record.kind} by {who}"
+        return f"{text}; {record.detail}" if record.detail else text
     text = f"group {record.group!r}: {record.kind} by {who}"
     if record.topic:
         text += f", topic {record.topic}"

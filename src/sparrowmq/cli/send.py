@@ -23,9 +23,9 @@ from sparrowmq.client.operations.administer import get_route
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
 from sparrowmq.model.message import BODY_BYTES_MAX
+from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
 from sparrowmq.model.spelling import parse_queue
 
-PRODUCER_GROUP = "SPARROWMQ_CLI"
 # Lines sent by one request. RocketMQ limits a batch to 4 MiB and to one queue.
 BATCH_COUNT = 256
 BATCH_BYTES = 1024 * 1024
@@ -88,7 +88,7 @@ def send(
     place = None if queue is None else MessageQueue(topic, *parse_queue(queue))
     with naming_topic(cluster, topic):
         cluster.run(get_route(cluster.directory, topic))
-    with Producer(PRODUCER_GROUP, **cluster.client_settings) as producer:
+    with Producer(COMMAND_PRODUCER_GROUP, **cluster.client_settings) as producer:
         if body is not None:
             _show(cluster, producer.send(message, queue=place))
             return

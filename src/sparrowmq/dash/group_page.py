@@ -424,7 +424,7 @@ def _change_table(view: GroupView) -> PageTable:
                 Cell(change.topic or None),
                 Cell(
                     ", ".join(
-                        f"{broker}:{queue_id}: {before if before is not None else '–'} → {after}"
+                        f"{broker}:{queue_id}: {_number_of(before)} → {_number_of(after)}"
                         for queue_id, before, after in change.moves[:_MOVES_SHOWN_MAX]
                     )
                     + (" …" if len(change.moves) > _MOVES_SHOWN_MAX else "")
@@ -435,6 +435,10 @@ def _change_table(view: GroupView) -> PageTable:
         ],
         empty="No operator has changed the group's progress.",
     )
+
+
+def _number_of(offset: int | None) -> str:
+    return "–" if offset is None else str(offset)
 
 
 def _queue_table(matrix: Matrix) -> PageTable:

@@ -47,15 +47,16 @@ class DeadLetterCount(NamedTuple):
 
 
 class ProgressChange(NamedTuple):
-    """A change of a group's progress that no member made, as a SparrowMQ broker noted it.
+    """A change of progress that no member made, as a SparrowMQ broker noted it.
 
     Args:
         timestamp_ms: when; of several joined requests, the last.
-        kind: reset, set, copied, sent again, settings, or deleted.
+        kind: reset, set, copied, sent, sent again, made, settings, or deleted.
         who: the account, if there is one, and the address.
         request_count: the number of joined requests.
         detail: what changed, if it is not an offset.
-        moves: queue id and offset before and after; None before stands for no commit.
+        moves: queue id, and the group's offset before and after; None stands for no commit. For
+            messages sent, the end of the queue before and after.
     """
 
     timestamp_ms: int
@@ -64,17 +65,22 @@ class ProgressChange(NamedTuple):
     topic: str = ""
     request_count: int = 1
     detail: str = ""
-    moves: tuple[tuple[int, int | None, int], ...] = ()
+    moves: tuple[tuple[int, int | None, int | None], ...] = ()
 
     @property
     def back(self) -> int:
         """The number of messages that come again."""
-        return sum(max(0, (before or 0) - after) for _, before, after in self.moves)
+        return sum(max(0, -step) for step in self._steps())
 
     @property
     def forward(self) -> int:
         """The number of messages that were skipped, or that members have consumed since."""
-        return sum(max(0, after - (before or 0)) for _, before, after in self.moves)
+        return sum(max(0, step) for step in self._steps())
+
+    def _steps(self) -> list[int]:
+        if self.kind == "sent":
+            return []
+        return [(after or 0) - (before or 0) for _, before, after in self.moves]
 
 
 _NO_DEAD_LETTERS = DeadLetterCount()

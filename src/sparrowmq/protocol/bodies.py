@@ -415,22 +415,24 @@ class ConsumeStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class OffsetMove(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """A queue's offset before and after a change; None before stands for no commit."""
+    """A queue's offset before and after a change; None stands for no commit."""
 
     queue_id: Int32
     before: Int64 | None = None
-    after: Int64
+    after: Int64 | None = None
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """A change of a group's progress that no member made: SparrowMQ's own.
+    """A change of progress that no member made: SparrowMQ's own.
 
     Args:
         timestamp_ms, since_timestamp_ms: the last and the first of the changes joined here.
         count: the number of these changes.
-        kind: reset, set, copied, sent again, settings, or deleted.
+        kind: reset, set, copied, sent, sent again, made, settings, or deleted.
+        group: "" for a change of a topic.
         account, address: who made the change; the account is "" without access control.
         detail: what changed, if it is not an offset.
+        moves: for messages sent, the ends of the queues; else the group's offsets.
     """
 
     timestamp_ms: Int64

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 
+from msgspec import Struct
+
 from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
@@ -59,7 +61,7 @@ from sparrowmq.protocol.headers import (
 )
 from sparrowmq.protocol.record import scan_records
 from sparrowmq.serving.access_control import Permission
-from sparrowmq.serving.connections import Connection, Output, Reply
+from sparrowmq.serving.connections import Connection, Fact, Output, Reply
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
 
 # Queues that are looked up before other requests are served: some milliseconds.
@@ -83,8 +85,8 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Ou
     fault = _find_topic_fault(state, topic)
     if fault is not None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
-    state.put_topic(topic, timestamp_ms=request.timestamp_ms)
-    return _answer_when_safe(state, request, registers=True)
+    facts = _put_topic(state, request, topic)
+    return [*_answer_when_safe(state, request, registers=True), *facts]
 
 
 def create_topics(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -94,9 +96,14 @@ def create_topics(state: BrokerState, request: Request) -> Sequence[Output]:
         fault = _find_topic_fault(state, topic, added=len(topics))
         if fault is not None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
-    for topic in topics:
-        state.put_topic(topic, timestamp_ms=request.timestamp_ms)
-    return _answer_when_safe(state, request, registers=True)
+    facts = [fact for topic in topics for fact in _put_topic(state, request, topic)]
+    return [*_answer_when_safe(state, request, registers=True), *facts]
+
+
+def _put_topic(state: BrokerState, request: Request, topic: TopicConfig) -> list[Fact]:
+    name, before = topic.topic_name, state.topics.find(topic.topic_name)
+    state.put_topic(topic, timestamp_ms=request.timestamp_ms)
+    return _note_settings(state, request, before, topic, topic=name)
 
 
 def _find_topic_fault(state: BrokerState, topic: TopicConfig, *, added: int = 1) -> str | None:
@@ -125,10 +132,14 @@ def delete_topic(state: BrokerState, request: Request) -> Sequence[Output]:
         fault = f"The topic[{header.topic}] is conflict with system topic."
     if fault is not None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
+    facts: list[Fact] = []
     if state.topics.remove(header.topic, timestamp_ms=request.timestamp_ms):
         state.note_topics_changed()
+        for group in state.offsets.groups_of_topic(header.topic):
+            facts += _note_forgotten(state, request, group, header.topic, detail="the topic")
+        facts += state.audit.note(request, "deleted", topic=header.topic)
         state.offsets.remove_topic(header.topic)
-    return _answer_when_safe(state, request, registers=True)
+    return [*_answer_when_safe(state, request, registers=True), *facts]
 
 
 def update_and_create_group(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -152,22 +163,40 @@ def _put_groups(
             raise state.refusal(BrokerRefusal.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
     facts: list[Output] = []
     for group in groups:
-        change = _describe_change(state.groups.find(group.group_name), group)
+        before = state.groups.find(group.group_name)
         state.put_group(group, timestamp_ms=request.timestamp_ms)
-        if change:
-            facts += state.audit.note(request, "settings", group.group_name, detail=change)
+        facts += _note_settings(state, request, before, group, group=group.group_name)
     return [*_answer_when_safe(state, request, registers=False), *facts]
 
 
-def _describe_change(before: SubscriptionGroupConfig | None, after: SubscriptionGroupConfig) -> str:
-    """Return the settings that differ as text; "" for a new group and for equal settings."""
+def _note_settings(
+    state: BrokerState,
+    request: Request,
+    before: Struct | None,
+    after: Struct,
+    *,
+    group: str = "",
+    topic: str = "",
+) -> list[Fact]:
+    """Note a group or a topic that was made, or whose settings are not the same as before."""
     if before is None:
-        return ""
-    return ", ".join(
+        return state.audit.note(request, "made", group, topic=topic)
+    change = ", ".join(
         f"{name} {getattr(before, name)} → {getattr(after, name)}"
         for name in after.__struct_fields__
         if getattr(before, name) != getattr(after, name)
     )
+    return (
+        state.audit.note(request, "settings", group, topic=topic, detail=change) if change else []
+    )
+
+
+def _note_forgotten(
+    state: BrokerState, request: Request, group: str, topic: str, *, detail: str
+) -> list[Fact]:
+    """Note that a group loses its offsets of a topic; call it before."""
+    moves = {queue_id: (at, None) for queue_id, at in state.offsets.queues(group, topic).items()}
+    return state.audit.note(request, "deleted", group, topic=topic, moves=moves, detail=detail)
 
 
 def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -175,10 +204,14 @@ def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
     header = decode_header(DeleteSubscriptionGroupRequestHeader, request.command.ext_fields)
     if state.groups.remove(header.group_name, timestamp_ms=request.timestamp_ms):
         state.note_groups_changed()
+    facts: list[Fact] = []
     if header.remove_offset:
+        for topic in state.offsets.topics_of_group(header.group_name):
+            detail = "the group's offsets"
+            facts += _note_forgotten(state, request, header.group_name, topic, detail=detail)
         state.offsets.remove_group(header.group_name)
     detail = "with its offsets" if header.remove_offset else ""
-    facts = state.audit.note(request, "deleted", header.group_name, detail=detail)
+    facts += state.audit.note(request, "deleted", header.group_name, detail=detail)
     return [*_answer_when_safe(state, request, registers=False), *facts]
 
 
@@ -273,7 +306,7 @@ def _consume_stats(
         table |= yield from _progress(state, group, name)
     stats = ConsumeStats(offset_table=table)
     if audits:
-        records = state.audit.of_group(group)[:AUDIT_ANSWER_MAX]
+        records = state.audit.find(group, topics)[:AUDIT_ANSWER_MAX]
         stats = AuditedStats(offset_table=table, sparrowmq_audit=records)
     return answer(request, body=encode_body(stats))
 

@@ -35,6 +35,7 @@ from sparrowmq.model.message import (
 )
 from sparrowmq.model.names import (
     CLOSED_TOPICS,
+    COMMAND_PRODUCER_GROUP,
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
@@ -119,6 +120,11 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
         refusal.ext_fields = region_fields(state)
         raise
     outputs = confirm_sent(state, request, queue_id, result, waits=waits)
+    if header.producer_group == COMMAND_PRODUCER_GROUP:
+        end = result.queue_offset + len(result.positions)
+        is_delayed = find_property(header.properties or "", PROPERTY_DELAY_LEVEL) != ""
+        moves = None if is_delayed else {queue_id: (result.queue_offset, end)}
+        return [*outputs, *state.audit.note(request, "sent", topic=header.topic, moves=moves)]
     if not header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return outputs
     group = header.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
