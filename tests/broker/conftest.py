@@ -15,9 +15,10 @@ import pytest_asyncio
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
+from sparrowmq.broker.host import BrokerHost, Round, attempt
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.calling.effects import invoke
+from sparrowmq.calling.effects import Operation, invoke
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -48,8 +49,9 @@ class Rig:
     _numbers: int = 0
 
     def __post_init__(self) -> None:
+        storage = FileStorage(self.root)
         self.store = MessageStore(
-            FileStorage(self.root),
+            storage,
             StoreConfig(
                 flush=self.config.flush,
                 commit_log_file_size=SMALL_FILE_BYTES,
@@ -67,7 +69,9 @@ class Rig:
             now_ms=self.now_ms,
             timestamp_ms=self.timestamp_ms,
         )
-        self.work()
+        self.world = RigWorld(self)
+        self.host = BrokerHost(self.broker, storage, self.world, name_servers=())
+        self.world.end_turn()
 
     def connect(self, port: int = 0) -> Connection:
         self._numbers += 1
@@ -77,15 +81,12 @@ class Rig:
     def handle(self, connection: Connection, command: RemotingCommand) -> list[Output]:
         """Serve one command; returns all outputs, and keeps them too."""
         before = len(self.outputs)
-        self.outputs += made(
+        self.world.perform(
             self.broker.handle(
                 command, connection, now_ms=self.now_ms, timestamp_ms=self.timestamp_ms
             )
         )
-        if self.holds_work:
-            self.outputs += self.broker.settle(now_ms=self.now_ms)
-        else:
-            self.work()
+        self.world.end_turn()
         return self.outputs[before:]
 
     def call(
@@ -109,35 +110,11 @@ class Rig:
         return replies[0]
 
     def work(self, error: Exception | None = None) -> None:
-        """Run all work that is due."""
-        broker = self.broker
-        self.settle()
-        flush = broker.flush_work(now_ms=self.now_ms)
-        if flush is not None:
-            if error is None:
-                flush.run()
-            self.outputs += made(broker.flushed(flush, error, now_ms=self.now_ms))
-            self.settle()
-        journal = broker.journal_work(now_ms=self.now_ms)
-        if journal is not None:
-            self.outputs += broker.journaled(journal, error)
-        save = broker.save_work(now_ms=self.now_ms)
-        if save is not None:
-            broker.saved(save, error)
-        expiry, said = broker.expiry_work(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
-        self.outputs += said
-        if expiry is not None:
-            if error is None:
-                expiry.run()
-            self.outputs += broker.expired(expiry, error)
-        if broker.registration_work() is not None:
-            self.outputs += broker.registered(is_complete=True, now_ms=self.now_ms)
-
-    def settle(self) -> None:
-        """Answer every pull that can be answered."""
-        self.outputs += made(self.broker.settle(now_ms=self.now_ms))
-        while self.broker.is_unsettled:
-            self.outputs += made(self.broker.settle(now_ms=self.now_ms))
+        """Do all work that is due; with an error, every round of it fails by the error."""
+        self.world.error = error
+        self.host.settle()
+        self.host.begin_rounds()
+        self.world.error = None
 
     def advance(self, duration_ms: int) -> list[Output]:
         """Let time pass in steps of a tick; returns what came out."""
@@ -145,9 +122,7 @@ class Rig:
         for _ in range(duration_ms // 100):
             self.now_ms += 100
             self.timestamp_ms += 100
-            self.outputs += made(
-                self.broker.tick(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
-            )
+            self.host.tick()
             self.work()
         return self.outputs[before:]
 
@@ -228,6 +203,39 @@ class Rig:
             now_ms=self.now_ms,
             timestamp_ms=self.timestamp_ms,
         )
+
+
+class RigWorld:
+    """The world of a rig's broker: its rounds run at once, unless the rig holds work."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        # The error of each round, in the place of its work.
+        self.error: Exception | None = None
+
+    def monotonic_ms(self) -> int:
+        return self._rig.now_ms
+
+    def timestamp_ms(self) -> int:
+        return self._rig.timestamp_ms
+
+    def perform(self, outputs: Sequence[Output]) -> None:
+        self._rig.outputs += made(outputs)
+
+    def end_turn(self) -> None:
+        self._rig.host.settle()
+        if not self._rig.holds_work:
+            self._rig.host.begin_rounds()
+
+    def end_turn_soon(self) -> None:
+        self._rig.host.settle()
+
+    def begin_round(self, round: Round) -> None:
+        round.end(self.error or attempt(round))
+
+    def begin_operation(self, operation: Operation[None]) -> None:
+        # Without name servers, registration asks nothing.
+        assert list(operation) == []
 
 
 def split_records(data: bytes) -> list[Record]:

@@ -111,6 +111,7 @@ def test_operators_have_empty_queues_of_deleted_topics_removed(
 def test_no_message_is_taken_on_a_full_disk(make_rig: Callable[..., Any]) -> None:
     rig = make_rig(retention=RetentionConfig(retention_hours=0, disk_full_percent=0))
     rig.create_topic("T", 4)
+    rig.advance(100)
 
     reply = rig.send(rig.connect())
 
