@@ -20,8 +20,12 @@ from jinja2.ext import babel_extract
 
 from sparrowmq.cli.language import help_texts
 from sparrowmq.cli.main import COMMANDS, build_app
+from sparrowmq.cli.rebalance_view import COLUMN_MEANINGS, COST_COLUMNS, SHARE_COLUMNS
+from sparrowmq.cli.top import ORDERS, TITLES
 from sparrowmq.dash import web
 from sparrowmq.doctor import RULES, Severity
+from sparrowmq.doctor.owner_history import DURATION_TITLES
+from sparrowmq.doctor.workloads import WORKLOADS
 from sparrowmq.drills.drill import SCRIPTS
 from sparrowmq.words.catalog import DOMAIN, LOCALE
 
@@ -42,6 +46,13 @@ CHOSEN = {
     *(f"starting a broker and {script.member_count} members" for script in SCRIPTS.values()),
     *("sent", "committed", "rolled back", "consumed"),
     "the doctor looks",
+    *DURATION_TITLES,
+    *("moved (of these needless)", "largest − smallest share", "idle members"),
+    *("owned by nobody", "owned by several"),
+    *("before", "after", "who owned what, from the event on", "the doctor says"),
+    *(*SHARE_COLUMNS, *COST_COLUMNS, COLUMN_MEANINGS),
+    *(each.meaning for each in WORKLOADS),
+    *(*TITLES, *ORDERS),
     "This is not the password.",
     "rocketmq",
     "sparrowmq",

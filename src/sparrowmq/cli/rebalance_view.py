@@ -40,7 +40,7 @@ from sparrowmq.drills.drill import Report
 from sparrowmq.drills.stage import LateWork
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
-from sparrowmq.words import count_of, format_duration, format_rate
+from sparrowmq.words import format_rate
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # A matrix with more columns is unreadable; owners are then only named.
@@ -247,33 +247,30 @@ def render_explanation(explanation: Explanation) -> RenderableType:
     table.add_column()
     for number, step in enumerate(explanation.steps, 1):
         table.add_row(f"{number}.", step)
-    report = Group(
-        Text.assemble(
-            (f"{queue.topic} {queue.broker_name}:{queue.queue_id}", "bold"),
-            " is owned by ",
-            (owners, "bold"),
-            f", by the list of {', '.join(explanation.broker_names)}",
-        ),
-        Padding(table, (0, 0, 1, 2)),
+    head = words()(
+        "{queue} is owned by {owners}, by the list of {brokers}",
+        queue=f"{queue.topic} {queue.broker_name}:{queue.queue_id}",
+        owners=owners,
+        brokers=", ".join(explanation.broker_names),
     )
+    report = Group(Text(head, "bold"), Padding(table, (0, 0, 1, 2)))
     return Constrain(report, PROSE_WIDTH)
 
 
 def _spell_owners(owners: Sequence[str]) -> str:
     counts = Counter(owners)
-    return (
-        " and ".join(
-            client_id if count == 1 else f"{count} processes with the id {client_id}"
-            for client_id, count in counts.items()
-        )
-        or "nobody"
-    )
+    return words()("; ").join(
+        client_id
+        if count == 1
+        else words()("{n} processes with the id {who}", n=count, who=client_id)
+        for client_id, count in counts.items()
+    ) or words()("nobody")
 
 
 def render_drill(report: Report, console: Console) -> RenderableType:
     """Render a drill's report: the group before and after, the durations, the doctor's findings."""
     figures = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    figures.add_column("event", min_width=20)
+    figures.add_column(words()("event"), min_width=20)
     for name in (*DURATION_TITLES, "moved"):
         figures.add_column(words()(name), justify="right")
     for event, rebalance in report.phases:
@@ -286,24 +283,27 @@ def render_drill(report: Report, console: Console) -> RenderableType:
         )
     before, after = examine(report.before), examine(report.after)
     left = report.sent - report.consumed
-    messages = Text.assemble(
-        ("messages  ", "bold"),
-        f"{report.sent:,} sent, {report.consumed:,} consumed, ",
-        _flag(report.twice, f"{report.twice:,} of them more than once"),
-        ", ",
-        _flag(left, f"{left:,} not yet when it ended"),
+    counts = {"sent": report.sent, "consumed": report.consumed, "twice": report.twice, "left": left}
+    messages = words()(
+        "messages: {sent} sent, {consumed} consumed, {twice} of them more than once, {left} not "
+        "yet when it ended",
+        **{name: f"{count:,}" for name, count in counts.items()},
     )
+
+    def heading(text: str) -> Text:
+        return Text(f"\n{words()(text)}", "bold underline")
+
     return Group(
-        Text("before", "bold underline"),
+        heading("before"),
         render_group(before, console),
-        Text("\nafter", "bold underline"),
+        heading("after"),
         render_group(after, console),
-        Text("\nwho owned what, from the event on", "bold underline"),
+        heading("who owned what, from the event on"),
         _changes(report),
         figures,
-        messages,
+        _flag(report.twice or left, messages),
         *([] if report.late_work is None else [_late_work(report.late_work)]),
-        Text("\nthe doctor says", "bold underline"),
+        heading("the doctor says"),
         render_findings(after, report.findings),
     )
 
@@ -314,29 +314,36 @@ def _changes(report: Report) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     for change in report.changes:
-        held = describe_runs(change.queue_ids) or "nothing"
-        what = "finds queues lost, is left with" if change.is_lost else "has"
-        table.add_row(f"+{format_duration(change.after_ms)}", change.member, f"{what} {held}")
+        held = describe_runs(change.queue_ids) or words()("nothing")
+        what = (
+            words()("finds queues lost, is left with {queues}", queues=held)
+            if change.is_lost
+            else words()("has {queues}", queues=held)
+        )
+        table.add_row(f"+{words().duration(change.after_ms)}", change.member, what)
     return table
 
 
 def _late_work(late: LateWork) -> Text:
-    last = (
-        "" if late.last_ms is None else f", the last {format_duration(late.last_ms)} after the cut"
-    )
     return Text(
-        f"cut off   for {format_duration(late.healed_ms)} the member had what was in its hands: "
-        f"{late.delivered:,} messages{last}; {late.again:,} of them came to others again, since "
-        f"their offsets could not be committed"
+        words()(
+            "cut off for {time}: the member delivered {n} messages that were in its hands, the "
+            "last after {last}; {again} of them came to others again, since their offsets could "
+            "not be committed",
+            time=words().duration(late.healed_ms),
+            n=f"{late.delivered:,}",
+            last=words().duration(late.last_ms),
+            again=f"{late.again:,}",
+        )
     )
 
 
 def render_run(plan: Plan, run: StrategyRun) -> RenderableType:
     """Render the assignment before and after each event: members down, events across."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    table.add_column("member", no_wrap=True)
+    table.add_column(words()("member"), no_wrap=True)
     for step in run.steps:
-        table.add_column(str(step.event) if step.event else "at first")
+        table.add_column(str(step.event) if step.event else words()("at first"))
     # Sorted as members sort them, so that a share lists its queues in order.
     members = {member for step in run.steps for member in step.members}
     numbers = [m.number for m in sorted(members, key=lambda m: (java_order(m.client_id), m.number))]
@@ -355,19 +362,20 @@ def render_run(plan: Plan, run: StrategyRun) -> RenderableType:
         ("owned by several", [_flag(s.double, _ids(s.double, places)) for s in run.steps]),
     )
     for name, cells in rows:
-        table.add_row(name, *cells)
+        table.add_row(words()(name), *cells)
     for step in run.steps:
         if step.failure:
-            table.add_row(f"failed: {step.failure}")
+            table.add_row(words()("failed: {why}", why=step.failure))
             break
-    return Group(Text(f"{run.strategy}: who has which queues", "bold"), table)
+    head = words()("{strategy}: who has which queues", strategy=run.strategy)
+    return Group(Text(head, "bold"), table)
 
 
 def _share(step: Step, number: int, places: dict[MessageQueue, int]) -> Text:
     if all(member.number != number for member in step.members):
         return Text("")
     mine = step.queue_ids(number)
-    return Text(_ids(mine, places)) if mine else Text("idle", "#d98e04")
+    return Text(_ids(mine, places)) if mine else Text(words()("idle"), "#d98e04")
 
 
 def _ids(queues: Sequence[MessageQueue], places: dict[MessageQueue, int]) -> str:
@@ -379,8 +387,16 @@ def _flag(is_bad: object, text: str) -> Text:
 
 
 # Columns of the comparison: the resulting shares, and the cost.
-_SHARE_COLUMNS = ("moved", "needless", "skew", "idle", "nobody", "several")
-_COST_COLUMNS = ("messages", "trips", "wait ≤", "stopped", "overlap", "split view")
+SHARE_COLUMNS = ("moved", "needless", "skew", "idle", "nobody", "several")
+COST_COLUMNS = ("messages", "trips", "wait ≤", "stopped", "overlap", "split view")
+COLUMN_MEANINGS = (
+    "moved, messages, stopped, overlap: all events; the rest: the worst event.\n"
+    "skew: largest − smallest share. nobody, several: queues with no owner, with two.\n"
+    "trips: one-way delays until all agree; wait: what timers may add. stopped: queues\n"
+    "that pause meanwhile; overlap: that two may consume meanwhile. split view: queues\n"
+    "with no owner / with two / idle members, while every second member has not heard\n"
+    "of the last one."
+)
 
 
 def render_comparison(plan: Plan, runs: Sequence[StrategyRun], console: Console) -> RenderableType:
@@ -388,29 +404,26 @@ def render_comparison(plan: Plan, runs: Sequence[StrategyRun], console: Console)
 
     A narrow terminal gets two tables instead of one.
     """
-    events = ", ".join(str(event) for event in plan.events) or "no event"
-    tables = [_comparison(runs, 0, len(_SHARE_COLUMNS + _COST_COLUMNS))]
+    names = ", ".join(SPARROW_NAMES)
+    events = ", ".join(str(event) for event in plan.events) or words()("no event")
+    tables = [_comparison(runs, 0, len(SHARE_COLUMNS + COST_COLUMNS))]
     if not fits(console, tables[0]):
-        cut = len(_SHARE_COLUMNS)
+        cut = len(SHARE_COLUMNS)
         tables = [_comparison(runs, 0, cut), _comparison(runs, cut, 2 * cut)]
     return Group(
-        Text(
-            f"{count_of(plan.queue_count, 'queue')}, {count_of(plan.member_count, 'member')}: "
-            f"{events}",
-            "bold",
-        ),
+        Text(f"{_size(plan.queue_count, plan.member_count)}: {events}", "bold"),
         *tables,
         Text(
-            "moved, messages, stopped, overlap: all events; the rest: the worst event.\n"
-            "skew: largest − smallest share. nobody, several: queues with no owner, with two.\n"
-            "trips: one-way delays until all agree; wait: what timers may add. stopped: queues\n"
-            "that pause meanwhile; overlap: that two may consume meanwhile. split view: queues\n"
-            "with no owner / with two / idle members, while every second member has not heard\n"
-            "of the last one.\n"
-            f"{', '.join(SPARROW_NAMES)}:\nevery member must run SparrowMQ.",
+            words()(COLUMN_MEANINGS)
+            + "\n"
+            + words()("{strategies}: every member must run SparrowMQ.", strategies=names),
             "dim",
         ),
     )
+
+
+def _size(queues: int, members: int) -> str:
+    return ", ".join((words().count(queues, "queue"), words().count(members, "member")))
 
 
 def render_workloads(
@@ -418,19 +431,24 @@ def render_workloads(
 ) -> RenderableType:
     """Render a row for each workload, and a column for each way to divide."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("workload")
+    table.add_column(words()("workload"))
     for policy in Policy:
         table.add_column(policy.value, justify="right")
     for workload, by_policy in results:
         figures = [_outcome(workload, by_policy[policy]) for policy in Policy]
-        table.add_row(f"{workload.name}: {workload.meaning}", *figures)
+        table.add_row(f"{workload.name}: {words()(workload.meaning)}", *figures)
     return Group(
-        Text(f"{count_of(size.queues, 'queue')}, {count_of(size.members, 'member')}", "bold"),
+        Text(_size(size.queues, size.members), "bold"),
         table,
         Text(
-            f"Greatest lag of one queue in the last {JUDGED_S // 60} of {DURATION_S // 60} "
-            "minutes, and the queues moved.\nbacklog: seconds until it is consumed. Medians of "
-            f"{len(SEEDS)} runs. The oracle knows all rates and divides once.",
+            words()(
+                "Greatest lag of one queue in the last {judged} of {all} minutes, and the queues "
+                "moved.\nbacklog: seconds until it is consumed. Medians of {runs} runs. The oracle "
+                "knows all rates and divides once.",
+                judged=JUDGED_S // 60,
+                all=DURATION_S // 60,
+                runs=len(SEEDS),
+            ),
             "dim",
         ),
     )
@@ -445,9 +463,9 @@ def _outcome(workload: GroupWorkload, result: Result) -> str:
 
 def _comparison(runs: Sequence[StrategyRun], start: int, end: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("strategy", no_wrap=True)
-    for name in (*_SHARE_COLUMNS, *_COST_COLUMNS)[start:end]:
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(words()("strategy"), no_wrap=True)
+    for name in (*SHARE_COLUMNS, *COST_COLUMNS)[start:end]:
+        table.add_column(words()(name), justify="right", no_wrap=True)
     for number, run in enumerate(runs):
         if number and run.school != runs[number - 1].school:
             table.add_section()
@@ -471,7 +489,7 @@ def _figures(run: StrategyRun) -> list[RenderableType]:
         _flag(double, str(double)),
         str(sum(step.cost.messages for step in events)),
         str(max((step.cost.trips for step in events), default=0)),
-        format_duration(wait_ms),
+        words().duration(wait_ms),
         str(sum(step.cost.stopped for step in events)),
         str(sum(step.cost.overlapping for step in events)),
         _flag(_harm(worst), f"{worst.unowned} / {worst.double} / {worst.idle}"),

@@ -24,6 +24,7 @@ from textual.widgets import DataTable, Footer, Header, Static
 from sparrowmq.cli import rebalance_view
 from sparrowmq.cli.cluster import trouble_of
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
+from sparrowmq.cli.language import words
 from sparrowmq.cli.output import format_value
 from sparrowmq.client.operations.overview import (
     FlowRates,
@@ -37,12 +38,11 @@ from sparrowmq.doctor import diagnose
 from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.errors import SparrowError, UsageError
-from sparrowmq.words import count_of
 
 # The number of looks that a sparkline shows.
 HISTORY_MAX = 30
 _BARS = " ▁▂▃▄▅▆▇█"
-_COLUMNS = ("group", "lag", "lag before", "in/s", "out/s", "members", "topics", "trouble")
+TITLES = ("group", "lag", "lag before", "in/s", "out/s", "members", "topics", "trouble")
 
 
 class GroupRow(NamedTuple):
@@ -98,8 +98,8 @@ class GroupScreen(Screen[None]):
     """One group: the queue × client matrix, and the doctor's findings."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "back"),
-        Binding("q", "app.quit", "quit"),
+        Binding("escape", "dismiss", words()("back")),
+        Binding("q", "app.quit", words()("quit")),
     ]
 
     def __init__(self, group: str) -> None:
@@ -110,7 +110,7 @@ class GroupScreen(Screen[None]):
         """Make the widgets."""
         yield Header()
         with VerticalScroll():
-            yield Static(f"looking at {self.group} …", id="matrix")
+            yield Static(words()("looking at {group} …", group=self.group), id="matrix")
             yield Static(id="findings")
         yield Footer()
 
@@ -210,9 +210,9 @@ class TopApp(App[None]):
     TITLE = "sparrowmq top"
     CSS = "#status { dock: bottom; height: 1; margin-bottom: 1; color: $text-muted; }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "quit"),
-        *(Binding(key, f"sort('{name}')", name) for name, (key, _) in ORDERS.items()),
-        Binding("space", "pause", "pause"),
+        Binding("q", "quit", words()("quit")),
+        *(Binding(key, f"sort('{name}')", words()(name)) for name, (key, _) in ORDERS.items()),
+        Binding("space", "pause", words()("pause")),
     ]
 
     def __init__(self, cluster: CommandCluster, interval_ms: int) -> None:
@@ -227,10 +227,10 @@ class TopApp(App[None]):
         """Make the widgets."""
         yield Header()
         table: DataTable[Text] = DataTable(cursor_type="row")
-        for name in _COLUMNS:
-            table.add_column(name, key=name)
+        for name in TITLES:
+            table.add_column(words()(name), key=name)
         yield table
-        yield Static("looking …", id="status")
+        yield Static(words()("looking …"), id="status")
         yield Footer()
 
     def on_mount(self) -> None:
@@ -247,12 +247,15 @@ class TopApp(App[None]):
         self._rows = self._history.add(seen)
         failing = [broker.name for broker in seen.brokers if broker.failure]
         lag = sum(group.lag for group in seen.groups)
-        text = (
-            f"{count_of(len(seen.brokers), 'broker')} · {count_of(len(seen.topics), 'topic')} · "
-            f"{count_of(len(seen.groups), 'group')} · {count_of(lag, 'message')} behind"
+        counts = (
+            words().count(len(seen.brokers), "broker"),
+            words().count(len(seen.topics), "topic"),
+            words().count(len(seen.groups), "group"),
+            words()("{messages} behind", messages=words().count(lag, "message")),
         )
+        text = " · ".join(counts)
         if failing:
-            text += f" · no answer from {', '.join(failing)}"
+            text += " · " + words()("no answer from {brokers}", brokers=", ".join(failing))
         self._status.update(text)
         self._draw()
 
@@ -283,7 +286,9 @@ class TopApp(App[None]):
     def action_pause(self) -> None:
         """Pause, or continue."""
         self._poller.is_paused = not self._poller.is_paused
-        self.sub_title = self._name_server + " (paused)" * self._poller.is_paused
+        self.sub_title = self._name_server + (
+            f" ({words()('paused')})" if self._poller.is_paused else ""
+        )
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Show the group of the selected row, until Escape."""
