@@ -34,6 +34,14 @@ def test_help_is_in_the_language_of_the_variables() -> None:
     assert "List, show, create, update and delete topics." in english.stdout
 
 
+def test_simulations_are_in_chinese() -> None:
+    found = run("rebalance", "simulate", "--queues", "4", "--members", "2", LANG="zh_CN.UTF-8")
+
+    assert "AVG：各成员的队列" in found.stdout
+    assert "最大份额 − 最小份额" in found.stdout
+    assert "每个成员都必须运行 SparrowMQ" in found.stdout
+
+
 def test_findings_and_tables_are_in_chinese_and_json_is_not(
     shared_cluster: EmbeddedCluster,
 ) -> None:
