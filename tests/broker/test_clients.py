@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import json
 import time
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
 
-from sparrowmq.broker import queue_lock_file
+from sparrowmq.broker import lock_waits, queue_lock_file
 from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS, NOTICE_PAUSE_MS_MAX
 from sparrowmq.broker.journal_records import LockChange, decode_changes
+from sparrowmq.broker.lock_waits import LOCK_WAIT_MS_MAX
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.queue_lock_table import QueueLockTable, SavedLock
 from sparrowmq.broker.state import BrokerRefusal
@@ -35,6 +36,7 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.connections import Close, Fact, Reply
 
 QUEUE = MessageQueue("T", "broker-a", 0)
+NUMBERS = count(10_000)
 
 
 def try_beat(
@@ -421,6 +423,96 @@ def commit(rig: Any, connection: Any, offset: int, **fields: str) -> int:
     reply = rig.call(connection, RequestCode.UPDATE_CONSUMER_OFFSET, {**header, **fields})
     assert (reply.code, reply.remark) == (0, None)
     return int(rig.broker.state.offsets.find("GID_c", "T", 0))
+
+
+def ask_to_wait(rig: Any, connection: Any, client_id: str, wait_ms: int = 500) -> int:
+    """Ask for the lock of queue 0 and be ready to wait; return the request's number."""
+    body, number = lock_body(client_id, 0), next(NUMBERS)
+    fields = {"sparrowmqWaitMs": str(wait_ms)}
+    code = RequestCode.LOCK_BATCH_MQ
+    rig.handle(connection, RemotingCommand(code=code, ext_fields=fields, body=body, opaque=number))
+    return number
+
+
+def granted(outputs: list[Any], number: int) -> list[int] | None:
+    """Return the queues that the answer to a request names; None while there is no answer."""
+    for output in outputs:
+        if isinstance(output, Reply) and output.command.opaque == number:
+            body = decode_body(LockBatchResponseBody, output.command.body)
+            return [queue.queue_id for queue in body.lock_ok_mq_set]
+    return None
+
+
+def unlock(rig: Any, connection: Any, client_id: str) -> None:
+    code, body = RequestCode.UNLOCK_BATCH_MQ, lock_body(client_id, 0)
+    rig.handle(connection, RemotingCommand(code=code, body=body))
+
+
+def test_request_that_may_wait_gets_the_lock_with_the_unlock_the_first_one_first(rig: Any) -> None:
+    owner, first, second = (join(rig, client_id) for client_id in "abc")
+    lock(rig, owner, "a", 0)
+    numbers = [ask_to_wait(rig, first, "b"), ask_to_wait(rig, second, "c")]
+    waiting = [granted(rig.outputs, number) for number in numbers]
+
+    unlock(rig, owner, "a")
+    after_first = [granted(rig.outputs, number) for number in numbers]
+    unlock(rig, first, "b")
+
+    assert waiting == [None, None]
+    assert after_first == [[0], None]
+    assert granted(rig.outputs, numbers[1]) == [0]
+    assert len(rig.broker.state.lock_waits) == 0
+
+
+def test_wait_for_a_lock_ends_at_its_deadline_and_with_the_holders_lease(rig: Any) -> None:
+    owner, other = join(rig, "a"), join(rig, "b")
+    lock(rig, owner, "a", 0)
+    number = ask_to_wait(rig, other, "b", 99_999)
+    rig.now_ms += LOCK_WAIT_MS_MAX - 1
+    early = granted(tick(rig), number)
+    rig.now_ms += 1
+    refused = granted(tick(rig), number)
+    again = ask_to_wait(rig, other, "b")
+    rig.now_ms += QUEUE_LEASE_BROKER_MS
+    rig.outputs += tick(rig)
+    rig.work()
+
+    assert (early, refused) == (None, [])
+    assert granted(rig.outputs, again) == [0]
+
+
+def test_a_member_that_gives_a_queue_up_gets_no_lock_for_its_waiting_request(rig: Any) -> None:
+    owner, other = join(rig, "a"), join(rig, "b")
+    lock(rig, owner, "a", 0)
+    number = ask_to_wait(rig, other, "b")
+
+    unlock(rig, other, "b")
+    unlock(rig, owner, "a")
+
+    assert granted(rig.outputs, number) == []
+    assert rig.broker.state.locks.find_owner("GID_c", QUEUE, now_ms=rig.now_ms) is None
+
+
+def test_request_of_a_closed_connection_waits_no_longer(rig: Any) -> None:
+    owner, other = join(rig, "a"), join(rig, "b")
+    lock(rig, owner, "a", 0)
+    ask_to_wait(rig, other, "b")
+    rig.broker.connection_closed(other, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+
+    unlock(rig, owner, "a")
+
+    assert len(rig.broker.state.lock_waits) == 0
+    assert rig.broker.state.locks.find_owner("GID_c", QUEUE, now_ms=rig.now_ms) is None
+
+
+def test_no_more_requests_wait_than_the_bound(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_waits, "LOCK_WAITS_MAX", 1)
+    owner, other = join(rig, "a"), join(rig, "b")
+    lock(rig, owner, "a", 0)
+
+    numbers = [ask_to_wait(rig, other, "b"), ask_to_wait(rig, other, "b")]
+
+    assert [granted(rig.outputs, number) for number in numbers] == [None, []]
 
 
 def test_late_commit_of_a_member_does_not_set_another_members_queue_back(rig: Any) -> None:

@@ -12,6 +12,7 @@ from sparrowmq.membership.queue_lease import (
     ORDERLY_LOCK_RETRY_MS,
     PATIENCE_MARGIN_MS,
     RENEWAL_LOST_MS,
+    WAITED_MS,
     QueueLease,
 )
 
@@ -65,6 +66,18 @@ def test_request_without_an_answer_may_have_brought_the_lock() -> None:
     lease.ask()
 
     assert lease.may_hold
+
+
+@pytest.mark.parametrize("is_required", [False, True])
+def test_next_request_follows_soon_after_one_that_waited_at_the_broker(is_required: bool) -> None:
+    lease = QueueLease(is_wanted=True, is_required=is_required)
+    refused(lease, 0)
+
+    at_once = refused(lease, 1_000, sent_ms=1_001 - WAITED_MS)
+    after_wait = refused(lease, 1_000, sent_ms=1_000 - WAITED_MS)
+
+    assert at_once == 1_000 + (ORDERLY_LOCK_RETRY_MS if is_required else LOCK_RETRY_MS)
+    assert after_wait == 1_000 + LOCK_RETRY_FIRST_MS
 
 
 def test_renewal_counts_as_lost_after_its_bound() -> None:

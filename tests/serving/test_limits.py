@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sparrowmq.broker import (
     consumer_groups,
+    lock_waits,
     message_filter,
     pull_hold,
     relays,
@@ -23,6 +24,7 @@ PLACES = (
     framing,
     pull_hold,
     consumer_groups,
+    lock_waits,
     bodies,
     fastjson,
     message_filter,
@@ -40,5 +42,5 @@ def test_page_names_the_bounds_as_they_are() -> None:
         for name in documented
     }
 
-    assert len(documented) == 18
+    assert len(documented) == 19
     assert actual == documented

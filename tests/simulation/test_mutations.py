@@ -103,7 +103,8 @@ def test_skipped_drain_is_caught(run_calm: Any, monkeypatch: pytest.MonkeyPatch)
 def test_lock_taken_without_asking_is_caught(
     run_calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def believe(*_: object) -> Operation[bool]:
+    def believe(*_: object, wait_ms: int = 0) -> Operation[bool]:
+        del wait_ms
         yield from now()
         return True
 
@@ -144,9 +145,11 @@ def test_start_read_before_the_lock_is_held_is_caught(
     starts: dict[MessageQueue, Any] = {}
     try_lock, find_start = handover._try_lock, handover._find_start
 
-    def read_first(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | None]:
+    def read_first(
+        subscriber: Subscriber, queue: MessageQueue, *, wait_ms: int = 0
+    ) -> Operation[bool | None]:
         starts[queue] = yield from find_start(subscriber, queue)
-        return (yield from try_lock(subscriber, queue))
+        return (yield from try_lock(subscriber, queue, wait_ms=wait_ms))
 
     def use_what_was_read(subscriber: Subscriber, queue: MessageQueue) -> Operation[Any]:
         yield from now()

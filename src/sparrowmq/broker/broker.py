@@ -262,6 +262,7 @@ class Broker:
         outputs: list[Output] = state.pending.expire_flush(now_ms)
         outputs += state.relays.expire(now_ms)
         outputs += state.notify_due(now_ms)
+        outputs += clients.serve_lock_waits(state, now_ms=now_ms)
         state.counters.puts += state.delays.deliver_due(
             timestamp_ms=timestamp_ms, has_topic=lambda topic: state.topics.find(topic) is not None
         )

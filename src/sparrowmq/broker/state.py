@@ -18,6 +18,7 @@ from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.consumer_groups import ConsumerGroups, ProducerGroups
 from sparrowmq.broker.consumer_offsets import ConsumerOffsets
 from sparrowmq.broker.delay_schedule import DelaySchedule
+from sparrowmq.broker.lock_waits import LockWaits
 from sparrowmq.broker.pending_replies import PendingReplies
 from sparrowmq.broker.pull_hold import PullHold
 from sparrowmq.broker.queue_lock_table import QueueLockTable
@@ -96,6 +97,7 @@ class BrokerState:
     consumers: ConsumerGroups = field(default_factory=ConsumerGroups)
     producers: ProducerGroups = field(default_factory=ProducerGroups)
     locks: QueueLockTable = field(default_factory=QueueLockTable)
+    lock_waits: LockWaits = field(default_factory=LockWaits)
     holds: PullHold = field(default_factory=PullHold)
     journal: Rounds = field(default_factory=Rounds)
     saves: Rounds = field(default_factory=Rounds)

@@ -67,6 +67,10 @@ COMMIT_WAIT_MIN_MS = 50
 COMMIT_SPACING_MS = 20
 # How long the last commit of a queue is tried once no delivery is under way any more.
 LAST_COMMIT_MS = 3_000
+# The longest wait between two requests for a queue's lock and start position that failed. A broker
+# that does not answer in time has too many requests already; its next answer to a heartbeat ends
+# the wait.
+ACQUIRE_RETRY_MAX_MS = 5_000
 # How long the member waits for an unlock to be answered before it may lock the queue again: an
 # unlock that arrives later would release the new lock. The unlock is repeated within this time;
 # after that, the lock ends with its lease.
@@ -539,7 +543,8 @@ class OwnedQueue:
     def acquire_failed(self, now_ms: int) -> None:
         """Try again a little later."""
         self._failures += 1
-        self._acquire.end(now_ms, next_in_ms=backoff_ms(self._failures))
+        wait_ms = backoff_ms(self._failures, max_ms=ACQUIRE_RETRY_MAX_MS)
+        self._acquire.end(now_ms, next_in_ms=wait_ms)
 
     def pulled(
         self,

@@ -26,6 +26,8 @@ from sparrowmq.membership.repeated_job import RepeatedJob
 LOCK_RETRY_FIRST_MS = 10
 LOCK_RETRY_MS = 50
 LOCK_RETRY_SOON_MS = 100
+# After this the request has waited at the broker, and the next follows soon.
+WAITED_MS = 250
 # ConsumeMessageOrderlyService.tryLockLaterAndReconsume, where consumption needs the lock.
 ORDERLY_LOCK_RETRY_MS = 100
 # A renewal is answered long before this, or it never is.
@@ -126,8 +128,9 @@ class QueueLease:
             drain_timeout_ms: how long the former owner may take to drain.
         """
         self.may_hold = False
+        has_waited = now_ms - sent_ms >= WAITED_MS
         if self.is_required:
-            return now_ms + ORDERLY_LOCK_RETRY_MS
+            return now_ms + (LOCK_RETRY_FIRST_MS if has_waited else ORDERLY_LOCK_RETRY_MS)
         if self.waits_since_ms is None:
             self.waits_since_ms = now_ms
         patience_ms = drain_timeout_ms + PATIENCE_MARGIN_MS
@@ -142,4 +145,4 @@ class QueueLease:
             self.go_without(sent_ms)
             return None
         is_recent = now_ms - self.waits_since_ms < LOCK_RETRY_SOON_MS
-        return now_ms + (LOCK_RETRY_FIRST_MS if is_recent else LOCK_RETRY_MS)
+        return now_ms + (LOCK_RETRY_FIRST_MS if is_recent or has_waited else LOCK_RETRY_MS)

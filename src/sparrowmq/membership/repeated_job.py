@@ -16,9 +16,9 @@ RETRY_FIRST_MS = 100
 RETRY_MAX_MS = 1_000
 
 
-def backoff_ms(failures: int) -> int:
+def backoff_ms(failures: int, *, max_ms: int = RETRY_MAX_MS) -> int:
     """Return how long to wait after a number of failures in a row (1 for the first)."""
-    return min(RETRY_FIRST_MS << min(failures - 1, 10), RETRY_MAX_MS)
+    return min(RETRY_FIRST_MS << min(failures - 1, 10), max_ms)
 
 
 @dataclass(slots=True)

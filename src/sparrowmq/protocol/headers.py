@@ -240,6 +240,17 @@ class GetConsumerListByGroupRequestHeader(Struct, frozen=True, kw_only=True, ren
     sparrowmq_owners: bool | None = None
 
 
+class LockBatchRequestHeader(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=wire_names(sparrowmq_wait_ms="sparrowmqWaitMs"),
+):
+    """LOCK_BATCH_MQ; SparrowMQ's brokers let a refused request wait for the lock on request."""
+
+    sparrowmq_wait_ms: int | None = None
+
+
 class NotifyConsumerIdsChangedRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """NOTIFY_CONSUMER_IDS_CHANGED, from broker to client."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.handover import (
     IN_HAND_MEMBERS_MAX,
+    LOCK_WAIT_MS,
     UNLOCK_RETRY_MS,
     UNLOCK_TIMES_MAX,
     acquire,
@@ -91,6 +93,32 @@ def broker(*, is_locked: bool = False) -> Callable[[str, RemotingCommand], Remot
         return response_to(request, ext_fields={"offset": str(MAX_OFFSET)})
 
     return answer
+
+
+@pytest.mark.parametrize(
+    ("orderly", "members", "wait_ms"),
+    [
+        (False, IN_HAND_MEMBERS_MAX + 1, None),
+        (False, IN_HAND_MEMBERS_MAX + 2, str(LOCK_WAIT_MS)),
+        (True, 2, str(LOCK_WAIT_MS)),
+    ],
+)
+def test_request_for_a_lock_waits_at_the_broker_where_no_member_is_asked(
+    subscriber: Subscriber, play: Any, orderly: bool, members: int, wait_ms: str | None
+) -> None:
+    subscriber.config = replace(subscriber.config, orderly=orderly)
+    cid_all = ["me", *(f"other-{number}" for number in range(members - 1))]
+    subscriber.member.history.note("T", [OLD, ADDED], cid_all=cid_all)
+    asked: list[str | None] = []
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.LOCK_BATCH_MQ:
+            asked.append((request.ext_fields or {}).get("sparrowmqWaitMs"))
+        return broker()(address, request)
+
+    play(answer)(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
+
+    assert asked == [wait_ms]
 
 
 @pytest.mark.parametrize(("queue", "offset"), [(OLD, MAX_OFFSET), (ADDED, 0)])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.broker.consumer_groups import SUBSCRIPTIONS_MAX, ListedMember
+from sparrowmq.broker.lock_waits import LOCK_WAIT_MS_MAX, LockWait
 from sparrowmq.broker.message_filter import make_filter
 from sparrowmq.broker.processors.send import find_or_create_plain
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
@@ -41,6 +42,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
+    LockBatchRequestHeader,
     UnregisterClientRequestHeader,
     decode_header,
 )
@@ -186,6 +188,7 @@ def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int
         if (group := state.consumers.find(name)) is not None
     ]
     names = state.consumers.leave_all(connection)
+    state.lock_waits.discard(connection)
     state.producers.leave_all(connection)
     for name, member in memberships:
         group = state.consumers.find(name)
@@ -228,10 +231,33 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
 
     Differs from RocketMQ: only a listed member gets locks that it does not hold yet, and only locks
     of existing queues. A holder may renew its locks even while it is not listed, because no member
-    is listed for up to 30 s after a restart of the broker.
+    is listed for up to 30 s after a restart of the broker. A member may let a refused request wait
+    for the lock (`LockWaits`).
     """
+    header = decode_header(LockBatchRequestHeader, request.command.ext_fields)
     body = decode_body(LockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
+    wait_ms = min(header.sparrowmq_wait_ms or 0, LOCK_WAIT_MS_MAX)
+    return _lock(state, LockWait(request, body, request.now_ms + wait_ms), now_ms=request.now_ms)
+
+
+def serve_lock_waits(state: BrokerState, *, now_ms: int) -> list[Output]:
+    """Serve the waiting requests whose deadline has come, or whose lock has run out."""
+    outputs: list[Output] = []
+    waits = state.lock_waits.take_due(
+        now_ms,
+        is_held=lambda group, queue: (
+            state.locks.find_owner(group, queue, now_ms=now_ms) is not None
+        ),
+    )
+    for wait in waits:
+        outputs += _lock(state, wait, now_ms=now_ms)
+    return outputs
+
+
+def _lock(state: BrokerState, wait: LockWait, *, now_ms: int) -> Sequence[Output]:
+    """Lock the queues of a request; no output while the request waits."""
+    request, body = wait.request, wait.body
     group = state.consumers.find(body.consumer_group)
     is_listed = group is not None and group.lists(body.client_id)
     refused: list[MessageQueue] = []
@@ -243,12 +269,15 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
         return may
 
     locked = state.locks.try_lock_batch(
-        body.consumer_group, body.mq_set, body.client_id, now_ms=request.now_ms, may_take=may_take
+        body.consumer_group, body.mq_set, body.client_id, now_ms=now_ms, may_take=may_take
     )
+    is_held = not locked and not refused and len(body.mq_set) == 1
+    if is_held and wait.deadline_ms > now_ms and state.lock_waits.add(wait):
+        return ()
     # A renewal need not be written: a restart restores the lease with its first length.
     outputs = answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
     if refused:
-        outputs = [*outputs, *_note_refused_locks(state, request, body, refused, is_listed)]
+        outputs = [*outputs, *_note_refused_locks(state, wait, refused, is_listed, now_ms)]
     if state.locks.last_change(body.consumer_group, locked) <= state.locks_written:
         return outputs
     # A lock must survive a crash from the moment at which its holder believes in it.
@@ -256,9 +285,7 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     late: list[Output] = []
     for output in outputs:
         if isinstance(output, Reply):
-            late += state.pending.add_for_rounds(
-                output, journal_round=journal_round, now_ms=request.now_ms
-            )
+            late += state.pending.add_for_rounds(output, journal_round=journal_round, now_ms=now_ms)
         else:
             late.append(output)
     return late
@@ -266,17 +293,18 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
 
 def _note_refused_locks(
     state: BrokerState,
-    request: Request,
-    body: LockBatchRequestBody,
+    wait: LockWait,
     refused: Sequence[MessageQueue],
     is_listed: bool,
+    now_ms: int,
 ) -> Sequence[Output]:
+    body = wait.body
     why = f"there is no {refused[0]}" if is_listed else "the group does not list it"
     text = (
-        f"refused {request.connection.address}: {len(refused)} locks of client {body.client_id!r} "
-        f"for group {body.consumer_group!r}, as {why}"
+        f"refused {wait.request.connection.address}: {len(refused)} locks of client "
+        f"{body.client_id!r} for group {body.consumer_group!r}, as {why}"
     )
-    return state.refusals.note(BrokerRefusal.LOCK, text, now_ms=request.now_ms)
+    return state.refusals.note(BrokerRefusal.LOCK, text, now_ms=now_ms)
 
 
 def unlock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -284,7 +312,15 @@ def unlock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     body = decode_body(UnlockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
     state.locks.unlock_batch(body.consumer_group, body.mq_set, body.client_id)
-    return answer(request)
+    outputs = list(answer(request))
+    for wait in state.lock_waits.take(body.consumer_group, body.mq_set):
+        if wait.body.client_id == body.client_id:
+            # The member wants the queue no longer; a lock granted now would have no end.
+            nothing = encode_body(LockBatchResponseBody(lock_ok_mq_set=[]))
+            outputs += answer(wait.request, body=nothing)
+        else:
+            outputs += _lock(state, wait, now_ms=request.now_ms)
+    return outputs
 
 
 def _check_lock_count(count: int) -> None:

@@ -44,12 +44,15 @@ from sparrowmq.protocol.bodies import (
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.headers import LockBatchRequestHeader
 from sparrowmq.protocol.record import decode_messages
 
 # RebalanceImpl locks and unlocks with a timeout of 1000 ms.
 LOCK_TIMEOUT_MS = 1_000
 # The members that are asked for their queues; a larger group waits for a refused lock.
 IN_HAND_MEMBERS_MAX = 16
+# How long a SparrowMQ broker lets a refused request for a lock wait for the unlock.
+LOCK_WAIT_MS = 500
 # How often an unlock is repeated until it is answered, and the pause before each repetition.
 UNLOCK_TIMES_MAX = 5
 UNLOCK_RETRY_MS = 500
@@ -74,7 +77,8 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
     start: _Start | None = None
     try:
         if wants_lock and is_listed:
-            is_held = yield from _try_lock(subscriber, queue)
+            wait_ms = _lock_wait_ms(subscriber, queue)
+            is_held = yield from _try_lock(subscriber, queue, wait_ms=wait_ms)
         elif wants_lock:
             is_held, start = yield from _try_lock_and_find_start(subscriber, queue)
         now_ms: int = yield Now()
@@ -193,7 +197,20 @@ def _try_lock_and_find_start(
     return is_held, start
 
 
-def _try_lock(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | None]:
+def _lock_wait_ms(subscriber: Subscriber, queue: MessageQueue) -> int:
+    """Return how long a request for the lock may wait at the broker while the lock is refused.
+
+    A refusal lets a member of a small group ask the others what they have in hand, and go on
+    without the lock of a member that is dead. Where nobody is asked, only the unlock helps.
+    """
+    others = len(set(subscriber.member.history.members(queue.topic))) - 1
+    asks_members = others <= IN_HAND_MEMBERS_MAX and not subscriber.config.orderly
+    return 0 if asks_members else LOCK_WAIT_MS
+
+
+def _try_lock(
+    subscriber: Subscriber, queue: MessageQueue, *, wait_ms: int = 0
+) -> Operation[bool | None]:
     """Ask for a queue's lock; None if no member can hold it.
 
     Raises: TransportError if the broker may have given the lock but did not answer.
@@ -204,7 +221,7 @@ def _try_lock(subscriber: Subscriber, queue: MessageQueue) -> Operation[bool | N
     config = subscriber.config
     try:
         held = yield from lock_batch(
-            address, config.group, client_id=config.client_id, queues=[queue]
+            address, config.group, client_id=config.client_id, queues=[queue], wait_ms=wait_ms
         )
     except (ConnectFailed, BrokerError) as error:
         subscriber.report(RequestFailed("lock", queue, error))
@@ -316,16 +333,24 @@ def lock_batch(
     *,
     client_id: str,
     queues: Sequence[MessageQueue],
-    timeout_ms: int = LOCK_TIMEOUT_MS,
+    wait_ms: int = 0,
 ) -> Operation[frozenset[MessageQueue]]:
     """Ask a master for the locks of queues, or renew them.
+
+    Args:
+        wait_ms: how long a SparrowMQ broker may let the request for one queue wait for its lock;
+            other brokers answer at once.
 
     Returns: the queues whose lock this client holds now.
     Raises: TransportError, BrokerError.
     """
     request = LockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=list(queues))
     reply = yield from ask(
-        address, RequestCode.LOCK_BATCH_MQ, body=encode_body(request), timeout_ms=timeout_ms
+        address,
+        RequestCode.LOCK_BATCH_MQ,
+        LockBatchRequestHeader(sparrowmq_wait_ms=wait_ms) if wait_ms else None,
+        body=encode_body(request),
+        timeout_ms=LOCK_TIMEOUT_MS + wait_ms,
     )
     held = decode_answer(LockBatchResponseBody, reply, address).lock_ok_mq_set
     return frozenset(queues).intersection(held)
