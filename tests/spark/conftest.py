@@ -50,7 +50,8 @@ class FakeCluster:
 
     `answers` holds scripted replies to the next pulls: a code with a next offset, or None for an
     answer that never comes. `pulls_max` is how many messages one pull gives. `same_codes` are tags
-    whose hash code is that of every tag. `version` is the brokers' major one.
+    whose hash code is that of every tag. `version` is the brokers' major one. `step_ms` is the time
+    between two messages of a queue. `given_count` counts the messages that pulls gave.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,8 @@ class FakeCluster:
         self.answers: list[tuple[int, int] | None] = []
         self.pulls_max = 2048
         self.same_codes: set[str] = set()
-        self.pull_count = 0
+        self.pull_count = self.given_count = 0
+        self.born_ms, self.step_ms = BORN_MS, 1
         self.request_codes: list[int] = []
         # Of scripted answers.
         self.remark = "scripted"
@@ -99,8 +101,8 @@ class FakeCluster:
                 queue_id=queue_id,
                 body=b"%0*d" % (size, offset),
                 properties=f"KEYS\x01{key}\x02TAGS\x01tag{offset % 3}\x02UNIQ_KEY\x01id-{key}",
-                born_timestamp_ms=BORN_MS + offset,
-                store_timestamp_ms=BORN_MS + offset + 1,
+                born_timestamp_ms=BORN_MS + offset * self.step_ms,
+                store_timestamp_ms=BORN_MS + offset * self.step_ms + 1,
                 queue_offset=offset,
                 position=offset * 200,
             )
@@ -157,7 +159,7 @@ class FakeCluster:
             return response_to(request, ext_fields={"offset": str(committed)})
         if request.code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
             # Stored in the order of their offsets, and like Apache's brokers never past the last.
-            since = int(fields["timestamp"]) - (BORN_MS + 1)
+            since = (int(fields["timestamp"]) - (BORN_MS + 1)) // self.step_ms
             found_offset = max(queue.min_offset, min(since, queue.max_offset - 1))
             return response_to(request, ext_fields={"offset": str(found_offset)})
         if request.code == RequestCode.PULL_MESSAGE:
@@ -226,7 +228,9 @@ class FakeCluster:
             count = min(int(fields["maxMsgNums"]), self.pulls_max)
             records = queue.records[offset : offset + count]
             following = offset + len(records)
-            body = b"".join(record for record in records if self._matches(fields, record))
+            chosen = [record for record in records if self._matches(fields, record)]
+            self.given_count += len(chosen)
+            body = b"".join(chosen)
             if not body:
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return response_to(

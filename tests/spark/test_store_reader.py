@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", minversion="4.1")
+
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
 from sparrowmq import Message, MessageQueue, Producer
 from sparrowmq.protocol.record import Record
@@ -19,6 +21,7 @@ from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.partition import RangesPartition
+from sparrowmq.spark.pushed_filters import FilteringReader
 from sparrowmq.spark.store_files import TOPICS_PATH, StoreFiles
 from sparrowmq.spark.store_reader import StoreReader
 from sparrowmq.store.config import FlushMode, StoreConfig
@@ -295,3 +298,33 @@ def test_a_wrong_store_is_one_clear_error(
         StoreReader(parse_options(options, scope="batch")).partitions()
 
     assert words in str(caught.value)
+
+
+def test_conditions_narrow_the_read_of_a_store(cluster: EmbeddedCluster) -> None:
+    options = parse_options(
+        {"storePath": str(store_of(cluster)), "topic": "orders,noise", "profile": "full"},
+        scope="batch",
+    )
+    rows = rows_of(StoreReader(options))
+    moment = rows[-20]["storeTimestamp"]
+    reader = FilteringReader(StoreReader, options)
+
+    left = reader.pushFilters(
+        [
+            EqualTo(("topic",), "orders"),
+            EqualTo(("queueId",), 1),
+            LessThan(("queueOffset",), 140),
+            GreaterThanOrEqual(("storeTimestamp",), moment),
+        ]
+    )
+
+    assert left == []
+    expected = [
+        row
+        for row in rows
+        if (row["topic"], row["queueId"]) == ("orders", 1)
+        and row["queueOffset"] < 140
+        and row["storeTimestamp"] >= moment
+    ]
+    assert 0 < len(expected) < 140
+    assert rows_of(reader) == expected

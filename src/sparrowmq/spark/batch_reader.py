@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparrowmq.calling.effects import Operation
-from sparrowmq.spark.bounds import OffsetChoice, ranges_between
+from sparrowmq.client.operations.gather import gather
+from sparrowmq.spark.bounds import OffsetChoice, QueueBounds, ranges_between
 from sparrowmq.spark.discovery import Discovery, discover
 from sparrowmq.spark.failures import clear, settle
+from sparrowmq.spark.narrowing import Narrowing
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
-from sparrowmq.spark.positions import find_offsets
+from sparrowmq.spark.planning import QueueRange
+from sparrowmq.spark.positions import find_offsets, first_offset_since
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.topic_queues import Cluster, connect
 
@@ -47,7 +50,9 @@ class RocketMQReader(DataSourceReader):
         cluster = connect(options)
         found, choices = cluster.run(_find_edges(cluster, options))
         start, end = settle(choices, found.bounds, fail=options.fail_on_data_loss)
-        return make_partitions(options, ranges_between(start, end), found.queues)
+        ranges = options.narrowing.narrow(ranges_between(start, end))
+        ranges = cluster.run(_narrow_by_time(cluster, ranges, options.narrowing))
+        return make_partitions(options, ranges, found.queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in an executor."""
@@ -63,3 +68,23 @@ def _find_edges(
         offsets = yield from find_offsets(cluster, choice, found.bounds, group=options.group)
         choices.append(offsets)
     return found, choices
+
+
+def _narrow_by_time(
+    cluster: Cluster, ranges: Sequence[QueueRange], narrowing: Narrowing
+) -> Operation[list[QueueRange]]:
+    def find(each: QueueRange, timestamp_ms: int | None, *, otherwise: int) -> Operation[int]:
+        if timestamp_ms is None:
+            return otherwise
+        bounds = QueueBounds(each.start, each.end)
+        return (
+            yield from first_offset_since(cluster, each.queue, bounds, timestamp_ms=timestamp_ms)
+        )
+
+    def narrow(each: QueueRange) -> Operation[QueueRange]:
+        start = yield from find(each, narrowing.since_ms, otherwise=each.start)
+        end = yield from find(each, narrowing.until_ms, otherwise=each.end)
+        return each.clip(start, end)
+
+    found = yield from gather([narrow(each) for each in ranges], name="offsets by condition")
+    return [each for each in found if each.rows > 0]

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+# The settings of a session on this machine; on a cluster the cluster's own hold.
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.enabled": "false",
+}
 _PYTHON = "sparrowmq-python"
 _LAUNCHER = """#!/bin/sh
 # Starts the Python processes of Spark on this machine.
@@ -40,6 +46,13 @@ case "$*" in
 esac
 exec {python} "$@"
 """
+
+
+# Spark passes conditions to sources in Python only if it is told to.
+_COMMON = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
 
 
 def prepare_environment(java: JavaHome | None = None) -> JavaHome:
@@ -60,18 +73,20 @@ def prepare_environment(java: JavaHome | None = None) -> JavaHome:
 def spark_session(
     app_name: str,
     *,
-    master: str = "local[*]",
+    master: str | None = None,
     driver_memory: str = "1g",
     short_lived: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start, or get, a Spark session: no web UI, times in UTC, a local one on loopback only.
+    """Start, or get, a Spark session: times in UTC, and conditions are passed to the source.
 
     Args:
         app_name: the application's name.
-        master: Spark's master URL. Executors of a master that is not local find the driver and
-            their Python by Spark's own settings.
-        driver_memory: the JVM's heap, which in local mode serves the executors too.
+        master: Spark's master URL. A local session has no web UI and stays on loopback. Executors
+            of another master find the driver and their Python by Spark's own settings. None takes
+            the master of `spark-submit`, and without `spark-submit` local[*].
+        driver_memory: the JVM's heap, which in local mode serves the executors too. `spark-submit`
+            has started the JVM already, and has an option of its own.
         short_lived: for a session of a few minutes: the JVM compiles quickly rather than well.
             The start and the first jobs then take less than half the processor time; jobs over
             many millions of rows take more.
@@ -79,34 +94,42 @@ def spark_session(
 
     Raises: ConfigError if there is no Java, or PySpark is not installed.
     """
-    is_local = master.startswith("local")
-    if is_local:
-        prepare_environment()
-    else:
-        os.environ["JAVA_HOME"] = str(find_java().path)
+    settings = dict(_COMMON)
+    if master is None and not is_submitted():
+        master = "local[*]"
+    is_local = master is not None and master.startswith("local")
+    if master is not None:
+        if is_local:
+            prepare_environment()
+            settings |= _LOCAL
+        else:
+            os.environ["JAVA_HOME"] = str(find_java().path)
+        settings |= {
+            "spark.driver.memory": driver_memory,
+            "spark.ui.showConsoleProgress": "false",
+            **({"spark.driver.extraJavaOptions": _QUICK_JAVA} if short_lived else {}),
+        }
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError(
             f"PySpark is not installed ({error}); install sparrowmq with the extra 'spark'"
         ) from error
-    settings = {
-        "spark.driver.memory": driver_memory,
-        **(_LOOPBACK if is_local else {}),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "8",
-        **({"spark.driver.extraJavaOptions": _QUICK_JAVA} if short_lived else {}),
-        **(conf or {}),
-    }
-    if SparkSession.getActiveSession() is None:
+    settings |= conf or {}
+    builder = SparkSession.builder.appName(app_name)
+    if is_local and SparkSession.getActiveSession() is None:
         # Spark would make `spark-warehouse` in the working directory.
         settings.setdefault("spark.sql.warehouse.dir", _warehouse())
-    builder = SparkSession.builder.appName(app_name).master(master)
+    if master is not None:
+        builder = builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def is_submitted() -> bool:
+    """Return whether `spark-submit` runs this program, and so has chosen master and JVM."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def clone_session(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:

@@ -36,6 +36,7 @@ from sparrowmq.spark.checkpoint_offsets import (
     parse_timestamps,
 )
 from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, TlsFiles, take_tls
+from sparrowmq.spark.narrowing import ALL, Narrowing
 from sparrowmq.spark.option_table import (
     Option,
     parse_bool,
@@ -54,7 +55,10 @@ from sparrowmq.spark.option_table import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of a read, checked. Each field is the option of the same name."""
+    """The options of a read, checked. Each field is the option of the same name.
+
+    Only `narrowing` comes from elsewhere: it is what the conditions of the query leave.
+    """
 
     name_servers: tuple[str, ...]
     store_path: str | None
@@ -88,6 +92,7 @@ class SourceOptions:
     security_token: str | None = field(default=None, repr=False)
     tls: TlsFiles | None = None
     namespace: Namespace = NO_NAMESPACE
+    narrowing: Narrowing = ALL
 
     def __post_init__(self) -> None:
         if "bodyError" in self.columns and self.body_schema is None:

@@ -25,8 +25,16 @@ class QueueRange(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of offsets in the range."""
+        """The number of offsets in the range; 0 or less for an empty range."""
         return self.end - self.start
+
+    def clip(self, start: int | None, end: int | None) -> QueueRange:
+        """Return the part between two offsets, which may be empty; None for no bound."""
+        return QueueRange(
+            self.queue,
+            self.start if start is None else max(self.start, start),
+            self.end if end is None else min(self.end, end),
+        )
 
 
 def limit_ranges(

@@ -9,7 +9,8 @@ Tests: test_spark.py.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,8 @@ from sparrowmq.spark.sink_options import SinkOptions, check_columns, parse_sink_
 _LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 
 
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+
 # Options that choose columns, in lower case.
 _CHOICES = frozenset({"columns", "profile", "includeheaders"})
 
@@ -60,13 +63,20 @@ class RocketMQDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of a batch."""
         options = self._options(schema, scope="batch")
+        make: Callable[[SourceOptions], DataSourceReader]
         if options.store_path is not None:
             from sparrowmq.spark.store_reader import StoreReader
 
-            return StoreReader(options)
-        from sparrowmq.spark.batch_reader import RocketMQReader
+            make = StoreReader
+        else:
+            from sparrowmq.spark.batch_reader import RocketMQReader
 
-        return RocketMQReader(options)
+            make = RocketMQReader
+        if not _are_filters_pushed():
+            return make(options)
+        from sparrowmq.spark.pushed_filters import FilteringReader
+
+        return FilteringReader(make, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader of a stream; for wrong options, a reader that raises at every call."""
@@ -170,6 +180,15 @@ class _RefusedStream(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Raise the error."""
         raise as_clear(self._error)
+
+
+def _are_filters_pushed() -> bool:
+    """Return whether Spark passes conditions to the reader that this process plans.
+
+    It has a module of its own for that, which no other process loads.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return _PUSHING in sys.modules or (spec is not None and spec.name == _PUSHING)
 
 
 def _has_limits() -> bool:

@@ -45,6 +45,7 @@ from sparrowmq.spark.columns import (
     store_timestamps_ms,
 )
 from sparrowmq.spark.failures import as_clear, clear, report_losses, settle
+from sparrowmq.spark.narrowing import Narrowing
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.planning import QueueRange
@@ -91,7 +92,8 @@ class StoreReader(DataSourceReader):
         ]
         start, end = settle(choices, bounds, fail=options.fail_on_data_loss)
         numbers = number_queues(queues)
-        plan = plan_log(stored, ranges_between(start, end), partitions_min=options.min_partitions)
+        ranges = _narrow(files, stored, ranges_between(start, end), options.narrowing)
+        plan = plan_log(stored, ranges, partitions_min=options.min_partitions)
         return [
             RangesPartition([(each, numbers[each.queue]) for each in part]) for part in plan
         ] or [RangesPartition([])]
@@ -151,6 +153,19 @@ def _find_offsets(files: StoreFiles, choice: StartChoice, stored: Stored) -> Off
         if timestamp_ms is not None:
             offsets[queue] = _first_since(files, found, timestamp_ms)
     return OffsetChoice(choice.rest, offsets)
+
+
+def _narrow(
+    files: StoreFiles, stored: Stored, ranges: Sequence[QueueRange], narrowing: Narrowing
+) -> list[QueueRange]:
+    def find(queue: MessageQueue, timestamp_ms: int | None) -> int | None:
+        return None if timestamp_ms is None else _first_since(files, stored[queue], timestamp_ms)
+
+    clipped = [
+        each.clip(find(each.queue, narrowing.since_ms), find(each.queue, narrowing.until_ms))
+        for each in narrowing.narrow(ranges)
+    ]
+    return [each for each in clipped if each.rows > 0]
 
 
 def _first_since(files: StoreFiles, queue: StoredQueue, timestamp_ms: int) -> int:
