@@ -44,6 +44,7 @@ from sparrowmq.client.sight.series import CLIENT_SERIES, MetricSeries
 from sparrowmq.config import Setting, rows_of
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.hosting.settings import NAME_SERVER, SETTINGS
+from sparrowmq.spark.lag import SPARK_SERIES
 from texts import make_catalogs
 
 ROOT = Path(__file__).parent.parent
@@ -272,7 +273,12 @@ beside their lag.
 
 From producers and consumers with `metrics_registry=`.
 
-{series_table(CLIENT_SERIES)}""",
+{series_table(CLIENT_SERIES)}
+## Of Spark's queries
+
+From `LagListener(registry=...)` of `sparrowmq.spark.lag_listener`.
+
+{series_table(SPARK_SERIES)}""",
     )
 
 

@@ -1,21 +1,26 @@
 """A user's job: batch, stream and sink on one master. Run by a Python of its own.
 
-Arguments: master, the package as a zip or "-", how to ship it ("files", "add" or "-"), name server,
-output directory. Prints one JSON object.
+Arguments: master, the package as a zip or "-", how to ship it ("files", "add", "connect", which is
+"files" in a session of Spark Connect, or "-"), name server, output directory. Prints one JSON
+object.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 
 def main(master: str, package: str, shipping: str, name_server: str, out: str) -> None:
+    is_connect = shipping == "connect"
     builder = (
         SparkSession.builder.master(master)
+        .config("spark.api.mode", "connect" if is_connect else "classic")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
@@ -25,10 +30,11 @@ def main(master: str, package: str, shipping: str, name_server: str, out: str) -
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.task.maxFailures", "1")
     )
-    if shipping == "files":
+    if shipping in ("files", "connect"):
         builder = builder.config("spark.submit.pyFiles", package)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    if not is_connect:
+        spark.sparkContext.setLogLevel("OFF")
     if shipping == "add":
         spark.sparkContext.addPyFile(package)
     given = {"nameServer": name_server, "topic": "in", "minPartitions": "4"}
@@ -41,6 +47,13 @@ def main(master: str, package: str, shipping: str, name_server: str, out: str) -
 
 
 def run(spark: SparkSession, given: dict[str, str], out: Path) -> dict[str, object]:
+    def find_package(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import sparrowmq
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"place": [str(sparrowmq.__file__)]})
+
+    places = spark.range(4).mapInArrow(find_package, "place STRING").distinct().collect()
     frame = spark.read.format("rocketmq").options(**given).load()
     rows = frame.selectExpr("queueId", "queueOffset", "spark_partition_id() AS part").collect()
     query = (
@@ -60,6 +73,8 @@ def run(spark: SparkSession, given: dict[str, str], out: Path) -> dict[str, obje
         "rows": len({(row.queueId, row.queueOffset) for row in rows}),
         "tasks": len({row.part for row in rows}),
         "batches": len([each for each in query.recentProgress if each["numInputRows"]]),
+        "places": [row.place for row in places],
+        "session": type(spark).__module__,
         "keys": copied.select("keys").distinct().count(),
     }
 

@@ -19,10 +19,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow.dataset as ds
 import pyspark
 from pyspark import cloudpickle
 
-from sparrowmq import Message, MessageQueue, Producer
+from sparrowmq import Admin, Message, MessageQueue, Producer
 from sparrowmq.spark import find_java
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.options import parse_options
@@ -32,6 +33,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("spark_job.py")
+COMMAND = Path(__file__).with_name("spark_command.py")
+# What PySpark's extra `connect` needs beside what the extra `spark` of this package brings.
+CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71")
 SPARK_HOME = Path(pyspark.__file__).parent
 LOCAL, LOCAL_CLUSTER = "local[*]", "local-cluster[2,1,1024]"
 START_TIMEOUT_S = 90.0
@@ -92,7 +96,7 @@ def environ(tmp_path: Path, **changes: str) -> dict[str, str]:
 def run_job(python: Path, tmp_path: Path, *arguments: str, **changes: str) -> dict[str, Any]:
     answer = subprocess.run(
         [str(python), str(JOB), *arguments, str(tmp_path / "out")],
-        env=environ(tmp_path, PYSPARK_PYTHON=changes.pop("python", str(python)), **changes),
+        env=environ(tmp_path, PYSPARK_PYTHON=changes.pop("PYSPARK_PYTHON", str(python)), **changes),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -153,6 +157,7 @@ def check(found: dict[str, Any]) -> None:
     assert found["tasks"] == 4
     assert found["batches"] == 3
     assert found["keys"] == 600
+    assert all("sparrowmq.zip/sparrowmq/" in place for place in found["places"]), found["places"]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +186,98 @@ def test_a_shipped_package_reads_streams_and_writes(
             PYTHONPATH=str(package),
         )
     )
+
+
+def run_command(
+    python: Path, tmp_path: Path, package: Path, command: list[str], **changes: str
+) -> str:
+    """Run one of the jobs as users do; its executors have the package by --py-files alone."""
+    settings = ("spark.driver.host=127.0.0.1", "spark.executor.memory=1g", "spark.cores.max=2")
+    conf = [word for each in settings for word in ("--conf", each)]
+    submit = ["--py-files", str(package), *conf]
+    at = command.index("OPTIONS")
+    environment = environ(tmp_path, PYSPARK_PYTHON=str(python), PYTHONPATH=str(package), **changes)
+    answer = subprocess.run(
+        [*command[:at], *submit, *command[at + 1 :]],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    return answer.stdout
+
+
+@pytest.mark.parametrize("way", ["spark-submit", "--master"])
+def test_every_job_runs_where_executors_have_only_what_was_shipped(
+    cluster: EmbeddedCluster,
+    master: str,
+    package: Path,
+    bare_python: Path,
+    tmp_path: Path,
+    way: str,
+) -> None:
+    def run(job: str, *arguments: str) -> dict[str, Any]:
+        given = [*arguments, "--json", "--out", str(tmp_path / job)]
+        if way == "--master":
+            module = [str(bare_python), "-m", "sparrowmq.cli.main"]
+            command = [*module, "pipeline", job, "--master", master, "OPTIONS", *given]
+        else:
+            submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, "OPTIONS"]
+            command = [*submit, str(COMMAND), "pipeline", job, *given]
+        printed = run_command(bare_python, tmp_path, package, command)
+        # spark-submit sends stderr into stdout.
+        found: dict[str, Any] = json.loads(printed[printed.index("{\n") :])
+        return found
+
+    name_server = ("--nameserver", cluster.name_server)
+    if way == "--master":
+        found = run("ingest", *name_server, "--topic", "in", "--schema", "n BIGINT")
+        assert (found["counts"]["rows"], found["counts"]["put_aside"]) == (0, 600)
+        assert ds.dataset(tmp_path / "ingest" / "quarantine").count_rows() == 600
+        found = run("balance", "--generate", "20", "-s", "AVG")
+        assert [each["groups"] for each in found["strategies"]] == [20]
+        return
+    looks, consumed = tmp_path / "looks", tmp_path / "consumed.jsonl"
+    with Admin(name_server=cluster.name_server) as admin:
+        admin.update_committed_offset("GID_late", MessageQueue("in", "broker-a", 0), 10)
+    look = [sys.executable, "-m", "sparrowmq.cli.main", "snapshot", *name_server]
+    subprocess.run([*look, "--group", "GID_late", "--out", str(looks)], check=True)
+    consumed.write_text(
+        '{"consumerGroup": "GID_late", "clientId": "a", "topic": "in", "brokerName": "broker-a", '
+        '"consumedTimestamp": "2026-03-01T12:00:00Z", "queueId": 0, "queueOffset": 7}\n' * 2
+    )
+    found = run("backlog", "--snapshots", str(looks))
+    assert found["lag_by_cause"]["no member"] == 590
+    found = run("duplicates", "--consumed", str(consumed))
+    assert [each["duplicates"] for each in found["groups"]] == [1]
+
+
+def test_spark_connect_reads_streams_and_writes_on_the_cluster(
+    cluster: EmbeddedCluster, master: str, bare_python: Path, package: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*pip, *CONNECT], check=True, timeout=300)
+    (site,) = place.glob("lib/python*/site-packages")
+    (site / "libraries.pth").write_text(str(Path(pyspark.__file__).parents[1]))
+
+    found = run_job(
+        place / "bin" / "python",
+        tmp_path,
+        master,
+        str(package),
+        "connect",
+        cluster.name_server,
+        PYTHONPATH=str(package),
+        PYSPARK_PYTHON=str(bare_python),
+    )
+
+    check(found)
+    assert found["session"] == "pyspark.sql.connect.session"
 
 
 def test_an_executor_without_the_package_is_told_in_words(bare_python: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_version_reads_and_writes_and_says_what_it_cannot(
         assert (found["copied"], found["limited"], found["copies"]) == (None, None, 600)
     for name in ("parquet", "balance"):
         if kind == "connect":
-            assert "the jobs need a classic Spark session" in found[name]
+            assert "a classic Spark session is needed" in found[name]
         else:
             assert found[name] is None
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ pytest.importorskip("pyspark")
 from typer.testing import CliRunner
 
 from sparrowmq.cli.main import build_app
+from sparrowmq.pipeline.task_progress import TaskProgress, reporting_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +66,9 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
         (["ingest", "-t", "t", "--option", 'startingOffsets={"t'], "option 'startingOffsets'"),
         (["ingest", "-t", "t", "-n", "nowhere"], "option 'nameServer'"),
         (["ingest", "-t", "t", "--option", "x"], "option 'x': write NAME=VALUE"),
+        (["balance", "--generate", "9", "--conf", "x"], "option 'x': write NAME=VALUE"),
+        (["balance", "--generate", "9", "--py-files", "a.whl"], "rename the wheel to .zip"),
+        (["balance", "--generate", "9", "--json", "--csv"], "give --json or --csv, not both"),
         (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is not DDL: "),
         (["ingest", "-t", "t", "--json-schema", "/nowhere.json"], "cannot read /nowhere.json: "),
     ],
@@ -105,3 +111,29 @@ def test_a_job_that_fails_says_why_in_one_line_and_keeps_javas_words_in_a_file(
     assert started == "sparrowmq: starting Spark on local[*]"
     assert reason.startswith("sparrowmq: no name server answers at 127.0.0.1:1: ")
     assert "at org.apache.spark" in Path(log.rpartition(" ")[2]).read_text()
+
+
+def test_a_job_prints_its_main_table_as_csv_and_shows_its_tasks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    code, stdout, stderr = run(
+        "balance", "--generate", "20", "-s", "AVG", "--csv", "--out", str(tmp_path / "out")
+    )
+
+    assert code == 0, stderr
+    header, *rows = csv.reader(stdout.splitlines())
+    assert header[0] == "strategy"
+    assert [row[0] for row in rows] == ["AVG"]
+    assert len(rows[0]) == len(header)
+
+
+def test_every_second_a_job_reports_the_tasks_of_its_stages(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    seen: list[TaskProgress] = []
+    with reporting_progress(spark, seen.append):
+        # A stage of two tasks, the second of which lasts until the first report.
+        spark.sparkContext.parallelize([1, 2], 2).foreach(lambda n: time.sleep(3 * (n - 1)))
+
+    assert (1, 2) in {(each.tasks_done, each.tasks) for each in seen}
+    assert sorted(each.seconds for each in seen) == [each.seconds for each in seen]

@@ -337,6 +337,7 @@ def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
 
         assert (result.exit_code, ingested()) == (0, sent), result.stderr
         assert "batch " in result.stderr
+        assert "messages of 2 queues are not read; the most, " in result.stderr
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert len(sent) == 80
 

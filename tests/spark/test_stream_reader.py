@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from sparrowmq.spark import topic_queues
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.lag import lag_of
+from sparrowmq.spark.lag_listener import LagListener
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
@@ -511,7 +513,50 @@ def test_lag_is_the_distance_to_the_queues_ends() -> None:
     }
 
     assert lag_of(progress) == {("T", "broker-a", 0): 7, ("T", "broker-a", 1): 0}
-    assert lag_of({"sources": [{"endOffset": None, "latestOffset": None}]}) == {}
+    foreign = [
+        {"endOffset": None, "latestOffset": None},
+        {"endOffset": {"logOffset": 3}, "latestOffset": None},
+        {"endOffset": {"topic": {"0": 17}}, "latestOffset": {"topic": {"0": 19}}},
+        {"endOffset": "3", "latestOffset": "not JSON"},
+    ]
+    assert lag_of({"sources": foreign}) == {}
+    assert lag_of({"sources": [*progress["sources"], *foreign]}) == lag_of(progress)
+
+
+def test_the_listener_keeps_each_querys_lag_logs_it_at_times_and_forgets_ended_queries() -> None:
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry, lines = prometheus_client.CollectorRegistry(), list[str]()
+    listener = LagListener(registry=registry, log=lines.append, log_interval_s=3600)
+
+    def report(query: str, name: str | None, read: int) -> None:
+        ends = {"T": {"broker-a": {"0": 9_000, "1": 5}}}
+        source = {"endOffset": {"T": {"broker-a": {"0": read, "1": 5}}}, "latestOffset": ends}
+        progress = {"id": query, "name": name, "sources": [source]}
+        event: Any = SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress)))
+        listener.onQueryProgress(event)
+
+    def lags() -> dict[tuple[str, str], float]:
+        (family,) = registry.collect()
+        return {(each.labels["query"], each.labels["queue"]): each.value for each in family.samples}
+
+    report("id-1", "orders", 2_000)
+    report("id-2", None, 8_999)
+    report("id-1", "orders", 3_000)
+
+    assert lags() == {
+        ("orders", "0"): 6_000,
+        ("orders", "1"): 0,
+        ("id-2", "0"): 1,
+        ("id-2", "1"): 0,
+    }
+    assert lines == [
+        "query orders: 7,000 messages of 2 queues are not read; the most, 7,000, wait in "
+        "T/broker-a/0",
+        "query id-2: 1 messages of 2 queues are not read; the most, 1, wait in T/broker-a/0",
+    ]
+    ended: Any = SimpleNamespace(id="id-1")
+    listener.onQueryTerminated(ended)
+    assert lags() == {("id-2", "0"): 1, ("id-2", "1"): 0}
 
 
 def test_without_limits_a_batch_is_all_there_is_and_losses_are_told_when_it_is_dealt_out(

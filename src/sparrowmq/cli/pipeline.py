@@ -1,12 +1,13 @@
 """`sparrowmq pipeline`: the jobs that run on Spark.
 
 Each job writes Parquet tables and `report.html` below `--out`, prints a summary on stdout (`--json`
-for programs) and its progress on stderr. Exit codes: 0, success; 2, a wrong option or input; 3, the
-cluster cannot be reached or the job failed; 130, Ctrl-C. Tests: pipeline/test_cli.py.
+and `--csv` for programs) and its progress on stderr. Exit codes: 0, success; 2, a wrong option or
+input; 3, the cluster cannot be reached or the job failed; 130, Ctrl-C. Tests: pipeline/test_cli.py.
 """
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import sys
@@ -14,11 +15,12 @@ import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 from sparrowmq.cli.exit_codes import EXIT_FAILED, reporting_errors, say
@@ -28,12 +30,16 @@ from sparrowmq.model.names import TRACE_TOPIC
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sparrowmq.pipeline.duplicates.stream import Progress
+    from sparrowmq.pipeline.duplicates.stream import Progress as WatchProgress
     from sparrowmq.pipeline.ingest import Batch
+    from sparrowmq.pipeline.task_progress import OnProgress, TaskProgress
     from sparrowmq.report import Table
+    from sparrowmq.spark.lag_listener import LagListener
 
 _STDERR = 2
 _ROWS_PRINTED = 20
+# A pipe gets a line about a job's tasks so often; a terminal has a bar.
+_LINE_INTERVAL_S = 10.0
 
 pipeline = typer.Typer(
     help="Run a job on Spark: ingest, backlog, duplicates or balance.",
@@ -42,9 +48,40 @@ pipeline = typer.Typer(
 )
 
 Out = Annotated[str, typer.Option("--out", "-o", help="directory for tables and report.html")]
-Master = Annotated[str, typer.Option("--master", help="Spark's master, such as local[*]")]
+Compact = Annotated[
+    bool, typer.Option("--compact", help="then merge small files into few large ones")
+]
+Follow = Annotated[
+    float | None,
+    typer.Option("--follow", min=0.0, help="keep running: a batch every N seconds"),
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark's master; by default that of spark-submit, else local[*]"),
+]
 Memory = Annotated[str, typer.Option("--driver-memory", help="heap of Spark's JVM")]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", help="NAME=VALUE, a setting of Spark's; may be repeated"),
+]
+PyFiles = Annotated[
+    list[str] | None,
+    typer.Option("--py-files", help="zip to ship to executors; may be repeated"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="print the main table as CSV on stdout")]
+
+
+class _Common(NamedTuple):
+    """The options of every job."""
+
+    out: str
+    as_json: bool
+    as_csv: bool
+    master: str | None
+    driver_memory: str
+    conf: Sequence[str] | None
+    py_files: Sequence[str] | None
 
 
 @pipeline.command("balance")
@@ -68,11 +105,15 @@ def balance_command(
             "--rate", min=0.0, help="messages/s of a queue for which the input has no rate"
         ),
     ] = 1.0,
-    master: Master = "local[*]",
+    master: Master = None,
     driver_memory: Memory = "2g",
+    conf: Conf = None,
+    py_files: PyFiles = None,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Compare the effect of every strategy on every group of a cluster."""
+    common = _Common(out, as_json, as_csv, master, driver_memory, conf, py_files)
     with _reporting_errors():
         from sparrowmq.pipeline import balance
 
@@ -84,9 +125,10 @@ def balance_command(
             strategies=strategy or (),
             messages_per_second=rate,
         )
-        with _session("balance", master, driver_memory) as session:
-            result = balance.run(session, settings)
-            _show(session, balance, result, out=out, as_json=as_json)
+        with _session("balance", common) as session:
+            with _progress_shown() as on_progress:
+                result = balance.run(session, settings, on_progress=on_progress)
+            _show(session, balance, result, common)
 
 
 @pipeline.command("ingest")
@@ -118,47 +160,47 @@ def ingest_command(
     ] = None,
     dlq: Annotated[
         str | None,
-        typer.Option(
-            "--dlq",
-            help="send what does not fit to this group's dead letters instead",
-        ),
+        typer.Option("--dlq", help="send what does not fit to this group's dead letters instead"),
     ] = None,
-    follow: Annotated[
-        float | None,
-        typer.Option("--follow", min=0.0, help="keep running: a batch every N seconds"),
-    ] = None,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="then merge small files into few large ones")
-    ] = False,
-    master: Master = "local[*]",
+    follow: Follow = None,
+    compact: Compact = False,
+    master: Master = None,
     driver_memory: Memory = "1g",
+    conf: Conf = None,
+    py_files: PyFiles = None,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Write topics to Parquet by date, each message once; invalid messages go to quarantine."""
+    common = _Common(out, as_json, as_csv, master, driver_memory, conf, py_files)
     with _reporting_errors():
         from sparrowmq.pipeline import ingest
 
-        if ddl is not None and json_schema is not None:
-            raise ConfigError("give --schema or --json-schema, not both")
         _check_format(table_format)
         settings = ingest.IngestSettings(
             name_server=nameserver,
             topic=topic,
             out=out,
-            schema=ddl if json_schema is None else _read(json_schema),
+            schema=_choose_schema(ddl, json_schema),
             date_column=date_column,
             options=_parse_options(option or []),
             dlq_group=dlq,
             follow_interval_s=follow,
             compacts=compact,
         )
-        with _session("ingest", master, driver_memory, runs_long=True) as session:
-            with _signals_noted() as should_stop:
-                result = ingest.run(session, settings, on_batch=_say_batch, should_stop=should_stop)
-            if result.compaction is not None:
-                done = result.compaction
+        with _session("ingest", common, runs_long=True) as session:
+            with _signals_noted() as stops, _progress_shown(follow is None) as shows:
+                result = ingest.run(
+                    session,
+                    settings,
+                    on_batch=_say_batch,
+                    on_progress=shows,
+                    listener=_lag_listener(follow),
+                    should_stop=stops,
+                )
+            if (done := result.compaction) is not None:
                 say(f"compacted {done.files_before:,} files to {done.files_after:,}")
-            _show(session, ingest, result, out=out, as_json=as_json)
+            _show(session, ingest, result, common)
 
 
 @pipeline.command("backlog")
@@ -173,19 +215,25 @@ def backlog_command(
     min_lag: Annotated[
         int, typer.Option("--min-lag", min=1, help="leave out queues whose lag stayed below N")
     ] = 100,
-    master: Master = "local[*]",
+    master: Master = None,
     driver_memory: Memory = "1g",
+    conf: Conf = None,
+    py_files: PyFiles = None,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Find the queues with a backlog, when it began, who owned them, and the cause."""
+    common = _Common(out, as_json, as_csv, master, driver_memory, conf, py_files)
     with _reporting_errors():
         from sparrowmq.pipeline import backlog
 
         settings = backlog.BacklogSettings(
             snapshots=snapshots, out=out, groups=group or (), lag_min=min_lag
         )
-        with _session("backlog", master, driver_memory) as session:
-            _show(session, backlog, backlog.run(session, settings), out=out, as_json=as_json)
+        with _session("backlog", common) as session:
+            with _progress_shown() as on_progress:
+                result = backlog.run(session, settings, on_progress=on_progress)
+            _show(session, backlog, result, common)
 
 
 @pipeline.command("duplicates")
@@ -206,10 +254,7 @@ def duplicates_command(
         str | None,
         typer.Option("--events", help="rebalance events; the job infers them if not given"),
     ] = None,
-    follow: Annotated[
-        float | None,
-        typer.Option("--follow", min=0.0, help="keep running, with a look every N seconds"),
-    ] = None,
+    follow: Follow = None,
     delay: Annotated[
         float,
         typer.Option(
@@ -218,11 +263,15 @@ def duplicates_command(
             help="with --follow: judge messages that are N seconds old",
         ),
     ] = 600.0,
-    master: Master = "local[*]",
+    master: Master = None,
     driver_memory: Memory = "2g",
+    conf: Conf = None,
+    py_files: PyFiles = None,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Find messages that were consumed twice or never, their consumers, and the event before."""
+    common = _Common(out, as_json, as_csv, master, driver_memory, conf, py_files)
     with _reporting_errors():
         from sparrowmq.pipeline import duplicates
 
@@ -237,23 +286,31 @@ def duplicates_command(
             delay_s=delay,
         )
         is_followed = follow is not None
-        with _session("duplicates", master, driver_memory, runs_long=is_followed) as session:
-            with _signals_noted(is_followed) as should_stop:
+        with _session("duplicates", common, runs_long=is_followed) as session:
+            with _signals_noted(is_followed) as stops, _progress_shown(not is_followed) as shows:
                 result = duplicates.run(
-                    session, settings, on_batch=_say_progress, should_stop=should_stop
+                    session,
+                    settings,
+                    on_batch=_say_progress,
+                    on_progress=shows,
+                    listener=_lag_listener(follow if trace else None),
+                    should_stop=stops,
                 )
-            _show(session, duplicates, result, out=out, as_json=as_json)
+            _show(session, duplicates, result, common)
 
 
-def _show(session: SparkSession, job: Any, result: Any, *, out: str, as_json: bool) -> None:
+def _show(session: SparkSession, job: Any, result: Any, common: _Common) -> None:
     """Write the page of a job's result, and print the result or its main table."""
     from sparrowmq.pipeline.files import Files
 
-    path = f"{out.rstrip('/')}/report.html"
-    Files(session, out).write_text(path, job.render(result))
+    path = f"{common.out.rstrip('/')}/report.html"
+    Files(session, common.out).write_text(path, job.render(result))
     say(f"the report is {path}")
-    if as_json:
+    if common.as_json:
         print(msgspec.json.format(msgspec.json.encode(result)).decode(), flush=True)
+    elif common.as_csv:
+        table: Table = job.main_table(result)
+        csv.writer(sys.stdout, lineterminator="\n").writerows([table.header, *table.rows])
     else:
         _print_table(job.main_table(result))
 
@@ -271,12 +328,44 @@ def _print_table(values: Table) -> None:
         say(f"{more:,} more rows are in the report")
 
 
+@contextmanager
+def _progress_shown(is_wanted: bool = True) -> Generator[OnProgress | None]:
+    """Yield a function that shows a job's progress: a bar on a terminal, else lines."""
+    if not is_wanted:
+        yield None
+        return
+    console, due_s = Console(stderr=True), _LINE_INTERVAL_S
+
+    def say_tasks(progress: TaskProgress) -> None:
+        nonlocal due_s
+        if progress.seconds >= due_s:
+            due_s = progress.seconds + _LINE_INTERVAL_S
+            say(f"{progress.seconds:.0f} s: {progress.tasks_done} of {progress.tasks} tasks done")
+
+    if not console.is_terminal:
+        yield say_tasks
+        return
+    columns = (TextColumn("{task.completed} of {task.total} tasks"), BarColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        tasks = bar.add_task("", total=0)
+        yield lambda progress: bar.update(
+            tasks, completed=progress.tasks_done, total=progress.tasks
+        )
+
+
+def _lag_listener(follow: float | None) -> LagListener | None:
+    """Return what prints the lag of a run that follows; a run with an end reads all there is."""
+    from sparrowmq.spark.lag_listener import LagListener
+
+    return None if follow is None else LagListener(log=say, log_interval_s=_LINE_INTERVAL_S)
+
+
 def _say_batch(batch: Batch) -> None:
     bad = f", {batch.put_aside:,} of them do not fit the schema" if batch.put_aside else ""
     say(f"batch {batch.batch_id}: {batch.messages:,} messages{bad}, {batch.seconds:.1f} s")
 
 
-def _say_progress(progress: Progress) -> None:
+def _say_progress(progress: WatchProgress) -> None:
     late = f", {progress.late:,} too late so far" if progress.late else ""
     say(
         f"batch {progress.batch_id}: {progress.entries:,} entries{late}; "
@@ -284,7 +373,11 @@ def _say_progress(progress: Progress) -> None:
     )
 
 
-def _read(path: Path) -> str:
+def _choose_schema(ddl: str | None, path: Path | None) -> str | None:
+    if path is None:
+        return ddl
+    if ddl is not None:
+        raise ConfigError("give --schema or --json-schema, not both")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -299,6 +392,12 @@ def _check_format(name: str) -> None:
         )
     if name != "parquet":
         raise ConfigError(f"cannot write tables of format {name!r}; write parquet")
+
+
+def _check_ships(path: str) -> str:
+    if path.endswith(".whl"):
+        raise ConfigError(f"Spark ships no {path}; rename the wheel to .zip")
+    return path
 
 
 def _parse_options(texts: Sequence[str]) -> dict[str, str]:
@@ -328,29 +427,33 @@ def _signals_noted(is_wanted: bool = True) -> Generator[Callable[[], bool]]:
 
 
 @contextmanager
-def _session(
-    job: str, master: str, driver_memory: str, *, runs_long: bool = False
-) -> Generator[SparkSession]:
+def _session(job: str, common: _Common, *, runs_long: bool = False) -> Generator[SparkSession]:
     """Yield a Spark session that ends with the job."""
     from pyspark.sql import SparkSession
 
-    from sparrowmq.spark import spark_session
+    from sparrowmq.spark.local_session import is_submitted, spark_session
 
+    if common.as_json and common.as_csv:
+        raise ConfigError("give --json or --csv, not both")
+    conf = {"spark.log.level": "ERROR", **_parse_options(common.conf or ())}
+    if common.py_files:
+        conf["spark.submit.pyFiles"] = ",".join(map(_check_ships, common.py_files))
     running = SparkSession.getActiveSession()
     if running is not None:
         # The calling program had a session already, and ends it itself.
         yield running
         return
-    say(f"starting Spark on {master}")
+    place = "the master of spark-submit" if is_submitted() else "local[*]"
+    say(f"starting Spark on {common.master or place}")
     handle, log = tempfile.mkstemp(prefix="sparrowmq-spark-", suffix=".log")
     try:
         with _stderr_into(handle):
             session = spark_session(
                 f"sparrowmq pipeline {job}",
-                master=master,
-                driver_memory=driver_memory,
+                master=common.master,
+                driver_memory=common.driver_memory,
                 short_lived=not runs_long,
-                conf={"spark.log.level": "ERROR"},
+                conf=conf,
             )
         try:
             yield session

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 _POLL_S = 0.5
 
@@ -21,6 +22,7 @@ def run_query(
     checkpoint: str,
     interval_s: float | None,
     should_stop: Callable[[], bool] = never,
+    listener: StreamingQueryListener | None = None,
 ) -> bool:
     """Pass micro-batches to a sink; the next run replays an interrupted one.
 
@@ -32,6 +34,7 @@ def run_query(
             present messages.
         should_stop: called twice a second; True stops the query. A KeyboardInterrupt stops it too,
             but py4j then prints a traceback.
+        listener: the listener of the query's progress.
 
     Returns: whether the query was stopped.
     Raises: the error of the query.
@@ -41,12 +44,19 @@ def run_query(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{interval_s:g} seconds")
-    query = writer.start()
+    streams = frame.sparkSession.streams
+    if listener is not None:
+        streams.addListener(listener)
     try:
-        while not should_stop():
-            if query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-                return False
-    except KeyboardInterrupt:
-        pass
-    query.stop()
-    return True
+        query = writer.start()
+        try:
+            while not should_stop():
+                if query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
+                    return False
+        except KeyboardInterrupt:
+            pass
+        query.stop()
+        return True
+    finally:
+        if listener is not None:
+            streams.removeListener(listener)

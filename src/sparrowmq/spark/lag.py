@@ -6,8 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sparrowmq.client.sight.series import MetricSeries
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.checkpoint_offsets import decode_offsets
+
+LAG = MetricSeries(
+    "sparrowmq_spark_queue_lag",
+    "gauge",
+    ("query", "topic", "broker", "queue"),
+    "messages of a queue that a streaming query has not read yet; `query` is its name, else its id",
+)
+SPARK_SERIES = (LAG,)
 
 
 def lag_of(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
@@ -20,11 +29,15 @@ def lag_of(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
         progress: `query.lastProgress`, or the progress that a StreamingQueryListener gets, as a
             dict.
 
-    Returns: the lag of each queue for which both ends are known.
+    Returns: the lag of each queue for which both ends are known; sources of other formats have
+    none.
     """
     lag: dict[MessageQueue, int] = {}
     for source in progress["sources"]:
-        read, held = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        try:
+            read, held = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        except ValueError:
+            continue
         lag |= {queue: max(0, held[queue] - read[queue]) for queue in read if queue in held}
     return lag
 

@@ -35,6 +35,7 @@ from pyspark.sql import functions as F
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline.input_tables import collect_as, read_table
 from sparrowmq.pipeline.parquet import read_parquet
+from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 
 QUEUE_COLUMNS = {
     "snapshotTimestamp": "timestamp",
@@ -163,12 +164,24 @@ class BacklogResult:
     timelines: Sequence[tuple[Accumulation, Sequence[QueueLook]]]
 
 
-def run(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
+def run(
+    session: SparkSession, settings: BacklogSettings, *, on_progress: OnProgress | None = None
+) -> BacklogResult:
     """Explain the history, write the tables `history` and `accumulations`, and sum them up.
+
+    Args:
+        session: the Spark session.
+        settings: the settings.
+        on_progress: called every second, in a thread of its own.
 
     Raises: ConfigError if the table `queues` is missing or empty, or lacks a column or one of the
         groups.
     """
+    with reporting_progress(session, on_progress):
+        return _explain(session, settings)
+
+
+def _explain(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
     table = f"{settings.snapshots.rstrip('/')}/queues"
     queues = read_table(session, table, QUEUE_COLUMNS, optional=QUEUE_OPTIONAL)
     if settings.groups:

@@ -33,6 +33,7 @@ from sparrowmq.pipeline.balance.evaluation import (
 from sparrowmq.pipeline.balance.generated_cluster import check_size, generate_cluster
 from sparrowmq.pipeline.input_tables import collect_as, read_table
 from sparrowmq.pipeline.parquet import read_parquet
+from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.local_session import require_classic
 
 TOPIC_COLUMNS = {
@@ -172,11 +173,23 @@ class BalanceResult:
     worst: Sequence[WorstGroup]
 
 
-def run(session: SparkSession, settings: BalanceSettings) -> BalanceResult:
+def run(
+    session: SparkSession, settings: BalanceSettings, *, on_progress: OnProgress | None = None
+) -> BalanceResult:
     """Evaluate every group under every strategy, write the table `groups`, and sum it up.
+
+    Args:
+        session: the Spark session.
+        settings: the settings.
+        on_progress: called every second, in a thread of its own.
 
     Raises: ConfigError if an input table is missing or empty, or lacks a column.
     """
+    with reporting_progress(session, on_progress):
+        return _compare(session, settings)
+
+
+def _compare(session: SparkSession, settings: BalanceSettings) -> BalanceResult:
     chosen = choose_strategies(settings.strategies)
     if settings.snapshot is not None:
         tables = read_cluster(session, settings.snapshot)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import TRACE_TOPIC
@@ -16,6 +17,7 @@ from sparrowmq.pipeline.duplicates.stream import DELAY_S, Progress, read_tables,
 from sparrowmq.pipeline.input_tables import collect_as
 from sparrowmq.pipeline.parquet import read_parquet
 from sparrowmq.pipeline.running_query import never
+from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.local_session import register
 
 EVENTS_MAX = 200
@@ -146,6 +148,8 @@ def run(
     settings: DuplicatesSettings,
     *,
     on_batch: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress | None = None,
+    listener: StreamingQueryListener | None = None,
     should_stop: Callable[[], bool] = never,
 ) -> DuplicatesResult:
     """Judge every delivery, write the tables, and sum them up.
@@ -154,14 +158,27 @@ def run(
         session: the Spark session.
         settings: the settings.
         on_batch: called in the driver after each micro-batch of a run that follows.
+        on_progress: called every second, in a thread of its own.
+        listener: a listener of the query of a run that follows, such as `LagListener`.
         should_stop: called twice a second by a run that follows; True stops the run.
 
     Raises: ConfigError if an input table does not exist or has other columns.
     """
     if settings.trace is not None:
         register(session)
-    if settings.follow_interval_s is None:
-        return _run_once(session, settings)
+    with reporting_progress(session, on_progress):
+        if settings.follow_interval_s is None:
+            return _run_once(session, settings)
+        return _follow(session, settings, on_batch, listener, should_stop)
+
+
+def _follow(
+    session: SparkSession,
+    settings: DuplicatesSettings,
+    on_batch: Callable[[Progress], None] | None,
+    listener: StreamingQueryListener | None,
+    should_stop: Callable[[], bool],
+) -> DuplicatesResult:
     entries = (
         records.stream_records(session, settings.consumed or "")
         if settings.trace is None
@@ -176,6 +193,7 @@ def run(
         read_events=None if path is None else lambda: records.read_events(session, path),
         on_batch=on_batch,
         should_stop=should_stop,
+        listener=listener,
     )
     tables = read_tables(session, settings.out)
     knows = settings.knows_produced

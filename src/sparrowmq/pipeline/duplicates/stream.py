@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparrowmq.pipeline.duplicates import judging
 from sparrowmq.pipeline.duplicates.records import ENTRY_COLUMNS, split_entries
@@ -66,6 +67,7 @@ def watch_duplicates(
     read_events: Callable[[], DataFrame] | None = None,
     on_batch: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = never,
+    listener: StreamingQueryListener | None = None,
 ) -> None:
     """Run the query.
 
@@ -78,6 +80,7 @@ def watch_duplicates(
         read_events: returns the rebalance events; None finds events in the records.
         on_batch: called in the driver after each micro-batch.
         should_stop: called twice a second; True stops the query.
+        listener: a listener of the query.
     """
     root = out.rstrip("/")
     run_query(
@@ -86,6 +89,7 @@ def watch_duplicates(
         checkpoint=f"{root}/checkpoint",
         interval_s=interval_s,
         should_stop=should_stop,
+        listener=listener,
     )
 
 

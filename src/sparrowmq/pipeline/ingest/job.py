@@ -28,6 +28,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
@@ -46,6 +47,7 @@ from sparrowmq.pipeline.ingest.compaction import Compaction, compact, recover
 from sparrowmq.pipeline.ingest.counts import DATE, QUEUE_COLUMNS, Counts, Ledger, count_batch
 from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
 from sparrowmq.pipeline.running_query import never, run_query
+from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.checkpoint_offsets import encode_offsets
 from sparrowmq.spark.connection_options import CONNECTION_OPTIONS
 from sparrowmq.spark.dead_letter_rows import to_dlq
@@ -189,6 +191,8 @@ def run(
     settings: IngestSettings,
     *,
     on_batch: Callable[[Batch], None] | None = None,
+    on_progress: OnProgress | None = None,
+    listener: StreamingQueryListener | None = None,
     should_stop: Callable[[], bool] = never,
 ) -> IngestResult:
     """Ingest all present messages, or follow new messages until the query is stopped.
@@ -197,6 +201,8 @@ def run(
         session: the Spark session.
         settings: the settings.
         on_batch: called in the driver after each micro-batch.
+        on_progress: called every second, in a thread of its own.
+        listener: a listener of the query, such as `LagListener`.
         should_stop: called twice a second; True stops the query, as a KeyboardInterrupt does.
 
     Raises: ConfigError for a wrong setting, or for the directory of another ingest; errors of the
@@ -204,6 +210,17 @@ def run(
     """
     session = clone_session(session, _CONF)
     register(session)
+    with reporting_progress(session, on_progress):
+        return _ingest(session, settings, on_batch, listener, should_stop)
+
+
+def _ingest(
+    session: SparkSession,
+    settings: IngestSettings,
+    on_batch: Callable[[Batch], None] | None,
+    listener: StreamingQueryListener | None,
+    should_stop: Callable[[], bool],
+) -> IngestResult:
     schema = None if settings.schema is None else parse_schema(settings.schema)
     _check_columns(settings, schema)
     files = Files(session, settings.out)
@@ -230,6 +247,7 @@ def run(
         checkpoint=settings.checkpoint,
         interval_s=settings.follow_interval_s,
         should_stop=should_stop,
+        listener=listener,
     )
     if is_stopped and settings.follow_interval_s is None:
         raise KeyboardInterrupt
