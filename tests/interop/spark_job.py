@@ -1,8 +1,7 @@
 """A user's job: batch, stream and sink on one master. Run by a Python of its own.
 
-Arguments: master, the package as a zip or "-", how to ship it ("files", "add", "connect", which is
-"files" in a session of Spark Connect, or "-"), name server, output directory. Prints one JSON
-object.
+Arguments: master, the package as a zip or "-", how to ship it ("files", "add" or "-", and "connect"
+for a session of Spark Connect), name server, output directory. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def main(master: str, package: str, shipping: str, name_server: str, out: str) -
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.task.maxFailures", "1")
     )
-    if shipping in ("files", "connect"):
+    if shipping == "files":
         builder = builder.config("spark.submit.pyFiles", package)
     spark = builder.getOrCreate()
     if not is_connect:

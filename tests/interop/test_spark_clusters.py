@@ -96,7 +96,7 @@ def environ(tmp_path: Path, **changes: str) -> dict[str, str]:
 def run_job(python: Path, tmp_path: Path, *arguments: str, **changes: str) -> dict[str, Any]:
     answer = subprocess.run(
         [str(python), str(JOB), *arguments, str(tmp_path / "out")],
-        env=environ(tmp_path, PYSPARK_PYTHON=changes.pop("PYSPARK_PYTHON", str(python)), **changes),
+        env=environ(tmp_path, PYSPARK_PYTHON=str(python), **changes),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -255,8 +255,8 @@ def test_every_job_runs_where_executors_have_only_what_was_shipped(
     assert [each["duplicates"] for each in found["groups"]] == [1]
 
 
-def test_spark_connect_reads_streams_and_writes_on_the_cluster(
-    cluster: EmbeddedCluster, master: str, bare_python: Path, package: Path, tmp_path: Path
+def test_spark_connect_reads_streams_and_writes(
+    cluster: EmbeddedCluster, package: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
@@ -268,12 +268,11 @@ def test_spark_connect_reads_streams_and_writes_on_the_cluster(
     found = run_job(
         place / "bin" / "python",
         tmp_path,
-        master,
+        LOCAL,
         str(package),
         "connect",
         cluster.name_server,
         PYTHONPATH=str(package),
-        PYSPARK_PYTHON=str(bare_python),
     )
 
     check(found)
