@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,16 @@ def test_pure_module_reaches_nothing_of_the_world_however_far_its_imports_go(pat
             ahead.append((found, f"{way} -> {name_of(found)}"))
 
     assert wrong == []
+
+
+def test_imports_of_modules_make_no_circle() -> None:
+    """Imports for types count as well; a package's `__init__` only collects names."""
+    modules = {path for path in MODULES if path.name != "__init__.py"}
+    imported = {path: (imported_files(path) - {path}) & modules for path in modules}
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(name_of(path) for path in error.args[1]))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

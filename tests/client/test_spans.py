@@ -280,6 +280,7 @@ def test_half_message_is_of_type_transaction(
 
     (sent,) = spans.of("send")
     assert attributes_of(sent)["rocketmq.message.type"] == "transaction"
+    assert attributes_of(sent)["message.id"] == half.msg_id
 
 
 def test_what_is_no_provider_is_refused() -> None:

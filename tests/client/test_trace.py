@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from sparrowmq import (
     Message,
     Producer,
     PushConsumer,
+    TransactionProducer,
+    TransactionState,
 )
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.trace_reports import find_tracer
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.tracer import BODY_CHARACTERS_MAX, ENTRIES_MAX, Tracer
 from sparrowmq.model.names import TRACE_TOPIC
@@ -160,11 +164,38 @@ def test_every_message_is_traced_from_its_sending_to_its_consumption(
     assert {"GID_c"} == {fields[3] for fields in before} == {fields[8] for fields in after}
 
 
+def unknown(_: object) -> TransactionState:
+    return TransactionState.UNKNOWN
+
+
+def is_traced(admin: Admin, msg_id: str) -> bool:
+    return admin.message_trace(msg_id) != ()
+
+
+@pytest.mark.slow
+def test_half_messages_and_queued_messages_are_traced(cluster: EmbeddedCluster) -> None:
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "trace": True}
+    with Producer("GID_q", **settings) as producer:
+        futures = [producer.send_nowait(Message("traced", b"%d" % number)) for number in range(3)]
+        groups = {future.result(10).msg_id: "GID_q" for future in futures}
+    with TransactionProducer("GID_h", check=unknown, **settings) as transactions:
+        transactions.start()
+        half = transactions.send_half(Message("traced", b"x"))
+        transactions.rollback(half)
+    groups[half.msg_id] = "GID_h"
+
+    with Admin(name_server=cluster.name_server) as admin:
+        for msg_id, group in groups.items():
+            wait_until("its trace", partial(is_traced, admin, msg_id))
+            (sent,) = admin.message_trace(msg_id)
+            assert (sent.what, sent.group, sent.outcome) == ("sent", group, "SUCCESS")
+
+
 @pytest.mark.slow
 async def test_asyncio_face_traces_too(cluster: EmbeddedCluster) -> None:
     async with AsyncProducer("GID_a", name_server=cluster.name_server, trace=True) as producer:
         sent = await producer.send(Message("traced", b"a"))
-        tracer = producer._publisher.tracer
+        tracer = find_tracer(producer._publisher)
     assert tracer is not None
 
     assert (tracer.dropped, tracer.take()) == (0, None)
@@ -174,7 +205,7 @@ async def test_asyncio_face_traces_too(cluster: EmbeddedCluster) -> None:
 @pytest.mark.slow
 def test_trace_that_cannot_be_sent_fails_nothing(cluster: EmbeddedCluster) -> None:
     with Producer("GID_p", name_server=cluster.name_server, trace=True) as producer:
-        tracer = producer._publisher.tracer
+        tracer = find_tracer(producer._publisher)
         assert tracer is not None
         trace_publisher: Publisher = tracer.publisher
         # Nobody listens there.

@@ -45,7 +45,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     Subscriber,
 )
-from sparrowmq.client.tracer import Tracer
+from sparrowmq.client.tracer import SendTrace, Tracer
 from sparrowmq.client.transaction_outcomes import AsyncCheck, Coordinator
 from sparrowmq.config import check_kind
 from sparrowmq.errors import ConfigError
@@ -96,10 +96,19 @@ def make_publisher(
         name_servers=name_servers,
         ids=make_id_generator(identity.client_ip),
         selector=QueueSelector(random_start),
-        tracer=_make_tracer(config, name_servers, identity.client_ip, "PRODUCE"),
         report=NoticeLog(config.group, "producer group").report,
     )
     observe_sends(publisher, take(SightConfig, settings))
+    tracer = _make_tracer(config, name_servers, identity.client_ip, "PRODUCE")
+    if tracer is not None:
+        trace = SendTrace(
+            tracer=tracer,
+            config=config,
+            address_of=publisher.routes.master_address,
+            monotonic_ms=clock.monotonic_ms,
+            timestamp_ms=clock.timestamp_ms,
+        )
+        publisher.observers = (*publisher.observers, trace)
     return publisher
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from sparrowmq.calling.effects import Task
 from sparrowmq.client.batcher import Batcher
@@ -20,9 +20,6 @@ from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.model import Message, SendResult
 from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.send_request import SendTemplate
-
-if TYPE_CHECKING:
-    from sparrowmq.client.tracer import Tracer
 
 # Called once at the end of a send, with the result, or with the error of a failed send.
 Ended: TypeAlias = Callable[[SendResult | None, BaseException | None], None]
@@ -86,7 +83,6 @@ class Publisher:
         checked_topics: topics whose names are valid.
         templates: the shared part of sends, by request code and topic; two for each of
             `checked_topics`.
-        tracer: the tracer of its messages, None if trace is off.
         observers: observe each send.
         batcher: the messages of `send_nowait`; None before the first.
         versions: the version in each broker's answer to a heartbeat, by address; 0 before the
@@ -104,7 +100,6 @@ class Publisher:
     heartbeat_due_ms: int | None = None
     checked_topics: set[str] = field(default_factory=set)
     templates: dict[tuple[int, str], SendTemplate] = field(default_factory=dict)
-    tracer: Tracer | None = None
     observers: tuple[SendObserver, ...] = ()
     batcher: Batcher | None = None
     versions: Mapping[str, int] = field(default_factory=dict)

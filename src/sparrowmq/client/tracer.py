@@ -1,25 +1,30 @@
-"""The trace entries that wait to be sent; entries beyond the buffer are dropped.
+"""The trace of a client's messages: entries that wait to be sent, and the observer of sends.
 
-Tests: test_trace.py.
+Entries beyond the buffer are dropped. One-way sends and failed ones are not traced, as with
+RocketMQ. Source: SendMessageTraceHookImpl.java, AsyncTraceDispatcher.java. Tests: test_trace.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sparrowmq.calling.effects import Task
-from sparrowmq.client.publisher import Publisher
-from sparrowmq.model import Message
+from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.publisher import Ended, Publisher
+from sparrowmq.model import Message, SendResult, SendStatus
 from sparrowmq.model.names import TRACE_TOPIC
-from sparrowmq.protocol.trace import TraceEntry
+from sparrowmq.protocol.trace import TracedType, TraceEntry, published
 
 # Differs from AsyncTraceDispatcher, whose queue holds 2,048 calls; this buffer holds entries.
 ENTRIES_MAX = 8_192
 # AsyncTraceDispatcher.maxMsgSize; the keys of a message are a property, whose size is bounded too.
 BODY_CHARACTERS_MAX = 128_000
 KEYS_CHARACTERS_MAX = 8_000
+# BrokerConfig.regionId. A message names the region of its broker.
+DEFAULT_REGION = "DefaultRegion"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +52,11 @@ class Tracer:
             else:
                 self.dropped += 1
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no entry waits."""
+        return not self._entries
+
     def take(self) -> tuple[Message, int] | None:
         """Take the next entries as one message, and their count; None if there are none."""
         entries = self._entries
@@ -66,3 +76,64 @@ class Tracer:
         if not texts:
             return None
         return Message(TRACE_TOPIC, "".join(texts).encode(), keys=tuple(keys)), len(texts)
+
+
+@dataclass(slots=True, kw_only=True)
+class SendTrace:
+    """The observer that traces a producer's sends.
+
+    Args:
+        tracer: takes the entries.
+        config: the configuration of the producer whose sends are traced.
+        address_of: returns the address of a broker's master.
+        monotonic_ms: reads the clock that measures a send.
+        timestamp_ms: reads the wall clock.
+    """
+
+    tracer: Tracer
+    config: ProducerConfig
+    address_of: Callable[[str], str | None]
+    monotonic_ms: Callable[[], int]
+    timestamp_ms: Callable[[], int]
+
+    def begin(
+        self, messages: Sequence[Message], *, is_half: bool
+    ) -> tuple[Sequence[Message], Ended]:
+        """Note the begin of a send; return the messages unchanged."""
+        kind = TracedType.DELAY if messages[0].delay_level else TracedType.NORMAL
+        kind = TracedType.TRANSACTION_HALF if is_half else kind
+        return messages, partial(
+            self._end, messages, kind, self.timestamp_ms(), self.monotonic_ms()
+        )
+
+    def _end(
+        self,
+        messages: Sequence[Message],
+        kind: TracedType,
+        timestamp_ms: int,
+        begun_ms: int,
+        result: SendResult | None,
+        _: BaseException | None,
+    ) -> None:
+        if result is None:
+            return
+        cost_ms = self.monotonic_ms() - begun_ms
+        ids = zip(result.msg_id.split(","), result.offset_msg_id.split(","), strict=False)
+        self.tracer.add(
+            published(
+                timestamp_ms=timestamp_ms,
+                cost_ms=cost_ms,
+                region=DEFAULT_REGION,
+                group=self.tracer.group,
+                topic=self.config.namespace.wrap(message.topic),
+                msg_id=msg_id,
+                offset_msg_id=offset_msg_id,
+                tags=message.tags or "",
+                keys=message.keys,
+                store_host=self.address_of(result.queue.broker_name) or "",
+                body_bytes=len(message.body),
+                kind=kind,
+                is_success=result.status is SendStatus.SEND_OK,
+            )
+            for message, (msg_id, offset_msg_id) in zip(messages, ids, strict=False)
+        )

@@ -39,9 +39,9 @@ from sparrowmq.client.operations import (
     waiting,
 )
 from sparrowmq.client.operations import send as sending
-from sparrowmq.client.operations import trace_reports as trace_of
 from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.operations.observe import observe, observe_batch
+from sparrowmq.client.operations.trace_reports import find_tracer, finish
 from sparrowmq.client.operations.waiting import WAIT_MS
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.setting_types import ProducerSettings, PushConsumerSettings
@@ -135,7 +135,7 @@ class AsyncProducer:
             publisher, message, queue, timestamp_ms=clock.timestamp_ms(), now_ms=now_ms
         )
         if direct is None:
-            send = partial(trace_of.send_traced, publisher, queue=queue)
+            send = partial(sending.send, publisher, queue=queue)
             return await self._run(observe(publisher, message, send))
         return await self._send(direct, now_ms)
 
@@ -158,7 +158,7 @@ class AsyncProducer:
             publisher, messages, queue, timestamp_ms=clock.timestamp_ms(), now_ms=now_ms
         )
         if direct is None:
-            send = partial(trace_of.send_batch_traced, publisher, queue=queue)
+            send = partial(sending.send_batch, publisher, queue=queue)
             return await self._run(observe_batch(publisher, messages, send))
         return await self._send(direct, now_ms)
 
@@ -288,7 +288,7 @@ class AsyncProducer:
             await self._driver.run(
                 bounded(sending.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS, name="leave")
             )
-            await self._driver.run(trace_of.finish(self._publisher.tracer))
+            await self._driver.run(finish(find_tracer(self._publisher)))
         except SparrowError:
             # Brokers notice the closed connection anyway.
             pass

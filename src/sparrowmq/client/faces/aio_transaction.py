@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -17,8 +16,7 @@ from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinat
 from sparrowmq.client.faces.task_host import TAKES_COROUTINES, TaskHost, open_instance
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import transactions
-from sparrowmq.client.operations.observe import observe
-from sparrowmq.client.operations.trace_reports import finish
+from sparrowmq.client.operations.trace_reports import find_tracer, finish
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.setting_types import ProducerSettings
 from sparrowmq.client.transaction_outcomes import CHECKS_AT_ONCE, AsyncCheck, HalfMessage
@@ -115,8 +113,8 @@ class AsyncTransactionProducer:
         Raises: UsageError before `start`, after `close`, or if the message is delayed; else as
         `Producer.send`. After SendFailed a half message may be stored, and `check` asked for it.
         """
-        send = partial(transactions.send_half, self._coordinator, queue=queue)
-        return await self._run(observe(self._publisher, message, send, is_half=True))
+        self._check_running()
+        return await self._run(transactions.send_half(self._coordinator, message, queue=queue))
 
     async def commit(self, half: HalfMessage) -> TransactionState:
         """Have consumers get the message.
@@ -136,10 +134,13 @@ class AsyncTransactionProducer:
         return await self._run(transactions.end(self._coordinator, half, outcome))
 
     async def _run(self, operation: Operation[T]) -> T:
+        self._check_running()
+        return await self._driver.run(operation)
+
+    def _check_running(self) -> None:
         if not self._host.is_started or self._is_closed:
             state = "closed; make a new one" if self._is_closed else "not started; call start first"
             raise UsageError(f"producer {self.client_id} is {state}")
-        return await self._driver.run(operation)
 
     async def close(self) -> None:
         """Unregister at the brokers and close the connections. A second call does nothing.
@@ -154,7 +155,7 @@ class AsyncTransactionProducer:
             self._host.call(end)
             await self._host.end(CLOSE_MARGIN_MS / 1000, give_up=end)
             INSTANCES.unregister_coordinator(self._coordinator, self._instance)
-            await self._driver.run(finish(self._publisher.tracer))
+            await self._driver.run(finish(find_tracer(self._publisher)))
         if INSTANCES.close(self._instance):
             await self._driver.aclose()
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from sparrowmq.calling.effects import Now, Operation, Spawn, Wait
 from sparrowmq.client.batcher import Batcher, LaneKey, Pending
-from sparrowmq.client.operations.send import get_publish_queues
-from sparrowmq.client.operations.trace_reports import send_batch_traced, send_traced
+from sparrowmq.client.operations.send import get_publish_queues, send, send_batch
+from sparrowmq.client.operations.trace_reports import find_tracer, start_sending
 from sparrowmq.client.publisher import Publisher, SendsUnread
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import MessageQueue, SendResult
@@ -72,7 +72,7 @@ def _send(
     try:
         if len(batch) > 1:
             messages = [pending.message for pending in batch]
-            result = yield from send_batch_traced(publisher, messages, queue=queue, in_turn=True)
+            result = yield from send_batch(publisher, messages, queue=queue, in_turn=True)
             for pending, own in zip(batch, _results_of(result, len(batch)), strict=True):
                 pending.done(own, None)
             batch = []
@@ -82,9 +82,7 @@ def _send(
     try:
         while batch:
             try:
-                result = yield from send_traced(
-                    publisher, batch[0].message, queue=queue, in_turn=True
-                )
+                result = yield from send(publisher, batch[0].message, queue=queue, in_turn=True)
                 batch.pop(0).done(result, None)
             except SparrowError as error:
                 batch.pop(0).done(None, error)
@@ -92,6 +90,7 @@ def _send(
         # Messages are left here if the driver was closed meanwhile.
         _fail(batch, closed_error())
         batcher.end(key)
+    yield from start_sending(find_tracer(publisher))
 
 
 def closed_error() -> UsageError:

@@ -2,7 +2,7 @@
 
 The first part of an observer runs in the caller's thread or task and not on the driver, so that
 the observer finds the caller's context. Without observers a send is the operation itself.
-Tests: client/test_spans.py, client/test_metrics.py.
+Tests: client/test_spans.py, client/test_metrics.py, client/test_trace.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.arguments import check_message, check_messages
+from sparrowmq.client.operations.trace_reports import find_tracer, start_sending
 from sparrowmq.client.publisher import Ended, Publisher
 from sparrowmq.model import Message, SendResult
 
@@ -30,7 +31,7 @@ def observe(
         return send(message)
     check_message(message)
     (message,), ended = begin_send(publisher, (message,), is_half=is_half)
-    return _observed(send(message), ended)
+    return _observed(publisher, send(message), ended)
 
 
 def observe_batch(
@@ -43,7 +44,7 @@ def observe_batch(
         return send(messages)
     check_messages(messages)
     messages, ended = begin_send(publisher, messages)
-    return _observed(send(messages), ended)
+    return _observed(publisher, send(messages), ended)
 
 
 def begin_send(
@@ -62,7 +63,7 @@ def begin_send(
     return messages, end
 
 
-def _observed(operation: Operation[T], ended: Ended) -> Operation[T]:
+def _observed(publisher: Publisher, operation: Operation[T], ended: Ended) -> Operation[T]:
     try:
         result = yield from operation
     except BaseException as error:
@@ -70,4 +71,5 @@ def _observed(operation: Operation[T], ended: Ended) -> Operation[T]:
         ended(None, error)
         raise
     ended(result if isinstance(result, SendResult) else None, None)
+    yield from start_sending(find_tracer(publisher))
     return result

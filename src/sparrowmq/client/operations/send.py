@@ -131,39 +131,12 @@ def send(
     topic or the name server is not found; BrokerError if the broker refuses the message for good;
     RemoteProtocolError if an answer cannot be right.
     """
-    check_message(message)
-    if callable(queue):
-        queue = yield from _ask_user(publisher, message, queue)
-    now_ms: int = yield Now()
-    deadline_ms = now_ms + publisher.config.send_timeout_ms
-    if not in_turn:
-        now_ms = yield from _await_turn(
-            publisher, message.topic, queue, message.sharding_key, now_ms=now_ms
-        )
-    timestamp_ms: int = yield Timestamp()
-    topic, queue = _target_of(publisher, message.topic, queue)
-    has_timer = message.delay is not None and (
-        yield from _has_timer(
-            publisher, topic, message, queue, now_ms=now_ms, deadline_ms=deadline_ms
-        )
-    )
-    msg_id = publisher.ids.next_id(timestamp_ms)
-    outgoing = encode_message(message, msg_id, config=publisher.config, has_timer=has_timer)
+    load, _ = yield from _begin(publisher, message, queue, code=code, in_turn=in_turn)
     if is_half:
-        outgoing = make_half(outgoing, publisher.config.group)
+        half = make_half(load.outgoing, publisher.config.group)
+        load = msgspec.structs.replace(load, outgoing=half)
     if marks:
-        outgoing = mark(outgoing, marks)
-    load = Load(
-        topic,
-        code,
-        outgoing,
-        queue,
-        message.sharding_key,
-        msg_id,
-        timestamp_ms,
-        deadline_ms,
-        has_timer,
-    )
+        load = msgspec.structs.replace(load, outgoing=mark(load.outgoing, marks))
     return (yield from _deliver(publisher, load))
 
 
@@ -251,14 +224,34 @@ def send_oneway(
     Raises: as `send`, without the errors of an answer; TransportError if the message could not be
     written.
     """
+    load, now_ms = yield from _begin(publisher, message, queue)
+    route, now_ms = yield from _get_route(
+        publisher, load.topic, now_ms=now_ms, deadline_ms=load.deadline_ms
+    )
+    attempt = _aim(publisher, load, _choose(publisher, route, load, now_ms=now_ms))
+    request = attempt.request.command()
+    request.flag = ONEWAY_FLAG
+    yield Oneway(attempt.address, request, max(1, load.deadline_ms - now_ms))
+
+
+def _begin(
+    publisher: Publisher,
+    message: Message,
+    queue: QueueChoice | None,
+    *,
+    code: int = RequestCode.SEND_MESSAGE_V2,
+    in_turn: bool = False,
+) -> Operation[tuple[Load, int]]:
+    """Check a message, wait for its turn, and return what its attempts send, and the time."""
     check_message(message)
     if callable(queue):
         queue = yield from _ask_user(publisher, message, queue)
     now_ms: int = yield Now()
     deadline_ms = now_ms + publisher.config.send_timeout_ms
-    now_ms = yield from _await_turn(
-        publisher, message.topic, queue, message.sharding_key, now_ms=now_ms
-    )
+    if not in_turn:
+        now_ms = yield from _await_turn(
+            publisher, message.topic, queue, message.sharding_key, now_ms=now_ms
+        )
     timestamp_ms: int = yield Timestamp()
     topic, queue = _target_of(publisher, message.topic, queue)
     has_timer = message.delay is not None and (
@@ -269,7 +262,7 @@ def send_oneway(
     msg_id = publisher.ids.next_id(timestamp_ms)
     load = Load(
         topic,
-        RequestCode.SEND_MESSAGE_V2,
+        code,
         encode_message(message, msg_id, config=publisher.config, has_timer=has_timer),
         queue,
         message.sharding_key,
@@ -278,13 +271,7 @@ def send_oneway(
         deadline_ms,
         has_timer,
     )
-    route, now_ms = yield from _get_route(
-        publisher, topic, now_ms=now_ms, deadline_ms=load.deadline_ms
-    )
-    attempt = _aim(publisher, load, _choose(publisher, route, load, now_ms=now_ms))
-    request = attempt.request.command()
-    request.flag = ONEWAY_FLAG
-    yield Oneway(attempt.address, request, max(1, load.deadline_ms - now_ms))
+    return load, now_ms
 
 
 def check_outgoing(publisher: Publisher, message: Message, queue: QueueChoice | None) -> None:
@@ -466,8 +453,8 @@ def prepare(
     """Prepare the first attempt of a send; None if the send needs the operation.
 
     A send can be prepared if its route and broker are known, no heartbeat is due, no function
-    chooses the queue, no queued message comes first, and no tracer, observer or record of latencies
-    must see the send.
+    chooses the queue, no queued message comes first, and no observer or record of latencies must
+    see the send.
 
     Raises: UsageError or ConfigError as `send`.
     """
@@ -539,7 +526,6 @@ def _is_direct(publisher: Publisher, now_ms: int) -> bool:
     return (
         heartbeat_due_ms is not None
         and heartbeat_due_ms > now_ms
-        and publisher.tracer is None
         and not publisher.observers
         and (publisher.batcher is None or publisher.batcher.is_empty)
         # The operation measures the time of each answer.

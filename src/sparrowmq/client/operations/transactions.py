@@ -9,13 +9,16 @@ Tests: broker/test_transactions.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 from sparrowmq.calling.effects import Call, Now, Operation, Spawn, Wait
 from sparrowmq.client.arguments import check_message
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.heartbeats import heartbeat_all, unregister
+from sparrowmq.client.operations.observe import observe
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import find_brokers
-from sparrowmq.client.operations.trace_reports import send_traced
+from sparrowmq.client.operations.send import send
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.subscriber import RequestFailed
 from sparrowmq.client.transaction_outcomes import (
@@ -28,7 +31,7 @@ from sparrowmq.client.transaction_outcomes import (
 )
 from sparrowmq.errors import NoWritableQueue, SendFailed, SparrowError, UsageError
 from sparrowmq.membership.member import HEARTBEAT_RETRY_MS
-from sparrowmq.model import Message, SendStatus, TransactionState
+from sparrowmq.model import Message, SendResult, SendStatus, TransactionState
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import EndTransactionRequestHeader
@@ -44,7 +47,7 @@ _TYPES = {
 def send_half(
     coordinator: Coordinator, message: Message, *, queue: QueueChoice | None = None
 ) -> Operation[HalfMessage]:
-    """Send a message that waits for the end of its transaction.
+    """Return the operation that sends a message that waits for the end of its transaction.
 
     Raises: as `send`; SendFailed also if the broker does not confirm that it is safely stored.
     """
@@ -52,7 +55,15 @@ def send_half(
     if message.delay_level:
         raise UsageError("the message of a transaction cannot be delayed; send it without")
     publisher = coordinator.publisher
-    result = yield from send_traced(publisher, message, queue=queue, is_half=True)
+    half = partial(send, publisher, queue=queue, is_half=True)
+    return _confirm_half(coordinator, message, observe(publisher, message, half, is_half=True))
+
+
+def _confirm_half(
+    coordinator: Coordinator, message: Message, sent: Operation[SendResult]
+) -> Operation[HalfMessage]:
+    """Send a half message, and roll it back unless it is safely stored."""
+    result = yield from sent
     half = HalfMessage(result.msg_id, result.offset_msg_id, result.queue, result.queue_offset)
     if result.status is not SendStatus.SEND_OK:
         yield from end(coordinator, half, TransactionState.ROLLBACK)
