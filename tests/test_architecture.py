@@ -22,9 +22,8 @@ MODULE_LINES_MAX = 900
 
 # The two ends of a request may have one name.
 BOTH_ENDS = {"broker/processors", "client/operations"}
-# Names of parallel parts: a room's settings, a job's parts, a machine on sockets; the others are
-# what the demo has beside the rooms that it uses, and a value with the operation that takes it.
-TWICE = {"config", "deliveries", "directory", "job", "logbook", "report", "server", "snapshot"}
+# Names of parallel parts: a room's settings, a job's parts, a machine on sockets.
+TWICE = {"config", "job", "report", "server"}
 
 
 def blocks(name: str) -> str:

@@ -25,13 +25,13 @@ from sparrowmq import (
     PushConsumer,
 )
 from sparrowmq.cli.message_view import (
-    BODY_BYTES_MAX,
     BodyFormat,
     escape,
     format_body,
     shorten_body,
 )
 from sparrowmq.testing import EmbeddedCluster
+from sparrowmq.words.body import BODY_BYTES_MAX
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sparrowmq.dash.lab import picture_length_ms
+from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
-from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.drills.drill import DrillKind, Phase, Report
 from sparrowmq.drills.stage import GROUP, TOPIC
 from sparrowmq.model import MessageQueue

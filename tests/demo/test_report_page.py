@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from sparrowmq.demo.directory import DemoDirectory
 from sparrowmq.demo.outcome import DemoOutcome, encode_outcome
 from sparrowmq.demo.report_page import render_report
+from sparrowmq.demo.run_directory import DemoDirectory
 from sparrowmq.demo.terminal import print_outcome
 from sparrowmq.report import Check
 

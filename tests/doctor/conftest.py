@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from sparrowmq.doctor.finding import Finding
-from sparrowmq.doctor.group_view import examine
-from sparrowmq.doctor.rules import apply_rules
-from sparrowmq.doctor.snapshot import (
+from sparrowmq.doctor.group_snapshot import (
     BrokerView,
     GroupSnapshot,
     HeldQueue,
@@ -21,6 +19,8 @@ from sparrowmq.doctor.snapshot import (
     TopicQueues,
     TopicSnapshot,
 )
+from sparrowmq.doctor.group_view import examine
+from sparrowmq.doctor.rules import apply_rules
 from sparrowmq.model import MessageQueue
 
 Offsets = tuple[int, int | None]

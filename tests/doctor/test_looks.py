@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from group_views import BEFORE, JOINED, JOINED_OWNERS, OF_A, QUEUES, view_at
 from sparrowmq.coordination.member_marker import mark_version
-from sparrowmq.doctor.group_view import examine
-from sparrowmq.doctor.owner_history import (
-    OwnerChange,
-    SeenEvent,
-    SeenEventKind,
-    count_at_risk,
-    list_changes,
-    list_events,
-)
-from sparrowmq.doctor.snapshot import (
+from sparrowmq.doctor.group_snapshot import (
     BrokerView,
     GroupSnapshot,
     HeldQueue,
@@ -23,6 +14,15 @@ from sparrowmq.doctor.snapshot import (
     Sample,
     TopicQueues,
     TopicSnapshot,
+)
+from sparrowmq.doctor.group_view import examine
+from sparrowmq.doctor.owner_history import (
+    OwnerChange,
+    SeenEvent,
+    SeenEventKind,
+    count_at_risk,
+    list_changes,
+    list_events,
 )
 from sparrowmq.model import MessageQueue
 

@@ -136,8 +136,8 @@ def by_page(view: GroupView) -> tuple[Owners, dict[int, str]]:
     numbers = {client_id: number for number, client_id in enumerate(ids)}
     matrix = make_matrix(view, (), make_columns(view, (), numbers), topic=TOPIC)
     return (
-        {row.queue.queue_id: [owner.client_id for owner in row.owners] for row in matrix.rows},
-        {row.queue.queue_id: row.state for row in matrix.rows},
+        {row.view.queue.queue_id: [owner.client_id for owner in row.owners] for row in matrix.rows},
+        {row.view.queue.queue_id: row.view.state for row in matrix.rows},
     )
 
 
@@ -273,7 +273,7 @@ def test_json_and_page_name_the_same_time_since_when(views: list[tuple[str, Grou
     for what, view in views:
         columns = make_columns(view, (), {})
         page = {
-            row.queue: row.since_ms if row.is_exact else None
+            row.view.queue: row.view.standing.since_ms if row.view.standing.is_exact else None
             for row in make_matrix(view, (), columns).rows
         }
         rows = json_of_group(view)["queues"]

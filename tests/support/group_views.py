@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparrowmq.coordination.member_marker import mark_version
-from sparrowmq.doctor.group_view import GroupView, make_view
-from sparrowmq.doctor.ownership import Ownership
-from sparrowmq.doctor.snapshot import (
+from sparrowmq.doctor.group_snapshot import (
     BROADCASTING,
     BrokerView,
     GroupSnapshot,
@@ -20,6 +18,8 @@ from sparrowmq.doctor.snapshot import (
     TopicQueues,
     TopicSnapshot,
 )
+from sparrowmq.doctor.group_view import GroupView, make_view
+from sparrowmq.doctor.ownership import Ownership
 from sparrowmq.model import MessageQueue
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]

@@ -28,7 +28,7 @@ from sparrowmq.client.operations import groups as settings
 from sparrowmq.client.operations.overview import group_flows
 from sparrowmq.client.operations.reset import QueueReset, Target, apply_reset, plan_reset
 from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.doctor.snapshot import GroupSnapshot
+from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_group, retry_topic
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time

@@ -17,9 +17,8 @@ from rich.text import Text
 from sparrowmq.cli.output import Json, format_time
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
 
-# A byte makes at most some ten characters: escapes of what is invisible.
-BODY_BYTES_MAX = 65_536
 _SHOWN_ELSEWHERE = {PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY}
 
 
@@ -42,11 +41,8 @@ def format_body(body: bytes, body_format: BodyFormat) -> str:
     if body_format is BodyFormat.HEX:
         return body.hex(" ")
     if body_format in (BodyFormat.AUTO, BodyFormat.JSON):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(body)
-        except (ValueError, RecursionError):
-            pass
-        else:
             return escape(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     try:
         return escape(body.decode())
@@ -56,15 +52,10 @@ def format_body(body: bytes, body_format: BodyFormat) -> str:
 
 def shorten_body(body: bytes, body_format: BodyFormat) -> str:
     """Write at most the first `BODY_BYTES_MAX` of a body on one line, and what is left out."""
-    part = body[:BODY_BYTES_MAX]
-    if len(part) == len(body):
+    text, is_whole = decode_beginning(body)
+    if is_whole:
         return format_body(body, body_format)
-    for cut in range(4):
-        # A character that the end has cut is left out; other bytes that are not text are shown.
-        with contextlib.suppress(UnicodeDecodeError):
-            part[: len(part) - cut].decode()
-            part = part[: len(part) - cut]
-            break
+    part = body[:BODY_BYTES_MAX] if text is None else text.encode()
     return f"{format_body(part, body_format)}… ({len(body):,} bytes; --json shows all)"
 
 

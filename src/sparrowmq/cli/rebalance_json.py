@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding
+from sparrowmq.doctor.group_snapshot import GroupSnapshot, MemberConnection
 from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.doctor.owner_history import DURATIONS
-from sparrowmq.doctor.snapshot import GroupSnapshot, MemberConnection
 from sparrowmq.doctor.whatif import Plan, Step, StrategyRun
 from sparrowmq.doctor.workloads import GroupSize, GroupWorkload, Policy, Result
 from sparrowmq.drills.drill import Report

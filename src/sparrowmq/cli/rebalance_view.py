@@ -22,10 +22,10 @@ from sparrowmq.cli.output import fits
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, describe_runs
+from sparrowmq.doctor.group_snapshot import MemberConnection
 from sparrowmq.doctor.group_view import GroupView, QueueView, examine
 from sparrowmq.doctor.owner_history import DURATION_TITLES, describe_durations
 from sparrowmq.doctor.ownership import OwnerState
-from sparrowmq.doctor.snapshot import MemberConnection
 from sparrowmq.doctor.whatif import SPARROW_NAMES, Plan, SplitView, Step, StrategyRun
 from sparrowmq.doctor.workloads import (
     DURATION_S,

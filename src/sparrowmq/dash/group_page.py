@@ -216,7 +216,8 @@ def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -
 def _sections(matrix: Matrix) -> list[tuple[str, list[MatrixRow]]]:
     """Return the rows by topic, in the order given."""
     return [
-        (topic, list(rows)) for topic, rows in groupby(matrix.rows, key=lambda row: row.queue.topic)
+        (topic, list(rows))
+        for topic, rows in groupby(matrix.rows, key=lambda row: row.view.queue.topic)
     ]
 
 
@@ -449,16 +450,15 @@ def _queue_table(matrix: Matrix) -> PageTable:
         columns=tuple(TableColumn(key, key) for key in _QUEUE_KEYS),
         rows=[
             [
-                Cell(row.queue.topic),
-                Cell(row.queue.broker_name),
-                Cell(row.queue.queue_id),
-                Cell(row.state),
+                *map(Cell, (row.view.queue.topic, row.view.queue.broker_name)),
+                Cell(row.view.queue.queue_id),
+                Cell(row.view.state),
                 Cell(" ".join(column.client_id for column in row.owners)),
-                Cell(row.lag),
-                Cell(row.since_ms),
-                Cell(row.is_exact),
-                Cell(row.produced_per_s),
-                Cell(row.consumed_per_s),
+                Cell(row.view.lag),
+                Cell(row.view.standing.since_ms),
+                Cell(row.view.standing.is_exact),
+                Cell(row.view.rate and row.view.rate.produced_per_s),
+                Cell(row.view.rate and row.view.rate.consumed_per_s),
                 Cell(row.drain_s),
                 Cell(" ".join(badge.rule for badge in row.badges)),
             ]

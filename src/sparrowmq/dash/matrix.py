@@ -70,26 +70,18 @@ class MatrixRow:
     """One queue.
 
     Args:
-        state: owned, unowned, double, disputed, or broadcast.
+        view: its state, lag, rates and owners.
         heat: the lag as a colour, from 0 for none to 5.
         owners: the owners' columns.
-        since_ms: the wall-clock time at which the owners took the queue.
-        is_exact: whether that change was seen; otherwise `since_ms` is the first look.
         drain_s: the seconds until the lag is 0 at the present rates; None if never, or unknown.
         grows: whether the lag grows.
     """
 
-    queue: MessageQueue
-    state: str
-    lag: int | None
+    view: QueueView
     heat: int
-    produced_per_s: float | None
-    consumed_per_s: float | None
     drain_s: float | None
     grows: bool
     owners: tuple[MatrixColumn, ...]
-    since_ms: int
-    is_exact: bool
     badges: tuple[Badge, ...]
     squares: tuple[Square, ...]
 
@@ -202,17 +194,11 @@ def _row(
     lag, rate = view.lag, view.rate
     growth = 0.0 if rate is None else rate.growth_per_s
     return MatrixRow(
-        queue=view.queue,
-        state=view.state,
-        lag=lag,
+        view=view,
         heat=min(_HEAT_MAX, len(str(lag))) if lag else 0,
-        produced_per_s=None if rate is None else rate.produced_per_s,
-        consumed_per_s=None if rate is None else rate.consumed_per_s,
         drain_s=lag / -growth if lag and growth < 0 else None,
         grows=rate is not None and falls_behind(lag or 0, rate),
         owners=owners,
-        since_ms=view.standing.since_ms,
-        is_exact=view.standing.is_exact,
         badges=badges,
         squares=squares,
     )

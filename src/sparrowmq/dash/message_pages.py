@@ -25,6 +25,7 @@ from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.names import check_group, check_topic, dlq_topic
 from sparrowmq.model.spelling import parse_queue, parse_time
+from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
 
 # The messages of one page.
 COUNT = 50
@@ -33,12 +34,11 @@ _READ_MAX = 800
 # The longest time that a page reads.
 _READ_TIMEOUT_MS = 5_000
 _TURNS_MAX = 64
-# The characters shown of a key or property, and the bytes shown of a body. A message's own page
-# links to the whole body.
-_LINE_LENGTH, _PAGE_BYTES = 120, 65_536
+# The characters shown of a key or property. A message's own page links to the whole body.
+_LINE_LENGTH = 120
 _HEX_WIDTH = 16
 # The characters of JSON on lines.
-_JSON_LENGTH_MAX = 4 * _PAGE_BYTES
+_JSON_LENGTH_MAX = 4 * BODY_BYTES_MAX
 _JSON = json.JSONEncoder(ensure_ascii=False, indent=2)
 
 
@@ -206,13 +206,10 @@ def _message_table(messages: Sequence[MessageExt]) -> PageTable:
 
 def preview(body: bytes) -> str:
     """Return the beginning of a body as one line of text, or of hex."""
-    # A character has at most four bytes; a character cut at the end falls behind the line's end.
-    part = body[: 4 * _LINE_LENGTH + 4]
-    try:
-        text = _decode(part, is_whole=len(part) == len(body))
-    except UnicodeDecodeError:
-        return shorten(part.hex(" "))
-    return shorten(" ".join(text.split()))
+    # A character has at most four bytes.
+    bytes_max = 4 * _LINE_LENGTH + 4
+    text, _ = decode_beginning(body, bytes_max)
+    return shorten(body[:bytes_max].hex(" ") if text is None else " ".join(text.split()))
 
 
 class Body(NamedTuple):
@@ -228,16 +225,11 @@ def describe_body(body: bytes) -> Body:
 
     JSON that lines would make too long, because it nests deep, is text.
     """
-    part = body[:_PAGE_BYTES]
-    is_whole = len(part) == len(body)
+    text, is_whole = decode_beginning(body)
     if is_whole and (lines := _write_json(body)) is not None:
         return Body("json", lines, True)
-    try:
-        text = _decode(part, is_whole=is_whole)
-    except UnicodeDecodeError:
-        return Body("hex", _dump(part), is_whole)
-    if any(ord(sign) < 32 and sign not in "\t\r\n" for sign in text):
-        return Body("hex", _dump(part), is_whole)
+    if text is None or any(ord(sign) < 32 and sign not in "\t\r\n" for sign in text):
+        return Body("hex", _dump(body[:BODY_BYTES_MAX]), is_whole)
     return Body("text", text, is_whole)
 
 
@@ -254,16 +246,6 @@ def _write_json(body: bytes) -> str | None:
     except (ValueError, RecursionError):
         return None
     return "".join(parts)
-
-
-def _decode(part: bytes, *, is_whole: bool) -> str:
-    """Decode UTF-8; leave out a character that the end of a part has cut."""
-    try:
-        return part.decode()
-    except UnicodeDecodeError as error:
-        if is_whole or error.reason != "unexpected end of data":
-            raise
-        return part[: error.start].decode()
 
 
 def _dump(part: bytes) -> str:
@@ -351,7 +333,7 @@ async def _trace(watcher: Watcher, msg_id: str) -> tuple[TraceStep, ...]:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _PAGE_BYTES else f"{text[:_PAGE_BYTES]}…"
+    return text if len(text) <= BODY_BYTES_MAX else f"{text[:BODY_BYTES_MAX]}…"
 
 
 async def _find(watcher: Watcher, place: dict[str, str]) -> MessageExt:

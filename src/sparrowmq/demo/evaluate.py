@@ -12,11 +12,11 @@ import msgspec
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo import figures, outcome
-from sparrowmq.demo.deliveries import DeliveryColumns, read_deliveries
-from sparrowmq.demo.directory import DemoDirectory
+from sparrowmq.demo.delivery_columns import DeliveryColumns, read_deliveries
 from sparrowmq.demo.events import Answers
 from sparrowmq.demo.flights import Flights, load_airlines, load_flights
 from sparrowmq.demo.progress import DemoState, Ending, StageTime
+from sparrowmq.demo.run_directory import DemoDirectory
 from sparrowmq.demo.verify import TableFacts, examine_table, find_missing
 from sparrowmq.doctor.owner_history import OwnedSpan, list_spans, measure
 from sparrowmq.model import MessageQueue

@@ -17,7 +17,6 @@ from rich.console import Console
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.faces.blocking_admin import Admin
-from sparrowmq.demo.directory import DemoDirectory, claim_directory
 from sparrowmq.demo.evaluate import (
     FIRST_GROUP,
     QUEUE_COUNT,
@@ -40,6 +39,7 @@ from sparrowmq.demo.progress import (
     StageTime,
 )
 from sparrowmq.demo.report_page import render_report
+from sparrowmq.demo.run_directory import DemoDirectory, claim_directory
 from sparrowmq.demo.screen import LiveScreen, PlainScreen
 from sparrowmq.demo.terminal import print_outcome
 from sparrowmq.doctor.owner_history import measure

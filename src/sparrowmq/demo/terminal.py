@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparrowmq.demo.directory import DemoDirectory
 from sparrowmq.demo.outcome import DemoOutcome
+from sparrowmq.demo.run_directory import DemoDirectory
 from sparrowmq.doctor.owner_history import DURATION_TITLES, describe_durations
 from sparrowmq.words.amounts import format_duration
 

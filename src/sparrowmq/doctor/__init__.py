@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sparrowmq.doctor.finding import Finding, Severity
+from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.ownership import Ownership, compute_ownership
 from sparrowmq.doctor.rules import RULES, diagnose
-from sparrowmq.doctor.snapshot import GroupSnapshot
 
 __all__ = [
     "RULES",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_snapshot import MemberReport, SubscriptionView
 from sparrowmq.doctor.group_view import GroupView
-from sparrowmq.doctor.snapshot import MemberReport, SubscriptionView
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.words import Phrase, count_of

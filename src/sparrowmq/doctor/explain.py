@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparrowmq.doctor.finding import describe_queues, describe_runs
+from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.ownership import (
     allocate_all,
     find_strategy,
@@ -17,7 +18,6 @@ from sparrowmq.doctor.ownership import (
     sorted_ids,
     views_of,
 )
-from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.consistent_hash import VIRTUAL_NODE_COUNT_DEFAULT, md5_hash

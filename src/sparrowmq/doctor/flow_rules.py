@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_snapshot import ProgressChange, Sample, TopicPace
 from sparrowmq.doctor.group_view import COMMITTED_S, Flow, GroupView, describe_rates
 from sparrowmq.doctor.load_rules import find_crowded_queues
 from sparrowmq.doctor.membership_rules import user_loads
-from sparrowmq.doctor.snapshot import ProgressChange, Sample, TopicPace
 from sparrowmq.model import MessageQueue
-from sparrowmq.words import Phrase, count_of, format_duration
+from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 
 # A member with fewer messages does not count as behind: messages are always under way.
 BEHIND_MIN = 100
@@ -139,8 +139,8 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
         Phrase(
             "{id}: the listener fails for {failed} messages a second and succeeds for {done}",
             id=client_id,
-            failed=f"{failed:,.1f}",
-            done=f"{done:,.1f}",
+            failed=format_rate(failed),
+            done=format_rate(done),
         )
         for client_id, (done, failed) in paces.items()
         if failed
@@ -156,7 +156,7 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
         Finding(
             rule="Q13",
             severity=Severity.ERROR if dead > 0 else Severity.WARN,
-            title=Phrase("messages become dead letters: {rate} a second", rate=f"{per_s:,.1f}")
+            title=Phrase("messages become dead letters: {rate} a second", rate=format_rate(per_s))
             if dead > 0
             else Phrase("messages became dead letters a short time ago")
             if is_new
@@ -384,7 +384,7 @@ def _listener_finding(view: GroupView, client_id: str, slow: list[TopicPace]) ->
                 "{topic}: {time} per call, {rate} messages a second",
                 topic=pace.topic,
                 time=format_duration(pace.listener_ms),
-                rate=f"{pace.done_per_s:,.1f}",
+                rate=format_rate(pace.done_per_s),
             )
             for pace in slow
         ),

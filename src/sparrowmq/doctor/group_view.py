@@ -15,8 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sparrowmq.coordination.member_marker import is_marked
-from sparrowmq.doctor.ownership import Ownership, OwnerState, compute_ownership
-from sparrowmq.doctor.snapshot import (
+from sparrowmq.doctor.group_snapshot import (
     BrokerView,
     GroupSnapshot,
     HeldQueue,
@@ -24,8 +23,9 @@ from sparrowmq.doctor.snapshot import (
     QueueProgress,
     Sample,
 )
+from sparrowmq.doctor.ownership import Ownership, OwnerState, compute_ownership
 from sparrowmq.model import MessageQueue
-from sparrowmq.words import Phrase, count_of, format_duration
+from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 
 # Looks that are closer together give no reliable rate.
 INTERVAL_MS_MIN = 500
@@ -295,12 +295,12 @@ class GroupView:
             return Phrase(
                 "{messages} behind, growing by {rate} a second",
                 messages=messages,
-                rate=f"{flow.growth_per_s:,.1f}",
+                rate=format_rate(flow.growth_per_s),
             )
         return Phrase(
             "{messages} behind, shrinking by {rate} a second: none left in {time}",
             messages=messages,
-            rate=f"{-flow.growth_per_s:,.1f}",
+            rate=format_rate(-flow.growth_per_s),
             time=format_duration(1000 * flow.drain_s),
         )
 
@@ -322,8 +322,8 @@ def describe_rates(pace: Flow | QueueRate) -> Phrase:
     """Write an input rate and an output rate."""
     return Phrase(
         "{produced} messages a second in, {consumed} out",
-        produced=f"{pace.produced_per_s:,.1f}",
-        consumed=f"{pace.consumed_per_s:,.1f}",
+        produced=format_rate(pace.produced_per_s),
+        consumed=format_rate(pace.consumed_per_s),
     )
 
 

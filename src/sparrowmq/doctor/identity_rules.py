@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_snapshot import MemberConnection
 from sparrowmq.doctor.group_view import GroupView, find_duplicates
 from sparrowmq.doctor.ownership import (
     allocate_all,
@@ -17,10 +18,9 @@ from sparrowmq.doctor.ownership import (
     sorted_ids,
     views_of,
 )
-from sparrowmq.doctor.snapshot import MemberConnection
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
-from sparrowmq.words import Phrase, count_of
+from sparrowmq.words import Phrase, count_of, format_rate
 
 # Container engines give their bridges addresses of this network.
 _BRIDGES = ipaddress.ip_network("172.16.0.0/12")
@@ -67,7 +67,7 @@ def find_duplicated_retries(view: GroupView) -> list[Finding]:
     evidence = [Phrase("{topic} has received {messages} so far", messages=stored_text, topic=retry)]
     if grown > 0:
         evidence.append(
-            Phrase("the retry topic grows by {rate} messages a second", rate=f"{grown:,.1f}")
+            Phrase("the retry topic grows by {rate} messages a second", rate=format_rate(grown))
         )
     return [
         Finding(

@@ -10,7 +10,7 @@ from sparrowmq.doctor.group_view import GroupView, describe_rates
 from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
-from sparrowmq.words import Phrase, count_of, format_duration
+from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 
 # A queue's backlog is out of line if it has this many messages and is this many times the mean
 # backlog of the topic's other queues.
@@ -205,7 +205,7 @@ def find_uneven_input(view: GroupView) -> list[Finding]:
                     Phrase(
                         "all {n} queues: {rate} messages a second in",
                         n=f"{len(topic.subscribe_queues)}",
-                        rate=f"{whole.produced_per_s:,.1f}",
+                        rate=format_rate(whole.produced_per_s),
                     ),
                 ),
                 consequence=Phrase(

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_snapshot import BrokerView, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, member_ids
-from sparrowmq.doctor.snapshot import BrokerView, TopicSnapshot
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.registry import SPARROW_STRATEGIES
 from sparrowmq.words import Phrase, count_of

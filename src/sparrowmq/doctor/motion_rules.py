@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.finding import Finding, Severity
+from sparrowmq.doctor.group_snapshot import BrokerView, MemberConnection
 from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.doctor.membership_rules import serving_brokers
 from sparrowmq.doctor.ownership import allocate_all, find_strategy
-from sparrowmq.doctor.snapshot import BrokerView, MemberConnection
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of, format_duration
 

@@ -19,7 +19,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sparrowmq.coordination.owner_claims import Claim, owners_claimed
-from sparrowmq.doctor.snapshot import BrokerView, GroupSnapshot, MemberConnection, TopicSnapshot
+from sparrowmq.doctor.group_snapshot import (
+    BrokerView,
+    GroupSnapshot,
+    MemberConnection,
+    TopicSnapshot,
+)
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic

@@ -22,8 +22,8 @@ from sparrowmq.doctor import (
     topic_rules,
 )
 from sparrowmq.doctor.finding import Finding
+from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.group_view import GroupView, examine
-from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.words import Phrase
 
 Rule: TypeAlias = Callable[[GroupView], list[Finding]]

@@ -6,9 +6,9 @@ Tests: test_diagnosis_queues.py.
 from __future__ import annotations
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.group_snapshot import TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, member_ids
 from sparrowmq.doctor.ownership import find_strategy
-from sparrowmq.doctor.snapshot import TopicSnapshot
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of
 

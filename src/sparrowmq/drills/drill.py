@@ -17,8 +17,8 @@ import msgspec
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.doctor import Finding, diagnose
+from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
-from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, LateWork, Stage, set_stage
 
 # The time between the doctor's looks: in a drill whose failure lasts, and in any other.

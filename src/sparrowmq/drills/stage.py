@@ -18,8 +18,8 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.owner_history import GroupRebalance, Holding, OwnedSpan, list_spans, measure
-from sparrowmq.doctor.snapshot import GroupSnapshot
 from sparrowmq.drills.relay import Relay
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue

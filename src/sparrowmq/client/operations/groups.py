@@ -18,7 +18,7 @@ from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.config import check_range
-from sparrowmq.doctor.snapshot import GroupSnapshot
+from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.errors import SparrowError
 from sparrowmq.model.names import check_group, dlq_topic, is_system_group, retry_topic
 from sparrowmq.protocol.bodies import (

@@ -24,7 +24,7 @@ from sparrowmq.client.operations.heartbeats import (
 from sparrowmq.client.operations.offsets import topic_bounds, topic_offsets
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, read_route
-from sparrowmq.doctor.snapshot import (
+from sparrowmq.doctor.group_snapshot import (
     BrokerView,
     DeadLetterCount,
     GroupSnapshot,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparrowmq.demo.deliveries import parse_deliveries, read_deliveries
+from sparrowmq.demo.delivery_columns import parse_deliveries, read_deliveries
 from sparrowmq.processes.member_log import Delivery
 
 

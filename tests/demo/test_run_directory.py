@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparrowmq.demo.directory import claim_directory
+from sparrowmq.demo.run_directory import claim_directory
 from sparrowmq.errors import ConfigError
 
 
@@ -54,7 +54,7 @@ def test_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
 
 
 def test_disk_without_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparrowmq.demo.directory._FREE_BYTES_MIN", 1 << 62)
+    monkeypatch.setattr("sparrowmq.demo.run_directory._FREE_BYTES_MIN", 1 << 62)
 
     with pytest.raises(ConfigError, match="MiB of space and the demo needs"):
         claim_directory(tmp_path / "out").__enter__()
