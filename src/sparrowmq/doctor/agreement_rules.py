@@ -275,7 +275,7 @@ def find_different_listeners(view: GroupView) -> list[Finding]:
 
 
 def _statements(view: GroupView) -> list[tuple[str, tuple[SubscriptionView, ...]]]:
-    """Return the subscriptions by each member's report and by each broker at each look."""
+    """Return the subscriptions by each member's report and by each broker at each sample."""
     found = [
         (f"member {report.client_id}", report.subscriptions)
         for report in _answered(view)

@@ -178,7 +178,7 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
 
 
 def find_moved_offsets(view: GroupView) -> list[Finding]:
-    """Q08: committed offsets went back between the looks, or somebody moved them lately."""
+    """Q08: committed offsets went back between the samples, or somebody moved them lately."""
     before = {
         progress.queue: progress.committed_offset or 0 for progress in view.snapshot.first.progress
     }

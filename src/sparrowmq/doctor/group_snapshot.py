@@ -139,7 +139,7 @@ class QueueProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look at all brokers; `at_ms` is monotonic, `timestamp_ms` is wall-clock time."""
+    """One sample of all brokers; `at_ms` is monotonic, `timestamp_ms` is wall-clock time."""
 
     at_ms: int
     timestamp_ms: int
@@ -282,7 +282,7 @@ class GroupSnapshot:
 
     Args:
         group: the group's name.
-        samples: one look, or two some seconds apart, the newest last.
+        samples: one, or two some seconds apart, the newest last.
         topics: the topics that the group subscribes or has offsets in, its retry topic included.
         reports: the reports of the members that were asked.
         strategy: the allocation strategy by which ownership is computed.
@@ -298,17 +298,17 @@ class GroupSnapshot:
 
     @property
     def last(self) -> Sample:
-        """The newest look."""
+        """The newest sample."""
         return self.samples[-1]
 
     @property
     def first(self) -> Sample:
-        """The oldest look, which is the newest too if there is only one."""
+        """The oldest sample, which is the newest too if there is only one."""
         return self.samples[0]
 
     @property
     def interval_ms(self) -> int:
-        """The time between the looks; 0 if there is only one."""
+        """The time between the samples; 0 if there is only one."""
         return self.last.at_ms - self.first.at_ms
 
     @property
@@ -332,5 +332,5 @@ class GroupSnapshot:
         return next(found, None)
 
     def progress(self) -> Mapping[MessageQueue, QueueProgress]:
-        """Return the group's progress in each queue at the newest look."""
+        """Return the group's progress in each queue at the newest sample."""
         return {progress.queue: progress for progress in self.last.progress}

@@ -35,16 +35,16 @@ STILL_MS_MIN = 5_500
 # Members may have consumed, but not yet committed, the input of two commit intervals. A backlog of
 # that size is not evidence that a group falls behind.
 COMMITTED_S = 11.0
-# Between two looks 6 s apart, members that keep up commit at least this share of the input.
+# Between two samples 6 s apart, members that keep up commit at least this share of the input.
 KEEPS_UP_SHARE = 0.6
 # So few messages are under way in every group.
 UNDER_WAY_MIN = 10
 
 
 class QueueRate(NamedTuple):
-    """The rates of one queue between the looks.
+    """The rates of one queue between the samples.
 
-    `stood_still` is False if the looks were too close together to show a standstill.
+    `stood_still` is False if the samples were too close together to show a standstill.
     """
 
     produced_per_s: float
@@ -61,7 +61,7 @@ class Flow(NamedTuple):
     """The input, output and backlog of some queues.
 
     `is_on_its_way` is True if members may have consumed the whole backlog without committing it
-    yet. Members commit every few seconds, so between two looks a group may seem to fall behind by
+    yet. Members commit every few seconds, so between two samples a group may seem to fall behind by
     its whole input.
     """
 
@@ -193,11 +193,11 @@ class GroupView:
 
     @property
     def can_see_standstill(self) -> bool:
-        """Whether the looks were far enough apart to show that an offset stands still."""
+        """Whether the samples were far enough apart to show that an offset stands still."""
         return self.snapshot.interval_ms >= STILL_MS_MIN
 
     def stands_still(self, queue: MessageQueue) -> bool:
-        """Return whether a queue has a backlog and its offset did not move between the looks.
+        """Return whether a queue has a backlog and its offset did not move between the samples.
 
         A queue does not count while members hand it over, or while its owner waits for a message
         that its subscription matches.
@@ -305,7 +305,7 @@ class GroupView:
         )
 
     def describe_interval(self) -> Phrase:
-        """Write the time between the looks."""
+        """Write the time between the samples."""
         return Phrase("{n} s", n=f"{self.snapshot.interval_ms / 1000:.1f}")
 
     def describe_size(self, queues: int, members: int) -> Phrase:
@@ -381,7 +381,7 @@ def _in_hand(snapshot: GroupSnapshot) -> dict[MessageQueue, int]:
 
 
 def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:
-    """Return each queue's rates between the looks; empty unless there are two looks."""
+    """Return each queue's rates between the samples; empty unless there are two samples."""
     if snapshot.interval_ms < INTERVAL_MS_MIN:
         return {}
     seconds = snapshot.interval_ms / 1000

@@ -17,7 +17,7 @@ from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 HOT_LAG_MIN = 1_000
 HOT_LAG_RATIO = 4
 # A queue gets most of its topic's messages if it gets this many times the mean of the others, and
-# at least this many messages between the looks; fewer might be chance.
+# at least this many messages between the samples; fewer might be chance.
 HOT_INPUT_RATIO = 4
 HOT_INPUT_MIN = 40
 _NEARBY = "MACHINE_ROOM_NEARBY"

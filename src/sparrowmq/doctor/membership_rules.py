@@ -179,7 +179,7 @@ def find_own_strategy_in_mixed_group(view: GroupView) -> list[Finding]:
 
 
 def find_changing_members(view: GroupView) -> list[Finding]:
-    """R19: members joined or left between the looks, or hand queues over now."""
+    """R19: members joined or left between the samples, or hand queues over now."""
     then = {b.broker_name: member_ids(b) for b in view.snapshot.first.brokers}
     came: set[str] = set()
     went: set[str] = set()

@@ -84,7 +84,7 @@ def find_churn(view: GroupView) -> list[Finding]:
 
 
 def find_reconnects(view: GroupView) -> list[Finding]:
-    """R26: members have the same client ids as at the first look, but new connections."""
+    """R26: members have the same client ids as at the first sample, but new connections."""
     then = {broker.broker_name: _addresses(broker) for broker in view.snapshot.first.brokers}
     evidence: list[Phrase] = []
     members: list[str] = []
