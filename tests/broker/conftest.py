@@ -194,6 +194,7 @@ class Rig:
             groups=tables.groups.table(),
             offsets=tables.offsets.table(),
             delays=tables.delays.table(),
+            timers=tables.timers.table(),
         )
         self.store.close()
         return Rig(

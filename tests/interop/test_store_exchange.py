@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,26 @@ def test_a_store_of_other_file_sizes_keeps_them(
     index_files = list((data / "store" / "index").iterdir())
     assert len(index_files) >= 3
     assert {path.stat().st_size for path in index_files} == {40 + 4 * 500 + 20 * 90}
+
+
+@pytest.mark.parametrize("java", ["5.5.0"], indirect=True, scope="session")
+@pytest.mark.parametrize(("first", "second"), [("ours", "apache"), ("apache", "ours")])
+def test_messages_with_a_time_of_their_own_move(clusters: Any, first: str, second: str) -> None:
+    old, new = clusters[first], clusters[second]
+    old.start()
+    old.create_topic(TOPIC, queues=1)
+    with Producer(GROUP, name_server=old.name_server) as producer:
+        producer.send(Message(TOPIC, b"before", delay=timedelta(seconds=2)))
+        producer.send(Message(TOPIC, b"after", delay=timedelta(seconds=25)))
+    wait_until("the first", lambda: bodies(old) == [b"before"], timeout_s=30)
+    old.stop()
+
+    new.start()
+
+    wait_until("the second", lambda: b"after" in bodies(new), timeout_s=90)
+    assert bodies(new) == [b"before", b"after"]
+
+
+def bodies(cluster: Any) -> list[bytes]:
+    with Admin(name_server=cluster.name_server) as admin:
+        return [message.body for message in admin.messages_since(TOPIC, 0, 10)]

@@ -30,6 +30,7 @@ from sparrowmq.broker.processors import (
     offsets,
     pull,
     query,
+    recall,
     reply,
     send,
     send_back,
@@ -39,6 +40,7 @@ from sparrowmq.broker.processors import (
 from sparrowmq.broker.registration import RegistrationWork
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
+from sparrowmq.broker.timer_messages import TimerMessages
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.model.names import SCHEDULE_TOPIC, is_system_topic
@@ -71,6 +73,7 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.SEND_REPLY_MESSAGE: reply.send_reply,
         RequestCode.SEND_REPLY_MESSAGE_V2: reply.send_reply,
         RequestCode.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+        RequestCode.RECALL_MESSAGE: recall.recall,
         RequestCode.END_TRANSACTION: transaction.end_transaction,
         RequestCode.RESUME_CHECK_HALF_MESSAGE: transaction.resume_check,
         RequestCode.PULL_MESSAGE: pull.pull,
@@ -165,6 +168,7 @@ class Broker:
             topics=TopicConfigs(config),
             groups=SubscriptionGroups(auto_create=config.auto_create_groups),
             delays=DelaySchedule(store),
+            timers=TimerMessages(store, config),
             transactions=TransactionChecks(store, config),
             access=access,
         )
@@ -226,6 +230,7 @@ class Broker:
             reason = f"{written.status.name}: {written.remark}"
             outputs = pending.fail_unwritten(store.written_position, reason, now_ms=now_ms)
             self.state.transactions.forget_commits()
+            self.state.timers.forget_recalls()
         dispatched = store.dispatch()
         if dispatched:
             for item in dispatched:
@@ -263,9 +268,11 @@ class Broker:
         outputs += state.relays.expire(now_ms)
         outputs += state.notify_due(now_ms)
         outputs += clients.serve_lock_waits(state, now_ms=now_ms)
-        state.counters.puts += state.delays.deliver_due(
-            timestamp_ms=timestamp_ms, has_topic=lambda topic: state.topics.find(topic) is not None
-        )
+        for waiting in (state.delays, state.timers):
+            state.counters.puts += waiting.deliver_due(
+                timestamp_ms=timestamp_ms,
+                has_topic=lambda topic: state.topics.find(topic) is not None,
+            )
         outputs += transaction.check_transactions(state, now_ms=now_ms, timestamp_ms=timestamp_ms)
         if state.counters.puts - self._puts_seen <= _IDLE_PUTS_MAX:
             state.store.build_index()

@@ -99,6 +99,14 @@ class BrokerConfig:
         high=INT_MAX,
         source="BrokerConfig.transactionCheckMax",
     )
+    timer_max_delay_s: int = setting(
+        259_200,
+        "the longest delay of a message with a delivery time of its own",
+        low=1,
+        high=INT_MAX,
+        unit="s",
+        source="MessageStoreConfig.timerMaxDelaySec",
+    )
     auto_create_groups: bool = True
     default_topic_queue_count: int = 8
     message_bytes_max: int = 4 * 1024 * 1024

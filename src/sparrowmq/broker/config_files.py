@@ -30,6 +30,9 @@ from sparrowmq.broker.journal_records import (
     encode_changes,
 )
 from sparrowmq.broker.queue_lock_file import LockTable
+from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE, decode_timer_check
+from sparrowmq.broker.timer_messages import TimerTable
+from sparrowmq.errors import StoreError
 from sparrowmq.protocol.bodies import (
     ConsumerOffsetTable,
     DataVersion,
@@ -84,12 +87,28 @@ def read_tables(storage: Storage) -> SavedConfig:
         groups=groups,
         offsets=read(OFFSETS_FILE, ConsumerOffsetTable),
         delays=read(DELAYS_FILE, DelayOffsetTable),
+        timers=_read_timers(storage, losses),
         locks=read(LOCKS_FILE, LockTable),
         audit=read(AUDIT_FILE, AuditTable),
         changes=changes,
         segment=journal.last_segment,
     )
     return SavedConfig(tables, losses)
+
+
+def _read_timers(storage: Storage, losses: list[str]) -> TimerTable | None:
+    """Return the progress of the timer topic; without it, messages that are kept come again.
+
+    A broker of 5.x that never delivered such a message leaves a file of zeros.
+    """
+    try:
+        found = read_config(storage, f"{CONFIG_DIRECTORY}/{TIMER_CHECK_FILE}", decode_timer_check)
+    except StoreError as error:
+        losses.append(str(error))
+        return None
+    if found.damage is not None:
+        losses.append(found.damage)
+    return found.value
 
 
 def _drop_void(

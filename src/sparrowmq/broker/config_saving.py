@@ -6,9 +6,9 @@ subscriptionGroup.json are RocketMQ's) are written when no change came for an in
 journal has grown long, and at the end. The files replace the journal before them; after a clean
 stop there is no journal.
 
-Committed offsets and the progress of delay levels change constantly, and no reply waits for them.
-Their files are written whole once in an interval, as in RocketMQ, and never run ahead of the log's
-flush (`FlushGate`).
+Committed offsets and the progress of delayed messages change constantly, and no reply waits for
+them. Their files are written whole once in an interval, as in RocketMQ, and never run ahead of the
+log's flush (`FlushGate`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from sparrowmq.broker.journal_records import (
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.queue_lock_table import SavedLock
 from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE, encode_timer_check
+from sparrowmq.broker.timer_messages import TimerTable
 from sparrowmq.protocol.bodies import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -64,6 +66,7 @@ class SavedTables(NamedTuple):
     groups: SubscriptionGroupTable | None = None
     offsets: ConsumerOffsetTable | None = None
     delays: DelayOffsetTable | None = None
+    timers: TimerTable | None = None
     locks: LockTable | None = None
     audit: AuditTable | None = None
     changes: Sequence[Change] = ()
@@ -110,7 +113,10 @@ class SaveWork(NamedTuple):
     def encode(self) -> Iterator[tuple[str, bytes]]:
         """Yield each file's name and content; call it in a thread, since large tables take long."""
         for name, table in self.tables.items():
-            yield name, encode_body(table, pretty=True)
+            if isinstance(table, TimerTable):
+                yield name, encode_timer_check(table)
+            else:
+                yield name, encode_body(table, pretty=True)
         if self.locks is not None:
             yield LOCKS_FILE, queue_lock_file.encode(self.locks)
 
@@ -142,6 +148,7 @@ class ConfigSaving:
         self._gates: dict[str, FlushGate[Struct]] = {
             OFFSETS_FILE: FlushGate(),
             DELAYS_FILE: FlushGate(),
+            TIMER_CHECK_FILE: FlushGate(),
         }
         # The committed offsets that were beyond their queue's end at the start.
         self.offsets_cut = 0
@@ -160,6 +167,7 @@ class ConfigSaving:
             saved.offsets or ConsumerOffsetTable(), end_of=state.store.queues.max_offset
         )
         state.delays.load(saved.delays or DelayOffsetTable())
+        state.timers.load(saved.timers or TimerTable())
         state.audit.load(saved.audit or AuditTable())
         if saved.locks is not None:
             queue_lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
@@ -190,7 +198,9 @@ class ConfigSaving:
             name for name, number in self._unfiled.items() if is_long or number <= self._seen_round
         }
         self._seen_round = state.journal.finished
-        is_progress_due = state.offsets.is_changed or state.delays.is_changed
+        is_progress_due = (
+            state.offsets.is_changed or state.delays.is_changed or state.timers.is_changed
+        )
         is_held = any(not gate.is_empty for gate in self._gates.values())
         if self._due_files or is_progress_due or is_held or state.audit.is_changed:
             state.saves.ask()
@@ -261,6 +271,7 @@ class ConfigSaving:
             # Groups consume what they can read; delayed messages are delivered to the log's end.
             (OFFSETS_FILE, state.offsets, store.readable_position),
             (DELAYS_FILE, state.delays, store.appended_position),
+            (TIMER_CHECK_FILE, state.timers, store.appended_position),
         ):
             gate = self._gates[name]
             table = gate.take(store.flushed_position)
@@ -303,6 +314,7 @@ class ConfigSaving:
             return
         state.offsets.is_changed |= OFFSETS_FILE in work.tables
         state.delays.is_changed |= DELAYS_FILE in work.tables
+        state.timers.is_changed |= TIMER_CHECK_FILE in work.tables
         state.audit.is_changed |= AUDIT_FILE in work.tables
         for name in _FILES.values():
             if name in work.files:

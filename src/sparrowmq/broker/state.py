@@ -26,6 +26,7 @@ from sparrowmq.broker.rates import Rates, TotalsByKey
 from sparrowmq.broker.relays import Relays
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
+from sparrowmq.broker.timer_messages import TimerMessages
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.model import MessageQueue
@@ -90,6 +91,7 @@ class BrokerState:
     topics: TopicConfigs
     groups: SubscriptionGroups
     delays: DelaySchedule
+    timers: TimerMessages
     transactions: TransactionChecks
     access: AccessControl | None = None
     offsets: ConsumerOffsets = field(default_factory=ConsumerOffsets)
@@ -131,6 +133,7 @@ class BrokerState:
         """Take other settings; only settings that may change at run time have an effect."""
         self.config = config
         self.retention.config = config.retention
+        self.timers.config = config
         self.transactions.config = config
         self.groups.auto_create = config.auto_create_groups
 

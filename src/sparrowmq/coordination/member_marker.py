@@ -6,7 +6,9 @@ for lower bounds only. SparrowMQ's heartbeats add `_MARK` to the ordinal. No rel
 comes near the sum, so brokers, members and tools can see which members run SparrowMQ. The language
 PYTHON would not show it, since other clients are written in Python too.
 
-Our broker forgets a marked member early. The broker answers the member's heartbeats with the expiry
+Our broker marks its answers to marked members' heartbeats alike: so their producers know that it
+delays messages by any time, which Apache's brokers do from version 5 on. It forgets a marked member
+early. The broker answers the member's heartbeats with the expiry
 that it applies. The member sends three heartbeats in that time, and its lease ends earlier.
 
 Source: ClientChannelInfo.java, MQVersion.java; a version travels as a signed 16 bit number where

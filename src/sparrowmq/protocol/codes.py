@@ -150,7 +150,7 @@ class RequestCode(IntEnum):
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
     # RocketMQ 5.x: the PULL_MESSAGE of its lite pull consumers.
     LITE_PULL_MESSAGE = 361
-    # RocketMQ 5.x: clients send it; SparrowMQ's broker has no messages to recall.
+    # RocketMQ 5.x.
     RECALL_MESSAGE = 370
 
 
@@ -193,3 +193,5 @@ class ResponseCode(IntEnum):
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
+    # RocketMQ 5.x.
+    ILLEGAL_OPERATION = 604

@@ -28,6 +28,7 @@ from sparrowmq.errors import ProtocolError, SparrowError
 from sparrowmq.model.names import (
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     TRACE_TOPIC,
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
@@ -42,7 +43,9 @@ from sparrowmq.serving.addresses import AddressFault, AddressPattern, parse_addr
 KEY_LENGTH_MIN = 7
 ACCOUNTS_MAX = 10_000
 # Messages of all topics wait in these topics, so no default permission covers them.
-_WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC})
+_WAITING_TOPICS = frozenset(
+    {SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
+)
 _ACCOUNTS, _GLOBAL_ADDRESSES = "accounts", "globalWhiteRemoteAddresses"
 _TOP_KEYS = {_ACCOUNTS, _GLOBAL_ADDRESSES, "dataVersion"}
 _ACCOUNT_KEYS = {
@@ -419,6 +422,7 @@ _NEEDS: Mapping[int, _FindNeeds] = MappingProxyType(
         RequestCode.SEND_MESSAGE: _of_topic(Permission.PUB),
         RequestCode.SEND_MESSAGE_V2: _of_topic(Permission.PUB, topic="b"),
         RequestCode.SEND_BATCH_MESSAGE: _of_topic(Permission.PUB, topic="b"),
+        RequestCode.RECALL_MESSAGE: _of_topic(Permission.PUB),
         RequestCode.SEND_REPLY_MESSAGE: _of_topic(Permission.PUB),
         RequestCode.SEND_REPLY_MESSAGE_V2: _of_topic(Permission.PUB, topic="b"),
         RequestCode.CONSUMER_SEND_MSG_BACK: _of_group("group"),

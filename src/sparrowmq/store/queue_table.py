@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from sparrowmq.model.names import is_legal_name
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
-from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ConsumeQueue
+from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ENTRY, ConsumeQueue
 from sparrowmq.store.file_series import PAGE_BYTES, DamagedSeries
 from sparrowmq.store.queue_reader import (
     find_offset_by_time,
@@ -228,6 +228,12 @@ class QueueTable:
         """Return (position, size, tags code) of a readable message, None if there is none."""
         queue = self._find(topic, queue_id)
         return None if queue is None else queue.entry(offset)
+
+    def tags_codes(self, topic: str, queue_id: int, offset: int, count: int) -> list[int]:
+        """Return the tags codes of at most `count` readable messages from an offset on."""
+        queue = self._find(topic, queue_id)
+        data = b"" if queue is None else queue.read(offset, count)
+        return [tags_code for _, _, tags_code in ENTRY.iter_unpack(data)]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the message stored at a time, or nearest to it, as RocketMQ 4.9."""

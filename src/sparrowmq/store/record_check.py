@@ -42,8 +42,13 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-from sparrowmq.model.message import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS
-from sparrowmq.model.names import SCHEDULE_TOPIC, is_legal_name
+from sparrowmq.model.message import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DEL_UNIQKEY,
+    PROPERTY_TIMER_OUT_MS,
+)
+from sparrowmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_legal_name
 from sparrowmq.protocol.java_numbers import parse_like
 from sparrowmq.protocol.properties import (
     PROPERTIES_BYTES_MAX,
@@ -87,6 +92,8 @@ CRC_PROPERTY = "__CRC32#"
 _SEPARATOR = ord(PROPERTY_SEPARATOR)
 # Longer properties leave no room for a separator and the checksum.
 CHECKSUMMED_PROPERTIES_SIZE_MAX = PROPERTIES_BYTES_MAX - CRC_PROPERTY_SIZE - 1
+# As many digits as a time of 31 millennia has, in milliseconds.
+_TIME_DIGITS_MAX = 15
 _CACHE_MAX = 100_000
 
 
@@ -233,7 +240,7 @@ class RecordChecker:
         """Return the tags code of a consume queue entry.
 
         The code is the hash of the tag, 0 without a tag; for a delayed message it is the wall-clock
-        time of the delivery.
+        time of the delivery, and 0 for the recall of a message.
         """
         if topic == SCHEDULE_TOPIC:
             levels = self._delay_levels_ms
@@ -244,6 +251,11 @@ class RecordChecker:
                 level = 0
             if level > 0:
                 return store_timestamp_ms + levels[level - 1]
+        if topic == TIMER_TOPIC:
+            is_recall = find_property(properties, PROPERTY_TIMER_DEL_UNIQKEY)
+            text = find_property(properties, PROPERTY_TIMER_OUT_MS)
+            is_time = 0 < len(text) <= _TIME_DIGITS_MAX and text.isascii() and text.isdigit()
+            return int(text) if is_time and not is_recall else 0
         tag = find_property(properties, PROPERTY_TAGS)
         code = self._tags_codes.get(tag)
         if code is None:

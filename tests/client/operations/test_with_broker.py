@@ -17,7 +17,7 @@ from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
 from sparrowmq.client.publisher import Publisher
-from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS, is_marked
+from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS, is_marked, mark_version
 from sparrowmq.errors import (
     BrokerError,
     ConnectFailed,
@@ -110,7 +110,9 @@ def test_members_are_listed_until_they_leave(
 
     told = run(heartbeats.heartbeat_all([cluster.broker], data))
 
-    assert told == heartbeats.HeartbeatRound({}, MARKED_EXPIRY_MS, {cluster.broker: MQ_VERSION})
+    assert told == heartbeats.HeartbeatRound(
+        {}, MARKED_EXPIRY_MS, {cluster.broker: mark_version(MQ_VERSION)}
+    )
     assert run(heartbeats.consumer_list(cluster.broker, group)) == ["me"]
     connections = run(heartbeats.consumer_connections(cluster.broker, group))
     assert [

@@ -20,6 +20,7 @@ from sparrowmq.coordination.member_marker import (
     MARKED_LEASE_MS,
     QUEUE_LEASE_CLIENT_MS,
     is_marked,
+    mark_version,
 )
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import MessageQueue
@@ -39,7 +40,8 @@ from sparrowmq.protocol.bodies import (
     decode_body,
     encode_body,
 )
-from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.codes import MQ_VERSION, ResponseCode
+from sparrowmq.protocol.command import response_to
 from sparrowmq.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
     LockBatchRequestHeader,
@@ -80,9 +82,13 @@ def heartbeat(state: BrokerState, request: Request) -> Sequence[Output]:
         outputs += _consumer_heartbeat(state, request, consumer, member)
     for producer in data.producer_data_set:
         state.producers.heartbeat(producer.group_name, member, request.connection)
-    # The answer gives a SparrowMQ member the expiry that sets its interval (member_marker).
-    fields = {EXPIRY_FIELD: str(member.expiry_ms)} if is_marked(member.version) else None
-    return [*answer(request, ext_fields=fields), *outputs]
+    if command.is_oneway or not is_marked(member.version):
+        return [*answer(request), *outputs]
+    # The answer gives a SparrowMQ member the expiry that sets its interval, and the mark by which
+    # its producers know that this broker keeps a message's own time (member_marker).
+    reply = response_to(command, ext_fields={EXPIRY_FIELD: str(member.expiry_ms)})
+    reply.version = mark_version(MQ_VERSION)
+    return [Reply(request.connection, reply), *outputs]
 
 
 def _find_fault(state: BrokerState, data: HeartbeatData) -> str | None:

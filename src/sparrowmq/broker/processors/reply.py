@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sparrowmq.broker.processors.send import (
+    StoredSend,
     confirm_sent,
     header_of,
     region_fields,
@@ -31,7 +32,6 @@ from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.serving.access_control import Permission
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, answer
-from sparrowmq.store.results import PutResult
 
 
 def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -51,14 +51,14 @@ def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
     client = state.producers.find_client(client_id)
     if client is None:
         raise _refusal(state, f"push reply message fail, channel of <{client_id}> not found.")
-    queue_id, result, waits = store_sent(state, request, header)
+    stored = store_sent(state, request, header)
     properties[PROPERTY_PUSH_REPLY_TIME] = str(request.timestamp_ms)
     pushed = ReplyMessageRequestHeader(
         producer_group=header.producer_group,
         topic=header.topic,
         default_topic=header.default_topic,
         default_topic_queue_nums=header.default_topic_queue_nums,
-        queue_id=queue_id,
+        queue_id=stored.queue_id,
         sys_flag=header.sys_flag,
         born_timestamp_ms=header.born_timestamp_ms,
         flag=header.flag,
@@ -75,22 +75,20 @@ def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
         code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
         fields=encode_header(pushed),
         body=command.body,
-        finish=partial(_confirm, state, client_id, queue_id, result, waits),
+        finish=partial(_confirm, state, client_id, stored),
     )
 
 
 def _confirm(
     state: BrokerState,
     client_id: str,
-    queue_id: int,
-    result: PutResult,
-    waits: bool,
+    stored: StoredSend,
     request: Request,
     response: RemotingCommand,
 ) -> Sequence[Output]:
     """Answer once the requester has confirmed the reply, or the push has failed."""
     if response.code == ResponseCode.SUCCESS:
-        return confirm_sent(state, request, queue_id, result, waits=waits)
+        return confirm_sent(state, request, stored)
     remark = f"push reply message to {client_id} fail. {response.remark or ''}"
     return answer(
         request, ResponseCode.SYSTEM_ERROR, remark=remark, ext_fields=region_fields(state)

@@ -8,10 +8,12 @@ Source: SendMessageProcessor.java, AbstractSendMessageProcessor.msgCheck, Commit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from sparrowmq.broker import timer_messages
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.topic_configs import (
     describe,
@@ -25,12 +27,10 @@ from sparrowmq.model.message import (
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
-    PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+    PROPERTY_UNIQ_KEY,
     PROPERTY_WAIT_STORE_OK,
 )
 from sparrowmq.model.names import (
@@ -39,6 +39,7 @@ from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     dlq_topic,
 )
@@ -57,6 +58,7 @@ from sparrowmq.protocol.headers import (
 )
 from sparrowmq.protocol.message_id import encode_offset_msg_ids
 from sparrowmq.protocol.properties import encode_properties, find_property, parse_properties
+from sparrowmq.protocol.recall_handle import RecallHandle
 from sparrowmq.protocol.record import (
     MULTI_TAGS,
     TRANSACTION_TYPE,
@@ -115,15 +117,17 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
     """Serve any of the three send requests."""
     header = header_of(request, _SEND)
     try:
-        queue_id, result, waits = store_sent(state, request, header)
+        stored = store_sent(state, request, header)
     except Refusal as refusal:
         refusal.ext_fields = region_fields(state)
         raise
-    outputs = confirm_sent(state, request, queue_id, result, waits=waits)
+    outputs = confirm_sent(state, request, stored)
     if header.producer_group == COMMAND_PRODUCER_GROUP:
-        end = result.queue_offset + len(result.positions)
+        begin = stored.result.queue_offset
+        end = begin + len(stored.result.positions)
         is_delayed = find_property(header.properties or "", PROPERTY_DELAY_LEVEL) != ""
-        moves = None if is_delayed else {queue_id: (result.queue_offset, end)}
+        is_delayed |= stored.recall_handle is not None
+        moves = None if is_delayed else {stored.queue_id: (begin, end)}
         return [*outputs, *state.audit.note(request, "sent", topic=header.topic, moves=moves)]
     if not header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return outputs
@@ -141,13 +145,24 @@ def header_of(request: Request, first_code: int) -> SendMessageRequestHeader:
     )
 
 
+class StoredSend(NamedTuple):
+    """An appended message or batch.
+
+    Args:
+        waits: whether the sender waits for the flush.
+        recall_handle: names a message that waits for its own time.
+    """
+
+    queue_id: int
+    result: PutResult
+    waits: bool
+    recall_handle: str | None = None
+
+
 def store_sent(
     state: BrokerState, request: Request, header: SendMessageRequestHeader
-) -> tuple[int, PutResult, bool]:
-    """Append the message or the batch of a send. Raises: Refusal.
-
-    Returns: the queue id; the outcome; whether the sender waits for the flush.
-    """
+) -> StoredSend:
+    """Append the message or the batch of a send. Raises: Refusal."""
     queue_id = header.queue_id
     topic = state.topics.find_plain(header.topic)
     if topic is not None and 0 <= queue_id < topic.write_queue_nums:
@@ -158,22 +173,26 @@ def store_sent(
         queue_id = _choose_queue(state, request, topic, queue_id)
     sent = _Sent(request, header, topic, queue_id, is_plain)
     if header.batch or request.command.code == _SEND_BATCH:
-        result, waits = _store_batch(state, sent)
+        stored = _store_batch(state, sent)
     else:
-        result, waits = _store_one(state, sent)
-    _check_put(state, result)
-    return queue_id, result, waits
+        stored = _store_one(state, sent)
+    _check_put(state, stored.result)
+    return stored
 
 
-def confirm_sent(
-    state: BrokerState, request: Request, queue_id: int, result: PutResult, *, waits: bool
-) -> Sequence[Output]:
+def confirm_sent(state: BrokerState, request: Request, stored: StoredSend) -> Sequence[Output]:
     """Answer with the place of a stored message, once the message is safe."""
     command = request.command
+    queue_id, result, waits, recall_handle = stored
     if command.flag & ONEWAY_FLAG:
         return ()
     reply: Reply | Written
-    if command.flag == 0 and len(result.positions) == 1 and command.serialize_type is _JSON:
+    if (
+        command.flag == 0
+        and len(result.positions) == 1
+        and command.serialize_type is _JSON
+        and recall_handle is None
+    ):
         # The usual answer is a template.
         places = (result.position, queue_id, result.queue_offset, command.opaque)
         reply = Written(request.connection, frame_json_header(state.sent_answer % places))
@@ -183,6 +202,8 @@ def confirm_sent(
             "queueId": str(queue_id),
             "queueOffset": str(result.queue_offset),
         }
+        if recall_handle is not None:
+            fields["recallHandle"] = recall_handle
         reply = Reply(request.connection, response_to(command, ext_fields=fields))
     return _reply_when_safe(state, request, reply, result, waits=waits)
 
@@ -192,12 +213,18 @@ def region_fields(state: BrokerState) -> dict[str, str]:
     return {"MSG_REGION": state.config.region, "TRACE_ON": "true"}
 
 
-def confirm(state: BrokerState, request: Request, result: PutResult) -> Sequence[Output]:
+def confirm(
+    state: BrokerState,
+    request: Request,
+    result: PutResult,
+    *,
+    fields: Mapping[str, str] | None = None,
+) -> Sequence[Output]:
     """Answer a request that has stored a record, without the record's place."""
     _check_put(state, result)
     if request.command.is_oneway:
         return ()
-    reply = Reply(request.connection, response_to(request.command))
+    reply = Reply(request.connection, response_to(request.command, ext_fields=fields))
     return _reply_when_safe(state, request, reply, result, waits=True)
 
 
@@ -340,8 +367,8 @@ def _choose_queue(state: BrokerState, request: Request, topic: TopicConfig, queu
     return state.random_below(count) if count > 1 else 0
 
 
-def _store_one(state: BrokerState, sent: _Sent) -> tuple[PutResult, bool]:
-    """Append a message; return the outcome, and whether the producer waits for the flush.
+def _store_one(state: BrokerState, sent: _Sent) -> StoredSend:
+    """Append a message.
 
     Nearly all messages of a busy broker are plain: neither delayed nor half, in a plain topic. The
     store encodes them without a `Record` (benchmarks/broker.py, benchmarks/against_apache.py).
@@ -364,10 +391,11 @@ def _store_one(state: BrokerState, sent: _Sent) -> tuple[PutResult, bool]:
             timestamp_ms=request.timestamp_ms,
         )
         if result is not None:
-            return result, waits
-    if has_timer:
-        _refuse_timer(text)
+            return StoredSend(sent.queue_id, result, waits)
+    due_ms = _due_ms(text, request.timestamp_ms) if has_timer else None
     is_half = may_be_half and _is_half(text)
+    if is_half and due_ms is not None:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "a half message has no delivery time")
     record = Record(
         topic=sent.topic.topic_name,
         queue_id=sent.queue_id,
@@ -381,6 +409,7 @@ def _store_one(state: BrokerState, sent: _Sent) -> tuple[PutResult, bool]:
         properties=stored,
     )
     level = delay_level(text) if may_be_delayed else 0
+    recall_handle = None
     if is_half:
         properties = parse_properties(stored)
         # Copied from a message that was asked for: with the end of this one, that of another.
@@ -390,7 +419,10 @@ def _store_one(state: BrokerState, sent: _Sent) -> tuple[PutResult, bool]:
     elif level > 0 and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
         schedule(record, parse_properties(text), level=level)
         record.properties = _with_origin(state, record.properties)
-    return state.store.append(record, timestamp_ms=request.timestamp_ms), waits
+    elif due_ms is not None and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
+        recall_handle = _wait_until(state, record, due_ms, request.timestamp_ms)
+    result = state.store.append(record, timestamp_ms=request.timestamp_ms)
+    return StoredSend(sent.queue_id, result, waits, recall_handle)
 
 
 def _take_wait(text: str) -> tuple[bool, str]:
@@ -448,7 +480,7 @@ def _is_half(text: str) -> bool:
     return True
 
 
-def _store_batch(state: BrokerState, sent: _Sent) -> tuple[PutResult, bool]:
+def _store_batch(state: BrokerState, sent: _Sent) -> StoredSend:
     """Append a batch; return the outcome, and whether the producer waits for the flush."""
     # As in RocketMQ, each message of a batch gets the batch's own properties, which determine
     # whether the producer waits.
@@ -475,7 +507,7 @@ def _store_batch(state: BrokerState, sent: _Sent) -> tuple[PutResult, bool]:
         _check_batch(state, header, messages)
         batch = batch._replace(messages=messages, sys_flag=_sys_flag(state, sent))
         result = state.store.append_batch(batch)
-    return result, _waits(shared)
+    return StoredSend(sent.queue_id, result, _waits(shared))
 
 
 def _check_batch(
@@ -496,9 +528,9 @@ def _check_batch(
     if (_DELAY in shared and delay_level(shared) > 0) or _has_delayed(messages):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
     if _TIMER in shared or _TIMER.encode() in messages.properties_text:
-        _refuse_timer(shared)
-        for each in messages.properties:
-            _refuse_timer(each.decode())
+        for each in (shared, *(text.decode() for text in messages.properties)):
+            if _due_ms(each, 0) is not None:
+                raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL)
 
 
 def _has_delayed(messages: BatchMessages) -> bool:
@@ -508,20 +540,46 @@ def _has_delayed(messages: BatchMessages) -> bool:
     )
 
 
-def _refuse_timer(text: str) -> None:
-    """Refuse a message with a delivery time, as 5.x does with its timer wheel off.
+def _due_ms(text: str, timestamp_ms: int) -> int | None:
+    """Return the time that a message has to wait for, None if it waits for none. Raises: Refusal.
 
     As in 5.x, a delay level overrides a delivery time, and a message that has waited is delivered.
     """
     if find_property(text, PROPERTY_TIMER_OUT_MS) or delay_level(text) > 0:
-        return
-    for name in (PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELAY_MS):
-        if find_property(text, name):
-            raise Refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"{name}: this broker has no timer wheel; "
-                f"give a delay level, 1 to {len(DELAY_LEVELS_MS)}, by {PROPERTY_DELAY_LEVEL}",
-            )
+        return None
+    try:
+        due_ms = timer_messages.delivery_time(parse_properties(text), timestamp_ms=timestamp_ms)
+    except ValueError as error:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+    if due_ms is None or due_ms <= timestamp_ms:
+        return None
+    return due_ms
+
+
+def _wait_until(state: BrokerState, record: Record, due_ms: int, timestamp_ms: int) -> str | None:
+    """Redirect a record to the timer topic, where it waits; return the handle of its recall.
+
+    Raises: Refusal for a time too far away, and if too many messages wait.
+    """
+    longest_s = state.config.timer_max_delay_s
+    if due_ms - timestamp_ms > longest_s * 1_000:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal: it asks for a delay of {(due_ms - timestamp_ms) // 1_000} s; "
+            f"at most {longest_s} s are allowed (--timer-max-delay-s)",
+        )
+    if len(state.timers) >= timer_messages.WAITING_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"timer message is under flow control: {timer_messages.WAITING_MAX} messages wait",
+        )
+    find_or_create_plain(state, TIMER_TOPIC, queue_count=1, timestamp_ms=timestamp_ms)
+    properties = parse_properties(record.properties)
+    properties[PROPERTY_TIMER_OUT_MS] = str(due_ms)
+    msg_id = properties.get(PROPERTY_UNIQ_KEY)
+    handle = RecallHandle(record.topic, state.config.broker_name, due_ms, msg_id or "")
+    _set_aside(record, properties, topic=TIMER_TOPIC, queue_id=0)
+    return handle.encode() if msg_id else None
 
 
 def delay_level(properties: str) -> int:

@@ -52,7 +52,8 @@ class HeartbeatRound(NamedTuple):
         failures: the error of each broker that could not be reached.
         expiry_ms: the shortest time after which a broker forgets a silent SparrowMQ member; None
             if no broker returned one.
-        versions: the versions of the brokers that answered, as `MQVersion` counts them.
+        versions: the versions of the brokers that answered, as `MQVersion` counts them; those of
+            SparrowMQ's brokers are marked (`member_marker`), and so higher than any other.
     """
 
     failures: dict[str, SparrowError]

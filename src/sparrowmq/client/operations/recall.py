@@ -1,14 +1,11 @@
 """Recall a delayed message before it is due.
 
-RocketMQ 5 answers the send of a message with a delivery time by a handle: base64 of
-`v1 TOPIC BROKER DUE_TIMESTAMP_MS MSG_ID`. The broker that the handle names recalls the message.
-Source: RecallMessageHandle.java, RecallMessageProcessor.java of 5.3.3. Tests: test_delays.py.
+A broker that keeps a message's own time answers its send by a handle. The broker that the handle
+names recalls the message.
+Source: RecallMessageProcessor.java of 5.3.3. Tests: test_delays.py.
 """
 
 from __future__ import annotations
-
-import binascii
-from base64 import urlsafe_b64decode
 
 from sparrowmq.calling.effects import Now, Operation
 from sparrowmq.client.operations.request import ask
@@ -17,8 +14,7 @@ from sparrowmq.client.publisher import Publisher
 from sparrowmq.errors import NoWritableQueue, UsageError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import RecallMessageRequestHeader
-
-_VERSION = "v1"
+from sparrowmq.protocol.recall_handle import decode_recall_handle
 
 
 def recall(publisher: Publisher, recall_handle: str) -> Operation[None]:
@@ -51,12 +47,10 @@ def recall(publisher: Publisher, recall_handle: str) -> Operation[None]:
 def _parse(recall_handle: str) -> tuple[str, str]:
     """Return the topic and the broker name of a handle. Raises: UsageError."""
     try:
-        version, topic, broker_name, *rest = urlsafe_b64decode(recall_handle).decode().split(" ")
-        if version == _VERSION and len(rest) == 2:
-            return topic, broker_name
-    except (TypeError, ValueError, binascii.Error):
-        pass
-    raise UsageError(
-        f"{recall_handle!r:.80} is not a recall handle; give the recall_handle of a SendResult, "
-        f"None unless the message has a `delay` and its broker runs RocketMQ 5.3.2 or newer"
-    )
+        handle = decode_recall_handle(recall_handle)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{recall_handle!r:.80} is not a recall handle; give the recall_handle of a "
+            f"SendResult, None unless the message has a `delay` and its broker keeps it exactly"
+        ) from None
+    return handle.topic, handle.broker_name

@@ -1,0 +1,355 @@
+"""Messages with a delivery time of their own: they wait in the timer topic for this time.
+
+A message with TIMER_DELIVER_MS, TIMER_DELAY_SEC or TIMER_DELAY_MS is stored in the timer topic with
+its time as TIMER_OUT_MS, which is also the tags code of its queue entry. The broker reads the
+entries on and files each offset in a timer wheel: slots of 100 ms, of which only the used ones
+exist. A slot whose time has come is emptied: each message is put into its real topic and queue.
+Nothing comes early; a message comes up to a slot and a tick late.
+
+The progress is three numbers, in RocketMQ's file (`timer_check_file`). Every message before the
+offset `begin` is done. A message before the offset `read` is done if its time is up to
+`delivered_ms`. It is saved behind the flush, as all progress; a crash between a delivery and the
+save delivers the message twice. At the start the entries from `begin` on are read again.
+
+The timer topic expires as any other, so the first waiting message, once it has waited for half of
+the retention, is stored again at the topic's end.
+
+A recall is a record of the timer topic too: it names the message, and ends it when it is read. Once
+a recall is asked for, the message waits for the recall's record, so a recall that is confirmed
+holds.
+
+Source: TimerMessageStore.java, HookUtils.java of 5.5.0. Differs from RocketMQ: the time is kept to
+the millisecond and never rounded down to the second before; the wheel is in memory alone.
+Tests: test_timer_messages.py, interop/test_store_exchange.py.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Generator
+from heapq import heappop, heappush
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.errors import ProtocolError
+from sparrowmq.model.message import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DEL_UNIQKEY,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_UNIQ_KEY,
+)
+from sparrowmq.model.names import TIMER_TOPIC
+from sparrowmq.protocol.properties import encode_properties, parse_properties
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.results import PutStatus
+from sparrowmq.store.retention import HOUR_MS, RESERVED_HOURS
+
+SLOT_MS = 100
+# The bounds of one tick.
+READ_PER_TICK = 50_000
+DELIVERIES_PER_TICK = 1_024
+ADVANCE_PER_TICK = 1_024
+# The messages of one time that are looked at in a step of a recall.
+FOUND_PER_STEP = 256
+# The most messages that wait: some 60 MB. Further ones are refused.
+WAITING_MAX = 1_000_000
+# The highest hash of a tag; times are higher.
+_HASH_MAX = 2**31 - 1
+# The offset of a recalled message.
+_RECALLED_OFFSET = "TIMER_DEL_QUEUE_OFFSET"
+# The most digits of a time in a property.
+_DIGITS_MAX = 15
+
+
+class TimerTable(Struct, frozen=True, kw_only=True):
+    """The progress, as above; `begin` and `read` are offsets in the timer topic."""
+
+    begin: int = 0
+    read: int = 0
+    delivered_ms: int = 0
+
+
+class TimerMessages:
+    """The waiting messages of the timer topic.
+
+    Args:
+        store: the store with the timer topic.
+        config: the retention; the value may change.
+    """
+
+    def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
+        self._store = store
+        self.config = config
+        self._begin = self._read = self._delivered_ms = 0
+        # The progress at the start, and the topic's end: recalls before it are read before anything
+        # is delivered.
+        self._saved = TimerTable()
+        self._first_end = 0
+        # By slot the offsets of its messages; and the slots in order.
+        self._slots: dict[int, array[int]] = {}
+        self._order: list[int] = []
+        self._filed = 0
+        # Messages that are to be recalled; the records that say so are not read yet.
+        self._recalled: set[int] = set()
+        # From `_begin` on: messages that were recalled or stored again before their time.
+        self._ended: set[int] = set()
+        self.is_changed = False
+
+    def __len__(self) -> int:
+        """The messages that wait, at most: also those that are recalled or stored again."""
+        unread = self._store.queues.max_offset(TIMER_TOPIC, 0) - self._read
+        return self._filed + max(0, unread)
+
+    def load(self, table: TimerTable) -> None:
+        """Load the table of a file, and leave out offsets that the topic does not have."""
+        lowest = self._store.queues.min_offset(TIMER_TOPIC, 0)
+        highest = self._first_end = self._store.queues.max_offset(TIMER_TOPIC, 0)
+        begin = min(max(table.begin, lowest), highest)
+        self._saved = replace(table, begin=begin, read=min(table.read, highest))
+        self._begin = self._read = begin
+        self._delivered_ms = table.delivered_ms
+        # Offsets beyond the end, which new messages will get, must not come back with the file.
+        self.is_changed = self._saved != table
+
+    def table(self) -> TimerTable:
+        """Return the progress."""
+        read, delivered_ms = self._read, self._delivered_ms
+        if self._read < self._first_end:
+            read, delivered_ms = self._saved.read, self._saved.delivered_ms
+        return TimerTable(begin=self._begin, read=read, delivered_ms=delivered_ms)
+
+    # -- delivery ------------------------------------------------------------------------------
+
+    def deliver_due(self, *, timestamp_ms: int, has_topic: Callable[[str], bool]) -> int:
+        """Put every message whose time has come into its real topic; return how many were put.
+
+        Args:
+            has_topic: returns whether a topic still exists; messages of other topics are dropped.
+        """
+        self._read_on()
+        if self._read < self._first_end:
+            return 0
+        count, left, waiting = 0, DELIVERIES_PER_TICK, list[int]()
+        while left > 0 and self._order and self._order[0] * SLOT_MS <= timestamp_ms:
+            slot = heappop(self._order)
+            offsets = self._slots[slot]
+            tried = offsets[:left]
+            left -= len(tried)
+            kept = array("q")
+            for offset in tried:
+                if offset in self._recalled:
+                    kept.append(offset)
+                elif offset in self._ended:
+                    self._ended.discard(offset)
+                else:
+                    is_put = self._deliver(offset, timestamp_ms, has_topic)
+                    if is_put is None:
+                        left = 0
+                        kept.append(offset)
+                    else:
+                        count += is_put
+            kept.extend(offsets[len(tried) :])
+            self._filed -= len(offsets) - len(kept)
+            if kept:
+                self._slots[slot] = kept
+                waiting.append(slot)
+            else:
+                del self._slots[slot]
+            self.is_changed |= len(kept) < len(offsets)
+        for slot in waiting:
+            heappush(self._order, slot)
+        first_ms = (self._order[0] - 1) * SLOT_MS if self._order else timestamp_ms
+        self._delivered_ms = min(first_ms, timestamp_ms)
+        self._advance(timestamp_ms)
+        return count
+
+    def _read_on(self) -> None:
+        """File the messages that have come, of which each is read once."""
+        self._read = max(self._read, self._store.queues.min_offset(TIMER_TOPIC, 0))
+        codes = self._store.queues.tags_codes(TIMER_TOPIC, 0, self._read, READ_PER_TICK)
+        saved = self._saved
+        for offset, code in enumerate(codes, self._read):
+            due_ms = self._due_ms(offset, code)
+            if due_ms == 0 and self._end_recalled(offset):
+                continue
+            if offset >= saved.read or due_ms > saved.delivered_ms:
+                self._file(offset, due_ms)
+        self._read += len(codes)
+        self.is_changed |= bool(codes)
+
+    def _due_ms(self, offset: int, code: int) -> int:
+        """Return the time of an entry; 0 for a recall, and for a message without a time."""
+        if code > _HASH_MAX:
+            return code
+        # Another broker has written the queue, with the hash of the tags as its tags codes.
+        record = None if code == 0 else self._record(offset)
+        properties = {} if record is None else parse_properties(record.properties)
+        is_recall = PROPERTY_TIMER_DEL_UNIQKEY in properties
+        return 0 if is_recall else _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0
+
+    def _file(self, offset: int, due_ms: int) -> None:
+        slot = _slot(due_ms)
+        offsets = self._slots.get(slot)
+        if offsets is None:
+            offsets = self._slots[slot] = array("q")
+            heappush(self._order, slot)
+        offsets.append(offset)
+        self._filed += 1
+
+    def _deliver(
+        self, offset: int, timestamp_ms: int, has_topic: Callable[[str], bool]
+    ) -> bool | None:
+        """Deliver a message; return whether it was put, None if the store cannot take it now."""
+        record = self._record(offset)
+        properties = {} if record is None else parse_properties(record.properties)
+        topic = properties.get(PROPERTY_REAL_TOPIC, "")
+        queue_id = _number(properties.get(PROPERTY_REAL_QUEUE_ID))
+        if record is None or queue_id is None or not has_topic(topic):
+            return False
+        record.topic, record.queue_id = topic, queue_id
+        result = self._store.put(record, timestamp_ms=timestamp_ms)
+        return True if result.status is PutStatus.PUT_OK else None
+
+    def _record(self, offset: int) -> Record | None:
+        entry = self._store.queues.entry(TIMER_TOPIC, 0, offset)
+        data = None if entry is None else self._store.read_record(entry[0], entry[1])
+        try:
+            return None if data is None else decode_record(data)
+        except ProtocolError:
+            return None
+
+    def _advance(self, timestamp_ms: int) -> None:
+        """Move `begin` over what is done; store the first waiting messages again that are old."""
+        queues = self._store.queues
+        begin = self._begin
+        end = min(self._read, begin + ADVANCE_PER_TICK)
+        offset = max(begin, min(queues.min_offset(TIMER_TOPIC, 0), end))
+        while offset < end:
+            if offset not in self._ended and self._waits(offset):
+                stored_ms = queues.store_timestamp(TIMER_TOPIC, 0, offset) or timestamp_ms
+                if timestamp_ms - stored_ms <= self._again_after_ms() or offset in self._recalled:
+                    break
+                record = self._record(offset)
+                if record is not None:
+                    result = self._store.put(record, timestamp_ms=timestamp_ms)
+                    if result.status is not PutStatus.PUT_OK:
+                        break
+                # Its slot still names it.
+                self._ended.add(offset)
+            offset += 1
+        self._begin = offset
+        self.is_changed |= offset != begin
+
+    def _waits(self, offset: int) -> bool:
+        entry = self._store.queues.entry(TIMER_TOPIC, 0, offset)
+        return entry is not None and self._due_ms(offset, entry[2]) > self._delivered_ms
+
+    def _again_after_ms(self) -> float:
+        hours = self.config.retention.retention_hours
+        if hours is None:
+            hours = RESERVED_HOURS if self._store.is_expiring else 0
+        return hours * HOUR_MS / 2 or float("inf")
+
+    # -- recall --------------------------------------------------------------------------------
+
+    def find(self, topic: str, msg_id: str, due_ms: int) -> Generator[None, None, int | None]:
+        """Return the offset of a waiting message; yields at times, as many may have its time.
+
+        Args:
+            topic: the message's real topic.
+            msg_id: the id that its producer gave it.
+            due_ms: its delivery time.
+        """
+        self._read_on()
+        for number, offset in enumerate(list(self._slots.get(_slot(due_ms), ())), 1):
+            record = None if offset in self._ended else self._record(offset)
+            properties = {} if record is None else parse_properties(record.properties)
+            if (
+                properties.get(PROPERTY_UNIQ_KEY) == msg_id
+                and properties.get(PROPERTY_REAL_TOPIC) == topic
+            ):
+                return offset
+            if number % FOUND_PER_STEP == 0:
+                yield
+        return None
+
+    def recall(self, offset: int) -> Record | None:
+        """Return the record that recalls the message at an offset; None if it waits no longer.
+
+        The message is not delivered until the record is read, or `forget_recalls` says that it
+        will not be.
+        """
+        waiting = self._record(offset)
+        properties = {} if waiting is None else parse_properties(waiting.properties)
+        due_ms = _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0
+        is_waiting = offset in self._slots.get(_slot(due_ms), ()) and offset not in self._ended
+        if waiting is None or not is_waiting:
+            return None
+        self._recalled.add(offset)
+        topic, msg_id = properties[PROPERTY_REAL_TOPIC], properties[PROPERTY_UNIQ_KEY]
+        properties = {
+            PROPERTY_TIMER_OUT_MS: str(due_ms),
+            PROPERTY_TIMER_DEL_UNIQKEY: f"{topic}_{msg_id}",
+            _RECALLED_OFFSET: str(offset),
+            PROPERTY_REAL_TOPIC: topic,
+            PROPERTY_REAL_QUEUE_ID: properties[PROPERTY_REAL_QUEUE_ID],
+            PROPERTY_UNIQ_KEY: msg_id,
+        }
+        return replace(waiting, body=b"-", properties=encode_properties(properties))
+
+    def forget_recalls(self) -> None:
+        """Let recalled messages be delivered: a failed write has lost the records of recalls."""
+        self._recalled.clear()
+
+    def _end_recalled(self, offset: int) -> bool:
+        """End the message that a record recalls; return whether it is such a record."""
+        record = self._record(offset)
+        properties = {} if record is None else parse_properties(record.properties)
+        if PROPERTY_TIMER_DEL_UNIQKEY not in properties:
+            return False
+        recalled = _number(properties.get(_RECALLED_OFFSET))
+        # RocketMQ's recalls name no offset.
+        if recalled is not None and recalled >= self._begin:
+            self._recalled.discard(recalled)
+            self._ended.add(recalled)
+        return True
+
+
+def _slot(due_ms: int) -> int:
+    """Return the first slot that ends at a time, or later."""
+    return -(-due_ms // SLOT_MS)
+
+
+def delivery_time(properties: dict[str, str], *, timestamp_ms: int) -> int | None:
+    """Return the time that a message asks for, in ms since 1970; None if it asks for none.
+
+    As in RocketMQ, a delay overrides an instant, and seconds override milliseconds.
+
+    Raises: ValueError for a value that is no number.
+    """
+    for name, unit_ms in ((PROPERTY_TIMER_DELAY_SEC, 1_000), (PROPERTY_TIMER_DELAY_MS, 1)):
+        if text := properties.get(name):
+            return timestamp_ms + _checked(name, text) * unit_ms
+    if text := properties.get(PROPERTY_TIMER_DELIVER_MS):
+        return _checked(PROPERTY_TIMER_DELIVER_MS, text)
+    return None
+
+
+def _checked(name: str, text: str) -> int:
+    number = _number(text)
+    if number is None:
+        raise ValueError(f"{name} is {text[:40]!r}; give milliseconds or seconds as digits")
+    return number
+
+
+def _number(text: str | None) -> int | None:
+    if text is None or len(text) > _DIGITS_MAX or not text.isascii() or not text.isdigit():
+        return None
+    return int(text)

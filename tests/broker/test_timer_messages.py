@@ -1,0 +1,275 @@
+"""Messages with a time of their own: never early, at most a tick late, recalled or delivered."""
+
+from __future__ import annotations
+
+import struct
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker import timer_messages
+from sparrowmq.broker.timer_check_file import decode_timer_check, encode_timer_check
+from sparrowmq.broker.timer_messages import TimerTable
+from sparrowmq.errors import ProtocolError
+from sparrowmq.model.names import TIMER_TOPIC
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.store.retention import RetentionConfig
+
+HOUR_MS = 3_600_000
+
+
+def send(
+    rig: Any, body: bytes = b"b", *, topic: str = "T", msg_id: str = "ID", **timer: Any
+) -> RemotingCommand:
+    """Send a message with one of TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS."""
+    pairs = [f"UNIQ_KEY\x01{msg_id}", *(f"{name}\x01{value}" for name, value in timer.items())]
+    reply: RemotingCommand = rig.send(
+        rig.connect(), topic, body, queue_id=1, properties="\x02".join(pairs)
+    )
+    return reply
+
+
+def send_for_handle(rig: Any, body: bytes = b"b", *, msg_id: str = "ID", **timer: Any) -> str:
+    """Send such a message; return the handle in the answer."""
+    return (send(rig, body, msg_id=msg_id, **timer).ext_fields or {})["recallHandle"]
+
+
+def recall(rig: Any, handle: str) -> RemotingCommand:
+    fields = {"producerGroup": "GID_p", "topic": "T", "recallHandle": handle, "bname": "broker-a"}
+    reply: RemotingCommand = rig.call(rig.connect(), RequestCode.RECALL_MESSAGE, fields)
+    return reply
+
+
+def bodies(rig: Any) -> list[bytes]:
+    return [record.body for record in rig.records("T", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "after_ms"),
+    [
+        ("TIMER_DELAY_MS", 1_234, 1_234),
+        ("TIMER_DELAY_SEC", 2, 2_000),
+        ("TIMER_DELIVER_MS", 1_700_000_000_777, 777),
+    ],
+)
+def test_message_comes_within_a_tick_of_its_time_and_never_early(
+    rig: Any, name: str, value: int, after_ms: int
+) -> None:
+    begun_ms, timer = rig.timestamp_ms, dict[str, Any]([(name, value)])
+    reply = send(rig, **timer)
+    assert reply.code == 0, reply.remark
+
+    while not bodies(rig):
+        rig.advance(100)
+    late_ms = rig.timestamp_ms - begun_ms - after_ms
+
+    assert 0 <= late_ms < 300
+    (record,) = rig.records("T", 1)
+    properties = parse_properties(record.properties)
+    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("T", "1")
+    assert int(properties["TIMER_OUT_MS"]) == begun_ms + after_ms
+
+
+def test_a_time_that_is_past_is_now(rig: Any) -> None:
+    send(rig, TIMER_DELIVER_MS=1)
+
+    assert bodies(rig) == [b"b"]
+
+
+def test_messages_come_in_the_order_of_their_times(rig: Any) -> None:
+    for delay_ms in (900, 300, 600):
+        send(rig, str(delay_ms).encode(), TIMER_DELAY_MS=delay_ms)
+
+    rig.advance(1_200)
+
+    assert bodies(rig) == [b"300", b"600", b"900"]
+
+
+@pytest.mark.parametrize(
+    ("timer", "remark"),
+    [
+        ({"TIMER_DELAY_SEC": 259_201}, "at most 259200 s"),
+        ({"TIMER_DELAY_MS": "soon"}, "TIMER_DELAY_MS is 'soon'"),
+        ({"TIMER_DELIVER_MS": "-5"}, "TIMER_DELIVER_MS is '-5'"),
+    ],
+)
+def test_wrong_times_are_refused(rig: Any, timer: dict[str, Any], remark: str) -> None:
+    reply = send(rig, **timer)
+
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert remark in (reply.remark or "")
+    assert rig.records(TIMER_TOPIC) == []
+
+
+def test_too_many_waiting_messages_are_refused(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer_messages, "WAITING_MAX", 2)
+    for _ in range(2):
+        send(rig, TIMER_DELAY_MS=500)
+
+    refused = send(rig, TIMER_DELAY_MS=500)
+    rig.advance(800)
+    taken = send(rig, TIMER_DELAY_MS=500)
+
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "2 messages wait" in (refused.remark or "")
+    assert taken.code == 0
+
+
+def test_restart_forgets_nothing_and_delivers_nothing_twice(rig: Any) -> None:
+    send(rig, b"first", TIMER_DELAY_MS=300)
+    send(rig, b"last", TIMER_DELAY_MS=60_000)
+    send(rig, b"second", TIMER_DELAY_MS=600)
+    rig.advance(800)
+
+    again = rig.restart()
+    again.advance(60_000)
+
+    assert bodies(again) == [b"first", b"second", b"last"]
+    again.store.close()
+
+
+def test_progress_beyond_the_topic_is_cut(rig: Any) -> None:
+    send(rig, b"1", TIMER_DELAY_MS=300)
+    send(rig, b"2", TIMER_DELAY_MS=300)
+    timers = rig.broker.state.timers
+
+    timers.load(TimerTable(begin=1, read=9, delivered_ms=rig.timestamp_ms + 60_000))
+    send(rig, b"3", TIMER_DELAY_MS=300)
+    rig.advance(600)
+
+    # The second was done, as the file says; the third has an offset that another message had.
+    assert bodies(rig) == [b"3"]
+    table = timers.table()
+    assert (table.begin, table.read) == (3, 3)
+
+
+def test_message_of_a_deleted_topic_is_dropped(rig: Any) -> None:
+    rig.create_topic("gone")
+    send(rig, topic="gone", TIMER_DELAY_MS=300)
+    rig.call(rig.connect(), RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "gone"})
+
+    rig.advance(600)
+
+    assert rig.records("gone", 1) == []
+    assert rig.broker.state.timers.table().begin == 1
+
+
+def test_queue_written_by_another_broker_delivers_no_earlier(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(rig, TIMER_DELAY_MS=2_000)
+    # That broker's tags code of a message with a tag: a hash.
+    codes = rig.store.queues.tags_codes
+    monkeypatch.setattr(
+        rig.store.queues, "tags_codes", lambda *args: [98_123 for _ in codes(*args)]
+    )
+
+    rig.advance(1_900)
+    early = bodies(rig)
+    rig.advance(300)
+
+    assert early == []
+    assert bodies(rig) == [b"b"]
+
+
+def test_recalled_message_never_comes(rig: Any) -> None:
+    handle = send_for_handle(rig, b"recalled", msg_id="ID1", TIMER_DELAY_MS=2_000)
+    send(rig, b"kept", msg_id="ID2", TIMER_DELAY_MS=2_000)
+
+    reply = recall(rig, handle)
+    rig.advance(3_000)
+
+    assert (reply.code, reply.ext_fields) == (0, {"msgId": "ID1"})
+    assert bodies(rig) == [b"kept"]
+
+
+def test_recall_holds_over_a_restart(rig: Any) -> None:
+    handle = send_for_handle(rig, TIMER_DELAY_MS=2_000)
+    recall(rig, handle)
+
+    again = rig.restart()
+    again.advance(4_000)
+
+    assert bodies(again) == []
+    again.store.close()
+
+
+@pytest.mark.parametrize(
+    "broken", [lambda h: h[:-8], lambda _: "!!", lambda _: urlsafe_b64encode(b"v2 T").decode()]
+)
+def test_wrong_handles_are_refused(rig: Any, broken: Callable[[str], str]) -> None:
+    handle = send_for_handle(rig, TIMER_DELAY_MS=2_000)
+
+    assert recall(rig, broken(handle)).code != 0
+    rig.advance(2_500)
+    assert bodies(rig) == [b"b"]
+
+
+def test_late_recall_is_refused(rig: Any) -> None:
+    handle = send_for_handle(rig, TIMER_DELAY_MS=500)
+    rig.advance(1_000)
+
+    reply = recall(rig, handle)
+
+    assert reply.code == ResponseCode.ILLEGAL_OPERATION
+    assert "recall failed" in (reply.remark or "")
+
+
+def test_handle_is_what_rocketmq_5_gives(rig: Any) -> None:
+    handle = send_for_handle(rig, msg_id="0A00", TIMER_DELIVER_MS=1_700_000_009_000)
+
+    assert urlsafe_b64decode(handle) == b"v1 T broker-a 1700000009000 0A00"
+
+
+def test_long_wait_outlives_the_retention(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(retention=RetentionConfig(retention_hours=1))
+    rig.create_topic("T", 4)
+    send(rig, TIMER_DELAY_SEC=2 * 3_600)
+
+    for _ in range(8):
+        rig.now_ms += HOUR_MS // 4
+        rig.timestamp_ms += HOUR_MS // 4
+        rig.advance(200)
+        # What fills the log, so that its first files may go.
+        for _ in range(40):
+            rig.send(rig.connect(), "T", bytes(16_000))
+        rig.call(rig.connect(), RequestCode.DELETE_EXPIRED_COMMITLOG)
+        rig.advance(1_000)
+    rig.advance(2_000)
+
+    assert rig.store.queues.min_offset(TIMER_TOPIC, 0) > 0
+    assert bodies(rig) == [b"b"]
+
+
+def test_progress_in_the_file_is_what_was_saved() -> None:
+    table = TimerTable(begin=3, read=70, delivered_ms=1_700_000_000_123)
+    assert decode_timer_check(encode_timer_check(table)) == table
+
+
+def test_file_of_rocketmq_names_no_begin() -> None:
+    content = struct.pack(">qqqq", 1_700_000_001_000, 520, 70, 70) + bytes(4_064)
+    assert decode_timer_check(content) == TimerTable(read=70, delivered_ms=1_700_000_000_999)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(31), struct.pack(">qqqq", 1, 0, -1, 0)])
+def test_damaged_file_is_refused(content: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_timer_check(content)
+
+
+def test_messages_behind_a_long_wait_are_done_after_a_restart(rig: Any) -> None:
+    send(rig, b"long", TIMER_DELAY_SEC=3_600)
+    for number in range(3):
+        send(rig, b"%d" % number, TIMER_DELAY_MS=200)
+    rig.advance(1_000)
+
+    again = rig.restart()
+    again.advance(1_000)
+
+    assert bodies(again) == [b"0", b"1", b"2"]
+    assert len(again.broker.state.timers) == 1
+    again.store.close()
