@@ -47,7 +47,7 @@ def test_shortage_is_logged_once_until_a_flush_succeeds(sent: Any) -> None:
     facts = [output for output in sent.outputs if isinstance(output, Fact)]
 
     text = "the flush is put off, and tried again every tick: [Errno 24] short"
-    assert facts == [Fact(text, warning=True)]
+    assert [fact for fact in facts if "flush" in fact.text] == [Fact(text, warning=True)]
 
 
 def test_send_waits_no_longer_than_a_slow_flush_may_take(sent: Any) -> None:
