@@ -3,7 +3,7 @@
 The group-member machine delivers as to a listener, but a delivery becomes a *batch* that waits
 in the inbox until the user asks. Two threads may be at work, and each has its part:
 
-- the driver's fills `inbox`, moves parcels to `in_hand` (while the user's thread waits for that),
+- the driver's fills `inbox`, moves batches to `in_hand` (while the user's thread waits for that),
   and reports to the member what is done;
 - the user's, which polls, goes through `in_hand` without a driver call: it only moves the counts
   `given` and `done` of a batch forward. So iterating costs a change of threads once per batch.

@@ -49,7 +49,7 @@ from sparrowmq.model.names import dlq_topic
 LOG = logging.getLogger("sparrowmq.client")
 
 # The most lines of one kind in a period that tell a consumer's course. Warnings have one.
-COURSE_LINES_MAX = 100
+PROGRESS_LINES_MAX = 100
 # The most queues whose standstill is remembered.
 STANDSTILLS_MAX = 1_000
 # The most messages that one line names; and the most queues or client ids.
@@ -109,7 +109,7 @@ class NoticeLog:
         # The fields of the notice that is being logged.
         self._fields: dict[str, object] = {}
         self._warnings = BoundedLog(LOG)
-        self._course = BoundedLog(LOG, lines_max=COURSE_LINES_MAX)
+        self._progress = BoundedLog(LOG, lines_max=PROGRESS_LINES_MAX)
         # By queue: the last logged reason why the queue stands still.
         self._standstills: dict[MessageQueue, str] = {}
 
@@ -287,7 +287,7 @@ class NoticeLog:
             self._standstills[queue] = words
             text = "consumer group %s: a queue stands still: %s"
             kind = (text, str(queue))
-            self._course.log(logging.ERROR, kind, text, self._group, words, fields=self._fields)
+            self._progress.log(logging.ERROR, kind, text, self._group, words, fields=self._fields)
 
     def _warn_failure(
         self, notice: ListenerFailed | RebalanceListenerFailed | RequestFailed | AllocationFailed
@@ -362,7 +362,7 @@ class NoticeLog:
     def _info(self, text: str, *args: object) -> None:
         line = "%s %s: " + text
         args = (self._kind, self._group, *args)
-        self._course.log(logging.INFO, text, line, *args, fields=self._fields)
+        self._progress.log(logging.INFO, text, line, *args, fields=self._fields)
 
     def _warn(
         self,

@@ -192,7 +192,7 @@ def _report_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operat
             subscriber.report(RequestFailed("list of connections", None, error))
             continue
         addresses.update(
-            seat.client_addr for seat in found.connection_set if seat.client_id == fact.client_id
+            c.client_addr for c in found.connection_set if c.client_id == fact.client_id
         )
         if len(addresses) > 1:
             break
