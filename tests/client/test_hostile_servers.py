@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import random
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from hostile import HANG_UP, HostileCluster, Lie, altered, record
+from hostile import BROKER_NAME, HANG_UP, HostileCluster, Lie, altered, record
 from sparrowmq import (
     ConsumeFromWhere,
     Message,
@@ -28,9 +32,11 @@ from sparrowmq.client.operations.send import send
 from sparrowmq.client.route_cache import QUEUES_MAX
 from sparrowmq.errors import ConnectFailed, RemoteProtocolError, SendFailed
 from sparrowmq.membership.member import ACQUIRES_MAX
-from sparrowmq.protocol.bodies import LockBatchResponseBody, encode_body
+from sparrowmq.model.message import INFLATED_BYTES_MAX
+from sparrowmq.protocol.bodies import LockBatchResponseBody, ResetOffsetBody, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.compression import COMPRESSED
 from waiting import wait_until
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -176,6 +182,52 @@ def test_broker_that_has_the_same_offset_pulled_again_and_again_is_not_flooded(
     assert elapsed_s > 1.4
 
 
+@pytest.mark.slow
+def test_broker_that_moves_the_offset_back_again_and_again_has_few_messages_come_again(
+    hostile: HostileCluster, consumer: PushConsumer, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    hostile.broker.add_messages("T", b"1", b"2")
+    moved = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": "0",
+        "minOffset": "0",
+        "maxOffset": "2",
+    }
+    hostile.broker.lies[RequestCode.PULL_MESSAGE] = lambda request, honest: (
+        honest or response_to(request, ResponseCode.PULL_OFFSET_MOVED, ext_fields=moved)
+    )
+
+    consumer.start()
+    wait_until("twice", lambda: len(seen.bodies) >= 4)
+    elapsed_s = wait_until("four times", lambda: len(seen.bodies) >= 8)
+
+    # After 1 s, and then after 2 s.
+    assert elapsed_s > 2.5
+    (line,) = [line for line in caplog.messages if "has no offset 2" in line]
+    assert "continuing at 0, and messages from there come again" in line
+
+
+@pytest.mark.slow
+def test_broker_that_resets_the_offset_again_and_again_has_few_messages_come_again(
+    hostile: HostileCluster, consumer: PushConsumer, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    hostile.broker.add_messages("T", b"1", b"2")
+    body = ResetOffsetBody(offset_table={MessageQueue("T", BROKER_NAME, 0): 0})
+    fields = {"topic": "T", "group": "GID_c", "timestamp": "0", "isForce": "true"}
+    reset = RemotingCommand(
+        code=RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext_fields=fields, body=encode_body(body)
+    )
+
+    consumer.start()
+    wait_until("the messages", lambda: len(seen.bodies) == 2)
+    for _ in range(3):
+        hostile.ask_client(reset)
+    wait_until("again", lambda: len(seen.bodies) == 4)
+
+    (line,) = [line for line in caplog.messages if "was reset at its broker" in line]
+    assert "was at offset 2, and goes on at 0" in line
+
+
 @pytest.mark.parametrize("answered", ["-9", "3"])
 def test_send_answer_with_another_queue_is_an_error(
     hostile: HostileCluster, producer: Producer, answered: str
@@ -243,6 +295,64 @@ def test_lock_that_was_not_asked_for_is_not_ours(play: Callable[..., Any]) -> No
     held = play(lambda _, request: response_to(request, body=encode_body(answered)))(ask)
 
     assert frozenset() == held
+
+
+# --- the memory -------------------------------------------------------------------------------
+
+# Its listener waits until as many bodies as have room wait for it.
+CONSUMER_UNDER_A_BOMB = """
+import sys, threading, time
+from sparrowmq import ConsumeFromWhere, PushConsumer
+
+def peak_mib():
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM:")]
+    return int(line.split()[1]) // 1024
+
+def wait_until(condition):
+    deadline_s = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+goes_on = threading.Event()
+before = peak_mib()
+with PushConsumer(
+    "GID_c",
+    name_server=sys.argv[1],
+    listener=lambda messages, context: goes_on.wait(60) and None,
+    consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    consume_thread_count=1,
+) as consumer:
+    consumer.subscribe("T")
+    consumer.start()
+    wait_until(lambda: consumer.counters.pulled)
+    held = consumer.counters.pulled
+    goes_on.set()
+    wait_until(lambda: consumer.counters.succeeded == int(sys.argv[2]))
+    print(held, consumer.counters.succeeded, peak_mib() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("random_bytes", [0, 1_000_000], ids=["of zeros", "of a large answer"])
+def test_bombs_of_a_queue_take_no_more_memory_than_its_limit(
+    hostile: HostileCluster, random_bytes: int
+) -> None:
+    """The consumer's process grows by at most 100 MiB while 512 or 240 MB are inflated in all."""
+    body = zlib.compress(
+        random.Random(1).randbytes(random_bytes) + bytes(INFLATED_BYTES_MAX - random_bytes)
+    )
+    count = 15 if random_bytes else 32
+    stored = [record("T", 0, offset, body, sys_flag=COMPRESSED) for offset in range(count)]
+    hostile.broker.records["T", 0] = stored
+    command = [sys.executable, "-c", CONSUMER_UNDER_A_BOMB, hostile.address, str(count)]
+    printed = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=150
+    ).stdout
+    held, consumed, grown_mib = map(int, printed.split())
+
+    assert (held, consumed) == (2, count)
+    assert grown_mib <= 100
 
 
 # --- the log ----------------------------------------------------------------------------------

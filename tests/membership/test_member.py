@@ -23,6 +23,7 @@ from sparrowmq.membership.actions import (
     Leave,
     NotListed,
     OffsetCorrected,
+    OffsetReset,
     Pull,
     QueueLost,
     Rebalance,
@@ -34,6 +35,7 @@ from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.owned_queue import (
     COMMIT_WAIT_MIN_MS,
     LAST_COMMIT_MS,
+    SETBACKS_FORGOTTEN_MS,
     commit_wait_ms,
 )
 from sparrowmq.membership.process_queue import PULL_IDLE_MAX_MS, FlowLimits, stored_of
@@ -426,8 +428,13 @@ def test_pulls_that_bring_the_offset_on_follow_at_once() -> None:
     assert waits_between_pulls(member, answer, 7) == [0] * 7
 
 
-@pytest.mark.parametrize("step", [-1, 0])
-def test_offset_that_is_corrected_again_and_again_is_pulled_with_growing_waits(step: int) -> None:
+@pytest.mark.parametrize(
+    ("step", "waits"),
+    [(-1, [0, 1000, 2000, 4000, 8000, 10_000, 10_000]), (0, [0, 100, 200, 400, 800, 1000, 1000])],
+)
+def test_offset_that_is_corrected_again_and_again_is_pulled_with_growing_waits(
+    step: int, waits: list[int]
+) -> None:
     member, _ = joined(Q0, start=100)
 
     def answer(pull: Pull, now_ms: int) -> int:
@@ -437,7 +444,51 @@ def test_offset_that_is_corrected_again_and_again_is_pulled_with_growing_waits(s
         )
         return now_ms
 
-    assert waits_between_pulls(member, answer, 6) == [0, 100, 200, 400, 800, 1000]
+    assert waits_between_pulls(member, answer, 7) == waits
+
+
+def test_messages_of_a_broker_that_moves_the_offset_back_come_again_ever_more_slowly() -> None:
+    """Though each pull in between brings the offset on."""
+    member, _ = joined(Q0)
+    came_ms: list[int] = []
+
+    def answer(pull: Pull, now_ms: int) -> int:
+        if pull.offset == 0:
+            came_ms.append(now_ms)
+            pulled(member, Q0, pull.epoch, [0, 1], now_ms=now_ms)
+        else:
+            member.pull_moved(Q0, pull.epoch, offset=pull.offset, corrected_offset=0, now_ms=now_ms)
+        return now_ms
+
+    waits_between_pulls(member, answer, 13)
+
+    assert came_ms == [0, 0, 1_000, 3_000, 7_000, 15_000, 25_000]
+
+
+def test_setback_after_a_quiet_minute_delays_nothing() -> None:
+    member, _ = joined(Q0, start=100)
+    pull = of_type(member.due(0), Pull)[0]
+    for now_ms in (0, SETBACKS_FORGOTTEN_MS):
+        assert isinstance(pull, Pull)
+        corrected = pull.offset - 1
+        member.pull_moved(
+            Q0, pull.epoch, offset=pull.offset, corrected_offset=corrected, now_ms=now_ms
+        )
+        (pull,) = of_type(member.due(now_ms), Pull)
+
+
+def test_reset_goes_on_at_the_brokers_offset_and_is_a_fact() -> None:
+    member, epochs = joined(Q0, start=5)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], [5, 6], now_ms=1)
+
+    member.reset(Q0, 2, now_ms=2)
+    member.reset(Q1, 2, now_ms=2)
+
+    assert member.take_facts()[-1] == OffsetReset(Q0, 5, 2)
+    assert [pull for pull in of_type(member.due(2), Pull) if isinstance(pull, Pull)] == [
+        Pull(Q0, 2, 2)
+    ]
 
 
 def test_broker_that_forgot_us_is_told_and_pulls_do_not_wait() -> None:

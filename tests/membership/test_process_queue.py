@@ -201,7 +201,7 @@ class TestFlowControl:
         assert queue.flow_control(self.LIMITS) is None
 
     def test_an_answer_that_was_cut_waits_until_the_largest_body_has_room(self) -> None:
-        limits = FlowLimits(size_mib_max=20)
+        limits = FlowLimits(size_mib_max=84)
         queue = started(start=1)
         assert queue.room_bytes(limits) == 20 * MIB
         queue.add([message(1, bytes(2 * MIB)), message(2, bytes(3 * MIB))], next_offset=3)

@@ -40,6 +40,7 @@ class CallRun:
                 raised = error
             ended_ms = clock.monotonic_ms()
             returned.append(Returned(call, value, raised, ended_ms - begun_ms))
+            del args, call  # They may refer to much memory.
             begun_ms = ended_ms
 
     async def run_coroutines(self) -> None:
@@ -64,4 +65,5 @@ class CallRun:
                 raised = error
             ended_ms = clock.monotonic_ms()
             returned.append(Returned(call, value, raised, ended_ms - begun_ms))
+            del args, call  # They may refer to much memory.
             begun_ms = ended_ms

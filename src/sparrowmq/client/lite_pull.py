@@ -25,7 +25,13 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.pull import PullStatus
 from sparrowmq.client.subscriber import Notice, Subscriber, member_config_from
 from sparrowmq.errors import UsageError
-from sparrowmq.membership.actions import AssignmentChanged, Deliver, OffsetCorrected, QueueLost
+from sparrowmq.membership.actions import (
+    AssignmentChanged,
+    Deliver,
+    OffsetCorrected,
+    OffsetReset,
+    QueueLost,
+)
 from sparrowmq.membership.member import GroupMember
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.namespace import Namespace
@@ -195,7 +201,7 @@ class LitePull:
             self.forget(notice.gained)
             self.withdraw(notice.revoked)
             self.paused.difference_update(notice.revoked)
-        elif isinstance(notice, QueueLost) or (
+        elif isinstance(notice, QueueLost | OffsetReset) or (
             isinstance(notice, OffsetCorrected) and notice.corrected_offset < notice.wanted_offset
         ):
             self.forget((notice.queue,))

@@ -41,6 +41,7 @@ from sparrowmq.membership.actions import (
     DuplicateClientId,
     NotListed,
     OffsetCorrected,
+    OffsetReset,
     QueueLost,
 )
 from sparrowmq.model import ConsumeType, MessageExt, MessageQueue, UnreadablePolicy
@@ -149,11 +150,14 @@ class NoticeLog:
             listed = _listed(notice.cid_all, len(notice.cid_all))
             self._warn((text,), text, notice.client_id, listed)
         elif isinstance(notice, OffsetCorrected):
-            text = "%s has no offset %d; continuing at %d"
+            text = "%s has no offset %d; continuing at %d, and messages from there come again"
             if notice.wanted_offset < notice.corrected_offset:
                 text = (
                     "%s has no offset %d any more, because its messages expired; continuing at %d"
                 )
+            self._warn((text, str(notice.queue)), text, *notice)
+        elif isinstance(notice, OffsetReset):
+            text = "%s was reset at its broker: this consumer was at offset %d, and goes on at %d"
             self._warn((text, str(notice.queue)), text, *notice)
         elif isinstance(notice, DrainTimedOut):
             text = (

@@ -210,6 +210,14 @@ class OffsetCorrected(NamedTuple):
     corrected_offset: int
 
 
+class OffsetReset(NamedTuple):
+    """The broker had the queue go on at another offset: the group's offset was reset."""
+
+    queue: MessageQueue
+    own_offset: int
+    reset_offset: int
+
+
 class DrainTimedOut(NamedTuple):
     """A queue was given up although listeners still run; another member gets their messages."""
 
@@ -238,6 +246,7 @@ Fact: TypeAlias = (
     | DuplicateClientId
     | NotListed
     | OffsetCorrected
+    | OffsetReset
     | DrainTimedOut
     | QueueLost
     | CommitLost

@@ -38,6 +38,7 @@ from sparrowmq.membership.actions import (
     Heartbeat,
     Leave,
     OffsetCorrected,
+    OffsetReset,
     Pull,
     QueueLost,
     Rebalance,
@@ -585,7 +586,7 @@ class GroupMember:
         self._note_progress(owned)
         # Only another member's ownership ends ours; what a broker has lost does not.
         former = None if isinstance(fact, QueueLost) else owned
-        self._give(owned.queue, now_ms, former=former)
+        self._give(owned.queue, now_ms, former=former).set_back(owned, now_ms)
 
     def acquire_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
         """Ask again later: the queue's lock or its start position could not be found out."""
@@ -637,7 +638,18 @@ class GroupMember:
         if owned.moved(offset, corrected_offset=corrected_offset, now_ms=now_ms):
             return
         owned.lose()
-        self._begin_at(owned, corrected_offset, now_ms).go_on_from(owned, now_ms)
+        self._begin_at(owned, corrected_offset, now_ms).set_back(owned, now_ms)
+
+    def reset(self, queue: MessageQueue, offset: int, *, now_ms: int) -> None:
+        """Go on at another offset because the broker says so, as an operator's reset makes it."""
+        owned = self._queues.get(queue)
+        if owned is None or owned.state is not QueueState.CONSUMING:
+            return
+        own_offset = owned.process_queue.commit_offset
+        assert own_offset is not None
+        self._facts.append(OffsetReset(queue, own_offset, offset))
+        self._abandon(owned)
+        self._begin_at(owned, offset, now_ms).set_back(owned, now_ms)
 
     def seek(self, queue: MessageQueue, offset: int, *, now_ms: int) -> bool:
         """Go on at another offset; False if the queue is not being consumed."""

@@ -76,6 +76,13 @@ ACQUIRE_RETRY_MAX_MS = 5_000
 # after that, the lock ends with its lease.
 UNLOCK_LOST_MS = 10_000
 UNLOCK_CHECK_MS = 1_000
+# A queue that a broker has begin anew is pulled from at once the first time, after the first wait
+# the next time, and then at doubled waits up to the longest: such a queue's messages come again.
+# DefaultMQPushConsumerImpl waits the longest each time, after OFFSET_ILLEGAL.
+SETBACK_WAIT_FIRST_MS = 1_000
+SETBACK_WAIT_MAX_MS = 10_000
+# After so long without another, a setback counts as the first.
+SETBACKS_FORGOTTEN_MS = 60_000
 
 
 class OwnedQueue:
@@ -102,6 +109,8 @@ class OwnedQueue:
         "_has_abandoned_pull",
         "_is_doubted",
         "_pull",
+        "_setback_count",
+        "_setback_ms",
         "_unlisted_since_ms",
         "_unlock",
         "backs",
@@ -143,6 +152,9 @@ class OwnedQueue:
         self._failures = 0
         # Pulls in a row that did not advance the offset.
         self._fruitless_count = 0
+        # How often a broker has had the queue begin anew of late, and when it last did.
+        self._setback_count = 0
+        self._setback_ms = now_ms
         self._acquire = RepeatedJob(now_ms)
         self._pull = RepeatedJob(now_ms, lost_ms=PULL_IDLE_MAX_MS)
         self._commit = RepeatedJob(now_ms)
@@ -577,10 +589,14 @@ class OwnedQueue:
         self.pulled(offset, (), next_offset=corrected_offset, now_ms=now_ms)
         return True
 
-    def go_on_from(self, former: OwnedQueue, now_ms: int) -> None:
-        """Pull no sooner than `former`, the same queue at a wrong offset, would have done."""
-        self._fruitless_count = former._fruitless_count
-        self._pace(now_ms, now_ms, brings_on=False)
+    def set_back(self, former: OwnedQueue, now_ms: int) -> None:
+        """Wait with the first pull if a broker has `former`, the same queue, begin anew often."""
+        is_recent = now_ms - former._setback_ms < SETBACKS_FORGOTTEN_MS
+        count = former._setback_count if is_recent else 0
+        if count:
+            wait_ms = min(SETBACK_WAIT_FIRST_MS << min(count - 1, 10), SETBACK_WAIT_MAX_MS)
+            self._pull.due_ms = now_ms + wait_ms
+        self._setback_count, self._setback_ms = count + 1, now_ms
 
     def _pace(self, sent_ms: int, now_ms: int, *, brings_on: bool) -> None:
         """Let the next pull follow at once, unless several pulls in a row brought nothing.

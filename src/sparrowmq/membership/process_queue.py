@@ -38,6 +38,9 @@ CONSUME_TIMEOUT_MS = 15 * 60 * 1000
 EXPIRED_BATCH_MAX = 16
 
 MIB = 1024 * 1024
+# While compressed bodies are read, there are also in memory: their answer, a second copy of the
+# body being inflated, and two finished bodies, whose memory the C library keeps for a while.
+READING_BYTES_MAX = 4 * INFLATED_BYTES_MAX
 
 
 class FlowControl(Enum):
@@ -61,6 +64,14 @@ class FlowLimits:
     count_max: int = 1000
     size_mib_max: int = 100
     span_max: int = 2000
+
+    def room_bytes(self, held_bytes: int) -> int:
+        """Return how many bytes of inflated bodies fit beside `held_bytes`; below 0 for none.
+
+        The size limit holds for all memory that an answer takes while it is read: an answer of a
+        few kilobytes may inflate to gigabytes.
+        """
+        return self.size_mib_max * MIB - READING_BYTES_MAX - held_bytes
 
 
 def stored_of(message: MessageExt) -> Stored:
@@ -149,7 +160,7 @@ class ProcessQueue:
 
     def room_bytes(self, limits: FlowLimits) -> int:
         """Return how many bytes of inflated bodies fit; one body always fits in an empty queue."""
-        room_bytes = limits.size_mib_max * MIB - self.size_bytes
+        room_bytes = limits.room_bytes(self.size_bytes)
         return room_bytes if self._cached else max(room_bytes, INFLATED_BYTES_MAX)
 
     def add(self, messages: Sequence[MessageExt], *, next_offset: int, is_cut: bool = False) -> int:

@@ -32,6 +32,7 @@ from sparrowmq.membership.actions import (
     DuplicateClientId,
     NotListed,
     OffsetCorrected,
+    OffsetReset,
     QueueLost,
 )
 from sparrowmq.model import MessageQueue
@@ -208,7 +209,7 @@ class MemberHost:
             # Another member may have the queue; this member does not wait for a listener then.
             self._forgive(notice.queue)
             self._trace.add(f"{self.name} lost the lock of {_short(notice.queue)}")
-        elif isinstance(notice, CommitLost | NotListed | OffsetCorrected):
+        elif isinstance(notice, CommitLost | NotListed | OffsetCorrected | OffsetReset):
             self._trace.add(f"{self.name}: {notice!r}")
 
 

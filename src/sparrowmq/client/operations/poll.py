@@ -39,8 +39,8 @@ from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
 from sparrowmq.membership.actions import Commit, Rebalance, SendBack
 from sparrowmq.membership.member import TopicShare
-from sparrowmq.membership.process_queue import MIB
 from sparrowmq.model import MessageQueue, MessageSelector, UnreadablePolicy
+from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.subscription import parse_selection, parse_subscription
 
@@ -310,7 +310,7 @@ def pull_queue(
         queue,
         result,
         offset=offset,
-        room_bytes=lambda: config.pull_threshold_size_for_queue * MIB,
+        room_bytes=lambda: max(config.flow.room_bytes(0), INFLATED_BYTES_MAX),
         # The user may pull the same offsets repeatedly, so no dead letter is written here.
         policy=UnreadablePolicy.STOP if is_stopped else UnreadablePolicy.SKIP,
     )
