@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -21,6 +23,7 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.calling import clock
 from sparrowmq.errors import UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -181,6 +184,124 @@ async def test_consumer_whose_task_is_ended_says_that_it_has_failed(
         await consumer.wait_idle()
     await consumer.close()
     assert "closed" in repr(consumer)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_consumer_whose_thread_is_ended_says_that_it_has_failed(
+    cluster: EmbeddedCluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    consumer = PushConsumer(
+        group,
+        name_server=cluster.name_server,
+        listener=lambda *_: None,
+        metrics_registry=registry,
+    )
+    consumer.subscribe(topic)
+    consumer.start()
+    wait_until("the queues", lambda: len(consumer.assignment()) == 8)
+    name = f"sparrowmq-consumer-{group}"
+    (thread,) = (each for each in threading.enumerate() if each.name == name)
+    assert thread.ident is not None
+    ended = ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+    )
+    thread.join(20)
+
+    assert (ended, thread.is_alive()) == (1, False)
+    assert "failed: SystemExit()" in repr(consumer)
+    assert " has failed and consumes nothing more: SystemExit()" in caplog.text
+    labels = {"group": group, "event": "ConsumerFailed"}
+    assert registry.get_sample_value("sparrowmq_client_events_total", labels) == 1
+    with pytest.raises(UsageError, match="has failed; close it and start a new one"):
+        consumer.wait_idle()
+    consumer.close()
+    assert "closed" in repr(consumer)
+
+
+class LeapingClock:
+    """The monotonic clock of a process that can be stopped for a while."""
+
+    def __init__(self) -> None:
+        self._real_ms = clock.monotonic_ms
+        self.stopped_ms = 0
+
+    def __call__(self) -> int:
+        return self._real_ms() + self.stopped_ms
+
+
+@pytest.fixture
+def leaping(monkeypatch: pytest.MonkeyPatch) -> LeapingClock:
+    made = LeapingClock()
+    monkeypatch.setattr(clock, "monotonic_ms", made)
+    return made
+
+
+@pytest.mark.slow
+def test_consumer_whose_process_was_stopped_says_so_and_goes_on(
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    leaping: LeapingClock,
+) -> None:
+    seen: list[bytes] = []
+    with PushConsumer(
+        group,
+        name_server=cluster.name_server,
+        listener=lambda messages, _: seen.extend(message.body for message in messages),
+        consume_from_where=FIRST,
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        producer.send(Message(topic, b"before"))
+        wait_until("a message", lambda: seen == [b"before"])
+        caplog.clear()
+        leaping.stopped_ms = 15_000
+        producer.send(Message(topic, b"after"))
+        wait_until("the other message", lambda: seen == [b"before", b"after"])
+
+    (line,) = [each for each in caplog.records if each.__dict__.get("event") == "stood_still"]
+    assert 10_000 <= line.__dict__["still_ms"] <= 15_500
+    assert line.__dict__["call_count"] == 0
+    assert "its process was stopped" in line.getMessage()
+    assert "was lost" not in caplog.text
+
+
+@pytest.mark.slow
+async def test_coroutine_that_keeps_the_event_loop_is_told_as_the_cause(
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    leaping: LeapingClock,
+) -> None:
+    seen: list[bytes] = []
+    may_end = asyncio.Event()
+
+    async def listen(messages: Any, _: object) -> None:
+        seen.extend(message.body for message in messages)
+        leaping.stopped_ms = 15_000
+        await may_end.wait()
+
+    async with AsyncPushConsumer(
+        group, name_server=cluster.name_server, listener=listen, consume_from_where=FIRST
+    ) as consumer:
+        await consumer.subscribe(topic)
+        await consumer.start()
+        producer.send(Message(topic, b"m"))
+        async with asyncio.timeout(20):
+            while "stood still" not in caplog.text:
+                await asyncio.sleep(0.01)
+        may_end.set()
+
+    (line,) = [each for each in caplog.records if each.__dict__.get("event") == "stood_still"]
+    assert seen == [b"m"]
+    assert line.__dict__["call_count"] == 1
+    assert "use asyncio.to_thread" in line.getMessage()
 
 
 async def test_close_that_was_cancelled_goes_on_with_the_next_call(

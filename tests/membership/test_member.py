@@ -30,6 +30,7 @@ from sparrowmq.membership.actions import (
     RefreshRoutes,
     Regain,
     SendBack,
+    StoodStill,
 )
 from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.owned_queue import (
@@ -463,6 +464,17 @@ def test_messages_of_a_broker_that_moves_the_offset_back_come_again_ever_more_sl
     waits_between_pulls(member, answer, 13)
 
     assert came_ms == [0, 0, 1_000, 3_000, 7_000, 15_000, 25_000]
+
+
+def test_queue_that_is_lost_after_a_standstill_names_it() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+    member.stood_still(14_000, 14_000)
+    member.due(14_000)
+    early = member.lock_refused(Q0, epochs[Q0], is_owner_listed=True, now_ms=14_005)
+
+    assert not early
+    assert member.take_facts()[-2:] == [StoodStill(14_000, 0), QueueLost(Q0, 14_000)]
 
 
 def test_setback_after_a_quiet_minute_delays_nothing() -> None:

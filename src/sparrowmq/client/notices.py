@@ -33,6 +33,7 @@ from sparrowmq.client.subscriber import (
     Subscriber,
 )
 from sparrowmq.client.transaction_outcomes import CheckFailed, EndFailed
+from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.errors import TransportError, UnreadableMessage
 from sparrowmq.membership.actions import (
     AssignmentChanged,
@@ -43,6 +44,7 @@ from sparrowmq.membership.actions import (
     OffsetCorrected,
     OffsetReset,
     QueueLost,
+    StoodStill,
 )
 from sparrowmq.model import ConsumeType, MessageExt, MessageQueue, UnreadablePolicy
 from sparrowmq.model.names import dlq_topic
@@ -167,10 +169,20 @@ class NoticeLog:
             self._warn((text, str(notice.queue)), text, *notice)
         elif isinstance(notice, QueueLost):
             text = (
-                "the lock of %s was lost; another member gets the messages again that "
-                "listeners have now"
+                "the lock of %s was lost%s; the messages that listeners have now come again, at "
+                "the queue's next owner"
             )
-            self._warn((text, str(notice.queue)), text, notice.queue)
+            still = notice.still_ms and f", as this consumer stood still for {notice.still_ms} ms"
+            self._warn((text, str(notice.queue)), text, notice.queue, still or "")
+        elif isinstance(notice, StoodStill):
+            text = (
+                "this consumer stood still for %d ms, longer than the %d ms for which it may rely "
+                "on its locks, with %s of the listener under way: it asks its brokers before it "
+                "goes on. Either its process was stopped or got no CPU, or a call kept the "
+                "interpreter or the event loop; in coroutines, await, or use asyncio.to_thread"
+            )
+            calls = _count(notice.call_count, "call")
+            self._warn((text,), text, notice.still_ms, MARKED_LEASE_MS, calls)
         elif isinstance(notice, CommitLost):
             text = (
                 "%s was given up, but offset %d was not committed; another member gets "

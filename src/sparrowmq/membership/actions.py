@@ -225,13 +225,25 @@ class DrainTimedOut(NamedTuple):
     in_flight_count: int
 
 
-class QueueLost(NamedTuple):
-    """The lock of a queue expired or went to another member, which gets the messages again.
+class StoodStill(NamedTuple):
+    """The member took no step for so long that its locks have run out; it asks before it goes on.
 
-    Messages of the queue that listeners still have are neither committed nor sent back.
+    `call_count` calls of the listener were under way.
+    """
+
+    still_ms: int
+    call_count: int
+
+
+class QueueLost(NamedTuple):
+    """A queue is not as the member knew it: its lock ran out, or its group's offset was moved.
+
+    Messages of the queue that listeners still have are neither committed nor sent back. If the
+    member had stood still shortly before, `still_ms` is how long; else it is 0.
     """
 
     queue: MessageQueue
+    still_ms: int = 0
 
 
 class CommitLost(NamedTuple):
@@ -249,5 +261,6 @@ Fact: TypeAlias = (
     | OffsetReset
     | DrainTimedOut
     | QueueLost
+    | StoodStill
     | CommitLost
 )

@@ -44,6 +44,7 @@ from sparrowmq.membership.actions import (
     Rebalance,
     RefreshRoutes,
     RenewLocks,
+    StoodStill,
 )
 from sparrowmq.membership.deliveries import Deliveries
 from sparrowmq.membership.group_offset import UncommittedProgress
@@ -80,6 +81,8 @@ LEAVE_WAIT_MS = 3_000
 # The number of queues whose locks and start positions are asked for at once. The broker would need
 # longer for thousands than their answers are waited for, and all would be asked for again.
 ACQUIRES_MAX = 256
+# A queue that is lost so soon after the member stood still is lost because of that.
+STANDSTILL_TOLD_MS = 10_000
 # How often the member looks for listeners that run too long.
 EXPIRY_CHECK_MS = 1_000
 
@@ -172,6 +175,8 @@ class GroupMember:
         )
         self._may_acquire = True
         self._facts: list[Fact] = []
+        # How long the member last stood still, and when it went on.
+        self._still_ms = self._still_until_ms = 0
         self._is_leaving = False
         self._leave_sent_ms: int | None = None
         # Whether pulls and deliveries pause; the member keeps its queues.
@@ -186,6 +191,8 @@ class GroupMember:
         if self.is_done:
             return []
         actions, self._abandoned = self._abandoned, []
+        if now_ms - self._still_until_ms > STANDSTILL_TOLD_MS:
+            self._still_ms = 0
         if not self._is_leaving:
             self._collect_jobs(now_ms, actions)
         if now_ms >= self._expiry_due_ms:
@@ -233,10 +240,20 @@ class GroupMember:
             candidates.append(due_ms)
         return min(candidates)
 
+    def stood_still(self, still_ms: int, now_ms: int) -> None:
+        """Note that nothing called `due` for so long after it was to be called."""
+        self._still_ms, self._still_until_ms = still_ms, now_ms
+        self._facts.append(StoodStill(still_ms, len(self.deliveries)))
+
     def take_facts(self) -> list[Fact]:
         """Return the facts since the last call, for the log."""
         facts, self._facts = self._facts, []
-        return facts
+        if not self._still_ms:
+            return facts
+        return [
+            fact._replace(still_ms=self._still_ms) if isinstance(fact, QueueLost) else fact
+            for fact in facts
+        ]
 
     @property
     def is_done(self) -> bool:

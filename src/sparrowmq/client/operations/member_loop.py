@@ -57,6 +57,7 @@ from sparrowmq.client.subscriber import (
     Subscriber,
     max_reconsume_times,
 )
+from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.errors import (
     SparrowError,
     TopicRouteNotFound,
@@ -110,9 +111,12 @@ def run_member(
     """
     operations = {**_OPERATIONS, **carriers}
     member, wake, calls = subscriber.member, subscriber.wake, subscriber.listener_calls
+    due_ms: int = yield Now()
     while not member.is_done:
         wake.clear()
         now_ms: int = yield Now()
+        if now_ms - due_ms >= MARKED_LEASE_MS:
+            member.stood_still(now_ms - due_ms, now_ms)
         settle_returned(subscriber, now_ms)
         for delivery in calls.take_back(now_ms, is_suspended=member.is_suspended):
             member.take_back(delivery)
