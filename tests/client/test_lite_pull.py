@@ -333,6 +333,22 @@ def test_seek_goes_on_where_it_says_and_drops_what_had_arrived(
 
 
 @pytest.mark.slow
+def test_seek_right_after_assign_holds(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    send(producer, topic, [str(n) for n in range(10)], queue_id=0)
+    consumer = make_pull(subscribes=False)
+    queue = consumer.fetch_subscribe_queues(topic)[0]
+
+    consumer.assign([queue])
+    consumer.seek(queue, 7)
+    assert numbers_of(poll_all(consumer, 3)) == [7, 8, 9]
+    consumer.assign([])
+    with pytest.raises(UsageError, match="is not assigned"):
+        consumer.seek(MessageQueue(topic, "nowhere", 0), 0)
+
+
+@pytest.mark.slow
 def test_seek_to_the_offset_of_a_time(
     make_pull: Callable[..., Any], producer: Producer, topic: str
 ) -> None:

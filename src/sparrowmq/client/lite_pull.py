@@ -250,7 +250,8 @@ class LitePull:
 
     def check_ours(self, queue: MessageQueue) -> None:
         """Raise a UsageError if a queue is not assigned to this consumer."""
-        if not self.subscriber.member.holds(queue):
+        # A queue given by `assign` is this consumer's before its membership has begun with it.
+        if queue not in (self.assigned or ()) and not self.subscriber.member.holds(queue):
             raise UsageError(f"{queue} is not assigned to this consumer")
 
     def is_untouched(self, queue: MessageQueue) -> bool:
