@@ -303,6 +303,52 @@ def test_rules_follow_their_file(cluster: EmbeddedCluster, rules: Path) -> None:
         producer.send(Message("secret", b"1"))
 
 
+def rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def rename_over(path: Path, text: str) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def swap_link(path: Path, text: str) -> None:
+    """Let the file be a link to another file, as a first or a later change."""
+    target = path.with_name(f"{time.monotonic_ns()}.yml")
+    target.write_text(text)
+    link = path.with_suffix(".link")
+    link.symlink_to(target)
+    link.replace(path)
+
+
+def test_revoked_account_is_refused_within_two_seconds_however_its_file_is_changed(
+    tmp_path: Path,
+) -> None:
+    rules = tmp_path / "plain_acl.yml"
+    swap_link(rules, RULES)
+    revoked = RULES.replace("orders=PUB|SUB", "orders=DENY")
+    took_s: dict[str, float] = {}
+    with EmbeddedCluster(options=("--acl", str(rules))) as cluster:
+        with Admin(name_server=cluster.name_server, **ADMIN) as admin:
+            admin.create_topic("orders", 1)
+        user = Operator(cluster.broker, USER)
+
+        def is_served() -> bool:
+            fields = {"topic": "orders", "queueId": "0"}
+            return user.call(RequestCode.GET_MAX_OFFSET, **fields).code == ResponseCode.SUCCESS
+
+        for change in (swap_link, rename_over, rewrite):
+            change(rules, revoked)
+            took_s[change.__name__] = wait_until("refused", lambda: not is_served())
+            change(rules, RULES)
+            wait_until("served again", is_served)
+        user.close()
+
+    assert {name: s for name, s in took_s.items() if s > 2} == {}
+    assert rules.is_symlink() is False
+
+
 def test_a_broker_of_another_process_signs_by_a_file(tmp_path: Path) -> None:
     rules, keys = tmp_path / "plain_acl.yml", tmp_path / "tools.yml"
     rules.write_text(RULES)

@@ -120,6 +120,20 @@ async def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     assert file.control.table is before
 
 
+async def test_three_thousand_accounts_are_read_off_the_loop(tmp_path: Path) -> None:
+    account = "  - accessKey: account-{0}\n    secretKey: secret-{0}\n    topicPerms: [T{0}=PUB]\n"
+    text = "accounts:\n" + "".join(account.format(n) for n in range(3_000))
+    file = file_of(tmp_path, TEXT)
+    (tmp_path / "plain_acl.yml").write_text(text)
+
+    begin_s = time.thread_time()
+    await follow(file)
+    taken_s = time.thread_time() - begin_s
+
+    assert len(file.control.table.accounts) == 3_000
+    assert taken_s < 0.05
+
+
 def bomb(levels: int) -> str:
     """Return a short text of YAML that stands for 9 ** levels texts."""
     lines = ["a0: &a0 x"]
