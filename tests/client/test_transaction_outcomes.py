@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hostile import HostileCluster, record
 from sparrowmq import (
     AsyncTransactionProducer,
     HalfMessage,
@@ -23,6 +24,8 @@ from sparrowmq import (
 )
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model import ConsumeFromWhere
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -240,6 +243,34 @@ def test_a_producer_works_from_start_to_close(
     producer.close()
     with pytest.raises(UsageError, match="is closed"):
         producer.send_half(Message(topic, b"x"))
+
+
+@pytest.mark.slow
+def test_a_producer_that_idles_stays_registered_and_is_asked(hostile: HostileCluster) -> None:
+    """Brokers ask only producers whose heartbeats come; nobody calls this one."""
+    asked: list[MessageExt] = []
+
+    def check(message: MessageExt) -> TransactionState:
+        asked.append(message)
+        return COMMIT
+
+    def beats() -> int:
+        return hostile.broker.count(RequestCode.HEART_BEAT)
+
+    settings = {"name_server": hostile.address, "heartbeat_ms": 1_000}
+    with TransactionProducer("GID_p", check=check, **settings) as producer:
+        producer.start()
+        wait_until("the first heartbeat", beats)
+        elapsed_s = wait_until("three more", lambda: beats() >= 4)
+        half = record("T", 0, 5, b"half", properties="PGROUP\x01GID_p\x02UNIQ_KEY\x01ID\x02")
+        fields = {"tranStateTableOffset": "5", "commitLogOffset": "5000", "msgId": "ID"}
+        hostile.ask_client(
+            RemotingCommand(code=RequestCode.CHECK_TRANSACTION_STATE, ext_fields=fields, body=half)
+        )
+        wait_until("the outcome", lambda: hostile.broker.count(RequestCode.END_TRANSACTION))
+
+    assert elapsed_s > 2.5
+    assert [message.body for message in asked] == [b"half"]
 
 
 def test_two_of_a_group_in_one_instance_are_refused(
