@@ -257,8 +257,9 @@ def test_a_producer_that_idles_stays_registered_and_is_asked(hostile: HostileClu
     def beats() -> int:
         return hostile.broker.count(RequestCode.HEART_BEAT)
 
-    settings = {"name_server": hostile.address, "heartbeat_ms": 1_000}
-    with TransactionProducer("GID_p", check=check, **settings) as producer:
+    with TransactionProducer(
+        "GID_p", name_server=hostile.address, check=check, heartbeat_ms=1_000
+    ) as producer:
         producer.start()
         wait_until("the first heartbeat", beats)
         elapsed_s = wait_until("three more", lambda: beats() >= 4)

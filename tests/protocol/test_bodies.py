@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import json
 import tracemalloc
 import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from golden import each_case
+from golden import Case, GoldenDirectory, check_cases, each_case
 from sparrowmq.errors import RemoteProtocolError
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageQueue
 from sparrowmq.protocol import bodies, fastjson
 from sparrowmq.protocol.bodies import decode_body, decode_file, encode_body
 from sparrowmq.protocol.register_body import (
@@ -166,6 +168,102 @@ def test_reader_of_plain_json_and_reader_of_the_dialect_agree(case: dict[str, An
     by_dialect = msgspec.convert(fastjson.loads(text), body_type(case), strict=False)
 
     assert by_dialect == decode_body(body_type(case), text)
+
+
+def reworded(value: Any, how: Callable[[Any], Any]) -> Any:
+    """Return a JSON value with other members; `how` changes each that is neither map nor list."""
+    if isinstance(value, dict):
+        return {key: reworded(item, how) for key, item in value.items()}
+    if isinstance(value, list):
+        return [reworded(item, how) for item in value]
+    return how(value)
+
+
+def as_text(value: Any) -> Any:
+    """Return a number or a boolean as the text that Jackson and fastjson read it from."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def as_number(value: Any) -> Any:
+    """Return an enumeration's name as its number, as clients in C++ write it."""
+    return ENUM_NUMBERS.get(value, value) if isinstance(value, str) else value
+
+
+def with_nulls(value: Any) -> Any:
+    """Add members that nobody knows, with and without a value."""
+    if isinstance(value, list):
+        return [with_nulls(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    added = {key: with_nulls(item) for key, item in value.items()}
+    return {**added, "aClientsOwn": None, "another": [{"a": 1}]} if is_object(value) else added
+
+
+def is_object(value: dict[Any, Any]) -> bool:
+    """Return whether a map is an object with members, whose names stand in some Struct."""
+    return bool(value) and all(key in MEMBERS for key in value)
+
+
+ENUM_NUMBERS = {
+    member.name: number
+    for kind in (ConsumeFromWhere, ConsumeType, MessageModel)
+    for number, member in enumerate(kind)
+}
+STRUCTS = [each for each in vars(bodies).values() if isinstance(each, type(msgspec.Struct))]
+MEMBERS = {name for each in STRUCTS for name in each.__struct_encode_fields__}
+
+
+@pytest.mark.parametrize("other", [as_text, as_number, with_nulls])
+def test_body_is_read_as_the_clients_of_other_languages_write_it(
+    golden: GoldenDirectory, other: Callable[[Any], Any]
+) -> None:
+    changed: set[str] = set()
+
+    def check(case: Case) -> None:
+        value = fastjson.loads(case["text"])
+        if not all(isinstance(key, str | int) for key in keys_of(value)):
+            # Keys that are objects are of fastjson alone.
+            return
+        written = with_nulls(value) if other is with_nulls else reworded(value, other)
+        if written != value:
+            changed.add(case["class"])
+        assert decode_body(body_type(case), json.dumps(written).encode()) == decode_body(
+            body_type(case), json.dumps(value).encode()
+        )
+
+    check_cases(golden.cases("bodies.jsonl"), check)
+    assert changed
+
+
+@each_case("bodies.jsonl")
+def test_body_that_lacks_a_member_is_read_as_with_null_or_refused(case: dict[str, Any]) -> None:
+    value = fastjson.loads(case["text"])
+    if not all(isinstance(key, str | int) for key in keys_of(value)):
+        return
+    for name in value:
+        read: list[Any] = []
+        for written in (
+            {key: item for key, item in value.items() if key != name},
+            {**value, name: None},
+        ):
+            try:
+                read.append(decode_body(body_type(case), json.dumps(written).encode()))
+            except RemoteProtocolError:
+                read.append(None)
+
+        assert read[0] == read[1], name
+
+
+def keys_of(value: Any) -> Iterator[Any]:
+    """Return the keys of all maps in a value."""
+    items = value if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        yield from value
+        items = list(value.values())
+    for item in items:
+        yield from keys_of(item)
 
 
 def route(broker_count: int) -> bytes:
