@@ -203,8 +203,10 @@ def test_broker_that_moves_the_offset_back_again_and_again_has_few_messages_come
 
     # After 1 s, and then after 2 s.
     assert elapsed_s > 2.5
-    (line,) = [line for line in caplog.messages if "has no offset 2" in line]
+    line, *later = [line for line in caplog.messages if "has no offset 2" in line]
     assert "continuing at 0, and messages from there come again" in line
+    # One in ten seconds; the machine may be slow.
+    assert len(later) <= 1
 
 
 @pytest.mark.slow
@@ -224,7 +226,7 @@ def test_broker_that_resets_the_offset_again_and_again_has_few_messages_come_aga
         hostile.ask_client(reset)
     wait_until("again", lambda: len(seen.bodies) == 4)
 
-    (line,) = [line for line in caplog.messages if "was reset at its broker" in line]
+    line = next(line for line in caplog.messages if "was reset at its broker" in line)
     assert "was at offset 2, and goes on at 0" in line
 
 
@@ -368,7 +370,7 @@ REQUESTS_TO_CLIENTS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", REQUESTS_TO_CLIENTS, ids=lambda number: number.name)
-def test_requests_of_a_broker_that_cannot_be_read_are_one_line(
+def test_requests_of_a_broker_that_cannot_be_read_are_few_lines(
     hostile: HostileCluster,
     consumer: PushConsumer,
     caplog: pytest.LogCaptureFixture,
@@ -382,11 +384,12 @@ def test_requests_of_a_broker_that_cannot_be_read_are_one_line(
             hostile.ask_client(RemotingCommand(code=number, opaque=opaque, body=b"{"))
         wait_until("answers", lambda: len(hostile.broker.answered) == 500)
 
-    assert len(caplog.records) <= 1, caplog.messages[:3]
+    # One in ten seconds; the machine may be slow.
+    assert len(caplog.records) <= 3, caplog.messages[:5]
 
 
 @pytest.mark.slow
-def test_connections_that_a_broker_breaks_again_and_again_are_a_line_of_each_kind(
+def test_connections_that_a_broker_breaks_again_and_again_are_few_lines(
     hostile: HostileCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     hostile.broker.lies[RequestCode.SEND_MESSAGE_V2] = UNANSWERED["no frame"]
@@ -399,7 +402,8 @@ def test_connections_that_a_broker_breaks_again_and_again_are_a_line_of_each_kin
                 producer.send(Message("T", b"x"))
 
     about = [line for line in caplog.messages if hostile.broker_address in line]
-    assert len(about) == 3
+    # Opened, bad bytes, lost: one of each in ten seconds; the machine may be slow.
+    assert 3 <= len(about) <= 9
     assert hostile.broker.count(RequestCode.SEND_MESSAGE_V2) >= 30
 
 

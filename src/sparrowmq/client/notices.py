@@ -151,29 +151,10 @@ class NoticeLog:
             text = "the broker does not list this client id, %s, among %s; registering again"
             listed = _listed(notice.cid_all, len(notice.cid_all))
             self._warn((text,), text, notice.client_id, listed)
-        elif isinstance(notice, OffsetCorrected):
-            text = "%s has no offset %d; continuing at %d, and messages from there come again"
-            if notice.wanted_offset < notice.corrected_offset:
-                text = (
-                    "%s has no offset %d any more, because its messages expired; continuing at %d"
-                )
-            self._warn((text, str(notice.queue)), text, *notice)
-        elif isinstance(notice, OffsetReset):
-            text = "%s was reset at its broker: this consumer was at offset %d, and goes on at %d"
-            self._warn((text, str(notice.queue)), text, *notice)
-        elif isinstance(notice, DrainTimedOut):
-            text = (
-                "%s was given up while a listener still has %d messages; another member gets "
-                "them again"
-            )
-            self._warn((text, str(notice.queue)), text, *notice)
-        elif isinstance(notice, QueueLost):
-            text = (
-                "the lock of %s was lost%s; the messages that listeners have now come again, at "
-                "the queue's next owner"
-            )
-            still = notice.still_ms and f", as this consumer stood still for {notice.still_ms} ms"
-            self._warn((text, str(notice.queue)), text, notice.queue, still or "")
+        elif isinstance(
+            notice, OffsetCorrected | OffsetReset | DrainTimedOut | QueueLost | CommitLost
+        ):
+            self._warn_queue(notice)
         elif isinstance(notice, StoodStill):
             text = (
                 "this consumer stood still for %d ms, longer than the %d ms for which it may rely "
@@ -183,12 +164,6 @@ class NoticeLog:
             )
             calls = _count(notice.call_count, "call")
             self._warn((text,), text, notice.still_ms, MARKED_LEASE_MS, calls)
-        elif isinstance(notice, CommitLost):
-            text = (
-                "%s was given up, but offset %d was not committed; another member gets "
-                "messages again"
-            )
-            self._warn((text, str(notice.queue)), text, *notice)
         elif isinstance(notice, MessagePassedOver):
             self._warn_passed_over(notice)
         elif isinstance(
@@ -197,6 +172,37 @@ class NoticeLog:
             self._warn_producer(notice)
         else:
             self._warn_failure(notice)
+
+    def _warn_queue(
+        self, notice: OffsetCorrected | OffsetReset | DrainTimedOut | QueueLost | CommitLost
+    ) -> None:
+        words: tuple[object, ...] = notice
+        if isinstance(notice, OffsetReset):
+            text = "%s was reset at its broker: this consumer was at offset %d, and goes on at %d"
+        elif isinstance(notice, OffsetCorrected):
+            text = "%s has no offset %d; continuing at %d, and messages from there come again"
+            if notice.wanted_offset < notice.corrected_offset:
+                text = (
+                    "%s has no offset %d any more, because its messages expired; continuing at %d"
+                )
+        elif isinstance(notice, DrainTimedOut):
+            text = (
+                "%s was given up while a listener still has %d messages; they come again, at the "
+                "queue's next owner"
+            )
+        elif isinstance(notice, QueueLost):
+            text = (
+                "the lock of %s was lost%s; the messages that listeners have now come again, at "
+                "the queue's next owner"
+            )
+            still = f", as this consumer stood still for {notice.still_ms} ms"
+            words = (notice.queue, still if notice.still_ms else "")
+        else:
+            text = (
+                "%s was given up, but offset %d was not committed; messages come again, at the "
+                "queue's next owner"
+            )
+        self._warn((text, str(notice.queue)), text, *words)
 
     def _warn_producer(self, notice: CheckFailed | EndFailed | ProducerNotice) -> None:
         if isinstance(notice, CheckFailed):
