@@ -12,14 +12,11 @@ from sparrowmq.demo.events import (
     ConsumptionAnswer,
     SessionStarted,
 )
-from sparrowmq.demo.figures import OrderCheck
 from sparrowmq.demo.progress import Kill, QueueLagSample, StageTime, TwinStaging
-from sparrowmq.demo.verify import TableFacts
+from sparrowmq.demo.verify import OrderCheck, TableFacts
 from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan, QueueMove
 from sparrowmq.model import MessageQueue
 from sparrowmq.report import Check
-
-QUEUE = MessageQueue("T", "b", 1)
 
 
 def _group(name: str, **client_ids: str) -> o.GroupFigure:
@@ -32,10 +29,9 @@ def _group(name: str, **client_ids: str) -> o.GroupFigure:
     )
     return o.GroupFigure(
         group=name,
-        strategy="AVG",
-        members=[o.MemberFigure(name=n, client_id=c) for n, c in client_ids.items()],
+        members=client_ids,
         spans=[
-            OwnedSpan(MessageQueue("T", "b", queue_id), begin_ms, end_ms, owners)
+            OwnedSpan(MessageQueue("flights", "", queue_id), begin_ms, end_ms, owners)
             for queue_id, begin_ms, end_ms, owners in owned
         ],
         deliveries=120,
@@ -49,14 +45,13 @@ def _event(name: str, at_ms: int, *, settled_ms: int | None) -> o.EventFigure:
         rebalance=GroupRebalance(
             begun_ms=at_ms,
             ended_ms=at_ms + 500,
-            moves=(QueueMove(QUEUE, ("b",), ("a",)),),
+            moves=(QueueMove(MessageQueue("flights", "", 1), ("b",), ("a",)),),
             settled_ms=settled_ms,
             longest_unowned_ms=400,
             any_unowned_ms=500,
         ),
         produced_meanwhile=40,
         duplicates=10,
-        duplicates_by_spark=10,
         queues_after={"a": [0], "b": [1]},
     )
 
@@ -69,7 +64,7 @@ def outcome() -> o.DemoOutcome:
         end_ms=42_500,
         memory_peak_mib=2048,
         cpu_s={"spark": 50.5, "broker": 12.5},
-        machine=o.MachineFacts(cpu_count=2, python="3.11", sparrowmq="0.1", system="Linux"),
+        machine={"cores": "2", "system": "Linux"},
         stages=[StageTime("three members share the queues", 1_000, 5_000)],
         production=o.Production(
             flights=100,
@@ -124,6 +119,7 @@ def outcome() -> o.DemoOutcome:
         ),
         carriers={"UA": "United <Air> Lines"},
         answers=Answers(
+            at_ms=40_000,
             carriers=[
                 CarrierAnswer(
                     carrier="UA",
@@ -132,8 +128,12 @@ def outcome() -> o.DemoOutcome:
                     mean_arrival_delay=None,
                 )
             ],
-            consumption=[ConsumptionAnswer(queue_id=0, member="a", deliveries=61)],
-            duplicates=[10, 10],
+            consumption=[
+                ConsumptionAnswer(
+                    queue_id=0, member="a", event_index=event, deliveries=30 + event, duplicates=10
+                )
+                for event in range(2)
+            ],
         ),
         checks=[
             Check("rows are there", holds=True, found="100 = 100"),

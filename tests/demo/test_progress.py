@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from sparrowmq.demo.events import BatchWritten, Produced, ProducerEvent, SparkEvent
+from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.demo.events import BatchWritten, Produced, ProducerEvent, SparkEvent, SparkStep
 from sparrowmq.demo.progress import DemoState, IngestState, ProductionState, QueueLagSample
 from sparrowmq.demo.screen import describe_progress, render_state
 from sparrowmq.model import MessageQueue
@@ -111,3 +112,18 @@ def test_replayed_batch_counts_once_in_the_bar(tmp_path: Path) -> None:
 
     assert state.ingest.count == 90
     assert "in Parquet 90 " in describe_progress(state)
+
+
+def test_line_of_progress_moves_while_spark_works(tmp_path: Path) -> None:
+    state = make_state(tmp_path)
+    now_ms = monotonic_ms()
+    write(tmp_path, "spark", SparkStep(at_ms=now_ms - 7_500, name="counts"))
+    state.ingest.read()
+    # The same step again goes on.
+    state.ingest.begin_step("counts", now_ms)
+
+    assert " · Spark counts for 7 s, 0 s of a core in all" in describe_progress(state)
+
+    state.ingest.begin_step("writes batch 1", now_ms)
+
+    assert " · Spark writes batch 1 for 0 s, " in describe_progress(state)

@@ -21,8 +21,8 @@ def test_second_demo_replaces_what_the_first_left(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_the_demos_stay(tmp_path: Path) -> None:
-    with claim_directory(tmp_path) as directory:
-        (directory.root / "mine.txt").write_text("mine")
+    with claim_directory(tmp_path):
+        (tmp_path / "mine.txt").write_text("mine")
 
     with claim_directory(tmp_path):
         assert (tmp_path / "mine.txt").read_text() == "mine"

@@ -8,6 +8,9 @@ import msgspec
 
 from sparrowmq.processes.logbook import Failed
 
+# The step of Spark that begins once all flights are in the table.
+INGESTED = "has every flight in Parquet"
+
 
 class Produced(msgspec.Struct, frozen=True, kw_only=True, tag="produced"):
     """The number of flights that the broker has acknowledged.
@@ -21,7 +24,11 @@ class Produced(msgspec.Struct, frozen=True, kw_only=True, tag="produced"):
     total: int
     sending_ms: int
     rate_max: int
-    is_done: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every flight is acknowledged."""
+        return self.count == self.total
 
 
 class SessionStarted(msgspec.Struct, frozen=True, kw_only=True, tag="session"):
@@ -48,38 +55,6 @@ class BatchWritten(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     seconds: float
 
 
-class IngestEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ingest-ended"):
-    """A run that began after the production of the last flight has ended."""
-
-    at_ms: int
-
-
-class AnswersReady(msgspec.Struct, frozen=True, kw_only=True, tag="answers"):
-    """The batch job has written its answers."""
-
-    at_ms: int
-
-
-ProducerEvent: TypeAlias = Produced | Failed
-SparkEvent: TypeAlias = (
-    SessionStarted | SparkStep | BatchWritten | IngestEnded | AnswersReady | Failed
-)
-
-
-class JobQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The question to the batch job; the demo writes it, the job reads it.
-
-    Args:
-        group: the consumer group.
-        consumed: the `consumed.csv` files of the group, by member.
-        events: the instant and the name of each rebalance event.
-    """
-
-    group: str
-    consumed: dict[str, str]
-    events: list[tuple[int, str]]
-
-
 class CarrierAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A carrier's flights and mean delays in minutes; None if no flight has a delay."""
 
@@ -90,16 +65,39 @@ class CarrierAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of messages that a member consumed from a queue."""
+    """A member's deliveries from a queue after an event, and the duplicates among them.
+
+    `event_index` counts from 1; 0 is the time before the first event.
+    """
 
     queue_id: int
     member: str
+    event_index: int
     deliveries: int
+    duplicates: int
 
 
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """All answers; `duplicates` has the duplicates after each event, in the events' order."""
+class Answers(msgspec.Struct, frozen=True, kw_only=True, tag="answers"):
+    """All answers of the batch job."""
 
+    at_ms: int
     carriers: list[CarrierAnswer]
     consumption: list[ConsumptionAnswer]
-    duplicates: list[int]
+
+
+ProducerEvent: TypeAlias = Produced | Failed
+SparkEvent: TypeAlias = SessionStarted | SparkStep | BatchWritten | Answers | Failed
+
+
+class JobQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """The question to the batch job: a line on its standard input.
+
+    Args:
+        group: the consumer group.
+        consumed: the `consumed.csv` files of the group, by member.
+        events: the instant and the name of each rebalance event.
+    """
+
+    group: str
+    consumed: dict[str, str]
+    events: list[tuple[int, str]]

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.demo.evaluate import (
     FIRST_GROUP,
@@ -24,14 +24,11 @@ from sparrowmq.demo.evaluate import (
     SECOND_GROUP,
     TOPIC,
     evaluate,
-    gather_evidence,
 )
 from sparrowmq.demo.events import JobQuestion, ProducerEvent, SparkEvent
 from sparrowmq.demo.outcome import DemoOutcome, encode_outcome
 from sparrowmq.demo.progress import (
-    CausedEvent,
     DemoState,
-    Ending,
     IngestState,
     Kill,
     ProductionState,
@@ -40,7 +37,7 @@ from sparrowmq.demo.progress import (
 )
 from sparrowmq.demo.report_page import render_report
 from sparrowmq.demo.run_directory import DemoDirectory, claim_directory
-from sparrowmq.demo.screen import LiveScreen, PlainScreen
+from sparrowmq.demo.screen import Screen
 from sparrowmq.demo.terminal import print_outcome
 from sparrowmq.doctor.owner_history import measure
 from sparrowmq.processes.child_processes import Child, ChildProcesses, ending_on_sigterm
@@ -59,7 +56,7 @@ _LEAVE_AT, _JOIN_AT, _KILL_AT = 0.12, 0.28, 0.44
 _FIRST_SHARE = 0.6
 _TWINS_BEHIND_MS = 3_000
 # The approximate number of micro-batches of the whole input.
-_BATCHES = 6
+_BATCHES = 4
 # The first batch must be in the table: the resumed query then continues an earlier one.
 _FIRST_BATCH_TO_KILL = 1
 _KILLS_MAX = 3
@@ -70,8 +67,9 @@ _BALANCE_LIMIT_MS = 45_000
 _PRODUCE_LIMIT_MS = 240_000
 _DRAIN_LIMIT_MS = 120_000
 _INGEST_LIMIT_MS = 600_000
+_ANSWER_LIMIT_MS = 240_000
 _END_LIMIT_MS = 20_000
-_LAG_INTERVAL_MS, _USAGE_INTERVAL_MS, _DRAW_INTERVAL_MS = 400, 1_500, 200
+_LAG_INTERVAL_MS, _USAGE_INTERVAL_MS, _DRAW_INTERVAL_MS = 400, 3_000, 200
 
 
 def run_demo(out: Path, console: Console, *, limit: int | None = None) -> DemoOutcome:
@@ -89,12 +87,12 @@ def run_demo(out: Path, console: Console, *, limit: int | None = None) -> DemoOu
         SystemExit on SIGTERM, after the clean-up.
     """
     begun = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    screen = LiveScreen(console) if console.is_terminal else PlainScreen(console)
+    screen = Screen(console)
     with claim_directory(out) as directory, ending_on_sigterm():
         cluster = EmbeddedCluster(directory.broker)
         with ChildProcesses(directory.output) as processes, cluster, screen:
             state = _Demo(processes, cluster, directory, screen, limit=limit).run()
-        outcome = evaluate(gather_evidence(directory, state, begun=begun, limit=limit))
+        outcome = evaluate(directory, state, begun=begun, limit=limit)
         directory.figures.write_bytes(encode_outcome(outcome))
         directory.report.write_text(render_report(outcome), encoding="utf-8")
         print_outcome(outcome, directory, console)
@@ -109,7 +107,7 @@ class _Demo:
         processes: ChildProcesses,
         cluster: EmbeddedCluster,
         directory: DemoDirectory,
-        screen: LiveScreen | PlainScreen,
+        screen: Screen,
         *,
         limit: int | None,
     ) -> None:
@@ -133,7 +131,7 @@ class _Demo:
         # Both groups' lag is sampled while there is a client for it.
         self._admin: Admin | None = None
         self._spark: Child | None = None
-        self._kills = 0
+        self._spark_begun_ms = self._kills = 0
         self._lag_due_ms = self._usage_due_ms = self._draw_due_ms = 0
 
     def run(self) -> DemoState:
@@ -146,19 +144,28 @@ class _Demo:
         with Admin(name_server=self._cluster.name_server) as self._admin:
             self._share_queues(producer)
             with self._stage("one leaves, one joins, one is killed"):
-                self._let_leave("b", at_share=_LEAVE_AT)
-                self._let_join("d", at_share=_JOIN_AT)
-                self._let_die("c", at_share=_KILL_AT)
+                self._wait_until_produced(_LEAVE_AT)
+                self._settle("b leaves gracefully", self._leave("b"))
+                self._wait_until_produced(_JOIN_AT)
+                self._settle("d joins", self._join("d"))
+                self._wait_until_produced(_KILL_AT)
+                self._settle("c is killed (kill -9)", self._members.kill("c"))
             with self._stage("two members share one client id"):
                 self._stage_twins(self._admin, producer)
             with self._stage("the remedy: unique client ids"):
                 self._remedy()
-            state.ending = self._end(self._admin)
+            self._end(self._admin)
         self._admin = None
         with self._stage("members leave"):
             self._leave(*(log.name for log in self._members.logs.values() if not log.state.is_over))
-        with self._stage("Spark catches up and answers"):
+        ingest = state.ingest
+        with self._stage("Spark catches up"):
+            self._wait(
+                "every flight in Parquet", lambda: ingest.ingested_ms is not None, _INGEST_LIMIT_MS
+            )
+        with self._stage("Spark answers"):
             self._ask_spark()
+            self._wait("answer of Spark", lambda: ingest.answers is not None, _ANSWER_LIMIT_MS)
         return state
 
     def _start_producer(self) -> Child:
@@ -179,18 +186,18 @@ class _Demo:
 
     def _start_spark(self) -> None:
         """Start Spark, or start it again."""
-        directory = self._directory
+        directory, self._spark_begun_ms = self._directory, timestamp_ms()
         self._spark = self._processes.start(
             SPARK,
             [
                 *("-m", "sparrowmq.demo.spark_job", "--name", SPARK, "--producer", PRODUCER),
                 *("--name-server", self._cluster.name_server, "--topic", TOPIC),
                 *("--batches", str(_BATCHES), "--out", str(directory.ingest)),
-                *("--logbooks", str(directory.logbooks), "--question", str(directory.question)),
-                *("--answers", str(directory.answers)),
+                *("--logbooks", str(directory.logbooks)),
             ],
             # Otherwise Spark would put work files into the current directory.
             environment={"SPARK_LOCAL_DIRS": str(directory.run / "spark")},
+            has_input=True,
             may_finish=True,
         )
         self._members.required.append(self._spark)
@@ -205,15 +212,21 @@ class _Demo:
             **identity,
         )
 
-    def _share_queues(self, producer: Child) -> None:
-        logs = [self._start_member(name, FIRST_GROUP) for name in "abc"]
+    def _join(self, *names: str) -> int:
+        """Start members of the first group; return the instant from which they all take part.
+
+        The start of Python is not measured.
+        """
+        logs = [self._start_member(name, FIRST_GROUP) for name in names]
         self._wait(
-            "start of the first members",
+            f"start of {' and '.join(names)}",
             lambda: all(log.started_ms is not None for log in logs),
             _START_LIMIT_MS,
         )
-        # The event is the instant from which all three take part.
-        self._settle("the group starts", max(log.started_ms or 0 for log in logs))
+        return max(log.started_ms or 0 for log in logs)
+
+    def _share_queues(self, producer: Child) -> None:
+        self._settle("the group starts", self._join("a", "b", "c"))
         self._wait("flights", lambda: self._state.production.total is not None, _START_LIMIT_MS)
         self._allow(producer, share=_FIRST_SHARE)
 
@@ -226,24 +239,9 @@ class _Demo:
         what = f"production of {share:.0%} of the flights"
         self._wait(what, lambda: production.count >= target, _PRODUCE_LIMIT_MS)
 
-    def _let_leave(self, name: str, *, at_share: float) -> None:
-        self._wait_until_produced(at_share)
-        self._settle(f"{name} leaves gracefully", self._leave(name))
-
-    def _let_join(self, name: str, *, at_share: float) -> None:
-        self._wait_until_produced(at_share)
-        log = self._start_member(name, FIRST_GROUP)
-        self._wait(f"start of {name}", lambda: log.started_ms is not None, _START_LIMIT_MS)
-        # From the instant at which the process joins: the start of Python is not measured.
-        self._settle(f"{name} joins", log.started_ms or 0)
-
-    def _let_die(self, name: str, *, at_share: float) -> None:
-        self._wait_until_produced(at_share)
-        self._settle(f"{name} is killed (kill -9)", self._members.kill(name))
-
     def _settle(self, name: str, at_ms: int) -> None:
         """Wait until every queue has one owner again after an event."""
-        self._state.events.append(CausedEvent(name, at_ms))
+        self._state.events.append((at_ms, name))
         self._wait_for_balance(FIRST_GROUP)
         holdings = self._members.holdings(FIRST_GROUP)
         settled_ms = measure(holdings, QUEUES, since_ms=at_ms, until_ms=monotonic_ms()).settled_ms
@@ -300,14 +298,13 @@ class _Demo:
 
         self._wait(f"end of the backlog of {group}", is_drained, _DRAIN_LIMIT_MS)
 
-    def _end(self, admin: Admin) -> Ending:
+    def _end(self, admin: Admin) -> None:
         self._wait_until_drained(FIRST_GROUP)
-        groups = (FIRST_GROUP, SECOND_GROUP)
-        return Ending(
-            at_ms=monotonic_ms(),
-            owners={group: self._members.owners(group) for group in groups},
-            lags={group: [lag.lag for lag in admin.group_lag(group, TOPIC)] for group in groups},
-        )
+        state = self._state
+        state.ended_ms = monotonic_ms()
+        for group in (FIRST_GROUP, SECOND_GROUP):
+            state.owners[group] = self._members.owners(group)
+            state.end_lags[group] = sum(lag.lag for lag in admin.group_lag(group, TOPIC))
 
     def _leave(self, *names: str) -> int:
         return self._members.leave(*names, limit_ms=_END_LIMIT_MS)
@@ -318,14 +315,9 @@ class _Demo:
             for log in self._members.of(FIRST_GROUP)
             if log.consumed_path.exists()
         }
-        events = [(event.at_ms, event.name) for event in self._state.events]
-        question = JobQuestion(group=FIRST_GROUP, consumed=consumed, events=events)
-        # The job must never read half a question.
-        fresh = self._directory.question.with_suffix(".fresh")
-        fresh.write_bytes(msgspec.json.encode(question))
-        fresh.replace(self._directory.question)
-        ingest = self._state.ingest
-        self._wait("answer of Spark", lambda: ingest.answered_ms is not None, _INGEST_LIMIT_MS)
+        question = JobQuestion(group=FIRST_GROUP, consumed=consumed, events=self._state.events)
+        assert self._spark is not None
+        self._spark.send_line(msgspec.json.encode(question).decode())
 
     def _wait(self, what: str, is_so: Callable[[], object], limit_ms: int) -> None:
         self._members.wait(what, is_so, limit_ms=limit_ms)
@@ -335,8 +327,7 @@ class _Demo:
         state, now_ms = self._state, monotonic_ms()
         state.production.read()
         state.ingest.read()
-        if state.ingest.kill is None and self._kills < _KILLS_MAX:
-            self._kill_spark_in_a_batch()
+        self._watch_spark()
         if self._admin is not None and now_ms >= self._lag_due_ms:
             self._lag_due_ms = now_ms + _LAG_INTERVAL_MS
             first, second = (
@@ -352,13 +343,18 @@ class _Demo:
             self._draw_due_ms = now_ms + _DRAW_INTERVAL_MS
             self._screen.draw(state)
 
-    def _kill_spark_in_a_batch(self) -> None:
-        """Kill Spark and start it again if files of a batch are written and not published."""
-        table = self._directory.table
+    def _watch_spark(self) -> None:
+        """Say which batch Spark writes; once, kill it in the middle of one, and start it again."""
+        ingest, table = self._state.ingest, self._directory.table
         writing = table / "_writing"
         names = (path.name for path in writing.glob("batchId=*"))
         batch_id = max((int(name.partition("=")[2]) for name in names), default=-1)
-        if batch_id < _FIRST_BATCH_TO_KILL or not _count_files(writing / f"batchId={batch_id}"):
+        # A session that was killed has left files.
+        files = _count_files(writing / f"batchId={batch_id}", self._spark_begun_ms)
+        if not files:
+            return
+        ingest.begin_step(f"writes batch {batch_id}", monotonic_ms())
+        if ingest.kill or self._kills >= _KILLS_MAX or batch_id < _FIRST_BATCH_TO_KILL:
             return
         assert self._spark is not None
         self._members.required.remove(self._spark)
@@ -366,9 +362,8 @@ class _Demo:
         self._kills += 1
         # If the batch is published, the kill came too late: a later batch is killed.
         if not (table / f"batchId={batch_id}").exists():
-            files = _count_files(writing / f"batchId={batch_id}")
-            self._state.ingest.kill = Kill(monotonic_ms(), batch_id, files)
-        self._state.ingest.step = "killed in the middle of a batch, starting again"
+            ingest.kill = Kill(monotonic_ms(), batch_id, files)
+        ingest.begin_step(f"was killed in batch {batch_id}, and starts again", monotonic_ms())
         self._start_spark()
 
     @contextmanager
@@ -380,6 +375,7 @@ class _Demo:
         stage.end_ms = monotonic_ms()
 
 
-def _count_files(directory: Path) -> int:
-    """Count the data files of an unpublished batch."""
-    return sum(path.stat().st_size > 0 for path in directory.rglob("*.parquet"))
+def _count_files(directory: Path, since_ms: int) -> int:
+    """Count the data files of an unpublished batch that are newer than an instant."""
+    found = [path.stat() for path in directory.rglob("*.parquet")]
+    return sum(each.st_size > 0 and each.st_mtime * 1000 > since_ms for each in found)

@@ -16,15 +16,6 @@ from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
 from sparrowmq.report import Check
 
 
-class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and the versions of a run."""
-
-    cpu_count: int
-    python: str
-    sparrowmq: str
-    system: str
-
-
 class Production(msgspec.Struct, frozen=True, kw_only=True):
     """The production of the flights.
 
@@ -44,8 +35,8 @@ class Production(msgspec.Struct, frozen=True, kw_only=True):
 class EventFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A rebalance event of the first group. Its window ends when the next event begins.
 
-    `produced_meanwhile` counts the flights produced in the window.
-    The demo counts `duplicates` and the job counts `duplicates_by_spark`, from the same logbooks.
+    `produced_meanwhile` counts the flights produced in the window, `duplicates` the messages
+    delivered again, by the job `duplicates`.
     """
 
     name: str
@@ -53,23 +44,14 @@ class EventFigure(msgspec.Struct, frozen=True, kw_only=True):
     rebalance: GroupRebalance
     produced_meanwhile: int
     duplicates: int
-    duplicates_by_spark: int
     queues_after: dict[str, list[int]]
 
 
-class MemberFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a group."""
-
-    name: str
-    client_id: str
-
-
 class GroupFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer group from its first member to the end."""
+    """A consumer group from its first member to the end; `members` has client ids by name."""
 
     group: str
-    strategy: str
-    members: list[MemberFigure]
+    members: dict[str, str]
     spans: list[OwnedSpan]
     deliveries: int
 
@@ -87,6 +69,7 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """All figures of a run.
 
     Args:
+        machine: the machine and the versions, by what they are.
         memory_peak_mib: the peak of all processes together.
         cpu_s: the processor seconds by process, the most first.
         twin_duplicates: the repeated deliveries while the twins ran.
@@ -98,7 +81,7 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int
     memory_peak_mib: int | None
     cpu_s: dict[str, float]
-    machine: MachineFacts
+    machine: dict[str, str]
     stages: list[StageTime]
     production: Production
     first_group: GroupFigure

@@ -10,11 +10,10 @@ each other: an aircraft's legs are stored in the order of the input.
 from __future__ import annotations
 
 import argparse
-import queue
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from sparrowmq.calling.clock import monotonic_ms
@@ -25,7 +24,6 @@ from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.processes.logbook import Failed, Logbook, open_logbook
 
-_REPORT_INTERVAL_MS = 100
 # About 75 KB of bodies: one SYNC flush per batch, far below the broker's 4 MiB.
 _BATCH_MESSAGES = 250
 # The shortest production of all flights: messages must flow during every rebalance event, and Spark
@@ -34,43 +32,6 @@ _SECONDS_MIN = 26
 _RATE_MIN = 1_500
 # The flights of a round, after which even a queue with few flights sends its batch.
 _ROUND_FLIGHTS = 1_000
-
-
-class Allowance:
-    """The number of flights that standard input allows to produce."""
-
-    def __init__(self) -> None:
-        self._marks: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._allowed: int | None = 0
-        threading.Thread(target=self._read, name="allowance", daemon=True).start()
-
-    def wait_for(self, count: int) -> bool:
-        """Wait until `count` flights are allowed; return False at the end of the input."""
-        while self._allowed is not None and self._allowed < count:
-            self._allowed = self._marks.get()
-        return self._allowed is not None
-
-    def _read(self) -> None:
-        try:
-            for line in sys.stdin:
-                self._marks.put(int(line))
-        finally:
-            self._marks.put(None)
-
-
-class FlightPace:
-    """Keeps the rate at or below a number of flights per second."""
-
-    def __init__(self, rate_max: int) -> None:
-        self._rate_max = rate_max
-        self._free_at = time.monotonic()
-
-    def wait_for(self, count: int) -> None:
-        """Wait until `count` more flights are due."""
-        now = time.monotonic()
-        time.sleep(max(0.0, self._free_at - now))
-        # A pause is not made up for by a higher rate later.
-        self._free_at = max(self._free_at, now) + count / self._rate_max
 
 
 def make_messages(flights: Flights, topic: str) -> Iterator[Message]:
@@ -84,45 +45,39 @@ def make_messages(flights: Flights, topic: str) -> Iterator[Message]:
 
 
 class FlightSender:
-    """Sends rounds of flights, a batch for each queue, and logs the progress."""
+    """Sends rounds of flights, a batch for each queue, and logs the progress after each round."""
 
     def __init__(self, producer: Producer, journal: Logbook, *, total: int, rate_max: int) -> None:
         self._producer = producer
         self._journal = journal
         self._total = total
         self._rate_max = rate_max
-        self._count = 0
         self._sending_ms = 0
-        self._reported_at_ms = monotonic_ms()
         self._queues: dict[str, MessageQueue] = {}
-
-    @property
-    def count(self) -> int:
-        """The number of acknowledged flights."""
-        return self._count
+        self.count = 0
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send a round: every queue's flights in their order."""
         by_queue: dict[MessageQueue, list[Message]] = {}
         for message in messages:
             by_queue.setdefault(self._find_queue(message), []).append(message)
+        begun_ms = monotonic_ms()
         for target, own in sorted(by_queue.items()):
             for begin in range(0, len(own), _BATCH_MESSAGES):
-                self._send_batch(own[begin : begin + _BATCH_MESSAGES], target)
-        # The producer may pause now: a reader that waits for a share needs the exact count.
+                self._producer.send_batch(own[begin : begin + _BATCH_MESSAGES], queue=target)
+        self._sending_ms += monotonic_ms() - begun_ms
+        self.count += len(messages)
         self.report()
 
-    def report(self, *, is_done: bool = False) -> None:
+    def report(self) -> None:
         """Log the number of acknowledged flights."""
-        now_ms = self._reported_at_ms = monotonic_ms()
         self._journal.write_event(
             Produced(
-                at_ms=now_ms,
-                count=self._count,
+                at_ms=monotonic_ms(),
+                count=self.count,
                 total=self._total,
                 sending_ms=self._sending_ms,
                 rate_max=self._rate_max,
-                is_done=is_done,
             )
         )
 
@@ -134,42 +89,27 @@ class FlightSender:
             found = self._queues[key] = self._producer.select_queue(message)
         return found
 
-    def _send_batch(self, messages: list[Message], target: MessageQueue) -> None:
-        begun_ms = monotonic_ms()
-        self._producer.send_batch(messages, queue=target)
-        self._sending_ms += monotonic_ms() - begun_ms
-        self._count += len(messages)
-        if monotonic_ms() - self._reported_at_ms >= _REPORT_INTERVAL_MS:
-            self.report()
-
 
 def run(options: argparse.Namespace) -> None:
-    """Produce every flight once."""
+    """Produce every flight once, as far as standard input allows."""
     journal = open_logbook(options.logbooks, options.name)
     flights = load_flights(limit=options.limit)
-    messages = make_messages(flights, options.topic)
     rate_max = max(len(flights) // _SECONDS_MIN, _RATE_MIN)
     try:
         with Producer(options.group, name_server=options.name_server) as producer:
             sender = FlightSender(producer, journal, total=len(flights), rate_max=rate_max)
             sender.report()
-            _produce(sender, messages, total=len(flights), rate_max=rate_max)
+            messages = make_messages(flights, options.topic)
+            due = time.monotonic()
+            for allowed in map(int, sys.stdin):
+                while sender.count < allowed and (found := list(islice(messages, _ROUND_FLIGHTS))):
+                    time.sleep(max(0.0, due - time.monotonic()))
+                    # A pause is not made up for by a higher rate later.
+                    due = max(due, time.monotonic()) + len(found) / rate_max
+                    sender.send(found)
     except SparrowError as error:
         journal.write_event(Failed(at_ms=monotonic_ms(), reason=str(error)))
         raise SystemExit(f"the producer: {error}") from error
-
-
-def _produce(
-    sender: FlightSender, messages: Iterator[Message], *, total: int, rate_max: int
-) -> None:
-    allowance, pace = Allowance(), FlightPace(rate_max)
-    while sender.count < total:
-        count = min(_ROUND_FLIGHTS, total - sender.count)
-        if not allowance.wait_for(sender.count + count):
-            return
-        pace.wait_for(count)
-        sender.send([next(messages) for _ in range(count)])
-    sender.report(is_done=True)
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """The state of a running demo, read from logs, for the screen and the figures.
 
-Nothing here starts, stops or draws anything.
+Nothing here starts, stops or draws anything. Instants are monotonic milliseconds.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sparrowmq.demo.events import (
-    AnswersReady,
+    INGESTED,
+    Answers,
     BatchWritten,
-    IngestEnded,
     Produced,
     ProducerEvent,
     SessionStarted,
@@ -34,20 +34,29 @@ class Kill:
 
 @dataclass(slots=True)
 class IngestState:
-    """What Spark does, from its log; `kill` comes from the demo, which killed it."""
+    """What Spark does, from its log; `kill` comes from the demo, which killed it.
+
+    `ingested_ms` is when the table had all messages of the topic.
+    """
 
     tail: EventTail[SparkEvent]
     sessions: list[SessionStarted] = field(default_factory=list)
     batches: list[BatchWritten] = field(default_factory=list)
-    step: str = "starting"
+    step: str = "starts a JVM"
+    step_ms: int = 0
     kill: Kill | None = None
-    end: IngestEnded | None = None
-    answered_ms: int | None = None
+    ingested_ms: int | None = None
+    answers: Answers | None = None
 
     @property
     def count(self) -> int:
         """The number of messages in the table; a batch that was replayed counts once."""
         return sum({batch.batch_id: batch.messages for batch in self.batches}.values())
+
+    def begin_step(self, name: str, at_ms: int) -> None:
+        """Note what Spark does from now on."""
+        if name != self.step:
+            self.step, self.step_ms = name, at_ms
 
     def read(self) -> None:
         """Read the events written since the last call. Raises: ProcessFailed if Spark failed."""
@@ -55,14 +64,14 @@ class IngestState:
             match event:
                 case SessionStarted():
                     self.sessions.append(event)
-                case SparkStep(name=name):
-                    self.step = name
+                case SparkStep(name=name, at_ms=at_ms):
+                    self.begin_step(name, at_ms)
+                    if name == INGESTED:
+                        self.ingested_ms = at_ms
                 case BatchWritten():
                     self.batches.append(event)
-                case IngestEnded():
-                    self.end = event
-                case AnswersReady(at_ms=at_ms):
-                    self.answered_ms = at_ms
+                case Answers():
+                    self.answers = event
                 case Failed(reason=reason):
                     raise ProcessFailed(f"Spark failed: {reason}")
 
@@ -91,8 +100,7 @@ class ProductionState:
 
     def count_at(self, at_ms: int) -> int:
         """Return the number of acknowledged flights in the last report before an instant."""
-        counts = [report.count for report in self.reports if report.at_ms <= at_ms]
-        return counts[-1] if counts else 0
+        return max((report.count for report in self.reports if report.at_ms <= at_ms), default=0)
 
     def read(self) -> None:
         """Read the events written since the last call. Raises: ProcessFailed if it failed."""
@@ -100,14 +108,6 @@ class ProductionState:
             if isinstance(event, Failed):
                 raise ProcessFailed(f"the producer failed: {event.reason}")
             self.reports.append(event)
-
-
-@dataclass(slots=True)
-class CausedEvent:
-    """A rebalance event of the first group, caused by the demo."""
-
-    name: str
-    at_ms: int
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class QueueLagSample:
 
 @dataclass(slots=True)
 class TwinStaging:
-    """The observations of the twins; instants are monotonic milliseconds."""
+    """The observations of the twins."""
 
     begin_ms: int = 0
     cid_all: list[str] = field(default_factory=list)
@@ -143,17 +143,12 @@ class StageTime:
 
 
 @dataclass(slots=True)
-class Ending:
-    """The state at the end, while all members still ran."""
-
-    at_ms: int
-    owners: dict[str, list[list[str]]]
-    lags: dict[str, list[int]]
-
-
-@dataclass(slots=True)
 class DemoState:
-    """The whole state."""
+    """The whole state.
+
+    `events` has the instant and the name of each rebalance event of the first group that the demo
+    caused. `ended_ms`, `owners` and `end_lags` are of the end, while all members still ran.
+    """
 
     begun_ms: int
     first_group: str
@@ -162,11 +157,13 @@ class DemoState:
     production: ProductionState
     ingest: IngestState
     stages: list[StageTime] = field(default_factory=list)
-    events: list[CausedEvent] = field(default_factory=list)
+    events: list[tuple[int, str]] = field(default_factory=list)
     lags: list[QueueLagSample] = field(default_factory=list)
     twins: TwinStaging = field(default_factory=TwinStaging)
-    ending: Ending | None = None
     usage: Usage = field(default_factory=Usage)
+    ended_ms: int = 0
+    owners: dict[str, list[list[str]]] = field(default_factory=dict)
+    end_lags: dict[str, int] = field(default_factory=dict)
 
     def lag(self, group: str) -> list[int] | None:
         """Return a group's last known lag in each queue."""

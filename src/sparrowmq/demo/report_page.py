@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from sparrowmq.demo.outcome import DemoOutcome, GroupFigure
 from sparrowmq.doctor.owner_history import DURATION_TITLES, describe_durations
@@ -10,6 +11,7 @@ from sparrowmq.report import (
     Band,
     BandRow,
     Bar,
+    Cell,
     Markup,
     PlotMark,
     Series,
@@ -23,11 +25,9 @@ from sparrowmq.report import (
     list_tiles,
     page,
     section,
-    table,
     tag,
     value_table,
 )
-from sparrowmq.report.plot import text_width
 from sparrowmq.words import count_of
 from sparrowmq.words.amounts import format_duration
 
@@ -37,7 +37,7 @@ _MIB = 1024 * 1024
 
 def render_report(outcome: DemoOutcome) -> str:
     """Return the whole page."""
-    production, machine = outcome.production, outcome.machine
+    production = outcome.production
     kind = "a run limited to the first" if production.is_limited else "all"
     failed = sum(not check.holds for check in outcome.checks)
     return page(
@@ -53,11 +53,11 @@ def render_report(outcome: DemoOutcome) -> str:
         _twins(outcome),
         _backlog(outcome),
         _pipeline(outcome),
-        _answers(outcome),
+        section("What the batch job answers", carriers_table(outcome)),
         _machine(outcome),
         lead=f"Run of {outcome.begun}: {kind} {production.flights:,} flights that left New York "
-        f"City in 2013, on {machine.cpu_count} cores. Every figure here was computed from what "
-        "happened in this run, and stands in figures.json too.",
+        f"City in 2013, on {outcome.machine['cores']} cores. Every figure here was computed from "
+        "what happened in this run, and stands in figures.json too.",
     )
 
 
@@ -113,57 +113,51 @@ def _production(outcome: DemoOutcome) -> Markup:
     )
 
 
-def _balance(outcome: DemoOutcome) -> Markup:
-    group, events = outcome.first_group, outcome.events
-    rows = [
+def events_table(outcome: DemoOutcome) -> Table:
+    """Return the table of the first group's events."""
+    header = [
+        *("event", *DURATION_TITLES, "moved", "delivered twice"),
+        *("at", "produced until the next", "shares after"),
+    ]
+    rows: list[list[Cell]] = [
         [
             event.name,
-            f"{outcome.seconds(event.at_ms):.1f} s",
             *describe_durations(event.rebalance),
-            str(len(event.rebalance.moves)),
-            f"{event.produced_meanwhile:,}",
-            f"{event.duplicates:,}",
+            len(event.rebalance.moves),
+            event.duplicates,
+            f"{outcome.seconds(event.at_ms):.1f} s",
+            event.produced_meanwhile,
             "/".join(str(len(queues)) for queues in event.queues_after.values()),
         ]
-        for event in events
+        for event in outcome.events
     ]
-    header = [
-        *("event", "at", *DURATION_TITLES, "queues moved"),
-        *("produced until the next", "delivered twice", "shares after"),
-    ]
-    ours = [event.duplicates for event in events]
-    sparks = [event.duplicates_by_spark for event in events]
-    agreement = (
-        "both counts agree."
-        if ours == sparks
-        else f"the counts differ, {ours} here and {sparks} by Spark."
-    )
-    marks = [PlotMark(outcome.seconds(event.at_ms), event.name) for event in events]
+    return Table(header, rows, "The first group, event by event")
+
+
+def _balance(outcome: DemoOutcome) -> Markup:
+    group = outcome.first_group
+    marks = [PlotMark(outcome.seconds(event.at_ms), event.name) for event in outcome.events]
     return section(
         "The group keeps its balance",
-        f"Group {group.group} divides the queues by {_explain(group.strategy)}. While messages "
-        "flow, one member leaves gracefully, one joins, and one is killed with kill -9.",
+        f"Group {group.group} divides the queues by strategy AVG: members in the order of their "
+        "ids take neighbouring queues, equally many. While messages flow, one member leaves "
+        "gracefully, one joins, and one is killed with kill -9.",
         _ownership(outcome, group, marks=marks, caption="Who owned which queue"),
-        table(header, rows, caption="Each event, until the next one", numeric=range(1, 9)),
-        "Delivered twice counts every delivery of a message after its first. It was counted from "
-        f"the members' logbooks twice, here and by Spark: {agreement}",
+        events_table(outcome),
+        "Delivered twice counts every delivery of a message after its first: the job duplicates "
+        "counts them in the members' logbooks.",
         _consumption(outcome),
     )
 
 
-def _explain(strategy: str) -> str:
-    """Return a strategy's name, with an explanation of RocketMQ's default."""
-    if strategy != "AVG":
-        return strategy
-    return "strategy AVG: members in the order of their ids take neighbouring queues, equally many"
-
-
 def _consumption(outcome: DemoOutcome) -> Markup:
-    members = [member.name for member in outcome.first_group.members]
-    counts = {(row.queue_id, row.member): row.deliveries for row in outcome.answers.consumption}
+    members = list(outcome.first_group.members)
+    counts: Counter[tuple[int, str]] = Counter()
+    for row in outcome.answers.consumption:
+        counts[row.queue_id, row.member] += row.deliveries
     rows = []
     for queue_id in range(len(outcome.table.per_queue)):
-        by_member = [counts.get((queue_id, member)) for member in members]
+        by_member = [counts[queue_id, member] or None for member in members]
         rows.append((f"queue {queue_id}", *by_member, sum(filter(None, by_member))))
     return value_table(
         Table(
@@ -174,12 +168,9 @@ def _consumption(outcome: DemoOutcome) -> Markup:
     )
 
 
-def _twins(outcome: DemoOutcome) -> Markup:
-    twins, group = outcome.twins, outcome.second_group
-    marks = [
-        PlotMark(outcome.seconds(twins.begin_ms), "both twins run"),
-        PlotMark(outcome.seconds(twins.remedy_ms), "the remedy"),
-    ]
+def twins_table(outcome: DemoOutcome) -> Table:
+    """Return the table of the queues that the twins had taken."""
+    twins = outcome.twins
     rows = [
         (
             f"queue {queue_id}",
@@ -188,7 +179,27 @@ def _twins(outcome: DemoOutcome) -> Markup:
         )
         for queue_id, behind in enumerate(twins.backlog_at_remedy)
     ]
-    remedies = [member.client_id for member in group.members if member.name not in twins.taken]
+    caption = "What two members with one client id had taken, and how far each queue was behind"
+    return Table(["", "taken by", "messages behind"], rows, caption)
+
+
+def describe_remedy(outcome: DemoOutcome) -> str:
+    """Say in a sentence what unique client ids changed."""
+    twins = outcome.twins
+    return (
+        "With it each queue had one owner after "
+        f"{format_duration(twins.healed_ms - twins.remedy_ms)}, and the backlog was zero after "
+        f"{format_duration(twins.drained_ms - twins.remedy_ms)}."
+    )
+
+
+def _twins(outcome: DemoOutcome) -> Markup:
+    twins, group = outcome.twins, outcome.second_group
+    marks = [
+        PlotMark(outcome.seconds(twins.begin_ms), "both twins run"),
+        PlotMark(outcome.seconds(twins.remedy_ms), "the remedy"),
+    ]
+    remedies = [client_id for name, client_id in group.members.items() if name not in twins.taken]
     return section(
         "The failure: two members with one client id",
         f"Two containers on Docker's host network had the same client id, {twins.cid_all[0]}, as "
@@ -201,19 +212,11 @@ def _twins(outcome: DemoOutcome) -> Markup:
             *_code_list(twins.cid_all),
         ),
         _ownership(outcome, group, marks=marks, caption="Two owners, or none: until the remedy"),
-        value_table(
-            Table(
-                ["", "taken by", "messages behind"],
-                rows,
-                "What the twins had taken, and how far each queue was behind, at the remedy",
-            )
-        ),
+        twins_table(outcome),
         f"While the twins ran, {outcome.twin_duplicates:,} messages were delivered twice, and the "
         f"queues that nobody owned fell {sum(twins.backlog_at_remedy):,} messages behind.",
         "The remedy is the instance name that RocketMQ has made since 4.9, process number and "
-        "nanoseconds. With it each queue had one owner after "
-        f"{format_duration(twins.healed_ms - twins.remedy_ms)}, and the backlog was zero "
-        f"after {format_duration(twins.drained_ms - twins.remedy_ms)}.",
+        f"nanoseconds. {describe_remedy(outcome)}",
         tag("p", "Their client ids: ", *_code_list(remedies)),
     )
 
@@ -226,55 +229,40 @@ def _code_list(texts: Sequence[str]) -> list[Markup]:
 
 
 def _backlog(outcome: DemoOutcome) -> Markup:
-    twins, first, second = outcome.twins, outcome.first_group, outcome.second_group
+    twins, second = outcome.twins, outcome.second_group
     begin_ms = min((span.start_ms for span in second.spans), default=0)
     late = [sample for sample in outcome.lags if sample.at_ms >= begin_ms]
-    marks = [PlotMark(outcome.seconds(event.at_ms), event.name) for event in outcome.events[1:]]
-    ends = (
+    halves: dict[bool, list[tuple[float, float]]] = {
+        is_unowned: [
+            (
+                outcome.seconds(sample.at_ms),
+                sum(n for i, n in enumerate(sample.second) if (i in twins.unowned) == is_unowned),
+            )
+            for sample in late
+        ]
+        for is_unowned in (True, False)
+    }
+    first = [(outcome.seconds(sample.at_ms), sum(sample.first)) for sample in outcome.lags]
+    happened = (
+        *((event.at_ms, event.name) for event in outcome.events[1:]),
         (twins.begin_ms, "both twins run"),
         (outcome.production.end_ms, "all produced"),
         (twins.remedy_ms, "the remedy"),
     )
-    marks += [PlotMark(outcome.seconds(at_ms), name) for at_ms, name in ends]
-
-    def backlog(is_shown: Mapping[bool, bool]) -> list[tuple[float, float]]:
-        return [
-            (
-                outcome.seconds(sample.at_ms),
-                sum(n for i, n in enumerate(sample.second) if is_shown[i in twins.unowned]),
-            )
-            for sample in late
-        ]
-
-    all_first = [(outcome.seconds(sample.at_ms), sum(sample.first)) for sample in outcome.lags]
-    both = line_chart(
+    plot = line_chart(
         [
-            Series(first.group, all_first, tone="c1"),
-            Series(second.group, backlog({True: True, False: True}), tone="c2"),
+            Series(outcome.first_group.group, first, tone="c1"),
+            Series(f"{second.group}: the twins' queues", halves[False], tone="c2"),
+            Series(f"{second.group}: nobody's", halves[True], tone="danger", is_dashed=True),
         ],
         title="Backlog of both groups over time",
-        description="Two lines: messages that each group has not committed yet.",
+        description="Three lines: messages that each group has not committed yet.",
         x_label=_SECONDS,
         y_label="messages not yet committed",
-        marks=marks,
+        marks=[PlotMark(outcome.seconds(at_ms), name) for at_ms, name in happened],
     )
-    orphaned = backlog({True: True, False: False})
-    halves = line_chart(
-        [
-            Series("nobody's queues", orphaned, tone="danger", is_dashed=True),
-            Series("the twins' queues", backlog({True: False, False: True}), tone="c2"),
-        ],
-        title="Backlog of the second group by who owned the queues",
-        description="Two lines: queues that the twins took, and queues that nobody owned.",
-        x_label=_SECONDS,
-        y_label="messages not yet committed",
-        marks=marks[-3:],
-    )
-    return section(
-        "How far the groups were behind",
-        figure(both, caption="Backlog of both groups: the second starts with everything to read"),
-        figure(halves, caption="The second group's backlog stays where nobody owns the queues"),
-    )
+    caption = "Backlog of both groups: it stays where nobody owns the queues, until the remedy"
+    return section("How far the groups were behind", figure(plot, caption=caption))
 
 
 def _pipeline(outcome: DemoOutcome) -> Markup:
@@ -289,12 +277,12 @@ def _pipeline(outcome: DemoOutcome) -> Markup:
             "went on from the checkpoint."
         )
     rows = [
-        [
-            str(batch.batch_id),
-            f"{batch.messages:,}",
+        (
+            f"batch {batch.batch_id}",
+            batch.messages,
             f"{outcome.seconds(batch.at_ms):.1f} s",
             format_duration(batch.seconds * 1000),
-        ]
+        )
         for batch in ingest.batches
     ]
     return section(
@@ -305,99 +293,62 @@ def _pipeline(outcome: DemoOutcome) -> Markup:
         f"{found.distinct:,} distinct by broker, queue and offset, in "
         f"{count_of(found.files, 'file')}, {found.size_bytes / _MIB:,.1f} MiB, with "
         f"{len(found.columns)} columns: {', '.join(found.columns)}.",
-        table(
-            ["batch", "messages", "written at", "took"],
-            rows,
-            caption="Each batch of the table",
-            numeric=[1, 2, 3],
-        ),
+        Table(["", "messages", "written at", "took"], rows),
     )
 
 
-def _answers(outcome: DemoOutcome) -> Markup:
-    carriers = outcome.answers.carriers
-    names = outcome.carriers
-    bars = [Bar(f"{names.get(row.carrier, '')} {row.carrier}", row.flights) for row in carriers]
+def carriers_table(outcome: DemoOutcome) -> Table:
+    """Return the table of the carriers, by Spark's batch job."""
+
+    def minutes(delay: float | None) -> str:
+        return "unknown" if delay is None else f"{delay:.1f}"
+
     rows = [
-        [
+        (
             row.carrier,
-            names.get(row.carrier, ""),
-            f"{row.flights:,}",
-            *(
-                "unknown" if minutes is None else f"{minutes:.1f}"
-                for minutes in (row.mean_departure_delay, row.mean_arrival_delay)
-            ),
-        ]
-        for row in carriers
+            outcome.carriers.get(row.carrier, ""),
+            row.flights,
+            minutes(row.mean_departure_delay),
+            minutes(row.mean_arrival_delay),
+        )
+        for row in outcome.answers.carriers
     ]
-    return section(
-        "What the batch job answers",
-        bar_figure("Rows per carrier in the Parquet table", bars, tone="c3"),
-        table(
-            ["", "carrier", "flights", "mean departure delay", "mean arrival delay"],
-            rows,
-            caption="Flights and mean delays in minutes; flights that were cancelled have none",
-            numeric=[2, 3, 4],
-        ),
+    return Table(
+        ["", "carrier", "flights", "mean departure delay", "mean arrival delay"],
+        rows,
+        "Flights and mean delays in minutes, by Spark; flights that were cancelled have none",
     )
 
 
 def _machine(outcome: DemoOutcome) -> Markup:
-    machine, ingest = outcome.machine, outcome.ingest
+    ingest, memory = outcome.ingest, outcome.memory_peak_mib
     session = ingest.sessions[0]
     times = [(stage.name, stage.begin_ms, stage.end_ms) for stage in outcome.stages]
     times.append(("Spark ingests, beside", session.at_ms, ingest.end_ms))
-    bands = [
-        BandRow(
-            name,
-            [
-                Band(
-                    outcome.seconds(begin_ms),
-                    outcome.seconds(end_ms),
-                    (format_duration(end_ms - begin_ms),),
-                )
-            ],
-        )
+    facts = {
+        **outcome.machine,
+        "Spark": session.spark_version,
+        "Java": session.java,
+        "memory at most, all processes": "unknown" if memory is None else f"{memory:,} MiB",
+        "processor time, all processes": f"{sum(outcome.cpu_s.values()):,.0f} s",
+        "in total": format_duration(outcome.duration_ms),
+    }
+    stages = [
+        (name, f"{outcome.seconds(begin_ms):.1f} s", format_duration(end_ms - begin_ms))
         for name, begin_ms, end_ms in times
-    ]
-    plot = band_chart(
-        bands,
-        title="Stages over time",
-        description="One band a stage.",
-        x_label=_SECONDS,
-        tones={},
-        x_range=(0.0, outcome.seconds(outcome.end_ms)),
-        left=max(text_width(band.label) for band in bands) + 20,
-    )
-    memory = "unknown" if outcome.memory_peak_mib is None else f"{outcome.memory_peak_mib:,} MiB"
-    facts = [
-        ["cores", str(machine.cpu_count)],
-        ["system", machine.system],
-        ["Python", machine.python],
-        ["SparrowMQ", machine.sparrowmq],
-        ["Spark", session.spark_version],
-        ["Java", session.java],
-        ["memory at most, all processes", memory],
-        ["processor time, all processes", f"{sum(outcome.cpu_s.values()):,.0f} s"],
-        ["in total", format_duration(outcome.duration_ms)],
     ]
     return section(
         "Time, memory, machine",
-        figure(plot, caption="What ran when"),
-        table(["", ""], facts),
-        table(
-            ["process", "processor time"],
-            [[name, f"{cpu_s:.1f} s"] for name, cpu_s in outcome.cpu_s.items()],
-            caption="Processor time by process",
-            numeric=[1],
-        ),
+        Table(["", "begins at", "takes"], stages),
+        Table(["", ""], list(facts.items())),
+        Table(["process", "processor seconds"], list(outcome.cpu_s.items())),
     )
 
 
 def _ownership(
     outcome: DemoOutcome, group: GroupFigure, *, marks: Sequence[PlotMark], caption: str
 ) -> Markup:
-    tones = {member.name: f"c{place}" for place, member in enumerate(group.members, 1)}
+    tones = {name: f"c{place}" for place, name in enumerate(group.members, 1)}
     bands: dict[int, list[Band]] = {}
     for span in group.spans:
         begin_s, end_s = outcome.seconds(span.start_ms), outcome.seconds(span.end_ms)

@@ -16,72 +16,52 @@ import fcntl
 import shutil
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sparrowmq.errors import ConfigError
 
 _MARKER = ".sparrowmq-demo"
-_OWN_NAMES = ("report.html", "figures.json", "ingest", "broker", "run")
 # A whole run leaves 260 MB; Spark's temporary files come on top.
 _FREE_BYTES_MIN = 512 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class DemoDirectory:
-    """The places within an output directory."""
+class DemoDirectory(NamedTuple):
+    """The places within an output directory, in the order of the table above.
 
-    root: Path
+    Args:
+        table: the Parquet table of the job ingest.
+        output: the printed output of each process.
+        question, answers: the question to the batch job, and what it answers.
+    """
 
-    @property
-    def report(self) -> Path:
-        """The HTML report."""
-        return self.root / "report.html"
+    report: Path
+    figures: Path
+    ingest: Path
+    table: Path
+    broker: Path
+    run: Path
+    logbooks: Path
+    output: Path
+    question: Path
+    answers: Path
 
-    @property
-    def figures(self) -> Path:
-        """Every figure of the report, as JSON."""
-        return self.root / "figures.json"
-
-    @property
-    def ingest(self) -> Path:
-        """The output of the job ingest."""
-        return self.root / "ingest"
-
-    @property
-    def table(self) -> Path:
-        """The Parquet table."""
-        return self.ingest / "table"
-
-    @property
-    def broker(self) -> Path:
-        """The broker's data."""
-        return self.root / "broker"
-
-    @property
-    def run(self) -> Path:
-        """The files that only this run needs."""
-        return self.root / "run"
-
-    @property
-    def logbooks(self) -> Path:
-        """The logbooks of the processes."""
-        return self.run / "logbooks"
-
-    @property
-    def output(self) -> Path:
-        """The printed output of each process."""
-        return self.run / "output"
-
-    @property
-    def question(self) -> Path:
-        """The question to the batch job."""
-        return self.run / "question.json"
-
-    @property
-    def answers(self) -> Path:
-        """The answers of the batch job."""
-        return self.run / "answers.json"
+    @classmethod
+    def within(cls, root: Path) -> DemoDirectory:
+        """Return the places within a directory."""
+        ingest, run = root / "ingest", root / "run"
+        return cls(
+            report=root / "report.html",
+            figures=root / "figures.json",
+            ingest=ingest,
+            table=ingest / "table",
+            broker=root / "broker",
+            run=run,
+            logbooks=run / "logbooks",
+            output=run / "output",
+            question=run / "question.json",
+            answers=run / "answers.json",
+        )
 
 
 @contextmanager
@@ -93,7 +73,7 @@ def claim_directory(root: Path) -> Generator[DemoDirectory]:
     """
     with ExitStack() as stack:
         try:
-            directory = stack.enter_context(_claim(root))
+            directory = stack.enter_context(_claim(root.absolute()))
         except OSError as error:
             raise ConfigError(
                 f"{root} cannot be used: {error.strerror or error}; choose another --out"
@@ -103,7 +83,6 @@ def claim_directory(root: Path) -> Generator[DemoDirectory]:
 
 @contextmanager
 def _claim(root: Path) -> Generator[DemoDirectory]:
-    root = root.absolute()
     marker = root / _MARKER
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root} is not a directory; choose another --out")
@@ -117,7 +96,7 @@ def _claim(root: Path) -> Generator[DemoDirectory]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"another demo runs in {root}; choose another --out") from None
-        directory = DemoDirectory(root)
+        directory = DemoDirectory.within(root)
         _clear(directory)
         free = shutil.disk_usage(root).free
         if free < _FREE_BYTES_MIN:
@@ -129,8 +108,7 @@ def _claim(root: Path) -> Generator[DemoDirectory]:
 
 
 def _clear(directory: DemoDirectory) -> None:
-    for name in _OWN_NAMES:
-        path = directory.root / name
+    for path in directory:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

@@ -5,7 +5,6 @@ Without a terminal, plain lines report events, and the progress now and then.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from rich import box
@@ -19,7 +18,7 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.demo.progress import DemoState
 from sparrowmq.processes.member_log import MemberLog, MemberState
 
-_PLAIN_INTERVAL_MS = 10_000
+_PLAIN_INTERVAL_MS = 4_000
 _GAP = 3
 # One colour for each member, in the order of the starts, with a readable text colour.
 _MEMBER_STYLES = (
@@ -34,62 +33,37 @@ _TROUBLE_STYLE = "bold white on #c62828"
 _ORPHAN_STYLE = "bold #e05252"
 
 
-class LiveScreen:
-    """Redraws one view in place in the terminal."""
+class Screen:
+    """Redraws one view in place in a terminal, or prints lines to a file or a pipe."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._live.stop()
-
-    def draw(self, state: DemoState) -> None:
-        """Show the present state."""
-        self._live.update(render_state(state, width=self._console.width), refresh=True)
-
-    def say(self, line: str) -> None:
-        """Show a line that stays above the view."""
-        self._console.print(line, markup=False, highlight=False)
-
-
-class PlainScreen:
-    """Prints lines, for files and pipes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True)
+            if console.is_terminal
+            else None
+        )
         self._due_ms = 0
 
     def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        return None
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
 
     def draw(self, state: DemoState) -> None:
-        """Print a line of progress now and then."""
-        now_ms = monotonic_ms()
-        if now_ms < self._due_ms:
-            return
-        self._due_ms = now_ms + _PLAIN_INTERVAL_MS
-        self.say(describe_progress(state))
+        """Show the present state, or print a line of progress now and then."""
+        if self._live is not None:
+            self._live.update(render_state(state, width=self._console.width), refresh=True)
+        elif (now_ms := monotonic_ms()) >= self._due_ms:
+            self._due_ms = now_ms + _PLAIN_INTERVAL_MS
+            self.say(describe_progress(state))
 
     def say(self, line: str) -> None:
-        """Print a line."""
+        """Show a line that stays above the view."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -99,7 +73,7 @@ def describe_progress(state: DemoState) -> str:
         f"{_elapsed(state)}  {_stage(state)}",
         f"produced {state.production.count:,}{_of_total(state)}",
         f"in Parquet {state.ingest.count:,}",
-        f"Spark: {state.ingest.step}",
+        _spark(state),
     ]
     for group in (state.first_group, state.second_group):
         lag = state.lag(group)
@@ -170,7 +144,7 @@ def _render_head(state: DemoState, *, width: int) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     for what, count, note in (
         ("produced", production.count, f"{rate:,.0f}/s" if (rate := _current_rate(state)) else ""),
-        ("in Parquet", ingest.count, f"Spark: {ingest.step}"),
+        ("in Parquet", ingest.count, _spark(state)),
     ):
         grid.add_row(
             Text(what, style="dim"),
@@ -184,6 +158,13 @@ def _render_head(state: DemoState, *, width: int) -> RenderableType:
 def _of_total(state: DemoState) -> str:
     total = state.production.total
     return "" if total is None else f" of {total:,}"
+
+
+def _spark(state: DemoState) -> str:
+    """Say what Spark does, since when, and what it has spent: something that moves always."""
+    since_ms = monotonic_ms() - max(state.ingest.step_ms, state.begun_ms)
+    spent = state.usage.cpu_s.get("spark", 0.0)
+    return f"Spark {state.ingest.step} for {since_ms // 1000} s, {spent:.0f} s of a core in all"
 
 
 def _stage(state: DemoState) -> str:

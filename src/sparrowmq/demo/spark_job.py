@@ -1,19 +1,19 @@
 """Spark, as a process: `python -m sparrowmq.demo.spark_job`.
 
-The job `ingest` follows the topic and writes it to Parquet until the table has as many messages as
-the producer sent; a last run takes what came meanwhile. After a kill, the process can be started
-again and continues at the job's checkpoint. Then the process waits for a question, answers it in
-the same session, and ends. One query per answer reads the Parquet table or the members' logbooks.
-The job `duplicates` decides which deliveries are duplicates.
+The job `ingest` follows the topic and writes it to Parquet until the producer is done and the table
+has as many messages as the topic. After a kill, the process can be started again and continues at
+the job's checkpoint. Then the process takes a question from its standard
+input, answers it in the same session, and ends. One query reads the Parquet table, one the members'
+logbooks. The job `duplicates` decides which deliveries are duplicates.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -21,13 +21,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparrowmq.calling.clock import monotonic_ms
+from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.demo.events import (
+    INGESTED,
     Answers,
-    AnswersReady,
     BatchWritten,
     CarrierAnswer,
     ConsumptionAnswer,
-    IngestEnded,
     JobQuestion,
     Produced,
     ProducerEvent,
@@ -37,7 +37,7 @@ from sparrowmq.demo.events import (
 )
 from sparrowmq.demo.flights import BODY_DDL
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline import duplicates, ingest
+from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.duplicates import judging
 from sparrowmq.pipeline.duplicates.records import with_key
 from sparrowmq.processes.logbook import EventTail, Failed, Logbook, open_logbook
@@ -48,11 +48,8 @@ _BATCH_INTERVAL_S = 1.0
 # Far longer than the demo's own deadlines; the demo ends this process if a stage fails.
 _PATIENCE_S = 600
 _DELIVERIES_DDL = "at_ms BIGINT, queue_id INT, queue_offset BIGINT, flight_id STRING"
-# The JVM lives for a minute and starts twice: the optimising compiler costs more processor time
-# than it saves (83 s against 70 s for all flights in one session), as does the concurrent
-# collector. Few shuffle tasks suit few rows on few cores.
+# Few shuffle tasks suit few rows on few cores.
 _SPARK_CONF = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.level": "ERROR",
@@ -64,7 +61,11 @@ def run(options: argparse.Namespace) -> None:
     journal = open_logbook(options.logbooks, options.name)
     try:
         java = find_java()
-        session = spark_session("sparrowmq-demo", master="local[2]", conf=_SPARK_CONF)
+        # The JVM lives for a minute and starts twice. The optimising compiler would cost a third
+        # more processor time for all flights (43 s against 33 s until all are in the table).
+        session = spark_session(
+            "sparrowmq-demo", master="local[2]", short_lived=True, conf=_SPARK_CONF
+        )
         session.sparkContext.setLogLevel("ERROR")
         journal.write_event(
             SessionStarted(
@@ -74,8 +75,14 @@ def run(options: argparse.Namespace) -> None:
             )
         )
         table = _ingest(session, options, journal)
-        _answer(session, options, journal, table)
-        journal.write_event(AnswersReady(at_ms=monotonic_ms()))
+        _log_step(journal, INGESTED)
+        question = msgspec.json.decode(sys.stdin.readline(), type=JobQuestion)
+        _log_step(journal, "counts flights and delays by carrier")
+        carriers = ask_carriers(session.read.parquet(table))
+        _log_step(journal, "counts deliveries, and those that came twice")
+        consumption = ask_consumption(session, question, topic=options.topic)
+        answers = Answers(at_ms=monotonic_ms(), carriers=carriers, consumption=consumption)
+        journal.write_event(answers)
     except Exception as error:
         journal.write_event(Failed(at_ms=monotonic_ms(), reason=str(error).splitlines()[0]))
         raise
@@ -88,7 +95,8 @@ def _ingest(session: SparkSession, options: argparse.Namespace, journal: Logbook
     # A session that was killed has logged its batches before.
     logged = EventTail[SparkEvent](options.logbooks, options.name, SparkEvent).read()
     written = {each.batch_id: each.messages for each in logged if isinstance(each, BatchWritten)}
-    last = _wait_for_flights(producer)
+    _log_step(journal, "waits for flights")
+    last, stored = _wait_for_flights(producer), 0
 
     def log(batch: ingest.Batch) -> None:
         written[batch.batch_id] = batch.messages
@@ -102,27 +110,25 @@ def _ingest(session: SparkSession, options: argparse.Namespace, journal: Logbook
         )
 
     def has_all() -> bool:
-        nonlocal last
+        nonlocal last, stored
         last = next((e for e in reversed(producer.read()) if isinstance(e, Produced)), last)
-        return last.is_done and sum(written.values()) >= last.count
+        if last.is_done and not stored:
+            # More than were produced, if a send was repeated.
+            with Admin(name_server=options.name_server) as admin:
+                queues = admin.topic_status(options.topic).queues
+            stored = sum(queue.max_offset - queue.min_offset for queue in queues)
+        return last.is_done and sum(written.values()) >= stored
 
-    _log_step(journal, "reads the topic, writes Parquet")
+    _log_step(journal, "plans its query, reads and converts")
     settings = ingest.IngestSettings(
         name_server=options.name_server,
         topic=options.topic,
         out=options.out,
         schema=BODY_DDL,
         options={"maxOffsetsPerTrigger": str(math.ceil(last.total / options.batches))},
+        follow_interval_s=_BATCH_INTERVAL_S,
     )
-    ingest.run(
-        session,
-        replace(settings, follow_interval_s=_BATCH_INTERVAL_S),
-        on_batch=log,
-        should_stop=has_all,
-    )
-    # A send that was repeated has put a message into the topic twice: count does not show the end.
-    ingest.run(session, settings, on_batch=log)
-    journal.write_event(IngestEnded(at_ms=monotonic_ms()))
+    ingest.run(session, settings, on_batch=log, should_stop=has_all)
     return settings.table
 
 
@@ -141,28 +147,6 @@ def _log_step(journal: Logbook, name: str) -> None:
     journal.write_event(SparkStep(at_ms=monotonic_ms(), name=name))
 
 
-def _answer(
-    session: SparkSession, options: argparse.Namespace, journal: Logbook, table: str
-) -> None:
-    _log_step(journal, "has every flight in Parquet")
-    deadline = time.monotonic() + _PATIENCE_S
-    while not options.question.exists():
-        if time.monotonic() >= deadline:
-            raise ConfigError(f"no question came within {_PATIENCE_S} s")
-        time.sleep(_POLL_INTERVAL_S)
-    question = msgspec.json.decode(options.question.read_bytes(), type=JobQuestion)
-    records = read_records(session, question, topic=options.topic)
-    deliveries = judging.attribute(records, _read_events(session, question)).cache()
-    _log_step(journal, "counts flights and delays by carrier")
-    carriers = ask_carriers(session.read.parquet(table))
-    _log_step(journal, "counts deliveries by queue and member")
-    consumption = ask_consumption(deliveries)
-    _log_step(journal, "finds deliveries that came twice")
-    duplicated = ask_duplicates(deliveries, len(question.events))
-    answers = Answers(carriers=carriers, consumption=consumption, duplicates=duplicated)
-    options.answers.write_bytes(msgspec.json.encode(answers))
-
-
 def ask_carriers(flights: DataFrame) -> list[CarrierAnswer]:
     """Return the flights and mean delays of each carrier, most flights first."""
     rows = (
@@ -178,21 +162,25 @@ def ask_carriers(flights: DataFrame) -> list[CarrierAnswer]:
     return [CarrierAnswer(**row.asDict()) for row in rows]
 
 
-def ask_consumption(deliveries: DataFrame) -> list[ConsumptionAnswer]:
-    """Return the number of deliveries by queue and member."""
-    rows = deliveries.groupBy("queueId", "clientId").count().orderBy("queueId", "clientId")
-    return [
-        ConsumptionAnswer(queue_id=queue_id, member=member, deliveries=count)
-        for queue_id, member, count in rows.collect()
-    ]
-
-
-def ask_duplicates(deliveries: DataFrame, event_count: int) -> list[int]:
-    """Return the duplicates after each event; earlier ones belong to the first event."""
-    counts = [0] * event_count
-    for event in duplicates.sum_up(deliveries).events:
-        counts[max(event.event_index - 1, 0)] += event.duplicates
-    return counts
+def ask_consumption(
+    session: SparkSession, question: JobQuestion, *, topic: str
+) -> list[ConsumptionAnswer]:
+    """Return the deliveries and duplicates by queue, member and event."""
+    events = session.createDataFrame(question.events, "at_ms bigint, event string").selectExpr(
+        f"'{question.group}' AS consumerGroup",
+        "timestamp_millis(at_ms) AS eventTimestamp",
+        "event",
+        "CAST(NULL AS STRING) AS strategy",
+    )
+    rows = (
+        judging.attribute(read_records(session, question, topic=topic), events)
+        .groupBy("queueId", "clientId", "eventIndex")
+        .agg(F.count("*"), F.count_if(F.col("nth") > 1))
+        .orderBy("queueId", "clientId", "eventIndex")
+        .collect()
+    )
+    names = ConsumptionAnswer.__struct_fields__
+    return [ConsumptionAnswer(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def read_records(session: SparkSession, question: JobQuestion, *, topic: str) -> DataFrame:
@@ -229,16 +217,6 @@ def read_records(session: SparkSession, question: JobQuestion, *, topic: str) ->
     )
 
 
-def _read_events(session: SparkSession, question: JobQuestion) -> DataFrame:
-    events = session.createDataFrame(question.events, "at_ms bigint, event string")
-    return events.selectExpr(
-        f"'{question.group}' AS consumerGroup",
-        "timestamp_millis(at_ms) AS eventTimestamp",
-        "event",
-        "CAST(NULL AS STRING) AS strategy",
-    )
-
-
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="sparrowmq.demo.spark_job", description=__doc__)
@@ -249,8 +227,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batches", type=int, required=True, help="for the whole input, about")
     parser.add_argument("--out", required=True, help="the directory of the job ingest")
     parser.add_argument("--logbooks", type=Path, required=True)
-    parser.add_argument("--question", type=Path, required=True)
-    parser.add_argument("--answers", type=Path, required=True)
     return parser.parse_args(arguments)
 
 

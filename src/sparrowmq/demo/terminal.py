@@ -1,110 +1,68 @@
-"""The result on the terminal: a few tables, the conditions, and the paths of the output."""
+"""The result on the terminal: the report's main tables, the conditions, and where everything is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from sparrowmq.demo.outcome import DemoOutcome
+from sparrowmq.demo.report_page import (
+    carriers_table,
+    describe_remedy,
+    events_table,
+    twins_table,
+)
 from sparrowmq.demo.run_directory import DemoDirectory
-from sparrowmq.doctor.owner_history import DURATION_TITLES, describe_durations
-from sparrowmq.words.amounts import format_duration
+from sparrowmq.report import Table
 
-_CARRIERS_SHOWN = 5
+_ROWS_SHOWN = 8
+# What fits the width of a terminal; the report has the rest.
+_EVENT_COLUMNS = 6
 # Without a terminal's width, tables must not be cut at 80 columns.
-_PLAIN_WIDTH = 110
+_PLAIN_WIDTH = 120
 
 
 def print_outcome(outcome: DemoOutcome, directory: DemoDirectory, console: Console) -> None:
     """Print the result of a run."""
     if not console.is_terminal:
         console.width = max(console.width, _PLAIN_WIDTH)
-    console.print()
-    for table in (_events(outcome), _twins(outcome), _carriers(outcome), _checks(outcome)):
-        console.print(table)
-    console.print()
-    for what, path in (
-        ("report", directory.report),
-        ("figures", directory.figures),
-        ("table", directory.table),
-        ("broker", directory.broker),
-    ):
-        console.print(f"  {what:8} {path}", markup=False, highlight=False, soft_wrap=True)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    say("")
+    console.print(_table(events_table(outcome), columns=_EVENT_COLUMNS))
+    console.print(_table(twins_table(outcome)))
+    say(f"  The broker lists {', '.join(outcome.twins.cid_all)}.")
+    say(f"  The remedy is a client id of its own. {describe_remedy(outcome)}\n")
+    console.print(_table(carriers_table(outcome)))
+    console.print(_checks(outcome))
+    say("")
+    for name in ("report", "figures", "table", "broker"):
+        say(f"  {name:8} {getattr(directory, name)}")
 
 
-def _table(title: str, columns: Sequence[str], *, numeric: range = range(0)) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index in numeric else "left")
+def _table(values: Table, *, columns: int | None = None) -> RichTable:
+    table = RichTable(title=values.caption, title_justify="left", title_style="bold")
+    table.box = box.SIMPLE_HEAD
+    for index, name in enumerate(values.header[:columns]):
+        table.add_column(name, justify="right" if index in values.numeric else "left")
+    for row in values.shown[:_ROWS_SHOWN]:
+        table.add_row(*row[:columns])
+    if (rest := len(values.rows) - _ROWS_SHOWN) > 0:
+        table.add_row("", Text(f"and {rest} more, in the report", style="dim"))
     return table
 
 
-def _events(outcome: DemoOutcome) -> Table:
-    columns = ("event", *DURATION_TITLES, "moved")
-    table = _table(
-        "The first group, event by event", (*columns, "delivered twice"), numeric=range(1, 6)
-    )
-    for event in outcome.events:
-        table.add_row(
-            event.name,
-            *describe_durations(event.rebalance),
-            str(len(event.rebalance.moves)),
-            f"{event.duplicates:,}",
-        )
-    return table
-
-
-def _twins(outcome: DemoOutcome) -> Table:
-    twins = outcome.twins
-    table = _table("Two members with one client id, and the remedy", ("", ""))
-    for name, queue_ids in (*twins.taken.items(), ("nobody", twins.unowned)):
-        queues = ", ".join(map(str, queue_ids))
-        table.add_row(f"{name} took", f"queues {queues}" if queues else "no queue")
-    table.add_row("the broker lists", ", ".join(twins.cid_all))
-    table.add_row("fell behind", f"{sum(twins.backlog_at_remedy):,} messages")
-    table.add_row(
-        "with unique ids",
-        f"one owner each after {format_duration(twins.healed_ms - twins.remedy_ms)}, nothing "
-        f"behind after {format_duration(twins.drained_ms - twins.remedy_ms)}",
-    )
-    return table
-
-
-def _carriers(outcome: DemoOutcome) -> Table:
-    carriers = outcome.answers.carriers
-    table = _table(
-        f"Flights and mean delay in minutes, by Spark ({outcome.table.rows:,} rows)",
-        ("carrier", "flights", "departure", "arrival"),
-        numeric=range(1, 4),
-    )
-    for row in carriers[:_CARRIERS_SHOWN]:
-        delays = (row.mean_departure_delay, row.mean_arrival_delay)
-        table.add_row(
-            f"{row.carrier} {outcome.carriers.get(row.carrier, '')}",
-            f"{row.flights:,}",
-            *("unknown" if delay is None else f"{delay:.1f}" for delay in delays),
-        )
-    rest = len(carriers) - _CARRIERS_SHOWN
-    if rest > 0:
-        table.add_row(Text(f"and {rest} more, in the report", style="dim"))
-    return table
-
-
-def _checks(outcome: DemoOutcome) -> Table:
+def _checks(outcome: DemoOutcome) -> RichTable:
     holding = sum(check.holds for check in outcome.checks)
     memory = outcome.memory_peak_mib
     spent = f"{outcome.duration_ms / 1000:.0f} s" + (f", {memory:,} MiB at most" if memory else "")
     limited = ", a limited run" if outcome.production.is_limited else ""
-    table = _table(
-        f"{holding} of {len(outcome.checks)} conditions hold ({spent}{limited})",
-        ("", "condition", "found"),
-        numeric=range(2, 3),
-    )
-    for check in outcome.checks:
-        sign = Text("✓", style="bold green") if check.holds else Text("✗ fails", style="bold red")
-        table.add_row(sign, check.name, check.found)
-    return table
+    caption = f"{holding} of {len(outcome.checks)} conditions hold ({spent}{limited})"
+    rows = [
+        ("✓" if check.holds else "✗ fails", check.name, check.found) for check in outcome.checks
+    ]
+    return _table(Table(["", "condition", "found"], rows, caption))
