@@ -13,17 +13,19 @@ which each queue has one owner. A member owns a queue while it may pull the queu
 in the process queue table that is not dropped; in ours, a queue that is CONSUMING. Each member
 checks its own queues every 2 ms. Duplicates are deliveries of a message beyond its first.
 
-    python benchmarks/convergence.py [--repeats 5] [--version 4.9.7] [--frozen]
+    python benchmarks/convergence.py [--repeats 5] [--version 4.9.7] [--frozen] [--out DIRECTORY]
 
-The default takes about five minutes. The benchmark prints one table: a row for each change, a
-column for each client and broker, with the median and the longest time in ms and the duplicates
-per change. The columns of Apache's broker need Java and the jars that `make interop` fetches.
-Nothing else should run on the machine: a member that waits for a processor is slow.
+The default takes about five minutes. The benchmark prints one table, and writes it into
+`convergence.md`: a row for each change, a column for each client and broker, with the median and
+the longest time in ms and the duplicates per change. The columns of Apache's broker need Java and
+the jars that `make interop` fetches. Nothing else should run on the machine: a member that waits
+for a processor is slow.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import statistics
@@ -74,6 +76,7 @@ COLUMNS = (
     Column("ours", APACHES, "python"),
     Column("ours without locks", APACHES, "python", locks=False),
     Column("Java's", APACHES, "java"),
+    Column("2 Java's, 1 ours", APACHES, "mixed"),
 )
 T = TypeVar("T")
 
@@ -191,12 +194,16 @@ def measure(java: Any, cluster: Any, column: Column, *, repeats: int, is_frozen:
 
 def starter(java: Any, cluster: Any, column: Column, **options: object) -> Callable[[], Any]:
     """Return a function that starts a member of the group and waits until it runs."""
-    peer = {"java": java.peer, "python": java.python_peer}[column.language]
+    peers = {"java": java.peer, "python": java.python_peer}
+    # The third member, which comes and goes, is ours.
+    is_mixed = column.language == "mixed"
+    languages = ["java", "java", "python"] if is_mixed else [column.language]
     settings = {"topic": TOPIC, "group": "GID_converge", "locks": "yes" if column.locks else "no"}
 
     def start() -> Any:
+        language = languages.pop(0) if len(languages) > 1 else languages[0]
         # A cluster has its address only once it runs.
-        lines = peer("consume", nameServer=cluster.name_server, **settings, **options)
+        lines = peers[language]("consume", nameServer=cluster.name_server, **settings, **options)
         lines.wait_for("started consumer", lambda: lines.named("started"))
         return lines
 
@@ -213,25 +220,32 @@ def running(cluster: Any) -> Generator[None]:
         cluster.kill()
 
 
-def print_table(groups: dict[Column, Group]) -> None:
-    """Print the median and longest time, and the duplicates, of each change and column."""
-    print(f"{'ms: median longest (duplicates)':<33}" + "".join(f"{c.client:>23}" for c in groups))
-    print(f"{'':<8}{'n':>3}{'target':>10}{'':<12}" + "".join(f"{c.broker:>23}" for c in groups))
+def render(groups: dict[Column, Group], version: str) -> str:
+    """Return a table with the times and duplicates of each change, a column for each client."""
+    columns = [f"{column.client}, {column.broker}" for column in groups]
+    load = f"load {os.getloadavg()[1]:.0f} on {os.cpu_count()} cores"
+    lines = [
+        f"Apache RocketMQ {version}; {QUEUE_COUNT} queues, {RATE_PER_S} messages/s; {load}. "
+        "Median and longest time in ms, in brackets the duplicates of a change.",
+        "",
+        f"| change | n | target | {' | '.join(columns)} |",
+        "|---" * (len(columns) + 3) + "|",
+    ]
     for kind in KINDS:
-        counts = [len(group.times_ms[kind]) for group in groups.values()]
-        if not any(counts):
+        count = max(len(group.times_ms[kind]) for group in groups.values())
+        if not count:
             continue
-        target = f"{TARGETS_MS[kind]} ms" if kind in TARGETS_MS else ""
-        cells = []
-        for group in groups.values():
-            times, duplicates = group.times_ms[kind], group.duplicates[kind]
-            cells.append(
-                f"{statistics.median(times):.0f} {max(times):.0f} "
-                f"({sum(duplicates) / len(duplicates):.1f})"
-                if times
-                else "-"
-            )
-        print(f"{kind:<8}{max(counts):>3}{target:>10}{'':<12}" + "".join(f"{c:>23}" for c in cells))
+        target = f"{TARGETS_MS[kind]}" if kind in TARGETS_MS else ""
+        cells = [_cell(group.times_ms[kind], group.duplicates[kind]) for group in groups.values()]
+        lines.append(f"| {kind} | {count} | {target} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(times_ms: list[float], duplicates: list[int]) -> str:
+    if not times_ms:
+        return "-"
+    repeated = sum(duplicates) / len(duplicates)
+    return f"{statistics.median(times_ms):.0f}, {max(times_ms):.0f} ({repeated:.1f})"
 
 
 def run_columns(
@@ -268,6 +282,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--version", default="4.9.7", help="Apache RocketMQ's")
     parser.add_argument("--frozen", action="store_true", help="takes up to 140 s a column")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     arguments = parser.parse_args()
 
     def run(java: Any, cluster: Any, column: Column) -> Group:
@@ -275,8 +290,10 @@ def main() -> None:
         return measure(java, cluster, column, repeats=repeats, is_frozen=arguments.frozen)
 
     groups = run_columns(COLUMNS, arguments.version, run)
-    print(f"Apache RocketMQ {arguments.version}; {QUEUE_COUNT} queues, {RATE_PER_S} messages/s")
-    print_table(groups)
+    table = render(groups, arguments.version)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "convergence.md").write_text(table)
+    print(table, end="")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ of the broker's process from its first instruction on, interpreter and imports i
 - `group`: the division of 512 queues among 500 members, all in one Python process, then a join and
   a leave: seconds by the clock, and processor time beyond that at rest, of the broker and of the
   members; with Java and the jars, the same members on Apache's broker as well.
+- `groups`: the same for groups of 125 to 2,000 members on our broker, and the power of the number
+  of members with which the processor time grows.
 - `brokers`: the single sends that `--brokers 1` and `--brokers 2` accept, with a sender process for
   each broker.
 """
@@ -36,8 +38,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from math import log
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 from typing import NamedTuple
 
 from against_apache import load_rig
@@ -61,7 +64,8 @@ _TOPICS, _GROUPS, _CONNECTIONS = 10_000, 2_000, 10_000
 _KEPT_MILLIONS = 50
 _MEMBERS, _GROUP_QUEUES = 500, 512
 # After the first time without a new owner of a queue, the group is settled.
-_GROUP_QUIET_S, _GROUP_PATIENCE_S, _GROUP_REST_S = 2.0, 120, 5
+_GROUP_QUIET_S, _GROUP_PATIENCE_S, _GROUP_REST_S = 2.0, 300, 5
+_GROUP_SIZES = (125, 250, 500, 1_000, 2_000)
 _CHANGES = 5
 _SENDS, _PULLS, _IDLE_S = 20_000, 20_000, 35
 _SEND_S = 8
@@ -490,7 +494,26 @@ class Used(NamedTuple):
         return Used(*spent)
 
 
-async def _time_group(name_server: str, pid: int, members: int, broker: str) -> list[Row]:
+class GroupTimes(NamedTuple):
+    """What a group's start, its changes and a second at rest took.
+
+    Args:
+        first_s: from the start of the first member until the group was settled.
+        last_s: likewise, from the start of the last member.
+        start: the use until the group was settled.
+        change: the use of one change beyond that at rest.
+    """
+
+    first_s: float
+    last_s: float
+    start: Used
+    joins_s: list[float]
+    leaves_s: list[float]
+    change: Used
+    rest: Used
+
+
+async def _time_group(name_server: str, pid: int, members: int, changes: int) -> GroupTimes:
     group = Group(name_server)
     before = Used.by(pid)
     first_s = await group.join()
@@ -498,39 +521,36 @@ async def _time_group(name_server: str, pid: int, members: int, broker: str) -> 
         await group.join()
     last_s = await group.join()
     settled_s = await group.settle(last_s)
-    used = Used.by(pid).since(before)
-    costs = f"broker {used.broker_s:.0f}, members {used.members_s:.0f} CPU-s"
+    start = Used.by(pid).since(before)
     before = Used.by(pid)
     await asyncio.sleep(_GROUP_REST_S)
     rest = Used.by(pid).since(before)
     rest = Used(rest.broker_s / rest.clock_s, rest.members_s / rest.clock_s, 1.0)
     joins_s, leaves_s = [], []
     before = Used.by(pid)
-    for _ in range(_CHANGES):
+    for _ in range(changes):
         joins_s.append(await group.settle(await group.join(is_newcomer=True)))
         leaves_s.append(await group.settle(await group.leave()))
-    used = Used.by(pid).since(before, rest)
+    change = Used(*(spent / (2 * changes) for spent in Used.by(pid).since(before, rest)))
     await group.close()
-    name = f"{members} members in one process, {_GROUP_QUEUES} queues, {broker}"
-    count = 2 * _CHANGES
-    settled = f"{settled_s:.1f} s after the last started"
+    first_s = settled_s + last_s - first_s
+    return GroupTimes(first_s, settled_s, start, joins_s, leaves_s, change, rest)
+
+
+def _group_rows(times: GroupTimes, members: int, broker: str) -> list[Row]:
+    name = f"{members:,} members in one process, {_GROUP_QUEUES} queues, {broker}"
+    settled = f"{times.last_s:.1f} s after the last started, {times.first_s:.1f} s after the first"
     return [
-        Row(
-            f"a group of {name}: settled",
-            f"{settled}, {settled_s + last_s - first_s:.1f} s after the first; {costs}",
-            "≤ 5 s",
-        ),
-        Row(f"one more joins it, {broker}", _spread(joins_s), "≤ 0.5 s"),
-        Row(f"one leaves it, {broker}", _spread(leaves_s), "≤ 0.5 s"),
-        Row(
-            f"each of these changes, {broker}",
-            f"broker {used.broker_s / count:.2f}, members {used.members_s / count:.2f} CPU-s",
-        ),
-        Row(
-            f"a second of the group at rest, {broker}",
-            f"broker {rest.broker_s:.2f}, members {rest.members_s:.2f} CPU-s",
-        ),
+        Row(f"a group of {name}: settled", f"{settled}; {_cpu(times.start)}", "≤ 5 s"),
+        Row(f"one more joins it, {broker}", _spread(times.joins_s), "≤ 0.5 s"),
+        Row(f"one leaves it, {broker}", _spread(times.leaves_s), "≤ 0.5 s"),
+        Row(f"each of these changes, {broker}", _cpu(times.change)),
+        Row(f"a second of the group at rest, {broker}", _cpu(times.rest)),
     ]
+
+
+def _cpu(used: Used) -> str:
+    return f"broker {used.broker_s:.2f}, members {used.members_s:.2f} CPU-s"
 
 
 def _spread(times_s: list[float]) -> str:
@@ -541,7 +561,8 @@ def measure_group(members: int) -> list[Row]:
     """Divide the queues of a topic among many members, on our broker and on Apache's."""
     with EmbeddedCluster(flush="async") as cluster:
         cluster.create_topic("T", queues=_GROUP_QUEUES)
-        rows = asyncio.run(_time_group(cluster.name_server, cluster.pid, members, "our broker"))
+        times = asyncio.run(_time_group(cluster.name_server, cluster.pid, members, _CHANGES))
+    rows = _group_rows(times, members, "our broker")
     rig = load_rig()
     if shutil.which("java") is None or not (rig.cache_of("4.9.7") / "jars" / "complete").exists():
         print("without Apache's broker: Java or its jars are missing (`make interop` fetches them)")
@@ -553,10 +574,32 @@ def measure_group(members: int) -> list[Row]:
         try:
             apache.create_topic("T", queues=_GROUP_QUEUES)
             pid = apache._processes[-1].process.pid
-            name_server = apache.name_server
-            return rows + asyncio.run(_time_group(name_server, pid, members, "Apache's broker"))
+            times = asyncio.run(_time_group(apache.name_server, pid, members, _CHANGES))
+            return rows + _group_rows(times, members, "Apache's broker")
         finally:
             apache.kill()
+
+
+def measure_groups() -> list[Row]:
+    """Divide the queues of a topic among groups of several sizes."""
+    rows: list[Row] = []
+    spent_s: list[float] = []
+    for members in _GROUP_SIZES:
+        with EmbeddedCluster(flush="async") as cluster:
+            cluster.create_topic("T", queues=_GROUP_QUEUES)
+            times = asyncio.run(_time_group(cluster.name_server, cluster.pid, members, 1))
+        spent_s.append(times.start.broker_s + times.start.members_s)
+        changes = f"a join {times.joins_s[0]:.2f} s, a leave {times.leaves_s[0]:.2f} s"
+        load = f"load {os.getloadavg()[0]:.0f}"
+        figure = f"{spent_s[-1]:.1f} CPU-s, {times.last_s:.1f} s after the last started; {changes}"
+        figure = f"{figure}; {load} on {os.cpu_count()} cores"
+        rows.append(Row(f"{members:,} members, {_GROUP_QUEUES} queues: settled", figure))
+        print(*rows[-1], file=sys.stderr, flush=True)
+    sizes = [log(members) for members in _GROUP_SIZES]
+    power = linear_regression(sizes, [log(spent) for spent in spent_s]).slope
+    span = f"{_GROUP_SIZES[0]} to {_GROUP_SIZES[-1]:,} members"
+    rows.append(Row(f"power of the number of members, {span}", f"{power:.2f}", "≤ 1.2"))
+    return rows
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
@@ -564,6 +607,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "topics": lambda _: measure_topics(),
     "grown": lambda arguments: measure_grown(arguments.kept_millions),
     "group": lambda arguments: measure_group(arguments.members),
+    "groups": lambda _: measure_groups(),
     "brokers": lambda _: measure_brokers(),
 }
 
