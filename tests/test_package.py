@@ -207,8 +207,12 @@ def test_the_unit_starts_a_command_that_is_there() -> None:
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     path = tmp_path / "sparrowmq.service"
     unit = (PACKAGING / "sparrowmq.service").read_text()
-    # The program is not installed where the unit has it.
-    path.write_text(unit.replace("/opt/sparrowmq/bin/sparrowmq", sys.executable))
+    # The program is not installed where the unit has it, and a checkout may be at any path.
+    program = tmp_path / "my projects 100%" / "sparrow 麻雀"
+    program.parent.mkdir()
+    program.symlink_to(sys.executable)
+    quoted = f'"{program}"'.replace("%", "%%")
+    path.write_text(unit.replace("/opt/sparrowmq/bin/sparrowmq", quoted))
     ended = subprocess.run(
         ["systemd-analyze", "verify", path], capture_output=True, text=True, check=False
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 import threading
@@ -239,10 +240,11 @@ def test_follow_prints_what_comes_until_ctrl_c(
 def test_reader_that_has_enough_ends_tail(shared_cluster: EmbeddedCluster, smq: Commands) -> None:
     shared_cluster.create_topic("T_pipe", queues=1)
     smq("send", "T_pipe", stdin="".join(f"{n}\n" for n in range(20_000)))
-    command = f"{sys.executable} -m sparrowmq.cli.main tail T_pipe --from earliest --body"
+    words = ["tail", "T_pipe", "--from", "earliest", "--body", "-n", shared_cluster.name_server]
+    command = shlex.join([sys.executable, "-m", "sparrowmq.cli.main", *words])
 
     result = subprocess.run(
-        ["/bin/sh", "-c", f"{command} -n {shared_cluster.name_server} | head -n 1"],
+        ["/bin/sh", "-c", f"{command} | head -n 1"],
         capture_output=True,
         text=True,
         timeout=60,
