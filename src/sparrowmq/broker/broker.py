@@ -28,6 +28,7 @@ from sparrowmq.broker.processors import (
     consumer_questions,
     group_offsets,
     offsets,
+    plans,
     pull,
     query,
     recall,
@@ -96,6 +97,8 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.HEART_BEAT: clients.heartbeat,
         RequestCode.UNREGISTER_CLIENT: clients.unregister_client,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
+        RequestCode.GET_GROUP_PLAN: plans.group_plan,
+        RequestCode.OFFER_GROUP_PLAN: plans.offer_plan,
         RequestCode.LOCK_BATCH_MQ: clients.lock_batch,
         RequestCode.UNLOCK_BATCH_MQ: clients.unlock_batch,
         RequestCode.CHECK_CLIENT_CONFIG: clients.check_client_config,
@@ -298,6 +301,8 @@ class Broker:
         state = self.state
         outputs: list[Output] = []
         state.locks.drop_expired(now_ms=now_ms)
+        if state.plans.drop_unasked(now_ms):
+            state.journal.ask()
         state.producers.expire(now_ms)
         for connection in state.consumers.expired(now_ms):
             outputs += clients.forget_connection(state, connection, now_ms=now_ms)

@@ -1,7 +1,7 @@
 """Decides when the broker's configuration is written, and which tables.
 
-Changes of topics, consumer groups and queue locks are appended to a journal. A reply that depends
-on a change waits until the journal has the change. The tables' files (topics.json and
+Changes of topics, consumer groups, queue locks and plans are appended to a journal. A reply that
+depends on a change waits until the journal has the change. The tables' files (topics.json and
 subscriptionGroup.json are RocketMQ's) are written when no change came for an interval, when the
 journal has grown long, and at the end. The files replace the journal before them; after a clean
 stop there is no journal.
@@ -26,6 +26,7 @@ from sparrowmq.broker.journal_records import (
     FiledVersions,
     GroupTableChange,
     LockChange,
+    PlanChange,
     TopicTableChange,
     encode_changes,
 )
@@ -37,6 +38,7 @@ from sparrowmq.broker.timer_messages import TimerTable
 from sparrowmq.protocol.bodies import (
     ConsumerOffsetTable,
     DelayOffsetTable,
+    GroupPlanTable,
     SubscriptionGroupTable,
     TopicConfigTable,
     encode_body,
@@ -49,6 +51,7 @@ OFFSETS_FILE = "consumerOffset.json"
 DELAYS_FILE = "delayOffset.json"
 # These files are SparrowMQ's own; RocketMQ forgets its locks when it stops.
 LOCKS_FILE = "queueLock.json"
+PLANS_FILE = "groupPlan.json"
 AUDIT_FILE = "auditLog.json"
 # After this many changes in the journal the files are written even if more changes keep coming.
 JOURNAL_CHANGES_MAX = 20_000
@@ -68,6 +71,7 @@ class SavedTables(NamedTuple):
     delays: DelayOffsetTable | None = None
     timers: TimerTable | None = None
     locks: LockTable | None = None
+    plans: GroupPlanTable | None = None
     audit: AuditTable | None = None
     changes: Sequence[Change] = ()
     segment: int = 0
@@ -171,6 +175,8 @@ class ConfigSaving:
         state.audit.load(saved.audit or AuditTable())
         if saved.locks is not None:
             queue_lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
+        for name, plan in (saved.plans or GroupPlanTable()).plans.items():
+            state.plans.restore(name, plan, now_ms=now_ms)
         for change in saved.changes:
             if isinstance(change, TopicTableChange):
                 state.topics.replay(change)
@@ -178,6 +184,8 @@ class ConfigSaving:
                 state.groups.replay(change)
             elif isinstance(change, LockChange):
                 state.locks.restore([SavedLock(*_lock_of(change))], now_ms=now_ms)
+            elif isinstance(change, PlanChange):
+                state.plans.restore(change.group, change.plan, now_ms=now_ms)
         if state.topics.add_missing(timestamp_ms=timestamp_ms):
             state.note_topics_changed()
         self.tick()
@@ -191,7 +199,9 @@ class ConfigSaving:
     def tick(self) -> None:
         """Ask for the files that are due; call it once in each interval of saving."""
         state = self._state
-        if state.topics.is_unwritten or state.groups.is_unwritten or state.locks.is_unwritten:
+        if any(
+            table.is_unwritten for table in (state.topics, state.groups, state.locks, state.plans)
+        ):
             state.journal.ask()
         is_long = self._change_count >= JOURNAL_CHANGES_MAX
         self._due_files = {
@@ -215,6 +225,8 @@ class ConfigSaving:
             self._due_files.add(GROUPS_FILE)
         if state.locks.is_unwritten or len(state.locks) > 0:
             self._due_files.add(LOCKS_FILE)
+        if state.plans.is_unwritten:
+            self._due_files.add(PLANS_FILE)
         state.saves.ask()
 
     # -- the journal ---------------------------------------------------------------------------
@@ -230,7 +242,12 @@ class ConfigSaving:
             LockChange(lock.group, lock.queue, lock.client_id, lock.remaining_ms)
             for lock in state.locks.take_changes(now_ms=now_ms)
         ]
-        changes: list[Change] = [*state.topics.take_changes(), *state.groups.take_changes(), *locks]
+        changes: list[Change] = [
+            *state.topics.take_changes(),
+            *state.groups.take_changes(),
+            *locks,
+            *state.plans.take_changes(),
+        ]
         self._note_unfiled(changes, number)
         return JournalWork(number, self._segment, self._filed, changes)
 
@@ -251,6 +268,8 @@ class ConfigSaving:
                 state.groups.note_unwritten(change.name)
             elif isinstance(change, LockChange):
                 state.locks.note_unwritten(change.group, change.queue)
+            elif isinstance(change, PlanChange):
+                state.plans.note_unwritten(change.group)
         return state.pending.fail_journal(work.number, str(error))
 
     def _begin_segment(self) -> None:
@@ -294,6 +313,8 @@ class ConfigSaving:
         if GROUPS_FILE in due:
             tables[GROUPS_FILE] = state.groups.table()
             filed = FiledVersions(filed.topics, state.groups.version)
+        if PLANS_FILE in due:
+            tables[PLANS_FILE] = state.plans.table()
         locks = state.locks.save(now_ms=now_ms) if LOCKS_FILE in due else None
         # Later changes are added to these versions, whether or not the files get written.
         self._filed = filed
@@ -325,6 +346,7 @@ _FILES: Mapping[type[Struct], str] = {
     TopicTableChange: TOPICS_FILE,
     GroupTableChange: GROUPS_FILE,
     LockChange: LOCKS_FILE,
+    PlanChange: PLANS_FILE,
 }
 
 

@@ -1,4 +1,4 @@
-"""The records of the broker's journal: changes of topics, consumer groups and queue locks.
+"""The records of the broker's journal: changes of topics, groups, queue locks and plans.
 
 A change holds the new value of a name, None for a removed name. Applying a change twice therefore
 has no further effect. `FiledVersions` begins each segment: the versions of the files to which the
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from sparrowmq.errors import StoreError
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from sparrowmq.protocol.bodies import DataVersion, GroupPlan, SubscriptionGroupConfig, TopicConfig
 
 
 class FiledVersions(Struct, frozen=True, tag="files", tag_field="what"):
@@ -51,7 +51,14 @@ class LockChange(Struct, frozen=True, tag="lock", tag_field="what"):
     remaining_ms: int = 0
 
 
-Change: TypeAlias = FiledVersions | TopicTableChange | GroupTableChange | LockChange
+class PlanChange(Struct, frozen=True, tag="plan", tag_field="what"):
+    """The plan that a group's members follow."""
+
+    group: str
+    plan: GroupPlan | None
+
+
+Change: TypeAlias = FiledVersions | TopicTableChange | GroupTableChange | LockChange | PlanChange
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[Change])

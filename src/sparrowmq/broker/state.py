@@ -20,6 +20,7 @@ from sparrowmq.broker.consumer_offsets import ConsumerOffsets
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.lock_waits import LockWaits
 from sparrowmq.broker.pending_replies import PendingReplies
+from sparrowmq.broker.plan_register import PlanRegister
 from sparrowmq.broker.pull_hold import PullHold
 from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.broker.rates import Rates, TotalsByKey
@@ -100,6 +101,7 @@ class BrokerState:
     producers: ProducerGroups = field(default_factory=ProducerGroups)
     locks: QueueLockTable = field(default_factory=QueueLockTable)
     lock_waits: LockWaits = field(default_factory=LockWaits)
+    plans: PlanRegister = field(default_factory=PlanRegister)
     holds: PullHold = field(default_factory=PullHold)
     journal: Rounds = field(default_factory=Rounds)
     saves: Rounds = field(default_factory=Rounds)

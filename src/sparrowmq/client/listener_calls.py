@@ -179,6 +179,23 @@ class ListenerCalls:
             failed_per_s=sum(tally.failed for tally in recent) / seconds,
         )
 
+    def capacity_per_s(self, now_ms: int, *, call_count_max: int) -> float:
+        """Return how many messages a second the listener could take; 0 if no call ended lately.
+
+        That is more than it takes while it waits for messages: calls at once over time a call.
+        """
+        minute = now_ms // MINUTE_MS
+        recent = [
+            tally
+            for pair in self._tallies.values()
+            for tally in pair
+            if tally.minute >= minute - 1 and tally.calls
+        ]
+        messages = sum(tally.done + tally.failed for tally in recent)
+        # Time is counted in whole milliseconds; a quick call takes less than one.
+        busy_ms = sum(max(tally.total_ms, tally.calls / QUICK_CALLS_PER_MS) for tally in recent)
+        return call_count_max * messages * 1000 / busy_ms if messages else 0.0
+
     def find_stuck(
         self, calls: Sequence[CallUnderWay], now_ms: int, *, call_count_max: int, timeout_ms: int
     ) -> ListenersStuck | None:

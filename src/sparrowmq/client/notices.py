@@ -27,6 +27,7 @@ from sparrowmq.client.subscriber import (
     LeftGroup,
     ListenerFailed,
     MessagePassedOver,
+    NoPlanRegister,
     Notice,
     RebalanceListenerFailed,
     RequestFailed,
@@ -164,6 +165,12 @@ class NoticeLog:
             )
             calls = _count(notice.call_count, "call")
             self._warn((text,), text, notice.still_ms, MARKED_LEASE_MS, calls)
+        elif isinstance(notice, NoPlanRegister):
+            text = (
+                "broker %s keeps no plans, as only SparrowMQ's brokers do: AVG_BY_LOAD divides "
+                "the queues by their number, like MINIMAL_MOVE"
+            )
+            self._warn((text,), text, notice.broker_name)
         elif isinstance(notice, MessagePassedOver):
             self._warn_passed_over(notice)
         elif isinstance(

@@ -32,6 +32,7 @@ from sparrowmq.model import (
 )
 from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.bodies import ConsumerData, SubscriptionData
+from sparrowmq.strategies.by_load import FollowedPlan
 from sparrowmq.strategies.registry import strategy_from
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
@@ -172,6 +173,20 @@ class AllocationFailed(NamedTuple):
     error: BaseException
 
 
+class NoPlanRegister(NamedTuple):
+    """A broker keeps no plans, so that queues are divided by their number, not by load."""
+
+    broker_name: str
+
+
+class PlanKnown(NamedTuple):
+    """The plan that a member follows, and the broker that has it."""
+
+    broker_name: str
+    epoch: int
+    plan: FollowedPlan
+
+
 class MessagePassedOver(NamedTuple):
     """A message that cannot be read was skipped or put among the dead letters."""
 
@@ -196,6 +211,7 @@ Notice: TypeAlias = (
     | RebalanceListenerFailed
     | RequestFailed
     | AllocationFailed
+    | NoPlanRegister
 )
 
 
@@ -270,6 +286,9 @@ class Subscriber:
     # BROADCASTING: each member stores its own offsets.
     local_offsets: dict[MessageQueue, int] = field(default_factory=dict)
     local_store: OffsetFile | None = None
+    # AVG_BY_LOAD: the plan that the group follows.
+    plan: PlanKnown | None = None
+    has_no_register: bool = False
     # The tracer of its deliveries, if trace is on.
     tracer: Tracer | None = None
 

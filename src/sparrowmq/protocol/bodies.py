@@ -270,6 +270,59 @@ class OwnersListBody(ConsumerListBody, frozen=True, kw_only=True, rename=wire_na
     sparrowmq_owners: dict[str, list[MessageQueue]] | None = None
 
 
+class GroupPlan(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """The division of a group's queues that its members follow; SparrowMQ's own.
+
+    Args:
+        epoch: the plan's number, which no other plan has; in OFFER_GROUP_PLAN the number of the
+            plan that this one is to follow, 0 for none.
+        client_ids: the members for which it was computed, sorted.
+        owners: each member's queues.
+        moved: the queues that this plan moved for load.
+        load_before: the load of the fullest member when it was computed.
+        load_after: that load after the moves.
+    """
+
+    __plain_marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
+    epoch: Int64
+    client_ids: list[str]
+    owners: dict[str, list[MessageQueue]]
+    moved: list[MessageQueue] = []
+    load_before: float = 0.0
+    load_after: float = 0.0
+
+
+class QueueLoadBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """The messages that come into a queue a second, and a group's lag in it."""
+
+    queue: MessageQueue
+    rate_per_s: float
+    lag: Int64
+
+
+class GroupLoadsBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """What a broker measured of a group: its own queues, and the capacities that members sent."""
+
+    queues: list[QueueLoadBody]
+    capacities: dict[str, float]
+    resting: list[MessageQueue]
+
+
+class GroupPlanAnswer(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_GROUP_PLAN: `plan` is None if the asker knows the epoch; `loads` if it need not plan."""
+
+    __plain_marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
+    epoch: Int64 = 0
+    plan: GroupPlan | None = None
+    loads: GroupLoadsBody | None = None
+
+
+class GroupPlanTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """`config/groupPlan.json`: the plan of each group."""
+
+    plans: dict[str, GroupPlan] = {}
+
+
 class LockBatchRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """LOCK_BATCH_MQ."""
 

@@ -152,6 +152,9 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     # RocketMQ 5.x.
     RECALL_MESSAGE = 370
+    # SparrowMQ's own, far from RocketMQ's: the plan that the members of a group follow.
+    GET_GROUP_PLAN = 770_001
+    OFFER_GROUP_PLAN = 770_002
 
 
 class ResponseCode(IntEnum):

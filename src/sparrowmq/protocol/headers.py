@@ -251,6 +251,24 @@ class LockBatchRequestHeader(
     sparrowmq_wait_ms: int | None = None
 
 
+class GetGroupPlanRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """GET_GROUP_PLAN; the capacity is 0 while the member does not know its own.
+
+    `needs_loads` asks for the loads of this broker's queues although another broker has the plan.
+    """
+
+    consumer_group: str
+    capacity_per_minute: Int64 = 0
+    known_epoch: Int64 = 0
+    needs_loads: bool = False
+
+
+class OfferGroupPlanRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """OFFER_GROUP_PLAN."""
+
+    consumer_group: str
+
+
 class NotifyConsumerIdsChangedRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """NOTIFY_CONSUMER_IDS_CHANGED, from broker to client."""
 

@@ -447,6 +447,8 @@ _NEEDS: Mapping[int, _FindNeeds] = MappingProxyType(
         RequestCode.HEART_BEAT: _of_heartbeat,
         RequestCode.UNREGISTER_CLIENT: _OF_CONSUMER_GROUP,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: _OF_CONSUMER_GROUP,
+        RequestCode.GET_GROUP_PLAN: _OF_CONSUMER_GROUP,
+        RequestCode.OFFER_GROUP_PLAN: _OF_CONSUMER_GROUP,
         RequestCode.GET_CONSUMER_RUNNING_INFO: _OF_CONSUMER_GROUP,
         RequestCode.GET_CONSUMER_CONNECTION_LIST: _OF_CONSUMER_GROUP,
         RequestCode.GET_CONSUME_STATS: _OF_CONSUMER_GROUP,

@@ -31,6 +31,9 @@ none of the clients' own records.
    before it has asked for the group's offset of the queue.
 15. If a member stays alone, commits that its killed broker has forgotten are soon committed again.
 
+16. Members that follow one plan, and know the same members and queues, never share a queue; a
+   plan's number never stands for two plans.
+
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
 """
@@ -40,6 +43,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from sparrowmq.client.subscriber import PlanKnown
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.names import TRANS_OP_HALF_TOPIC, dlq_topic, retry_topic
@@ -138,6 +142,9 @@ class Checkers:
         self.violation: str | None = None
         self.ledger = TransactionLedger(self.fail, is_calm=is_calm)
         self.duplicates = 0
+        # By register and epoch: the plan. By these, the members and the queues known: the owners.
+        self._plans: dict[tuple[str, int], Mapping[MessageQueue, str]] = {}
+        self._planned: dict[object, dict[MessageQueue, str]] = {}
         self.steps_back = 0
         self.acked: dict[bytes, MessageQueue] = {}
         self._sent: set[bytes] = set()
@@ -486,6 +493,31 @@ class Checkers:
             self.fail(
                 f"{host} delivers messages of {_name(queue)}, but stood still and did not ask"
             )
+
+    def check_planned(
+        self,
+        client_id: str,
+        share: Iterable[MessageQueue],
+        *,
+        known: PlanKnown,
+        cid_all: Sequence[str],
+        queues: frozenset[MessageQueue],
+    ) -> None:
+        """Check a share that follows a plan against the other members' shares by that plan.
+
+        Args:
+            known: the plan that the member follows.
+            cid_all: the members that it knows.
+            queues: the queues that it knows.
+        """
+        key = known.broker_name, known.epoch
+        if self._plans.setdefault(key, known.plan.owners) != known.plan.owners:
+            self.fail(f"epoch {known.epoch} of {known.broker_name} stands for two plans")
+        owners = self._planned.setdefault((*key, tuple(cid_all), queues), {})
+        for queue in share:
+            other = owners.setdefault(queue, client_id)
+            if other != client_id:
+                self.fail(f"{queue} is {client_id}'s and {other}'s by the plan {known.epoch}")
 
     def check_shares(self, found: OwnershipCheck, *, now_ms: int) -> None:
         """Check that every queue is in one share, or has been in none or several for a short time.

@@ -188,6 +188,20 @@ class MemberHost:
                     bound_ms=self.subscriber.config.drain_timeout_ms,
                 )
 
+    def _check_planned(self, share: Sequence[MessageQueue]) -> None:
+        subscriber = self.subscriber
+        topics = subscriber.member.topics
+        if subscriber.plan is None or not topics:
+            return
+        found = [route for topic in topics if (route := subscriber.routes.find(topic)) is not None]
+        self._checkers.check_planned(
+            self.client_id,
+            share,
+            known=subscriber.plan,
+            cid_all=subscriber.member.history.members(min(topics)),
+            queues=frozenset(queue for route in found for queue in route.subscribe_queues),
+        )
+
     def _forgive(self, queue: MessageQueue) -> None:
         """Allow the listener's calls of a queue to go on although the queue is not held."""
         self._forgiven.update(key for key, call in self._running.items() if call.queue == queue)
@@ -196,6 +210,7 @@ class MemberHost:
         if isinstance(notice, AssignmentChanged):
             shown = " ".join(_short(queue) for queue in notice.assigned) or "nothing"
             self._trace.add(f"{self.name} has {shown}")
+            self._check_planned(notice.assigned)
         elif isinstance(notice, AllocationFailed):
             self._checkers.note_failure(f"{self.name}'s strategy", notice.error)
         elif isinstance(notice, DuplicateClientId):

@@ -53,6 +53,7 @@ _LISTENER_MS_MAX = (LISTENER_MS_MAX, LISTENER_MS_MAX, 300, 3_000)
 _ORDERLY_SHARE = 0.2
 # The share of runs with a strategy that uses the owners of queues.
 _OWNERS_SHARE = 0.2
+_OWNERS_STRATEGIES = ("MINIMAL_MOVE", "AVG_BY_LOAD", "AVG_BY_LOAD")
 # The share of runs whose brokers gather the notices of their small group, as those of a large one.
 _GATHERED_SHARE = 0.3
 _NOTICE_PAUSE_MS = 100
@@ -181,8 +182,9 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
     scenario = draw_scenario(Random(f"{seed} scenario"))
     is_orderly = Random(f"{seed} orderly").random() < _ORDERLY_SHARE
     scenario = replace(scenario, is_orderly=is_orderly and not scenario.faults.duplicate_ids)
-    if Random(f"{seed} owners").random() < _OWNERS_SHARE and not scenario.faults.duplicate_ids:
-        scenario = replace(scenario, strategy="MINIMAL_MOVE")
+    dice = Random(f"{seed} owners")
+    if dice.random() < _OWNERS_SHARE and not scenario.faults.duplicate_ids:
+        scenario = replace(scenario, strategy=dice.choice(_OWNERS_STRATEGIES))
     dice = Random(f"{seed} expiry")
     if dice.random() < _EXPIRY_SHARE and not scenario.faults.are_prompt:
         expiry = 2 + 6 * dice.random()

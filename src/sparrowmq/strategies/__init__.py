@@ -9,6 +9,7 @@ from sparrowmq.strategies.averagely import (
     AllocateMessageQueueAveragelyByCircle,
 )
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
+from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 from sparrowmq.strategies.consistent_hash import AllocateMessageQueueConsistentHash
 from sparrowmq.strategies.consistent_hash_bounded import AllocateMessageQueueConsistentHashBounded
 from sparrowmq.strategies.group_strategy import GroupStrategy, TopicView
@@ -30,6 +31,7 @@ __all__ = [
     "AllocateMessageQueueAveragely",
     "AllocateMessageQueueAveragelyByCircle",
     "AllocateMessageQueueByConfig",
+    "AllocateMessageQueueByLoad",
     "AllocateMessageQueueByMachineRoom",
     "AllocateMessageQueueConsistentHash",
     "AllocateMessageQueueConsistentHashBounded",

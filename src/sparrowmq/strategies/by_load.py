@@ -31,8 +31,9 @@ from typing import NamedTuple
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
-from sparrowmq.strategies.group_strategy import Owners
-from sparrowmq.strategies.minimal_move import divide
+from sparrowmq.strategies.group_strategy import NO_OWNERS, Owners, TopicView, unique
+from sparrowmq.strategies.minimal_move import divide, together
+from sparrowmq.strategies.strategy import check_arguments
 
 # The lag of a queue counts as if it were to be consumed within this time.
 DRAIN_S = 300.0
@@ -47,6 +48,13 @@ GAIN_MIN = 0.1
 # A period moves one of this many queues, and at least `MOVES_MIN`.
 QUEUES_PER_MOVE = 16
 MOVES_MIN = 2
+
+
+class FollowedPlan(NamedTuple):
+    """The owner of each queue by a plan, and the members for which it was computed."""
+
+    owners: Owners
+    client_ids: Sequence[str]
 
 
 class QueueLoad(NamedTuple):
@@ -190,6 +198,86 @@ def _is_worth_it(
         for loads in (before, after)
     )
     return excess_after <= (1 - GAIN_MIN) * excess_before
+
+
+class AllocateMessageQueueByLoad:
+    """Follows the group's plan; without one, loads are within one and few queues move."""
+
+    name = "AVG_BY_LOAD"
+    requires_sparrow = True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def allocate(
+        self,
+        consumer_group: str,
+        current_cid: str | None,
+        mq_all: Sequence[MessageQueue] | None,
+        cid_all: Sequence[str] | None,
+    ) -> list[MessageQueue]:
+        """Return this member's share of one topic, without a plan and with unknown owners.
+
+        Raises: ValueError if an argument is empty.
+        """
+        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
+        view = TopicView(queues[0].topic, queues, cids)
+        return self.follow_plan(current, [view], NO_OWNERS, None)
+
+    def allocate_group(
+        self,
+        consumer_group: str,
+        current_cid: str,
+        topics: Sequence[TopicView],
+        owners: Owners = NO_OWNERS,
+    ) -> list[MessageQueue]:
+        """Return this member's share of all topics without a plan."""
+        return self.follow_plan(current_cid, topics, owners, None)
+
+    def follow_plan(
+        self,
+        current_cid: str,
+        topics: Sequence[TopicView],
+        owners: Owners,
+        plan: FollowedPlan | None,
+    ) -> list[MessageQueue]:
+        """Return this member's share of all topics by a plan."""
+        now = divide_by_plan(topics, plan, owners)
+        return [queue for queue, owner in now.items() if owner == current_cid]
+
+
+def divide_by_plan(
+    topics: Sequence[TopicView], plan: FollowedPlan | None, owners: Owners
+) -> dict[MessageQueue, str]:
+    """Return the owner of every queue: by a plan, or by the fewest moves from the present owners.
+
+    Topics with the same subscribers are divided together.
+    """
+    now: dict[MessageQueue, str] = {}
+    for cids, queues in together(topics).items():
+        if plan is None:
+            given = divide(queues, cids, owners)
+        else:
+            given = follow(plan.owners, plan.client_ids, queues, cids)
+        now.update((queue, given[queue]) for queue in queues)
+    return now
+
+
+def plan_next(
+    topics: Sequence[TopicView], plan: FollowedPlan | None, owners: Owners, loads: GroupLoads
+) -> tuple[FollowedPlan, Gain] | None:
+    """Return the plan to follow the present one; None if that one is to stay.
+
+    While brokers return different lists of members, the present plan stays.
+    """
+    cids = {tuple(unique(view.cid_all)) for view in topics}
+    if len(cids) != 1:
+        return None
+    (members,) = cids
+    base = divide_by_plan(topics, plan, owners)
+    now, gain = rebalance_loads(base, members, loads)
+    is_same = plan is not None and now == plan.owners and set(members) == set(plan.client_ids)
+    return None if is_same else (FollowedPlan(now, members), gain)
 
 
 def follow(

@@ -73,15 +73,19 @@ class AllocateMessageQueueMinimalMove:
         owners: Owners = NO_OWNERS,
     ) -> list[MessageQueue]:
         """Return this member's share of all topics, as `GroupStrategy` describes."""
-        # Topics with the same subscribers are divided together.
-        together: dict[tuple[str, ...], list[MessageQueue]] = {}
-        for view in in_order(topics):
-            together.setdefault(tuple(unique(view.cid_all)), []).extend(view.mq_all)
         mine: list[MessageQueue] = []
-        for cids, queues in together.items():
+        for cids, queues in together(topics).items():
             now = divide(queues, cids, owners)
             mine += [queue for queue in queues if now[queue] == current_cid]
         return mine
+
+
+def together(topics: Sequence[TopicView]) -> dict[tuple[str, ...], list[MessageQueue]]:
+    """Return the queues of all topics by their subscribers, which divide them together."""
+    found: dict[tuple[str, ...], list[MessageQueue]] = {}
+    for view in in_order(topics):
+        found.setdefault(tuple(unique(view.cid_all)), []).extend(view.mq_all)
+    return found
 
 
 def divide(

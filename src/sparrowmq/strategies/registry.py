@@ -17,6 +17,7 @@ from sparrowmq.strategies.averagely import (
     AllocateMessageQueueAveragelyByCircle,
 )
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
+from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 from sparrowmq.strategies.consistent_hash import AllocateMessageQueueConsistentHash
 from sparrowmq.strategies.consistent_hash_bounded import AllocateMessageQueueConsistentHashBounded
 from sparrowmq.strategies.machine_room import (
@@ -43,6 +44,7 @@ StrategyName: TypeAlias = Literal[
     "MINIMAL_MOVE",
     "CONSISTENT_HASH_BOUNDED",
     "AVG_ACROSS_TOPICS",
+    "AVG_BY_LOAD",
 ]
 StrategyChoice: TypeAlias = (
     StrategyName | AllocateMessageQueueStrategy | StrategyClass | AllocateFunction
@@ -65,6 +67,7 @@ SPARROW_STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
         "MINIMAL_MOVE": AllocateMessageQueueMinimalMove,
         "CONSISTENT_HASH_BOUNDED": AllocateMessageQueueConsistentHashBounded,
         "AVG_ACROSS_TOPICS": AllocateMessageQueueAcrossTopics,
+        "AVG_BY_LOAD": AllocateMessageQueueByLoad,
     }
 )
 _ALL: Mapping[str, StrategyClass] = {**STRATEGIES, **SPARROW_STRATEGIES}

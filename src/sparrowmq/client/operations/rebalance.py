@@ -20,12 +20,14 @@ from sparrowmq.client.operations.owners import (
     find_owners,
     look_at_brokers,
 )
+from sparrowmq.client.operations.plans import find_plan
 from sparrowmq.client.subscriber import AllocationFailed, RequestFailed, Subscriber
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import in_java_order
 from sparrowmq.protocol.bodies import OwnersListBody
+from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 from sparrowmq.strategies.group_strategy import (
     NO_OWNERS,
     GroupStrategy,
@@ -91,12 +93,24 @@ def allocate_group(
     queues_of = {view.topic: view.mq_all for view in topics}
     owners = yield from find_owners(subscriber, looks)
     history.note_holders(owners or NO_OWNERS)
+    plan = None
+    if views and isinstance(strategy, AllocateMessageQueueByLoad):
+        plan = yield from find_plan(
+            subscriber,
+            views,
+            brokers=sorted(looks),
+            owners=owners or NO_OWNERS,
+            is_complete=not silent,
+        )
     mine: Sequence[MessageQueue] | None = None
     if views:
         try:
-            share = strategy.allocate_group(
-                config.group, config.client_id, views, owners or NO_OWNERS
-            )
+            if isinstance(strategy, AllocateMessageQueueByLoad):
+                share = strategy.follow_plan(config.client_id, views, owners or NO_OWNERS, plan)
+            else:
+                share = strategy.allocate_group(
+                    config.group, config.client_id, views, owners or NO_OWNERS
+                )
             mine = check_queues(share or ())
         except BaseException as error:
             # A strategy may be the user's own and raise anything; we then keep our queues.

@@ -280,8 +280,9 @@ def _by_scores(topics: tuple[TopicLayout, ...], places: Places) -> Figures:
 _HASHING: Mapping[str, Callable[[tuple[TopicLayout, ...], Places], Figures]] = {
     "CONSISTENT_HASH": _by_ring,
     "MINIMAL_MOVE": _by_scores,
-    # The members of a group subscribe the same topics, so that both divide alike.
+    # The members of a group subscribe the same topics, and no load is known: all divide alike.
     "AVG_ACROSS_TOPICS": _by_scores,
+    "AVG_BY_LOAD": _by_scores,
     "CONSISTENT_HASH_BOUNDED": _by_bounded_ring,
 }
 
