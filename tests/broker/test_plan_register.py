@@ -22,6 +22,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import GroupPlan, GroupPlanAnswer, decode_body, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.serving.connections import Fact
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 
@@ -160,10 +161,14 @@ class TestOffers:
 
         first = offer(rig, a, a_plan())
         pushes = rig.pushes(rig.outputs[before:])
+        facts = [output.text for output in rig.outputs[before:] if isinstance(output, Fact)]
         second = offer(rig, b, a_plan())
 
         assert (first.code, second.code) == (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
         assert second.remark.startswith("the plan has epoch ")
+        assert facts == [
+            "group 'GID_c': 1 queue moves for load: the fullest member's falls from 0.93 to 0.71"
+        ]
         assert [at for at, _ in pushes] == [a, b]
         found = look(rig, b)
         assert found.plan == a_plan(found.epoch)

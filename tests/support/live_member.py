@@ -1,5 +1,6 @@
 """A push consumer in a process: `python live_member.py JSON`; ends with its standard input.
 
+At the end it prints how many messages its listener got; with one thread that is exact.
 One process refuses consumers of one group that differ in what all members must have in common.
 """
 
@@ -29,7 +30,11 @@ def main() -> None:
         ConsumeOrderlyStatus.SUCCESS if asked.get("orderly") else ConsumeStatus.CONSUME_SUCCESS
     )
 
+    delivered = 0
+
     def listen(messages: Any, context: Any) -> Any:
+        nonlocal delivered
+        delivered += len(messages)
         time.sleep(pause_s)
         return outcome
 
@@ -44,6 +49,7 @@ def main() -> None:
         member.start()
         print("started", flush=True)
         sys.stdin.read()
+    print(delivered, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ lost, and nobody is slow. RocketMQ's strategies run in Java's client, SparrowMQ'
 | agreeing | one list each, 2m | lists and owners, 2Bm | join and sync, 4m | 8m if queues move |
 | handing over, a queue | commit 1, query 2 | and lock, unlock: 8 | commit 2m, fetch 2m in all | 4 |
 | trips to agree | 4 (kill: 3) | same | 5 (kill: 4) and a heartbeat | 4 more in a second round |
-| longest wait | 20 s, if a notice is lost | same | 3 s heartbeat; kill: 45 s session | same |
+| longest wait | 20 s, if a notice is lost | same | 3 s heartbeat, 300 s to all polls | a round |
+| if one was killed | same | same | and 45 s until its session ends | same |
 | a machine cut off | 130 s + 20 s | 20 s | 45 s | same |
 | meanwhile | a moved queue may have two owners | it waits for its lock | all stops | it stops |
 
@@ -73,6 +74,8 @@ ALL_NAMES = (*ROCKETMQ_NAMES, *SPARROW_NAMES, *KAFKA_NAMES)
 REBALANCE_WAIT_MS = 20_000
 KAFKA_HEARTBEAT_MS = 3_000
 KAFKA_SESSION_MS = 45_000
+# max.poll.interval.ms: each round of the classic protocol waits until every member has polled.
+KAFKA_POLL_MS = 300_000
 
 QUEUES_MAX = 10_000
 MEMBERS_MAX = 1_000
@@ -513,7 +516,8 @@ def _kafka_cost(
     return Cost(
         messages=notices + 2 * others + 4 * count * rounds + handing_over,
         trips=(4 if is_kill else 5) + 4 * (rounds - 1),
-        wait_ms_max=KAFKA_HEARTBEAT_MS + (KAFKA_SESSION_MS if is_kill else 0),
+        wait_ms_max=rounds * (KAFKA_HEARTBEAT_MS + KAFKA_POLL_MS)
+        + (KAFKA_SESSION_MS if is_kill else 0),
         stopped=moved if is_cooperative else plan.queue_count,
         overlapping=0,
     )

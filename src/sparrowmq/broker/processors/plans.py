@@ -18,7 +18,7 @@ from sparrowmq.protocol.headers import (
     OfferGroupPlanRequestHeader,
     decode_header,
 )
-from sparrowmq.serving.connections import Output, Reply
+from sparrowmq.serving.connections import Fact, Output, Reply
 from sparrowmq.serving.requests import Refusal, Request, answer
 
 
@@ -46,9 +46,10 @@ def offer_plan(state: BrokerState, request: Request) -> Sequence[Output]:
     group = _get_group(state, header.consumer_group)
     if request.connection not in group.members:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"group {group.name} does not list the client")
+    offer = decode_body(GroupPlan, request.command.body or b"")
     refusal = state.plans.offer(
         group.name,
-        decode_body(GroupPlan, request.command.body or b""),
+        offer,
         listed=group.client_ids(),
         now_ms=request.now_ms,
         timestamp_ms=request.timestamp_ms,
@@ -62,6 +63,14 @@ def offer_plan(state: BrokerState, request: Request) -> Sequence[Output]:
         assert isinstance(output, Reply)
         late += state.pending.add_for_rounds(
             output, journal_round=journal_round, now_ms=request.now_ms
+        )
+    if offer.moved:
+        moved = "1 queue moves" if len(offer.moved) == 1 else f"{len(offer.moved)} queues move"
+        late.append(
+            Fact(
+                f"group {group.name!r}: {moved} for load: the fullest member's falls from "
+                f"{offer.load_before:.2f} to {offer.load_after:.2f}"
+            )
         )
     return [*late, *state.notify_group(group.name, now_ms=request.now_ms)]
 
