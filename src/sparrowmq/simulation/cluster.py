@@ -66,6 +66,7 @@ class Scenario:
         batch_size: the most messages in a listener's call.
         listener_ms_max: the longest call of the listener without a fault.
         transaction_count: the transactions, begun by a producer of their own.
+        check_interval_ms: the time between two rounds of questions for outcomes.
         delayed_share: the share of the producers' messages that have a delay.
         retries_max: how often a failed message comes again before it is a dead letter; None for
             the consumers' default.
@@ -88,6 +89,7 @@ class Scenario:
     is_orderly: bool = False
     listener_ms_max: int = LISTENER_MS_MAX
     transaction_count: int = 0
+    check_interval_ms: int = transaction_producers.CHECK_INTERVAL_MS
     delayed_share: float = 0.0
     retries_max: int | None = None
     notice_pause_ms: int = 0
@@ -178,7 +180,7 @@ class SimulatedCluster:
                 flush=FlushMode.SYNC if self.scenario.sync_flush else FlushMode.ASYNC,
                 retention=RetentionConfig(disk_full_percent=100),
                 transaction_timeout_ms=transaction_producers.TIMEOUT_MS,
-                transaction_check_interval_ms=transaction_producers.CHECK_INTERVAL_MS,
+                transaction_check_interval_ms=self.scenario.check_interval_ms,
                 transaction_check_max=transaction_producers.CHECKS_MAX,
             ),
             self.timeline,

@@ -29,6 +29,8 @@ class Faults:
         locks_lost: a broker is killed and starts again without its file of locks.
         broker_freeze: a broker stands still for a while.
         name_server_kill: the name server forgets everything.
+        late_retry_topic: 1 if the name server is killed before it knows the group's retry topic,
+            so that members find retries in it when they come.
         disk_slow: syncs of a broker take seconds, all of them or those of some files.
         disk_full: a broker's disk is full for a while.
         disk_failure: a broker's syncs fail; the broker starts again after a power cut.
@@ -59,6 +61,7 @@ class Faults:
     locks_lost: float = 0.0
     broker_freeze: float = 0.0
     name_server_kill: float = 0.0
+    late_retry_topic: float = 0.0
     disk_slow: float = 0.0
     disk_full: float = 0.0
     disk_failure: float = 0.0

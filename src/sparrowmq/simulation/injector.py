@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from sparrowmq.broker.host import RoundLane
-from sparrowmq.simulation.cluster import SimulatedCluster
+from sparrowmq.model.names import retry_topic
+from sparrowmq.simulation.cluster import GROUP, SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import TIMED_FAULTS
 from sparrowmq.simulation.members import MemberHost
@@ -17,6 +18,8 @@ _MINUTE_MS = 60_000
 MEMBERS_MAX = 6
 # The most transactions of a producer that replaces a killed one.
 TRANSACTIONS_MAX = 20
+# The time for which the group's members do not learn of their retry topic: the first retries come.
+RETRIES_HIDDEN_MS = 20_000
 # From the end of a broker to its start, if members must still trust their locks.
 SOON_MS = 50
 
@@ -49,10 +52,29 @@ class Injector:
             rate: float = getattr(faults, name)
             if rate > 0:
                 self._plan(name, rate, self._make_dice(f"fault {name}"))
+        if faults.late_retry_topic:
+            self._hide_retry_topic()
 
     def stop(self) -> None:
         """Inject no further faults; `SimulatedCluster.heal` ends those under way."""
         self._is_stopped = True
+
+    def _hide_retry_topic(self) -> None:
+        """Kill the name server once a broker has made the group's retry topic."""
+        cluster, topic = self._cluster, retry_topic(GROUP)
+        name_server = cluster.name_server
+        if self._is_stopped:
+            return
+        if not any(broker.broker.state.topics.find(topic) for broker in cluster.brokers):
+            cluster.timeline.call_in(1, self._hide_retry_topic)
+        elif name_server.process is not None:
+            name_server.kill()
+            cluster.trace.add("the name server is killed before it knows the retry topic")
+            self._later(RETRIES_HIDDEN_MS, self._start_name_server)
+
+    def _start_name_server(self) -> None:
+        if self._cluster.name_server.process is None:
+            self._cluster.name_server.start()
 
     def _plan(self, name: str, rate: float, dice: Dice) -> None:
         delay_ms = int(dice.expovariate(rate / _MINUTE_MS))
@@ -227,12 +249,7 @@ class Injector:
         if name_server.process is None:
             return None
         name_server.kill()
-
-        def start() -> None:
-            if name_server.process is None:
-                name_server.start()
-
-        self._later(self._dice.choice((50, 5_000, 20_000)), start)
+        self._later(self._dice.choice((50, 5_000, 20_000)), self._start_name_server)
         return "the name server is killed"
 
     def _disk_slow(self) -> str | None:

@@ -10,7 +10,8 @@ before the decision, the transaction stays undecided.
 3. A transaction whose end a broker confirmed is not discarded as undecided later.
 4. At the end, every undecided message is discarded. Every message to commit is stored, or was
    discarded after the limit of questions without an answer.
-5. In a run without faults, every message to commit is stored exactly once. Tests: test_checkers.py.
+5. In a run without faults, every message to commit is stored exactly once, and a broker that has
+   got a transaction's end asks for its outcome no more. Tests: test_checkers.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from sparrowmq.model.names import (
 )
 
 _COMMIT = TransactionState.COMMIT
+# How long a question may be under way while the end that it asks for arrives.
+QUESTION_MS_MAX = 1_000
 
 
 class TransactionLedger:
@@ -45,6 +48,8 @@ class TransactionLedger:
         self._unknown_left: dict[bytes, int] = {}
         self._acked: set[bytes] = set()
         self._ended: dict[bytes, TransactionState] = {}
+        # By message id, when a broker got the end.
+        self._end_ms: dict[str, int] = {}
         self._stored: Counter[bytes] = Counter()
         self._put_away: set[bytes] = set()
 
@@ -87,7 +92,17 @@ class TransactionLedger:
         """Note that a broker has confirmed the end of a transaction to its producer."""
         self._ended[payload] = outcome
 
+    def note_question(self, msg_id: str, *, now_ms: int) -> None:
+        """Note that a broker's question for a transaction's outcome has arrived."""
+        end_ms = self._end_ms.get(msg_id)
+        if self._is_calm and end_ms is not None and now_ms - end_ms > QUESTION_MS_MAX:
+            self._fail(f"{msg_id}: its outcome is asked for {now_ms - end_ms} ms after its end")
+
     # --- brokers ----------------------------------------------------------------------------
+
+    def note_end(self, msg_id: str, *, now_ms: int) -> None:
+        """Note that a broker gets the end of a transaction, with a decision."""
+        self._end_ms.setdefault(msg_id, now_ms)
 
     def note_copy(self, topic: str, payload: bytes) -> None:
         """Note a broker's message in any topic, of a transaction or not."""

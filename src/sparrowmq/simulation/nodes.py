@@ -454,6 +454,8 @@ class BrokerNode:
             queue = MessageQueue(fields["topic"], self.name, int(fields["queueId"]))
             committer = f"{connection.address} (connection {connection.number})"
             self._checkers.note_committer(queue, committer, holder=self._find_holder(queue))
+        elif command.code == RequestCode.END_TRANSACTION and fields["commitOrRollback"] != "0":
+            self._checkers.ledger.note_end(fields["msgId"], now_ms=self._timeline.now_ms)
         elif command.code == RequestCode.QUERY_CONSUMER_OFFSET:
             queue = MessageQueue(fields["topic"], self.name, int(fields["queueId"]))
             host = connection.address.rpartition(":")[0]
