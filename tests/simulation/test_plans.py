@@ -1,6 +1,6 @@
 """AVG_BY_LOAD under faults: lost offers, split views, dead proposers, brokers and clocks that fail.
 
-`Checkers.check_planned` holds the invariant: members that follow one plan never share a queue.
+`PlanLedger.check_share` holds the invariant: members that follow one plan never share a queue.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ def delivery_time(properties: dict[str, str], *, timestamp_ms: int) -> int | Non
 
     As in RocketMQ, a delay overrides an instant, and seconds override milliseconds.
 
-    Raises: ValueError for a value that is no number.
+    Raises: ValueError for a value other than a number.
     """
     for name, unit_ms in ((PROPERTY_TIMER_DELAY_SEC, 1_000), (PROPERTY_TIMER_DELAY_MS, 1)):
         if text := properties.get(name):

@@ -14,7 +14,13 @@ from starlette.responses import RedirectResponse, Response
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.administer import query_message, view_message
-from sparrowmq.client.operations.browse import Start, browse, close_browser, open_browser
+from sparrowmq.client.operations.browse import (
+    Start,
+    browse,
+    close_browser,
+    open_browser,
+    storing_order,
+)
 from sparrowmq.client.operations.dead_letters import list_dead_letters, resend_dead_letter
 from sparrowmq.client.operations.message_trace import TraceStep, message_trace
 from sparrowmq.dash.overview_page import group_href
@@ -135,7 +141,7 @@ async def read_messages(
             read.problems.extend(found.problems)
     finally:
         await run(close_browser(browser))
-    read.messages.sort(key=lambda message: (message.store_timestamp_ms, message.queue_offset))
+    read.messages.sort(key=storing_order)
     if start.last_count is None:
         del read.messages[count:]
     return read

@@ -43,7 +43,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from sparrowmq.client.subscriber import PlanKnown
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.names import TRANS_OP_HALF_TOPIC, dlq_topic, retry_topic
@@ -51,6 +50,7 @@ from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.record import decode_record
 from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.ledger import TransactionLedger
+from sparrowmq.simulation.plan_ledger import PlanLedger
 from sparrowmq.store.message_store import MessageStore
 
 # A member connects again, registers and asks within this.
@@ -141,10 +141,8 @@ class Checkers:
         self._keeps_members = keeps_members
         self.violation: str | None = None
         self.ledger = TransactionLedger(self.fail, is_calm=is_calm)
+        self.plans = PlanLedger(self.fail)
         self.duplicates = 0
-        # By register and epoch: the plan. By these, the members and the queues known: the owners.
-        self._plans: dict[tuple[str, int], Mapping[MessageQueue, str]] = {}
-        self._planned: dict[object, dict[MessageQueue, str]] = {}
         self.steps_back = 0
         self.acked: dict[bytes, MessageQueue] = {}
         self._sent: set[bytes] = set()
@@ -493,31 +491,6 @@ class Checkers:
             self.fail(
                 f"{host} delivers messages of {_name(queue)}, but stood still and did not ask"
             )
-
-    def check_planned(
-        self,
-        client_id: str,
-        share: Iterable[MessageQueue],
-        *,
-        known: PlanKnown,
-        cid_all: Sequence[str],
-        queues: frozenset[MessageQueue],
-    ) -> None:
-        """Check a share that follows a plan against the other members' shares by that plan.
-
-        Args:
-            known: the plan that the member follows.
-            cid_all: the members that it knows.
-            queues: the queues that it knows.
-        """
-        key = known.broker_name, known.epoch
-        if self._plans.setdefault(key, known.plan.owners) != known.plan.owners:
-            self.fail(f"epoch {known.epoch} of {known.broker_name} stands for two plans")
-        owners = self._planned.setdefault((*key, tuple(cid_all), queues), {})
-        for queue in share:
-            other = owners.setdefault(queue, client_id)
-            if other != client_id:
-                self.fail(f"{queue} is {client_id}'s and {other}'s by the plan {known.epoch}")
 
     def check_shares(self, found: OwnershipCheck, *, now_ms: int) -> None:
         """Check that every queue is in one share, or has been in none or several for a short time.

@@ -194,7 +194,7 @@ class MemberHost:
         if subscriber.plan is None or not topics:
             return
         found = [route for topic in topics if (route := subscriber.routes.find(topic)) is not None]
-        self._checkers.check_planned(
+        self._checkers.plans.check_share(
             self.client_id,
             share,
             known=subscriber.plan,

@@ -294,8 +294,13 @@ def read_since(
         cursor.end = min(cursor.end, cursor.offset + count_max + 1)
     found = yield from _read_all(directory, browser, count_max * len(browser.cursors) + 1)
     recent = [message for message in found if message.store_timestamp_ms >= timestamp_ms]
-    recent.sort(key=lambda m: (m.store_timestamp_ms, m.broker_name, m.queue_id, m.queue_offset))
+    recent.sort(key=storing_order)
     return recent[:count_max]
+
+
+def storing_order(message: MessageExt) -> tuple[int, str, int]:
+    """Return the key that sorts messages as they were stored, also within a millisecond."""
+    return message.store_timestamp_ms, message.broker_name, message.commit_log_position
 
 
 def _read_all(

@@ -10,7 +10,13 @@ from msgspec import structs
 from sparrowmq.calling.effects import Operation, timestamp
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import get_broker_address, get_route
-from sparrowmq.client.operations.browse import Start, browse, close_browser, open_browser
+from sparrowmq.client.operations.browse import (
+    Start,
+    browse,
+    close_browser,
+    open_browser,
+    storing_order,
+)
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import find_group_settings
 from sparrowmq.client.operations.request import ask
@@ -151,7 +157,7 @@ def read_dead_letters(
             yield from close_browser(browser)
             raise
         found += part.messages
-    found.sort(key=lambda message: (message.store_timestamp_ms, message.queue_offset))
+    found.sort(key=storing_order)
     return found[-count_max:]
 
 
