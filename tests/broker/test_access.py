@@ -82,7 +82,7 @@ def operator(cluster: EmbeddedCluster) -> Iterator[Operator]:
 
 def test_an_account_does_what_it_may_and_no_more(cluster: EmbeddedCluster) -> None:
     with Producer("GID_p", name_server=cluster.name_server, **USER) as producer:
-        assert producer.send(Message("orders", b"1")).queue_offset == 0
+        producer.send(Message("orders", b"by the user"))
         with pytest.raises(SparrowError, match="No default permission for topic: secret"):
             producer.send(Message("secret", b"1"))
     with LitePullConsumer(
@@ -97,10 +97,9 @@ def test_an_account_does_what_it_may_and_no_more(cluster: EmbeddedCluster) -> No
 
         def has_come() -> bool:
             got.extend(message.body for message in consumer.poll(500))
-            return bool(got)
+            return b"by the user" in got
 
         wait_until("the message is there", has_come)
-    assert got == [b"1"]
     with Admin(name_server=cluster.name_server, **USER) as admin:
         # `create_topic` asks for the topic first, `update_topic` only changes.
         with pytest.raises(BrokerError, match="No default permission for topic: more"):
@@ -297,10 +296,14 @@ def test_rules_follow_their_file(cluster: EmbeddedCluster, rules: Path) -> None:
             return True
 
         wait_until("the rules are taken", is_taken)
-    rules.write_text("accounts: [")
-    wait_until("the mistake is logged", lambda: "stay as they were" in cluster.log_path.read_text())
-    with Producer("GID_p", name_server=cluster.name_server, **USER) as producer:
+        rules.write_text("accounts: [")
+        wait_until(
+            "the mistake is logged", lambda: "stay as they were" in cluster.log_path.read_text()
+        )
         producer.send(Message("secret", b"1"))
+        rules.write_text(text)
+        # The tests after this one may have the same cluster.
+        wait_until("the first rules are taken again", lambda: not is_taken())
 
 
 def rewrite(path: Path, text: str) -> None:

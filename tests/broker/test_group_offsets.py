@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand, response_to
-from sparrowmq.serving.connections import Connection, Push
+from sparrowmq.serving.connections import Connection, Push, Reply
+from steps import made
 
 GROUP = "GID_c"
 START_MS = 1_700_000_000_000
@@ -152,6 +154,25 @@ def test_members_that_do_not_answer_are_left_out(stored: Any) -> None:
     assert silent in by_member
     table = decode_body(GetConsumerStatusBody, reply.body).consumer_table
     assert {"good": {queue(0): 5}, "broken": {}} == table
+
+
+def test_answers_of_members_that_take_long_to_read_hold_up_no_other_peer(stored: Any) -> None:
+    """A member may answer with as many queues as it likes: 18,000 take a second to read."""
+    member = join(stored, "a")
+    _, (question,), _ = ask_status(stored)
+    own = {queue(queue_id): 5 for queue_id in range(15_000)}
+    body = encode_body(GetConsumerStatusBody(message_queue_table=own))
+
+    begin = time.process_time()
+    response = response_to(question.command, body=body)
+    outputs = stored.broker.handle(response, member, now_ms=stored.now_ms, timestamp_ms=0)
+    taken = time.process_time() - begin
+    (reply,) = made(outputs)
+
+    assert taken < 0.05
+    assert isinstance(reply, Reply)
+    table = decode_body(GetConsumerStatusBody, reply.command.body).consumer_table
+    assert table == {"a": own}
 
 
 def test_one_member_may_be_asked_alone(stored: Any) -> None:

@@ -217,7 +217,7 @@ def test_offset_nearest_to_a_time(rig: Any, timestamp_ms: int, offset: str) -> N
 def test_table_of_all_offsets_lets_others_be_served_in_between(
     rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparrowmq.broker.processors.offsets.OFFSET_KEYS_PER_STEP", 10)
+    monkeypatch.setattr("sparrowmq.broker.processors.offsets.OFFSETS_PER_STEP", 10)
     offsets = rig.broker.state.offsets
     for number in range(95):
         for queue_id in range(4):

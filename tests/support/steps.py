@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TypeVar
 
-from sparrowmq.serving.connections import Output, Produce
+from sparrowmq.serving.connections import Aside, Output, Produce
 
 T = TypeVar("T")
 
@@ -26,7 +26,10 @@ def made(outputs: Sequence[Output]) -> list[Output]:
     """Return the outputs, and in the place of those to be made later what is made."""
     found: list[Output] = []
     for output in outputs:
-        found += made(output.make()) if isinstance(output, Produce) else [output]
+        if isinstance(output, Produce):
+            found += made(output.make())
+        else:
+            found += output.serve() if isinstance(output, Aside) else [output]
     return found
 
 
@@ -36,4 +39,5 @@ def make_in_steps(output: Output) -> tuple[Output, int]:
     while isinstance(output, Produce):
         (output,) = output.make()
         count += 1
+    (output,) = made([output])
     return output, count

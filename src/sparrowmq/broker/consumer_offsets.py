@@ -49,12 +49,18 @@ class ConsumerOffsets:
         )
 
     def parts(self, size: int) -> Iterator[ConsumerOffsetTable]:
-        """Yield the table in parts of at most `size` keys; the table may change meanwhile."""
-        keys = list(self._offsets)
-        for at in range(0, len(keys), size):
-            part = {k: self._offsets[k] for k in keys[at : at + size] if k in self._offsets}
-            if part:
+        """Yield the table in parts of some `size` offsets; the table may change meanwhile."""
+        part: dict[str, dict[int, int]] = {}
+        count = 0
+        for key in list(self._offsets):
+            if queues := self._offsets.get(key):
+                part[key] = queues
+                count += 1 + len(queues)
+            if count >= size:
                 yield ConsumerOffsetTable(offset_table=part)
+                part, count = {}, 0
+        if part:
+            yield ConsumerOffsetTable(offset_table=part)
 
     def totals(self) -> dict[str, int]:
         """Return how many messages each group has consumed, by `topic@group`."""

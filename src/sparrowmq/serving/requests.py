@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from sparrowmq.errors import ProtocolError, StoreError
+from sparrowmq.protocol.bodies import encode_body
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import decode_header
@@ -155,6 +156,11 @@ def serve_aside(request: Request, serve: Callable[[], Sequence[Output]]) -> Sequ
             return _answer_error(request, error)
 
     return (Aside(request.connection, request.command, run),)
+
+
+def answer_aside(request: Request, body: msgspec.Struct) -> Sequence[Output]:
+    """Answer with a body that may have an entry for each queue: a thread encodes it."""
+    return serve_aside(request, lambda: answer(request, body=encode_body(body)))
 
 
 def _answer_error(request: Request, error: Exception) -> Sequence[Output]:

@@ -62,7 +62,14 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.protocol.record import scan_records
 from sparrowmq.serving.access_control import Permission
 from sparrowmq.serving.connections import Connection, Fact, Output, Reply
-from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
+from sparrowmq.serving.requests import (
+    Refusal,
+    Request,
+    Steps,
+    answer,
+    answer_aside,
+    answer_in_steps,
+)
 
 # Queues that are looked up before other requests are served: some milliseconds.
 STATS_QUEUES_PER_STEP = 256
@@ -286,7 +293,7 @@ def _topic_stats(state: BrokerState, request: Request, topic: TopicConfig) -> St
         )
         if queue_id % STATS_QUEUES_PER_STEP == 0:
             yield
-    return answer(request, body=encode_body(TopicStatsTable(offset_table=table)))
+    return answer_aside(request, TopicStatsTable(offset_table=table))
 
 
 def consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -308,7 +315,7 @@ def _consume_stats(
     if audits:
         records = state.audit.find(group, topics)[:AUDIT_ANSWER_MAX]
         stats = AuditedStats(offset_table=table, sparrowmq_audit=records)
-    return answer(request, body=encode_body(stats))
+    return answer_aside(request, stats)
 
 
 def _progress(
@@ -356,7 +363,7 @@ def _broker_consume_stats(state: BrokerState, request: Request, *, is_order: boo
     body = ConsumeStatsList(
         consume_stats_list=groups, broker_addr=state.config.address, total_diff=total_diff
     )
-    return answer(request, body=encode_body(body))
+    return answer_aside(request, body)
 
 
 def broker_stats_data(state: BrokerState, request: Request) -> Sequence[Output]:

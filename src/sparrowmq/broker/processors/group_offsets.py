@@ -39,12 +39,21 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.serving.connections import Output
-from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
+from sparrowmq.serving.requests import (
+    Refusal,
+    Request,
+    Steps,
+    answer,
+    answer_aside,
+    answer_in_steps,
+    serve_aside,
+)
 
 # How long a broker waits for a member's own offsets: tools wait for 5 s.
 STATUS_TIMEOUT_MS = 3_000
-# Queues of members in one answer; members beyond that are left out.
-STATUS_QUEUES_MAX = 65_536
+# The answers of members that are read for one answer; further members are left out. Some 40,000
+# queues.
+STATUS_BYTES_MAX = 4 << 20
 # Entries of a consume queue in one answer.
 ENTRIES_MAX = 1_024
 
@@ -134,22 +143,26 @@ class _Status:
     """The answers of a group's members, and the number of missing answers."""
 
     left: int
-    table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
+    bodies: dict[str, bytes] = field(default_factory=dict)
 
     def note(self, client_id: str, request: Request, response: RemotingCommand) -> Sequence[Output]:
-        """Process one answer; after the last one, answer the request."""
+        """Keep one answer; after the last one, answer the request."""
         self.left -= 1
-        if response.code == ResponseCode.SUCCESS and response.body:
+        data = response.body or b""
+        size = sum(map(len, self.bodies.values())) + len(data)
+        if response.code == ResponseCode.SUCCESS and data and size <= STATUS_BYTES_MAX:
+            self.bodies[client_id] = data
+        # Members may answer with bodies that take a second to read: a thread reads them.
+        return () if self.left else serve_aside(request, partial(self._answer, request))
+
+    def _answer(self, request: Request) -> Sequence[Output]:
+        table: dict[str, dict[MessageQueue, int]] = {}
+        for client_id, data in self.bodies.items():
             try:
-                body = decode_body(GetConsumerStatusBody, response.body)
+                table[client_id] = decode_body(GetConsumerStatusBody, data).message_queue_table
             except ProtocolError:
-                body = GetConsumerStatusBody()
-            count = len(body.message_queue_table) + sum(map(len, self.table.values()))
-            if count <= STATUS_QUEUES_MAX:
-                self.table[client_id] = body.message_queue_table
-        if self.left:
-            return ()
-        return answer(request, body=encode_body(GetConsumerStatusBody(consumer_table=self.table)))
+                table[client_id] = {}
+        return answer(request, body=encode_body(GetConsumerStatusBody(consumer_table=table)))
 
 
 def clone_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -160,11 +173,16 @@ def clone_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
     group is refused.
     """
     header = decode_header(CloneGroupOffsetRequestHeader, request.command.ext_fields)
-    source, target = header.src_group, header.dest_group
+    target = header.dest_group
     if state.find_group(target, timestamp_ms=request.timestamp_ms) is None:
         raise Refusal(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {target}"
         )
+    return answer_in_steps(request, _clone(state, request, header))
+
+
+def _clone(state: BrokerState, request: Request, header: CloneGroupOffsetRequestHeader) -> Steps:
+    source, target = header.src_group, header.dest_group
     online = state.consumers.find(source)
     facts: list[Output] = []
     for name in [header.topic] if header.topic else state.offsets.topics_of_group(source):
@@ -177,6 +195,7 @@ def clone_offsets(state: BrokerState, request: Request) -> Sequence[Output]:
             state.offsets.commit(target, name, queue_id, offset=offset)
         detail = f"from group {source}"
         facts += state.audit.note(request, "copied", target, topic=name, moves=moves, detail=detail)
+        yield
     return [*answer(request), *facts]
 
 
@@ -188,6 +207,10 @@ def correction_offsets(state: BrokerState, request: Request) -> Sequence[Output]
     Differs from RocketMQ, which forgets the offsets of the groups that are filtered out.
     """
     header = decode_header(QueryCorrectionOffsetHeader, request.command.ext_fields)
+    return answer_in_steps(request, _correction(state, request, header))
+
+
+def _correction(state: BrokerState, request: Request, header: QueryCorrectionOffsetHeader) -> Steps:
     filtered = (header.filter_groups or "").split(",")
     lowest: dict[int, int] = {}
     for group in state.offsets.groups_of_topic(header.topic):
@@ -196,6 +219,7 @@ def correction_offsets(state: BrokerState, request: Request) -> Sequence[Output]
         for queue_id, offset in state.offsets.queues(group, header.topic).items():
             if offset >= state.store.queues.min_offset(header.topic, queue_id):
                 lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        yield
     compared = state.offsets.queues(header.compare_group, header.topic)
     for queue_id, offset in compared.items():
         if queue_id in lowest and lowest[queue_id] > offset:
@@ -237,7 +261,7 @@ def _time_span(state: BrokerState, request: Request, group: str, topic: TopicCon
         )
         if queue_id % STATS_QUEUES_PER_STEP == 0:
             yield
-    return answer(request, body=encode_body(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
+    return answer_aside(request, QueryConsumeTimeSpanBody(consume_time_span_set=spans))
 
 
 def _stored_at(state: BrokerState, topic: str, queue_id: int, offset: int) -> int:

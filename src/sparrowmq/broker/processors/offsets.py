@@ -23,8 +23,8 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
 
-# Keys of the offset table that are encoded before other requests are served: some milliseconds.
-OFFSET_KEYS_PER_STEP = 1_024
+# Offsets that are encoded before other requests are served: some milliseconds.
+OFFSETS_PER_STEP = 8_192
 
 
 def query_consumer_offset(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -181,7 +181,7 @@ def all_consumer_offsets(state: BrokerState, request: Request) -> Sequence[Outpu
 
 def _all_consumer_offsets(state: BrokerState, request: Request) -> Steps:
     parts: list[bytes] = []
-    for part in state.offsets.parts(OFFSET_KEYS_PER_STEP):
+    for part in state.offsets.parts(OFFSETS_PER_STEP):
         parts.append(encode_body(part))
         yield
     return answer(request, body=join_offset_tables(parts))
