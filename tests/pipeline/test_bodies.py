@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, parse_json_schema
+from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, parse_json_schema, with_fields
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ORDER = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -49,6 +53,7 @@ def test_a_json_schema_becomes_columns_and_required_fields() -> None:
     [
         ("{", "is not JSON"),
         ('{"type": "string"}', "it has no 'properties'"),
+        ('{"properties": {}}', "it has no 'properties'"),
         ('{"properties": {"a": {"enum": [1]}}}', r"'enum' at \$.a, which cannot be checked"),
         ('{"properties": {"a": {"type": ["string", "integer"]}}}', r"at \$.a; one type is needed"),
         (
@@ -76,3 +81,16 @@ def test_ddl_says_what_is_required(spark: object) -> None:
     ) == ("struct<id:bigint,name:string>", ("id",))
     with pytest.raises(ConfigError, match="is not DDL"):
         parse_ddl("id BIGINTT")
+
+
+@pytest.mark.spark
+def test_fields_may_have_names_of_any_characters(spark: SparkSession) -> None:
+    names = ["a.b", "`", "c`d e", "'", "$[0]", "麻雀"]
+    schema = parse_json_schema(json.dumps({"properties": {name: {} for name in names}}))
+    body = json.dumps({name: name for name in names}).encode()
+    messages = spark.createDataFrame([(body, None)], "body binary, bodyError string")
+
+    (row,) = with_fields(messages, schema).collect()
+
+    assert [row[name] for name in names] == names
+    assert row["misread"] is False

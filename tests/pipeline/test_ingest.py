@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections import Counter
@@ -59,11 +60,16 @@ BAD = {
     b'{"flight": 3, "time_hour": 1700000000000}': (
         "field time_hour: expected a text, found a whole number"
     ),
+    b'{"flight": 3, "flight": 4}': "field flight: more than once in its object",
+    b'{"flight": 3, "time_hour": "12:30"}': (
+        "field time_hour: expected a time by ISO 8601, with its date"
+    ),
     # What Spark alone knows.
     b'{"flight": 3, "time_hour": "2013-02-30T00:00:00Z"}': (
         "field time_hour: not a value of timestamp"
     ),
 }
+SAME_NAMES = {"properties": {"id": {"type": "integer"}, "ID": {"type": "integer"}}}
 
 
 @pytest.fixture(scope="module")
@@ -369,6 +375,8 @@ def test_wrong_settings_are_refused_before_anything_is_written(
 ) -> None:
     with pytest.raises(ConfigError, match="field 'keys' would clash"):
         ingest.run(spark, settings_for(cluster, tmp_path, schema="keys STRING"))
+    with pytest.raises(ConfigError, match="field 'ID' would clash"):
+        ingest.run(spark, settings_for(cluster, tmp_path, schema=json.dumps(SAME_NAMES)))
     with pytest.raises(ConfigError, match="no column 'hour_time' to take the date from"):
         ingest.run(spark, settings_for(cluster, tmp_path, date_column="hour_time"))
     assert list(tmp_path.iterdir()) == []

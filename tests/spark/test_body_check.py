@@ -28,6 +28,9 @@ SCHEMA = json.dumps(
             field("tags", {"type": "array", "elementType": "string", "containsNull": False}),
             field("by", {"type": "map", "keyType": "string", "valueType": "long"}),
             field("of", {"type": "struct", "fields": [field("x", "byte", nullable=False)]}),
+            field("small", "float"),
+            field("day", "date"),
+            field("local", "timestamp_ntz"),
         ],
     }
 )
@@ -40,6 +43,13 @@ FITTING = [
     b'{"id": 1, "at": "2026-03-01", "price": 1.5, "rate": 3, "paid": true}',
     b'{"id": 1, "price": "12.50", "any": {"a": [1, "b"]}, "big": 9223372036854775807}',
     b'{"id": 1, "tags": ["a"], "by": {"k": 1, "l": null}, "of": {"x": 127}}',
+    b'{"id": 1, "price": 1.1000}',
+    b'{"id": 1, "price": 1e7}',
+    b'{"id": 1, "price": -99999999.99}',
+    b'{"id": 1, "small": 3.4028234e38, "day": "2026-03-01", "local": "2026-03-01 12:30:00.5"}',
+    b'{"id": 1, "at": "2026-03-01T12:30:00.123456789+01:00"}',
+    b'{"id": 1, "unknown": [{"x": 1}, {"x": 1}], "of": {"x": 1}, "the name": "\\":"}',
+    b'{"id": 1, "unknown": ' + b"9" * 5_000 + b"}",
 ]
 REFUSED = {
     b"": "empty body",
@@ -66,7 +76,34 @@ REFUSED = {
     b'{"id": 1, "the name": 12}': "field the name: expected a text, found a whole number",
     b'{"id": 1, "the name": {}}': "field the name: expected a text, found an object",
     b'{"id": 1, "at": 1700000000000}': "field at: expected a text, found a whole number",
-    b'{"id": 1, "price": true}': "field price: expected a number, found true or false",
+    b'{"id": 1, "price": true}': "field price: not a value of decimal(10,2)",
+    b'{"id": 1, "price": {}}': "field price: not a value of decimal(10,2)",
+    # What Spark's reader of JSON alters without a word: it rounds, drops commas, takes today.
+    b'{"id": 1, "price": 1.005}': "field price: not a value of decimal(10,2)",
+    b'{"id": 1, "price": "1.005"}': "field price: not a value of decimal(10,2)",
+    b'{"id": 1, "price": "1,5"}': "field price: not a value of decimal(10,2)",
+    b'{"id": 1, "price": "NaN"}': "field price: not a value of decimal(10,2)",
+    b'{"id": 1, "price": 1e8}': "field price: not a value of decimal(10,2)",
+    b'{"id": 1, "price": 1e' + b"9" * 30 + b"}": "field price: number out of range",
+    b'{"id": 1, "small": 1e39}': "field small: expected a number <= 3.4028235677973366e+38",
+    b'{"id": 1, "rate": 1e400}': "field rate: number out of range",
+    b'{"id": 1, "at": "12:30"}': "field at: expected a time by ISO 8601, with its date",
+    b'{"id": 1, "at": "2026"}': "field at: expected a time by ISO 8601, with its date",
+    b'{"id": 1, "at": "2026-03-01 12:30 Asia/Shanghai"}': (
+        "field at: expected a time by ISO 8601, with its date"
+    ),
+    b'{"id": 1, "day": "2026-03-01T23:00:00-05:00"}': "field day: expected a date, YYYY-MM-DD",
+    b'{"id": 1, "day": "2026-03-01 and more"}': "field day: expected a date, YYYY-MM-DD",
+    b'{"id": 1, "day": "19000"}': "field day: expected a date, YYYY-MM-DD",
+    b'{"id": 1, "local": "2026-03-01T12:30:00Z"}': (
+        "field local: expected a time by ISO 8601, with its date and no zone"
+    ),
+    b'{"id": 3, "id": 4}': "field id: more than once in its object",
+    b'{"id" : 3, "i\\u0064": 4}': "field id: more than once in its object",
+    b'{"id": 1, "by": {"k": 1, "k": 2}}': "field k: more than once in its object",
+    b'{"id": 1, "of": {"x": 1, "x": 2}}': "field x: more than once in its object",
+    b'{"id": 1, "the name": "\\ud800"}': "not JSON",
+    b'{"id": 1}\x00': "more than one JSON value",
     b'{"id": 1, "rate": "NaN"}': "field rate: expected a number, found a text",
     b'{"id": 1, "paid": 1}': "field paid: expected true or false, found a whole number",
     b'{"id": 1, "big": 9223372036854775808}': (

@@ -1,9 +1,11 @@
 """Checks whether a message's body is one JSON value of a schema. Pure.
 
 Spark's `from_json` reads the first JSON value of a body and ignores what follows; it replaces bytes
-that are not UTF-8, and takes a number for a text, and a count of seconds for a time. This check is
-strict: UTF-8, one whole value by RFC 8259, and the types of the schema. Dates, times and binary
-values are texts here; whether a text is a date, Spark says, which reads it.
+that are not UTF-8, and takes a number for a text, and a count of seconds for a time. It takes the
+last of two equal names, rounds to the scale of a decimal, reads "1,5" as 15, "12:30" as a time of
+today, and what follows a date as nothing. This check is strict: UTF-8, one whole value by RFC 8259,
+each name once in its object, the types of the schema, and dates and times by ISO 8601. Whether
+there is such a day, and whether a text is base64, Spark says, which reads it.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -20,7 +23,23 @@ from msgspec import UNSET, Meta, UnsetType
 from sparrowmq.errors import ConfigError
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-_PLAIN: dict[str, Any] = {"boolean": bool, "float": float, "double": float, "variant": Any}
+# Beyond it a number that is rounded to 32 bits becomes infinite.
+_FLOAT_MAX = 3.4028235677973366e38
+_DAY, _CLOCK = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?"
+_ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
+_FORMATS = {
+    "date": (rf"^{_DAY}\Z", "a date, YYYY-MM-DD"),
+    "timestamp": (rf"^{_DAY}({_CLOCK}{_ZONE}?)?\Z", "a time by ISO 8601, with its date"),
+    "timestamp_ntz": (rf"^{_DAY}({_CLOCK})?\Z", "a time by ISO 8601, with its date and no zone"),
+}
+_FORMAT_WORDS = {f"`str` matching regex {regex!r}": words for regex, words in _FORMATS.values()}
+_PLAIN: dict[str, Any] = {
+    "boolean": bool,
+    "float": Annotated[float, Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)],
+    "double": float,
+    "variant": Any,
+    **{kind: Annotated[str, Meta(pattern=regex)] for kind, (regex, _) in _FORMATS.items()},
+}
 _WORDS = {
     "str": "a text",
     "int": "a whole number",
@@ -34,6 +53,57 @@ _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _TYPES = re.compile(r"`([a-z |]+)`")
 _INDEX = re.compile(r"\[[0-9]+\]")
 _MISSING = re.compile(r"Object missing required field `(.*)`$")
+_DECIMAL = re.compile(r"decimal\(([0-9]+), ?(-?[0-9]+)\)")
+
+
+class _Number:
+    """The type of a decimal, whose subclasses have its digits."""
+
+    precision: ClassVar[int]
+    scale: ClassVar[int]
+
+    @classmethod
+    def holds(cls, value: Any) -> bool:
+        """Return whether the decimal holds exactly this value of a body."""
+        if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
+            return False
+        try:
+            _, digits, exponent = (number := Decimal(value)).as_tuple()
+        except InvalidOperation:
+            return False
+        if not isinstance(exponent, int):
+            return False
+        is_rounded = any(digits[max(0, len(digits) + exponent + cls.scale) :])
+        return not is_rounded and (not number or number.adjusted() < cls.precision - cls.scale)
+
+
+def _check_number(kind: type[_Number], value: Any) -> _Number:
+    if not kind.holds(value):
+        raise ValueError(f"not a value of {kind.__name__}")
+    return kind()
+
+
+def _read_number(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueError("number out of range") from None
+
+
+class _TwiceError(Exception):
+    """An object has this name twice."""
+
+
+def _check_names(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _TwiceError(next(name for name in names if names.count(name) > 1))
+
+
+# The digits of a number do not matter here, and Python reads only so many.
+_look_through = json.JSONDecoder(
+    object_pairs_hook=_check_names, parse_int=len, parse_float=len
+).decode
 
 
 class BodyCheck:
@@ -49,7 +119,9 @@ class BodyCheck:
     def __init__(self, schema: str) -> None:
         try:
             found = json.loads(schema)
-            self._decode = msgspec.json.Decoder(_struct_type(found)).decode
+            self._decode = msgspec.json.Decoder(
+                _struct_type(found), dec_hook=_check_number, float_hook=_read_number
+            ).decode
         except (ValueError, LookupError, TypeError) as error:
             raise ConfigError(
                 f"the schema {schema[:80]!r} is not the JSON of a Spark schema ({error}); "
@@ -64,8 +136,9 @@ class BodyCheck:
         """
         try:
             # The decoder does not look into the texts of fields that the schema does not name.
-            body.decode()
-            self._decode(body)
+            text = body.decode()
+            if not _has_names_alone(body, self._decode(body)):
+                _look_through(text.strip())
         except UnicodeDecodeError:
             return "not UTF-8"
         except msgspec.ValidationError as error:
@@ -77,6 +150,8 @@ class BodyCheck:
             return "more than one JSON value" if is_more else "not JSON"
         except RecursionError:
             return "nested too deeply"
+        except _TwiceError as error:
+            return f"field {error}: more than once in its object"
         return None
 
 
@@ -84,6 +159,17 @@ class BodyCheck:
 def body_check(schema: str) -> BodyCheck:
     """Return the check of a schema; a process makes it once."""
     return BodyCheck(schema)
+
+
+def _has_names_alone(body: bytes, row: Any) -> bool:
+    """Return whether a body surely has each name of a row once, and no other: a quick look.
+
+    Behind each name are its quote, blanks and a colon. Where there are as many of these, in texts
+    too, as fields were found, there is no other name.
+    """
+    values = msgspec.structs.astuple(row)
+    found = len(values) - values.count(UNSET)
+    return body.translate(None, b" \t\r\n").count(b'":') == found
 
 
 def _describe(error: str) -> str:
@@ -96,6 +182,8 @@ def _describe(error: str) -> str:
         return f"field {path}.{missing[1]}: missing" if path else f"field {missing[1]}: missing"
     if not path:
         return "not a JSON object"
+    for pattern, words in _FORMAT_WORDS.items():
+        text = text.replace(pattern, words)
     words = _TYPES.sub(lambda found: _name(found[1]), text).replace(", got ", ", found ")
     return f"field {path}: {words[:1].lower()}{words[1:]}"
 
@@ -127,8 +215,9 @@ def _type(kind: str | Mapping[str, Any]) -> Any:
         if kind in _INTEGER_BITS:
             limit = 2 ** (_INTEGER_BITS[kind] - 1)
             return Annotated[int, Meta(ge=-limit, le=limit - 1)]
-        if kind.startswith("decimal"):
-            return int | float | str
+        if (digits := _DECIMAL.fullmatch(kind)) is not None:
+            places = {"precision": int(digits[1]), "scale": int(digits[2])}
+            return type(kind, (_Number,), places)
         return _PLAIN.get(kind, str)
     if kind["type"] == "array":
         element = _type(kind["elementType"])

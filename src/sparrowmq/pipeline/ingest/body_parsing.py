@@ -79,7 +79,8 @@ def parse_json_schema(text: str) -> BodySchema:
         schema = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"the JSON Schema is not JSON: {error}") from None
-    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict) or not properties:
         raise ConfigError("the JSON Schema must describe an object: it has no 'properties'")
     return BodySchema(_data_type({**schema, "type": "object"}, "$"))  # type: ignore[arg-type]
 
@@ -93,7 +94,7 @@ def with_fields(messages: DataFrame, schema: BodySchema) -> DataFrame:
     with_corrupt = StructType([*schema.columns.fields, StructField(_CORRUPT, StringType())])
     options = {"columnNameOfCorruptRecord": _CORRUPT}
     row = F.from_json(F.col("body").cast("string"), with_corrupt, options)
-    fields = (F.col(f"{_ROW}.`{name}`") for name in schema.columns.names)
+    fields = (F.col(f"{_ROW}.{quoted(name)}") for name in schema.columns.names)
     return messages.withColumn(_ROW, row).select(
         *messages.columns, *fields, F.col(f"{_ROW}.{_CORRUPT}").isNotNull().alias(MISREAD)
     )
@@ -134,7 +135,7 @@ def with_reason(messages: DataFrame, schema: BodySchema) -> DataFrame:
     misread = [
         F.when(
             F.get_json_object(F.col("body").cast("string"), _json_path(field.name)).isNotNull()
-            & F.col(f"`{field.name}`").isNull(),
+            & F.col(quoted(field.name)).isNull(),
             f"field {field.name}: not a value of {field.dataType.simpleString()}",
         )
         for field in schema.columns.fields
@@ -142,6 +143,11 @@ def with_reason(messages: DataFrame, schema: BodySchema) -> DataFrame:
     nested = F.lit("a nested field has a value that its type cannot hold")
     reason = F.coalesce(ERROR, *misread, nested).alias(REASON)
     return parsed.where(F.col(ERROR).isNotNull() | F.col(MISREAD)).select(*messages.columns, reason)
+
+
+def quoted(name: str) -> str:
+    """Return a column's name for Spark, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _json_path(name: str) -> str:

@@ -40,6 +40,7 @@ from sparrowmq.pipeline.ingest.body_parsing import (
     BodySchema,
     Misfits,
     parse_schema,
+    quoted,
     table_rows,
     with_reason,
 )
@@ -311,14 +312,14 @@ class _Sink:
     def _write_table(self, batch: DataFrame, batch_id: int) -> Misfits | None:
         """Write the messages that fit; return the number of others, None for a batch replayed."""
         settings, schema = self._settings, self._schema
-        date = F.to_date(F.col(f"`{settings.date_column}`")).alias(DATE)
+        date = F.to_date(F.col(quoted(settings.date_column))).alias(DATE)
         if schema is None:
             rows = batch.select(*METADATA, "body", date)
             write_batch_parquet(rows, batch_id, settings.table, [DATE])
             return Misfits(0, 0)
         observation = Observation()
         rows = table_rows(batch, schema, observation).select(
-            *METADATA, *(f"`{name}`" for name in schema.struct.names), date
+            *METADATA, *(quoted(name) for name in schema.struct.names), date
         )
         if not write_batch_parquet(rows, batch_id, settings.table, [DATE]):
             return None
@@ -378,12 +379,13 @@ def _check_columns(settings: IngestSettings, schema: BodySchema | None) -> None:
     fields: Sequence[str] = () if schema is None else schema.struct.names
     made = (DATE, REASON, ERROR, MISREAD, "batchId")
     taken = {name.lower() for name in (*METADATA, "body", *made)}
-    clashing = [name for name in fields if name.lower() in taken]
-    if clashing:
-        raise ConfigError(
-            f"the body's field {clashing[0]!r} would clash with the column of that name; fields "
-            f"must not be called {', '.join((*METADATA, 'body', *made))}"
-        )
+    for name in fields:
+        if name.lower() in taken:
+            raise ConfigError(
+                f"the body's field {name!r} would clash with the column of that name; names differ "
+                f"by more than case, and are not {', '.join((*METADATA, 'body', *made))}"
+            )
+        taken.add(name.lower())
     if settings.date_column not in (*METADATA, *fields):
         raise ConfigError(
             f"there is no column {settings.date_column!r} to take the date from; there are "
