@@ -25,7 +25,7 @@ from sparrowmq.cli.top import ORDERS, TITLES
 from sparrowmq.dash import web
 from sparrowmq.doctor import RULES, Severity
 from sparrowmq.doctor.owner_history import DURATION_TITLES
-from sparrowmq.doctor.workloads import WORKLOADS
+from sparrowmq.doctor.workloads import WORKLOADS, Policy
 from sparrowmq.drills.drill import SCRIPTS
 from sparrowmq.words.catalog import DOMAIN, LOCALE
 
@@ -55,6 +55,9 @@ CHOSEN = {
     *(*TITLES, *ORDERS),
     "This is not the password.",
     "rocketmq",
+    "rocketmq 5",
+    "kafka 4",
+    *(each.value for each in (Policy.ORACLE, Policy.MESSAGE)),
     "sparrowmq",
     "kafka",
     "; ",

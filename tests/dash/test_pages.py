@@ -80,7 +80,7 @@ async def test_the_timeline_says_who_joined_what_moved_and_that_nothing_came_twi
 
         async def rebalances() -> list[dict[str, Any]]:
             found = await read_table(reader, f"/groups/{stage.group}", "rebalances")
-            return [each for each in found if each["moved"] == 2]
+            return [each for each in found if each["moved"] == 2 and each["settled_ms"]]
 
         (found,) = await eventually("a rebalance", rebalances)
         assert found["reason"] == "B (172.17.0.1@b) joined"

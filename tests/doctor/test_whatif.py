@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sparrowmq.doctor.whatif import (
     ALL_NAMES,
     KAFKA_NAMES,
+    SERVER_NAME,
     SPARROW_NAMES,
     Cost,
     GroupEvent,
@@ -129,12 +130,42 @@ def test_cost_of_kafka_stops_the_group_or_its_moving_queues() -> None:
     assert killed.cost.wait_ms_max == 348_000
 
 
+def test_cost_of_kafka_4_stops_moving_queues_and_waits_for_no_poll() -> None:
+    steps = run_of("uniform", 8, 3, "join,leave:1,kill").steps
+    join, leave, kill = steps[1:]
+
+    # Find, heartbeat; three heartbeats; two givers and a taker; four frames for each moved queue.
+    assert join.moved == 2
+    assert join.cost == Cost(4 + 6 + 2 * 3 + 8, 9, 10_000, 2, 0)
+    # A leaver's two queues go to members at their next heartbeat, and nothing else moves.
+    assert leave.moved == 0
+    assert leave.cost == Cost(2 + 6 + 4 * 2, 3, 5_000, 0, 0)
+    assert kill.cost.trips == 2
+    assert kill.cost.wait_ms_max == 50_000
+
+
+def test_nothing_moves_where_no_queue_has_an_owner() -> None:
+    steps = run_of("POP", 2, 3, "join,leave:1,kill", broker_count=2).steps
+    join, leave, kill = steps[1:]
+
+    for step in steps:
+        numbers = [member.number for member in step.members]
+        assert [step.queue_ids(number) for number in numbers] == [list(step.owners)] * len(numbers)
+        assert (step.moved, step.idle, step.skew, step.unowned, step.double) == (0, 0, 0, [], [])
+        assert step.split == (0, 0, 0)
+    # Two frames to each of two brokers; each notifies every member, who asks one of them.
+    assert join.cost == Cost(4 + 8 + 8, 4, 0, 0, 0)
+    assert leave.cost == Cost(4 + 6 + 6, 0, 0, 0, 0)
+    # What the killed member had in flight comes again after its invisible time.
+    assert kill.cost == Cost(4 + 4, 0, 60_000, 0, 0)
+
+
 def test_split_view_harms_whom_nobody_coordinates() -> None:
     runs = {run.strategy: run for run in simulate_all(plan(8, 3))}
 
     splits = {name: run.steps[0].split for name, run in runs.items()}
     # The coordinator has not heard of one member, which waits.
-    assert {splits[name] for name in KAFKA_NAMES} == {(0, 0, 1)}
+    assert {splits[name] for name in (*KAFKA_NAMES, SERVER_NAME)} == {(0, 0, 1)}
     # AVG of three is 0-2, 3-5, 6-7; the first, of two, takes 0-3.
     assert splits["AVG"] == (0, 1, 0)
     assert {splits[name].double for name in SPARROW_NAMES} == {0}
@@ -196,6 +227,7 @@ def test_schools_are_told_apart() -> None:
     assert {schools[name] for name in SPARROW_NAMES} == {"sparrowmq"}
     assert {schools[name] for name in KAFKA_NAMES} == {"kafka"}
     assert schools["AVG"] == "rocketmq"
+    assert (schools[SERVER_NAME], schools["POP"]) == ("kafka 4", "rocketmq 5")
 
 
 def test_events_are_read_and_wrong_ones_refused() -> None:
@@ -243,7 +275,7 @@ def test_page_on_the_schools_shows_what_the_simulation_gives() -> None:
     ]
     shown = plan(12, 3, "join,leave:1,kill", broker_count=2)
 
-    assert len(rows) == 8
+    assert len(rows) == 10
     for name, *figures in rows:
         steps = simulate(shown, name.strip("`")).steps
         events = steps[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -58,6 +59,22 @@ def test_a_queue_hotter_than_a_member_keeps_its_member_to_itself() -> None:
     assert load.lag_max < 1.1 * oracle.lag_max
 
 
+@pytest.mark.parametrize("name", ["both", "hot", "steep", "stall"])
+def test_no_queue_lags_where_none_has_an_owner(name: str) -> None:
+    (messages,) = results_of(name, Policy.MESSAGE)
+
+    assert messages.lag_max == 0
+    assert messages.moves == 0
+
+
+def test_a_member_that_stands_still_holds_up_its_queues_alone() -> None:
+    average, messages = results_of("stall", Policy.AVG, Policy.MESSAGE)
+
+    # 8.75 messages a second for 360 s.
+    assert 2_900 < average.lag_max < 3_500
+    assert messages.lag_max == 0
+
+
 def test_steady_rates_end_all_moves() -> None:
     """After the first ten minutes nothing moves to and fro."""
     workload = GroupWorkload(name="long", meaning="", zipf=0.8, speed_ratio=4)
@@ -85,3 +102,30 @@ def test_names_of_workloads_are_checked() -> None:
         parse_workloads(["zipff"])
     with pytest.raises(ConfigError, match="queues is 0; with a workload it must be from 1 to 512"):
         compare(WORKLOADS[0], Random, size=GroupSize(0, 1))
+
+
+@pytest.mark.slow
+def test_page_on_the_schools_shows_what_the_simulation_gives() -> None:
+    page = Path(__file__).parents[2] / "docs/explanation/four-schools.md"
+    table = page.read_text().partition("## The same messages")[2].partition("## ")[0]
+    shown = [
+        [cell.strip() for cell in line.strip("|").split("|")[1:]]
+        for line in table.splitlines()
+        if line.startswith("| ")
+    ][1:]
+    names = ("equal", "zipf", "speeds", "both", "hot", "backlog", "steep", "stall")
+    assert {workload.name for workload in WORKLOADS} == set(names)
+
+    found = []
+    for workload in parse_workloads(names):
+        by_policy = compare(workload, Random)
+        results = [
+            by_policy[each] for each in (Policy.AVG, Policy.LOAD, Policy.ORACLE, Policy.MESSAGE)
+        ]
+        if workload.backlog:
+            times = ["> 1,200" if r.drained_s is None else str(r.drained_s) for r in results]
+            found.append([f"{each} s" for each in times])
+        else:
+            found.append([f"{result.lag_max:,}" for result in results])
+
+    assert shown == found

@@ -433,7 +433,7 @@ def render_workloads(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(words()("workload"))
     for policy in Policy:
-        table.add_column(policy.value, justify="right")
+        table.add_column(words()(policy.value), justify="right")
     for workload, by_policy in results:
         figures = [_outcome(workload, by_policy[policy]) for policy in Policy]
         table.add_row(f"{workload.name}: {words()(workload.meaning)}", *figures)

@@ -7,6 +7,8 @@ members with ids such as `10.0.0.1@101`.
 **Cost model.** A message is one frame in one direction; a request with its answer is two. A trip is
 the time of one frame. There are B brokers, m members after the event, and one topic; no frame is
 lost, and nobody is slow. RocketMQ's strategies run in Java's client, SparrowMQ's in SparrowMQ's.
+Kafka has two protocols: in the classic one (`range` to `cooperative-sticky`) a member computes all
+shares, in the consumer protocol (`uniform`) the coordinator. In `POP` no queue has an owner.
 
 | | RocketMQ | SparrowMQ | Kafka, eager | Kafka, cooperative |
 |---|---|---|---|---|
@@ -22,16 +24,27 @@ lost, and nobody is slow. RocketMQ's strategies run in Java's client, SparrowMQ'
 | a machine cut off | 130 s + 20 s | 20 s | 45 s | same |
 | meanwhile | a moved queue may have two owners | it waits for its lock | all stops | it stops |
 
+| | Kafka's consumer protocol | POP |
+|---|---|---|
+| a join | find coordinator 2, heartbeat 2 | heartbeat to every broker 2B |
+| a leave, a kill | its last heartbeat 2; 0 | unregister 2B; 0 |
+| others learn of it | answer to a heartbeat, 2 each | notice Bm, ask for assignments 2m: the same |
+| handing over, a queue | 4; giver confirms, taker asks again, 2 each | 0 |
+| trips to agree | join 4, leave 3, kill 2; if queues move 5 more, or 3 | join 4, else 0 |
+| longest wait | 5 s heartbeat; if queues move, again | 0 |
+| if one was killed | and 45 s until its session ends | 60 s: what it had comes again |
+| meanwhile | moved queues stop | nothing stops |
+
 **Split view.** Every second member has not heard of the member listed last. In RocketMQ each member
 computes from its own list, so some queues have no owner or two until the next look. Between
 SparrowMQ's members a lock has one holder, so no queue has two owners. In Kafka the coordinator has
 the only list, and shares carry its generation: no queue is unowned or owned twice, and a member
-unknown to the coordinator is idle.
+unknown to the coordinator is idle. Who pops needs no list.
 
 **Duplicate id.** The last member carries the first member's id. RocketMQ's brokers list the id
 twice. Kafka's coordinator names members itself, so two equal client ids are two members.
 
-Source: rebalance rules of RocketMQ 4.9; KIP-54, KIP-62, KIP-394, KIP-429.
+Source: rebalance rules of RocketMQ 4.9, POP of 5.5; KIP-54, KIP-62, KIP-394, KIP-429, KIP-848.
 """
 
 from __future__ import annotations
@@ -68,7 +81,11 @@ ROCKETMQ_NAMES = (
 # Only for groups whose members all run SparrowMQ.
 SPARROW_NAMES = tuple(SPARROW_STRATEGIES)
 KAFKA_NAMES = tuple(KAFKA_ASSIGNORS)
-ALL_NAMES = (*ROCKETMQ_NAMES, *SPARROW_NAMES, *KAFKA_NAMES)
+# Computed by Kafka's coordinator.
+SERVER_NAME = "uniform"
+# Any member takes messages of any queue.
+SHARED_NAME = "POP"
+ALL_NAMES = (*ROCKETMQ_NAMES, *SPARROW_NAMES, *KAFKA_NAMES, SERVER_NAME, SHARED_NAME)
 
 # RebalanceService.waitInterval; Kafka's defaults.
 REBALANCE_WAIT_MS = 20_000
@@ -76,6 +93,10 @@ KAFKA_HEARTBEAT_MS = 3_000
 KAFKA_SESSION_MS = 45_000
 # max.poll.interval.ms: each round of the classic protocol waits until every member has polled.
 KAFKA_POLL_MS = 300_000
+# group.consumer.heartbeat.interval.ms, of the consumer protocol.
+KAFKA_SERVER_HEARTBEAT_MS = 5_000
+# The invisible time of Java's push consumer.
+POP_INVISIBLE_MS = 60_000
 
 QUEUES_MAX = 10_000
 MEMBERS_MAX = 1_000
@@ -158,6 +179,7 @@ class Step:
             did not need.
         skew: the largest share minus the smallest.
         idle: the number of members without a queue.
+        is_shared: whether every member takes messages of every queue, which has no owner.
         failure: the reason why the strategy failed; "" if it did not.
     """
 
@@ -170,6 +192,7 @@ class Step:
     idle: int = 0
     cost: Cost = NO_COST
     split: SplitView = NO_HARM
+    is_shared: bool = False
     failure: str = ""
 
     @property
@@ -180,6 +203,8 @@ class Step:
     @property
     def double(self) -> list[MessageQueue]:
         """The queues with several owners."""
+        if self.is_shared:
+            return []
         return [queue for queue, owners in self.owners.items() if len(owners) > 1]
 
     def queue_ids(self, number: int) -> list[MessageQueue]:
@@ -196,9 +221,11 @@ class StrategyRun:
 
     @property
     def school(self) -> str:
-        """The strategy's origin: rocketmq, sparrowmq or kafka."""
+        """The strategy's origin: rocketmq, sparrowmq, kafka, or a newer school of these."""
         if self.strategy in KAFKA_ASSIGNORS:
             return "kafka"
+        if self.strategy in (SERVER_NAME, SHARED_NAME):
+            return "kafka 4" if self.strategy == SERVER_NAME else "rocketmq 5"
         return "sparrowmq" if self.strategy in SPARROW_STRATEGIES else "rocketmq"
 
 
@@ -362,6 +389,7 @@ def _step(
         idle=sum(count == 0 for count in counts),
         cost=_cost(plan, name, event, members, before, owners),
         split=_split(plan, name, members, before),
+        is_shared=name == SHARED_NAME,
         failure=failure,
     )
 
@@ -369,7 +397,9 @@ def _step(
 def _owners(
     plan: Plan, name: str, members: tuple[MemberProcess, ...], before: Step | None
 ) -> Owners:
-    if name in KAFKA_ASSIGNORS:
+    if name == SHARED_NAME:
+        return dict.fromkeys(plan.queues, tuple(member.number for member in members))
+    if name in KAFKA_ASSIGNORS or name == SERVER_NAME:
         return _kafka_owners(plan, name, members, before)
     cid_all = [member.client_id for member in members]
     held = _holders(before)
@@ -440,14 +470,17 @@ def _configured(plan: Plan, name: str, member: MemberProcess) -> AllocateMessage
 def _kafka_owners(
     plan: Plan, name: str, members: tuple[MemberProcess, ...], before: Step | None
 ) -> Owners:
-    """Run the leader's assignor: twice for a protocol of two rounds."""
+    """Run the leader's assignor: twice for a protocol of two rounds.
+
+    The coordinator's is as sticky: within one of equal, and the fewest queues move.
+    """
     names = {member.number: _kafka_id(member) for member in members}
     owned = {
         names[member.number]: before.queue_ids(member.number) if before else []
         for member in members
     }
     subscribed = dict.fromkeys(names.values(), (TOPIC,))
-    assignor = KAFKA_ASSIGNORS[name]
+    assignor = KAFKA_ASSIGNORS["sticky" if name == SERVER_NAME else name]
     shares = assignor(plan.queues, subscribed, owned)
     if name == "cooperative-sticky":
         shares = assignor(plan.queues, subscribed, shares)
@@ -489,6 +522,10 @@ def _cost(
     moved, _ = _moves(before, owners, members)
     if name in KAFKA_ASSIGNORS:
         return _kafka_cost(plan, name, event, len(members), moved=moved, changed=changed)
+    if name == SERVER_NAME:
+        return _server_cost(event, before, owners, members, moved=moved, changed=changed)
+    if name == SHARED_NAME:
+        return _shared_cost(plan, event, len(members))
     notices = 0 if event.kind is GroupEventKind.KILL else 2 * plan.broker_count
     is_ours = name in SPARROW_NAMES
     # RocketMQ's members ask for one list; ours ask every broker for its list and queue owners.
@@ -523,13 +560,61 @@ def _kafka_cost(
     )
 
 
+def _server_cost(
+    event: GroupEvent,
+    before: Step,
+    owners: Owners,
+    members: tuple[MemberProcess, ...],
+    *,
+    moved: int,
+    changed: int,
+) -> Cost:
+    notices = {GroupEventKind.JOIN: 4, GroupEventKind.LEAVE: 2, GroupEventKind.KILL: 0}[event.kind]
+    trips = {GroupEventKind.JOIN: 4, GroupEventKind.LEAVE: 3, GroupEventKind.KILL: 2}[event.kind]
+    is_join = event.kind is GroupEventKind.JOIN
+    others = len(members) - 1 if is_join else len(members)
+    staying = {member.number for member in before.members} & {m.number for m in members}
+    givers = {n for queue, now in owners.items() for n in {*before.owners[queue]} - {*now}}
+    takers = {
+        number
+        for queue, now in owners.items()
+        for number in set(now) - set(before.owners[queue])
+        if staying & set(before.owners[queue])
+    }
+    confirmations = 2 * (len(givers & staying) + len(takers)) if moved else 0
+    if moved:
+        # The giver learns of it, if its heartbeat is not the first word; it confirms; a taker asks.
+        trips += 5 if is_join else 3
+    heartbeats = 2 if moved else 0 if is_join else 1
+    is_kill = event.kind is GroupEventKind.KILL
+    return Cost(
+        messages=notices + 2 * others + confirmations + 4 * changed,
+        trips=trips,
+        wait_ms_max=KAFKA_SERVER_HEARTBEAT_MS * heartbeats + (KAFKA_SESSION_MS if is_kill else 0),
+        stopped=moved,
+        overlapping=0,
+    )
+
+
+def _shared_cost(plan: Plan, event: GroupEvent, count: int) -> Cost:
+    is_kill = event.kind is GroupEventKind.KILL
+    notices = 0 if is_kill else 2 * plan.broker_count
+    return Cost(
+        messages=notices + (plan.broker_count + 2) * count,
+        trips=4 if event.kind is GroupEventKind.JOIN else 0,
+        wait_ms_max=POP_INVISIBLE_MS if is_kill else 0,
+        stopped=0,
+        overlapping=0,
+    )
+
+
 def _split(
     plan: Plan, name: str, members: tuple[MemberProcess, ...], before: Step | None
 ) -> SplitView:
     """Return the effect of a split view: every second member misses the member listed last."""
-    if len(members) < 2:
+    if len(members) < 2 or name == SHARED_NAME:
         return NO_HARM
-    if name in KAFKA_ASSIGNORS:
+    if name in KAFKA_ASSIGNORS or name == SERVER_NAME:
         heard_of = len(members) - 1
         return SplitView(0, 0, idle=1 + max(0, heard_of - plan.queue_count))
     everybody = [member.client_id for member in members]

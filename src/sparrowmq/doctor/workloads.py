@@ -5,7 +5,8 @@ messages about its rate, and each member consumes what its capacity allows, from
 parts. AVG_BY_LOAD divides the queues again every `PERIOD_S`. It measures as members do: the rate
 over the last `RATE_WINDOW_S`, the lag at the start of the period, the capacity with an error of
 5 %. A queue that moves is not consumed for `MOVE_S`, as in a hand-over. The oracle knows the mean
-rates and the capacities, and divides once.
+rates and the capacities, and divides once. By message (POP, share groups) no queue has an owner:
+every member takes messages of all queues.
 Tests: doctor/test_workloads.py.
 """
 
@@ -37,6 +38,8 @@ MOVE_S = 1
 CAPACITY_PER_S = 100.0
 # The part of the members' capacity that messages need.
 UTILIZATION = 0.7
+# When a member begins to stand still.
+STALL_START_S = 600
 # The last part of a run, whose greatest lag is reported.
 JUDGED_S = 300
 SEEDS = (1, 2, 3, 4, 5)
@@ -65,6 +68,7 @@ class Policy(Enum):
     MINIMAL = "MINIMAL_MOVE"
     LOAD = "AVG_BY_LOAD"
     ORACLE = "oracle"
+    MESSAGE = "by message"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,7 @@ class GroupWorkload:
         hot_moves_s: after how long the hot queues become others; 0 for never.
         backlog: the messages that wait at the start.
         utilization: the part of the members' capacity that new messages need.
+        stall_s: for how long the first member's listener does not return, from `STALL_START_S`.
     """
 
     name: str
@@ -88,6 +93,7 @@ class GroupWorkload:
     hot_moves_s: int = 0
     backlog: int = 0
     utilization: float = UTILIZATION
+    stall_s: int = 0
 
     def capacities(self, count: int) -> list[float]:
         """Return the messages a second of each member."""
@@ -120,6 +126,7 @@ WORKLOADS = (
     ),
     GroupWorkload(name="equal", meaning="equal queues, equal members"),
     GroupWorkload(name="steep", meaning="Zipf 1.2, equal members", zipf=1.2),
+    GroupWorkload(name="stall", meaning="a member stands still for 6 minutes", stall_s=360),
 )
 
 
@@ -182,7 +189,10 @@ def run(
     truth = GroupLoads(
         queues={queue: QueueLoad(rate, 0) for queue, rate in rates.items()}, capacities=capacities
     )
-    load_max = max(truth.member_loads(state.owners, cids).values())
+    loads = truth.member_loads(state.owners, cids)
+    if policy is Policy.MESSAGE:
+        loads = dict.fromkeys(cids, sum(rates.values()) / sum(capacities.values()))
+    load_max = max(loads.values())
     return Result(round(state.lag_max), state.moves, state.drained_s, load_max)
 
 
@@ -228,7 +238,7 @@ def _first_owners(state: _Run) -> dict[MessageQueue, str]:
     queues, cids = state.queues, state.cids
     if state.policy is Policy.ORACLE:
         return _best_owners(state)
-    if state.policy in (Policy.MINIMAL, Policy.LOAD):
+    if state.policy in (Policy.MINIMAL, Policy.LOAD, Policy.MESSAGE):
         return divide(queues, cids)
     strategy = strategy_from(state.policy.value)
     return {queue: cid for cid in cids for queue in strategy.allocate("G", cid, queues, cids) or ()}
@@ -276,19 +286,29 @@ def _step(state: _Run, now_s: int) -> None:
         lags[n] += came
         total[n] += came
     state.totals.append(total)
+    rooms = {cid: capacity * STEP_S for cid, capacity in state.capacities.items()}
+    if now_s in range(STALL_START_S, STALL_START_S + state.workload.stall_s):
+        rooms[state.cids[0]] = 0.0
+    if state.policy is Policy.MESSAGE:
+        _consume(lags, range(len(lags)), sum(rooms.values()))
+    else:
+        _consume_own(state, rooms, now_s)
+    if now_s >= DURATION_S - JUDGED_S:
+        state.lag_max = max(state.lag_max, *lags)
+    # What a step brings is always there; a second's messages are not a backlog.
+    if state.drained_s is None and sum(lags) <= CAPACITY_PER_S * len(state.cids):
+        state.drained_s = now_s + STEP_S
+
+
+def _consume_own(state: _Run, rooms: dict[str, float], now_s: int) -> None:
+    """Let each member consume of its own queues."""
     numbers: dict[str, list[int]] = {cid: [] for cid in state.cids}
     for n, queue in enumerate(state.queues):
         numbers[state.owners[queue]].append(n)
     for cid, mine in numbers.items():
         # A member consumes no more while its queues are handed over.
         pauses = sum(state.moved_s.get(state.queues[n]) == now_s for n in mine)
-        room = state.capacities[cid] * STEP_S * (1 - MOVE_S / STEP_S * pauses / max(1, len(mine)))
-        _consume(lags, mine, room)
-    if now_s >= DURATION_S - JUDGED_S:
-        state.lag_max = max(state.lag_max, *lags)
-    # What a step brings is always there; a second's messages are not a backlog.
-    if state.drained_s is None and sum(lags) <= CAPACITY_PER_S * len(state.cids):
-        state.drained_s = now_s + STEP_S
+        _consume(state.lags, mine, rooms[cid] * (1 - MOVE_S / STEP_S * pauses / max(1, len(mine))))
 
 
 def _consume(lags: list[float], mine: Sequence[int], room: float) -> None:
