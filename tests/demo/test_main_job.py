@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sparrowmq.demo.main_job import count_data_files
 from sparrowmq.demo.outcome import DemoOutcome
 from sparrowmq.demo.verify import count_repeated, read_deliveries
 
@@ -118,3 +119,15 @@ def test_foreign_directory_is_refused_with_one_line(tmp_path: Path) -> None:
     assert len(output.strip().splitlines()) == 1
     assert "is not empty" in output
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_files_that_spark_removes_meanwhile_do_not_count(tmp_path: Path) -> None:
+    task = tmp_path / "_temporary/0"
+    task.mkdir(parents=True)
+    (task / "part-0.parquet").write_bytes(b"PAR1")
+    (task / "part-1.parquet").write_bytes(b"")
+    # As a file that is gone between its listing and its look.
+    (task / "part-2.parquet").symlink_to(task / "gone")
+
+    assert count_data_files(tmp_path, 0) == 1
+    assert count_data_files(tmp_path / "gone", 0) == 0

@@ -131,9 +131,21 @@ def test_every_second_a_job_reports_the_tasks_of_its_stages(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     seen: list[TaskProgress] = []
-    with reporting_progress(spark, seen.append):
-        # A stage of two tasks, the second of which lasts until the first report.
-        spark.sparkContext.parallelize([1, 2], 2).foreach(lambda n: time.sleep(3 * (n - 1)))
+    reported = tmp_path / "reported"
 
-    assert (1, 2) in {(each.tasks_done, each.tasks) for each in seen}
+    def note(progress: TaskProgress) -> None:
+        seen.append(progress)
+        if (progress.tasks_done, progress.tasks) == (1, 2):
+            reported.touch()
+
+    def work(number: int) -> None:
+        # The second task lasts until the first is reported.
+        end_s = time.monotonic() + 120
+        while number == 2 and not reported.exists() and time.monotonic() < end_s:
+            time.sleep(0.05)
+
+    with reporting_progress(spark, note):
+        spark.sparkContext.parallelize([1, 2], 2).foreach(work)
+
+    assert reported.exists()
     assert sorted(each.seconds for each in seen) == [each.seconds for each in seen]

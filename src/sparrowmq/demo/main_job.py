@@ -8,8 +8,10 @@ the middle of a batch.
 from __future__ import annotations
 
 import datetime
+import fnmatch
+import os
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -350,7 +352,7 @@ class _Demo:
         names = (path.name for path in writing.glob("batchId=*"))
         batch_id = max((int(name.partition("=")[2]) for name in names), default=-1)
         # A session that was killed has left files.
-        files = _count_files(writing / f"batchId={batch_id}", self._spark_begun_ms)
+        files = count_data_files(writing / f"batchId={batch_id}", self._spark_begun_ms)
         if not files:
             return
         ingest.begin_step(f"writes batch {batch_id}", monotonic_ms())
@@ -375,7 +377,15 @@ class _Demo:
         stage.end_ms = monotonic_ms()
 
 
-def _count_files(directory: Path, since_ms: int) -> int:
-    """Count the data files of an unpublished batch that are newer than an instant."""
-    found = [path.stat() for path in directory.rglob("*.parquet")]
-    return sum(each.st_size > 0 and each.st_mtime * 1000 > since_ms for each in found)
+def count_data_files(directory: Path, since_ms: int) -> int:
+    """Count the data files of an unpublished batch that are newer than an instant.
+
+    Spark moves and removes files and directories meanwhile.
+    """
+    count = 0
+    for folder, _, names in os.walk(directory):
+        for name in fnmatch.filter(names, "*.parquet"):
+            with suppress(FileNotFoundError):
+                found = os.stat(os.path.join(folder, name))
+                count += found.st_size > 0 and found.st_mtime * 1000 > since_ms
+    return count
