@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from io import StringIO
@@ -131,6 +132,22 @@ def by_json(view: GroupView) -> tuple[Owners, dict[int, str]]:
     )
 
 
+def counts_by_json(view: GroupView) -> dict[str, int]:
+    return {each["client_id"]: each["queues"] for each in json_of_group(view)["members"]}
+
+
+def counts_by_page(view: GroupView) -> dict[str, int]:
+    ids = dict.fromkeys(c.client_id for c in view.ownership.connections)
+    columns = make_columns(view, (), {client_id: number for number, client_id in enumerate(ids)})
+    return {client_id: column.queue_count for client_id, column in columns.items()}
+
+
+def counts_by_terminal(view: GroupView) -> dict[str, int]:
+    """Return the numbers of queues beside the members, but for ids that are in use twice."""
+    rows = [line.split() for line in draw(view).splitlines()]
+    return {row[1]: int(row[4]) for row in rows if len(row) > 4 and row[-1] in ("queue", "queues")}
+
+
 def by_page(view: GroupView) -> tuple[Owners, dict[int, str]]:
     ids = dict.fromkeys(c.client_id for c in view.ownership.connections)
     numbers = {client_id: number for number, client_id in enumerate(ids)}
@@ -158,12 +175,17 @@ def by_exporter(view: GroupView) -> Owners:
     return found
 
 
-def by_terminal(view: GroupView) -> dict[int, str]:
-    """Return the last cell of each queue's row on a wide terminal."""
+def draw(view: GroupView) -> str:
+    """Draw the group on a wide terminal, as the command line and `top` do."""
     file = StringIO()
     console = Console(file=file, width=200)
     console.print(render_group(view, console))
-    lines = file.getvalue().splitlines()
+    return file.getvalue()
+
+
+def by_terminal(view: GroupView) -> dict[int, str]:
+    """Return the last cell of each queue's row."""
+    lines = draw(view).splitlines()
     begin = next(at for at, line in enumerate(lines) if line.strip() == TOPIC)
     shown = [line.split() for line in lines[begin + 1 : begin + 1 + QUEUES]]
     return {int(row[0].partition(":")[2]): row[-1] for row in shown}
@@ -200,6 +222,19 @@ def test_every_view_names_the_same_owners(views: list[tuple[str, GroupView]]) ->
         assert [q for q, last in ending.items() if last == "twice"] == [
             q for q, state in states.items() if state == "double"
         ], what
+
+
+def test_every_view_gives_a_member_the_same_number_of_queues(
+    views: list[tuple[str, GroupView]],
+) -> None:
+    for what, view in views:
+        owned = Counter(each for queue in queues() for each in set(view.queues[queue].owner_ids))
+        counts = counts_by_json(view)
+
+        assert counts == {client_id: owned[client_id] for client_id in view.members}, what
+        assert counts_by_page(view) == counts, what
+        once = {each for each, count in view.members.items() if count == 1}
+        assert counts_by_terminal(view) == {each: counts[each] for each in once}, what
 
 
 def unowned_ms(spans: Iterable[OwnedSpan]) -> dict[int, int]:

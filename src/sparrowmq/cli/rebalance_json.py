@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding
-from sparrowmq.doctor.group_snapshot import GroupSnapshot, MemberConnection
+from sparrowmq.doctor.group_snapshot import GroupSnapshot, MemberConnection, PlanSnapshot
 from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.doctor.owner_history import DURATIONS
 from sparrowmq.doctor.whatif import Plan, Step, StrategyRun
@@ -25,7 +25,7 @@ Json: TypeAlias = dict[str, Any]
 
 def json_of_group(view: GroupView) -> Json:
     """Return the owners of a group's queues, and the group's offsets."""
-    snapshot = view.snapshot
+    snapshot, loads = view.snapshot, view.loads
     queues = []
     for queue, each in view.queues.items():
         progress, rate, standing = each.progress, each.rate, each.standing
@@ -34,12 +34,13 @@ def json_of_group(view: GroupView) -> Json:
                 **_queue(queue),
                 "state": each.state.value,
                 "owners": [_connection(c) for c in each.owners],
+                "share": [c.client_id for c in each.share],
                 "since_timestamp_ms": standing.since_ms if standing.is_exact else None,
                 "max_offset": progress.max_offset if progress else None,
                 "committed_offset": progress.committed_offset if progress else None,
                 "lag": each.lag,
-                "produced_per_second": round(rate.produced_per_s, 3) if rate else None,
-                "consumed_per_second": round(rate.consumed_per_s, 3) if rate else None,
+                "produced_per_second": _rounded(rate and rate.produced_per_s),
+                "consumed_per_second": _rounded(rate and rate.consumed_per_s),
             }
         )
     return {
@@ -50,12 +51,29 @@ def json_of_group(view: GroupView) -> Json:
                 "language": connection.language,
                 "version": unmark_version(connection.version),
                 "runs_sparrowmq": is_marked(connection.version),
-                "queues": len(view.ownership.queues_of(connection.client_id)),
+                "queues": len(view.owned_by(connection.client_id)),
+                "load": _rounded(loads.get(connection.client_id)),
             }
             for connection in view.ownership.connections
         ],
         "queues": queues,
+        "plan": _plan(snapshot.plan),
     }
+
+
+def _plan(plan: PlanSnapshot | None) -> Json | None:
+    if plan is None or not plan.epoch:
+        return None
+    return {
+        "epoch": plan.epoch,
+        "moved": _queues(plan.moved),
+        "load_before": plan.load_before,
+        "load_after": plan.load_after,
+    }
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
 
 
 def json_of_findings(view: GroupView, findings: Sequence[Finding]) -> Json:

@@ -83,12 +83,14 @@ def _head(view: GroupView) -> Text:
         model = "BROADCASTING"
     parts = [
         model,
-        words().count(len(view.queues), "queue"),
+        words().count(len(view.user_queues), "queue"),
         words().count(len(view.ownership.connections), "member"),
     ]
     if not snapshot.is_broadcasting:
         # Members of a broadcasting group store their offsets locally.
         parts.append(words().phrase(view.describe_backlog(snapshot.progress())))
+    if plan := view.describe_plan():
+        parts.append(words().phrase(plan))
     return Text.assemble((snapshot.group, "bold"), "  " + " · ".join(parts))
 
 
@@ -170,11 +172,13 @@ def _owner_text(state: str, names: list[str]) -> Text:
 
 def _members(view: GroupView, labels: dict[MemberConnection, str]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(5):
+    for _ in range(6):
         table.add_column(no_wrap=True)
+    loads = view.loads
     ids = [c.client_id for c in labels]
     for connection, label in labels.items():
-        count = len(view.ownership.queues_of(connection.client_id))
+        count = len(view.owned_by(connection.client_id))
+        load = loads.get(connection.client_id)
         is_shared = ids.count(connection.client_id) > 1
         table.add_row(
             Text(label, "bold"),
@@ -182,6 +186,7 @@ def _members(view: GroupView, labels: dict[MemberConnection, str]) -> Table:
             connection.address or "?",
             "sparrowmq" if is_marked(connection.version) else connection.language.lower(),
             words()("id in use twice") if is_shared else words().count(count, "queue"),
+            "" if load is None else _flag(load > 1, words()("load {n}", n=f"{load:.2f}")),
         )
     return table
 

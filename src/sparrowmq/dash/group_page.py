@@ -28,21 +28,18 @@ from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.doctor.explain import Explanation, explain, find_queue
-from sparrowmq.doctor.finding import describe_runs
 from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.doctor.owner_history import (
     FLAPPING_COUNT,
     GroupRebalance,
     OwnedSpan,
-    QueueMove,
-    SeenEvent,
-    SeenEventKind,
     count_recent,
+    describe_moves,
+    describe_reason,
     list_rebalances,
     list_seen_spans,
 )
 from sparrowmq.errors import UsageError
-from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import queue_order
 from sparrowmq.words import format_number, format_rate
@@ -310,14 +307,18 @@ def _letters(owners: Sequence[str], columns: Mapping[str, MatrixColumn], words: 
 def _rebalance_table(
     rebalances: Sequence[GroupRebalance], columns: Mapping[str, MatrixColumn], words: Words
 ) -> PageTable:
+    def name(client_id: str) -> str:
+        column = columns.get(client_id)
+        return client_id if column is None else f"{column.letter} ({client_id})"
+
     rows = []
     for each in rebalances:
         rows.append(
             [
                 Cell(each.begun_ms),
-                Cell(describe_reason(each, columns, words)),
+                Cell(words.phrase(describe_reason(each.events, name))),
                 Cell(len(each.moves)),
-                Cell(_describe_moves(each.moves, columns, words)),
+                Cell(describe_moves(each.moves, lambda owners: _letters(owners, columns, words))),
                 *duration_cells(each),
                 Cell(each.at_risk, tone="bad" if each.at_risk else ""),
             ]
@@ -346,62 +347,6 @@ def duration_cells(rebalance: GroupRebalance) -> list[Cell]:
         Cell(rebalance.settled_ms, tone="bad" if is_unsettled else ""),
         *(Cell(each or None, tone="bad" if each else "") for each in durations),
     ]
-
-
-def describe_reason(
-    rebalance: GroupRebalance, columns: Mapping[str, MatrixColumn], words: Words
-) -> str:
-    """Describe the reason of a rebalance, as far as it was seen."""
-
-    def of(kind: SeenEventKind) -> list[SeenEvent]:
-        return [event for event in rebalance.events if event.kind is kind]
-
-    def name(event: SeenEvent) -> str:
-        column = columns.get(event.subject)
-        return event.subject if column is None else f"{column.letter} ({event.subject})"
-
-    parts = [words("{who} joined", who=name(event)) for event in of(SeenEventKind.JOINED)]
-    parts += [
-        words("one of the processes with the id of {who} left", who=name(event))
-        if event.detail
-        else words("{who} left", who=name(event))
-        for event in of(SeenEventKind.LEFT)
-    ]
-    parts += [
-        words("{n} processes have the id of {who}", who=name(event), n=event.detail)
-        for event in of(SeenEventKind.TWIN)
-    ]
-    parts += [
-        words("topic {topic}: queues {change}", topic=event.subject, change=event.detail)
-        for event in of(SeenEventKind.QUEUES)
-    ]
-    parts += [
-        words("subscription of {topic}: {change}", topic=event.subject, change=event.detail)
-        for event in of(SeenEventKind.SUBSCRIPTION)
-    ]
-    parts += [words("strategy {change}", change=e.detail) for e in of(SeenEventKind.STRATEGY)]
-    if not parts:
-        return words("no member came or went: members saw different lists or released queues late")
-    return words("; ").join(parts)
-
-
-def _describe_moves(
-    moves: Sequence[QueueMove], columns: Mapping[str, MatrixColumn], words: Words
-) -> str:
-    """Write moves by their owners: `A → C: flights at broker-a 0-2`."""
-    by_owners: dict[tuple[str, str], list[MessageQueue]] = {}
-    for move in moves:
-        key = _letters(move.before, columns, words), _letters(move.after, columns, words)
-        by_owners.setdefault(key, []).append(move.queue)
-    parts = []
-    for (before, after), queues in by_owners.items():
-        places = groupby(sorted(queues, key=queue_order), key=lambda q: (q.topic, q.broker_name))
-        where = ", ".join(
-            f"{broker}:{describe_runs([queue.queue_id for queue in some])}"
-            for (_, broker), some in places
-        )
-        parts.append(f"{before} → {after}: {where}")
-    return "; ".join(parts)
 
 
 def _change_table(view: GroupView) -> PageTable:

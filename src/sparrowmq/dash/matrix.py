@@ -36,8 +36,8 @@ class Badge(NamedTuple):
 class MatrixColumn(NamedTuple):
     """A member: its letter, its colour and its state.
 
-    `process_count` is the number of connections with its id; `is_silent` is True if the member did
-    not answer.
+    `process_count` is the number of connections with its id; `load` is None unless the group
+    divides by load; `is_silent` is True if the member did not answer.
     """
 
     client_id: str
@@ -49,6 +49,7 @@ class MatrixColumn(NamedTuple):
     is_sparrow: bool = False
     queue_count: int = 0
     lag: int = 0
+    load: float | None = None
     is_silent: bool = False
     badges: tuple[Badge, ...] = ()
 
@@ -109,14 +110,11 @@ def make_columns(
     connections = view.ownership.connections
     counts = Counter(c.client_id for c in connections)
     silent = {r.client_id for r in view.snapshot.reports if r.is_silent}
+    loads = view.loads
     columns = {}
     for client_id, number in sorted(numbers.items(), key=lambda item: item[1]):
         mine = [c for c in connections if c.client_id == client_id]
-        queues = [
-            queue
-            for queue, each in view.queues.items()
-            if client_id in each.owner_ids and not is_retry(view, queue)
-        ]
+        queues = view.owned_by(client_id)
         columns[client_id] = MatrixColumn(
             client_id=client_id,
             letter=letter_of(number),
@@ -127,6 +125,7 @@ def make_columns(
             is_sparrow=any(is_marked(c.version) for c in mine),
             queue_count=len(queues),
             lag=view.lag(queues),
+            load=loads.get(client_id),
             is_silent=client_id in silent,
             badges=_badges(f for f in findings if client_id in f.members),
         )

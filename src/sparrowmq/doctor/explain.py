@@ -81,7 +81,7 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
                 owners=owners,
                 steps=tuple(
                     _steps(
-                        snapshot.strategy,
+                        snapshot,
                         queue,
                         queues,
                         cid_all,
@@ -130,7 +130,7 @@ def _unknown_queue(snapshot: GroupSnapshot, queue: MessageQueue) -> str:
 
 
 def _steps(
-    strategy: str,
+    snapshot: GroupSnapshot,
     queue: MessageQueue,
     queues: Sequence[MessageQueue],
     cid_all: Sequence[str],
@@ -138,7 +138,7 @@ def _steps(
     *,
     holder: str | None,
 ) -> list[str]:
-    place = queues.index(queue)
+    place, strategy = queues.index(queue), snapshot.strategy
     steps = [
         f"the topic has {count_of(len(queues), 'queue')} that can be read; sorted by topic, broker "
         f"and id, this queue stands at place {place}, counted from 0",
@@ -164,9 +164,40 @@ def _steps(
             "holder has no more than its share; other queues go to members with room, by a hash of "
             f"queue and id: {held}"
         )
+    elif strategy == "AVG_BY_LOAD":
+        steps += _plan_steps(snapshot, queue, cid_all)
     else:
         steps.append(f"strategy {strategy} computes the share of every member")
     return [*steps, _conclusion(owners)]
+
+
+def _plan_steps(snapshot: GroupSnapshot, queue: MessageQueue, cid_all: Sequence[str]) -> list[str]:
+    plan = snapshot.plan
+    followed = None if plan is None else plan.followed
+    if plan is None or followed is None:
+        why = "the broker has no plan register" if plan is None else "no plan was taken yet"
+        return [f"AVG_BY_LOAD without a plan moves the fewest queues, as MINIMAL_MOVE does: {why}"]
+    steps = [
+        f"AVG_BY_LOAD follows the group's plan {plan.epoch}, which gives the queue to "
+        f"{followed.owners.get(queue, 'nobody')}"
+    ]
+    if queue in plan.moved:
+        steps.append(
+            f"that plan moved the queue for load: the fullest member's load {plan.fall}, over all "
+            f"{count_of(len(plan.moved), 'queue')} that it moved"
+        )
+    load = plan.loads.queues.get(queue)
+    if load is not None:
+        steps.append(
+            f"the queue's demand is {load.demand_per_s:.1f} messages a second: "
+            f"{load.rate_per_s:.1f} come in, and {load.lag:,} wait"
+        )
+    if set(plan.client_ids) != set(cid_all):
+        steps.append(
+            "members have joined or left since: until the next plan, each keeps its part of the "
+            "queues, and a new member gets the mean part"
+        )
+    return steps
 
 
 def _average_steps(place: int, queue_count: int, cid_all: Sequence[str]) -> list[str]:

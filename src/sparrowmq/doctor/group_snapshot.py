@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import queue_order
+from sparrowmq.strategies.by_load import FollowedPlan, GroupLoads, QueueLoad
 
 BROADCASTING = "BROADCASTING"
 
@@ -277,6 +278,45 @@ class MemberReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSnapshot:
+    """The plan register of a group that divides by load, and the loads that brokers measured.
+
+    Args:
+        epoch: the plan's number; 0 if no plan was taken yet.
+        owners: each queue's owner by the plan.
+        client_ids: the members for which the plan was computed.
+        moved: the queues that the plan moved for load.
+        load_before, load_after: the load of the fullest member before and after these moves.
+        queue_loads: the measured load of each queue; empty until brokers have measured it.
+        capacities: the messages a second that each member could consume.
+    """
+
+    epoch: int = 0
+    owners: tuple[tuple[MessageQueue, str], ...] = ()
+    client_ids: tuple[str, ...] = ()
+    moved: tuple[MessageQueue, ...] = ()
+    load_before: float = 0.0
+    load_after: float = 0.0
+    queue_loads: tuple[tuple[MessageQueue, QueueLoad], ...] = ()
+    capacities: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def followed(self) -> FollowedPlan | None:
+        """The plan as members follow it; None if none was taken yet."""
+        return FollowedPlan(dict(self.owners), self.client_ids) if self.epoch else None
+
+    @property
+    def fall(self) -> str:
+        """The load of the fullest member before and after the moves."""
+        return f"{self.load_before:.2f} → {self.load_after:.2f}"
+
+    @property
+    def loads(self) -> GroupLoads:
+        """What brokers measured of the group."""
+        return GroupLoads(queues=dict(self.queue_loads), capacities=dict(self.capacities))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshot:
     """A consumer group, seen from outside.
 
@@ -287,6 +327,7 @@ class GroupSnapshot:
         reports: the reports of the members that were asked.
         strategy: the allocation strategy by which ownership is computed.
         strategy_is_known: False if no member reported a strategy; RocketMQ's default is assumed.
+        plan: the plan register; None unless the group divides by load and a broker has a register.
     """
 
     group: str
@@ -295,6 +336,7 @@ class GroupSnapshot:
     reports: tuple[MemberReport, ...] = ()
     strategy: str = "AVG"
     strategy_is_known: bool = False
+    plan: PlanSnapshot | None = None
 
     @property
     def last(self) -> Sample:

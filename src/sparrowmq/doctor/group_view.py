@@ -173,6 +173,19 @@ class GroupView:
         return {queue: each.standing for queue, each in self.queues.items()}
 
     @property
+    def loads(self) -> Mapping[str, float]:
+        """Each member's load; empty unless the group divides by load and brokers measured it."""
+        plan = self.snapshot.plan
+        if plan is None or not plan.queue_loads:
+            return {}
+        owners = {queue: ids[0] for queue, each in self.queues.items() if (ids := each.owner_ids)}
+        return plan.loads.member_loads(owners, list(self.members))
+
+    def owned_by(self, client_id: str) -> list[MessageQueue]:
+        """Return the queues that a client id consumes, without the retry topic's."""
+        return [queue for queue in self.user_queues if client_id in self.queues[queue].owner_ids]
+
+    @property
     def unowned(self) -> int:
         """The number of queues that nobody consumes."""
         return self.count_of(OwnerState.UNOWNED)
@@ -302,6 +315,19 @@ class GroupView:
             messages=messages,
             rate=format_rate(-flow.growth_per_s),
             time=format_duration(1000 * flow.drain_s),
+        )
+
+    def describe_plan(self) -> Phrase | None:
+        """Describe what the group's plan moved for load; None if it moved nothing."""
+        plan = self.snapshot.plan
+        if plan is None or not plan.moved:
+            return None
+        # An epoch is not below the broker's clock at the time of the plan.
+        return Phrase(
+            "{queues} moved for load {time} ago: {change}",
+            queues=count_of(len(plan.moved), "queue"),
+            time=format_duration(max(0, self.timestamp_ms - plan.epoch)),
+            change=plan.fall,
         )
 
     def describe_interval(self) -> Phrase:

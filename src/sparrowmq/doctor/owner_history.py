@@ -10,13 +10,16 @@ dated by the second view. Tests: test_diagnosis_timeline.py, test_rebalances.py,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import NamedTuple
 
+from sparrowmq.doctor.finding import describe_runs
 from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.queue import queue_order
 from sparrowmq.words import Phrase, format_duration
 
 # A settled rebalance is over after so long without a change.
@@ -49,13 +52,14 @@ class SeenEventKind(StrEnum):
     QUEUES = "queues"
     STRATEGY = "strategy"
     SUBSCRIPTION = "subscription"
+    LOAD = "load"
 
 
 class SeenEvent(NamedTuple):
     """An event of a group, a member or a topic.
 
     `detail` is the number of processes that have the client id after the event, or a change such
-    as `4 → 8`.
+    as `4 → 8`; of a plan, the load of the fullest member.
     """
 
     kind: SeenEventKind
@@ -282,6 +286,65 @@ def describe_durations(rebalance: GroupRebalance) -> tuple[str, ...]:
     )
 
 
+def describe_reason(events: Sequence[SeenEvent], name: Callable[[str], str] = str) -> Phrase:
+    """Describe the reason of a rebalance, as far as its events were seen.
+
+    Args:
+        name: returns the text by which a member is named.
+    """
+
+    def of(kind: SeenEventKind) -> list[SeenEvent]:
+        return [event for event in events if event.kind is kind]
+
+    def who(event: SeenEvent) -> str:
+        return name(event.subject)
+
+    parts = [Phrase("{who} joined", who=who(event)) for event in of(SeenEventKind.JOINED)]
+    parts += [
+        Phrase("one of the processes with the id of {who} left", who=who(event))
+        if event.detail
+        else Phrase("{who} left", who=who(event))
+        for event in of(SeenEventKind.LEFT)
+    ]
+    parts += [
+        Phrase("{n} processes have the id of {who}", who=who(event), n=event.detail)
+        for event in of(SeenEventKind.TWIN)
+    ]
+    parts += [
+        Phrase("topic {topic}: queues {change}", topic=event.subject, change=event.detail)
+        for event in of(SeenEventKind.QUEUES)
+    ]
+    parts += [
+        Phrase("subscription of {topic}: {change}", topic=event.subject, change=event.detail)
+        for event in of(SeenEventKind.SUBSCRIPTION)
+    ]
+    parts += [Phrase("strategy {change}", change=e.detail) for e in of(SeenEventKind.STRATEGY)]
+    parts += [Phrase("for load: {change}", change=e.detail) for e in of(SeenEventKind.LOAD)]
+    if not parts:
+        return Phrase("no member came or went: members saw different lists or released queues late")
+    return Phrase("{parts}", parts=tuple(parts))
+
+
+def describe_moves(moves: Sequence[QueueMove], name: Callable[[Sequence[str]], str]) -> str:
+    """Write moves by their owners: `A → C: broker-a:0-2`.
+
+    Args:
+        name: returns the text by which a queue's owners are named.
+    """
+    by_owners: dict[tuple[str, str], list[MessageQueue]] = {}
+    for move in moves:
+        by_owners.setdefault((name(move.before), name(move.after)), []).append(move.queue)
+    parts = []
+    for (before, after), queues in by_owners.items():
+        places = groupby(sorted(queues, key=queue_order), key=lambda q: (q.topic, q.broker_name))
+        where = ", ".join(
+            f"{broker}:{describe_runs([queue.queue_id for queue in some])}"
+            for (_, broker), some in places
+        )
+        parts.append(f"{before} → {after}: {where}")
+    return "; ".join(parts)
+
+
 # --- from successive views ------------------------------------------------------------------------
 
 
@@ -353,6 +416,9 @@ def list_events(before: GroupView, after: GroupView) -> list[SeenEvent]:
     strategies = before.snapshot.strategy, after.snapshot.strategy
     if strategies[0] != strategies[1]:
         found.append(SeenEvent(SeenEventKind.STRATEGY, "", " → ".join(strategies)))
+    old_plan, plan = before.snapshot.plan, after.snapshot.plan
+    if old_plan and plan and plan.epoch != old_plan.epoch and plan.moved:
+        found.append(SeenEvent(SeenEventKind.LOAD, "", plan.fall))
     return found
 
 

@@ -30,6 +30,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import java_order
 from sparrowmq.strategies import group_strategy
+from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 from sparrowmq.strategies.group_strategy import Owners, is_group_strategy
 from sparrowmq.strategies.registry import strategy_from
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
@@ -169,7 +170,10 @@ def _share(
         for topic in snapshot.topics
         if topic.subscribe_queues
     ]
-    return strategy.allocate_group(snapshot.group, client_id, views, holders_of(snapshot))
+    owners = holders_of(snapshot)
+    if isinstance(strategy, AllocateMessageQueueByLoad) and snapshot.plan is not None:
+        return strategy.follow_plan(client_id, views, owners, snapshot.plan.followed)
+    return strategy.allocate_group(snapshot.group, client_id, views, owners)
 
 
 def holders_of(snapshot: GroupSnapshot) -> Owners:

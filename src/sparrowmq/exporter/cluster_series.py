@@ -76,6 +76,13 @@ CLUSTER_SERIES = (
         "sparrowmq_group_members", "gauge", ("group",), "connections of members of the group"
     ),
     MetricSeries(
+        "sparrowmq_member_load",
+        "gauge",
+        ("group", "client_id"),
+        "a member's load: what comes into its queues and waits there, over what it could consume; "
+        "its lag grows above 1. Of groups that divide by load on a SparrowMQ broker",
+    ),
+    MetricSeries(
         "sparrowmq_duplicate_client_ids",
         "gauge",
         ("group",),
@@ -105,7 +112,8 @@ CLUSTER_SERIES = (
         "counter",
         ("group", "reason"),
         "times that queues began to change hands: a member joined, left, came as a twin (a second "
-        "of its id), or the number of queues, the strategy, the subscription changed; or unknown",
+        "of its id), or the number of queues, the strategy, the subscription changed; a plan "
+        "moved queues for load; or unknown",
     ),
     MetricSeries(
         "sparrowmq_rebalance_seconds",

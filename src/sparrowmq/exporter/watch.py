@@ -232,6 +232,8 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
     name, members = view.snapshot.group, view.members
     out.set("sparrowmq_group_members", members.total(), name)
     out.set("sparrowmq_group_dead_letters", view.snapshot.last.dead_letters.message_count, name)
+    for client_id, load in sorted(view.loads.items()):
+        out.set("sparrowmq_member_load", load, name, client_id)
     out.set("sparrowmq_duplicate_client_ids", members.total() - len(members), name)
     out.set("sparrowmq_unowned_queues", view.unowned, name)
     out.set("sparrowmq_multiply_owned_queues", view.double, name)

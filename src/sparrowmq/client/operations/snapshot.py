@@ -22,6 +22,7 @@ from sparrowmq.client.operations.heartbeats import (
     running_info,
 )
 from sparrowmq.client.operations.offsets import topic_bounds, topic_offsets
+from sparrowmq.client.operations.plans import look_at_plan
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, read_route
 from sparrowmq.doctor.group_snapshot import (
@@ -63,6 +64,7 @@ from sparrowmq.protocol.headers import (
     GetRouteInfoRequestHeader,
 )
 from sparrowmq.protocol.wire_names import prepare_types, wire_names
+from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 
 T = TypeVar("T")
 
@@ -133,6 +135,12 @@ def take_snapshot(
     reports: tuple[MemberReport, ...] = yield from join(asking)
     reported = {report.strategy for report in reports if report.strategy}
     known = strategy or (reported.pop() if len(reported) == 1 else None)
+    plan = None
+    if known == AllocateMessageQueueByLoad.name:
+        listing = sorted(
+            (b for b in samples[-1].brokers if b.cid_all), key=lambda broker: broker.broker_name
+        )
+        plan = yield from look_at_plan(directory, group, [b.address for b in listing])
     return GroupSnapshot(
         group=group,
         samples=tuple(samples),
@@ -140,6 +148,7 @@ def take_snapshot(
         reports=reports,
         strategy=known or "AVG",
         strategy_is_known=known is not None,
+        plan=plan,
     )
 
 
