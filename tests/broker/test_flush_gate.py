@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
 from typing import TypeVar
 
 import pytest
@@ -17,17 +20,20 @@ from sparrowmq.broker.flush_gate import FlushGate
 from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
 from sparrowmq.calling.effects import Operation
 from sparrowmq.protocol.bodies import ConsumerOffsetTable, TopicConfig, encode_body
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_record, encode_host
 from sparrowmq.serving.connections import Connection, Fact, Output, Reply, Written
-from sparrowmq.simulation.faulty_disk import SimulatedStorage
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.store import FlushMode, MessageStore, StoreConfig
 from sparrowmq.store.config_file import write_config
+from steps import made
 
 T = TypeVar("T")
 GROUP = "GID_c"
 RETRY = f"%RETRY%{GROUP}"
+# A delay by a level, and a time of its own.
+DELAYS = ("DELAY\x011", "UNIQ_KEY\x01ID\x02TIMER_DELAY_MS\x011000")
 
 
 class Losing:
@@ -52,7 +58,7 @@ class Machine:
     def __init__(self, storage: SimulatedStorage, *, is_sync: bool = True) -> None:
         self.storage = storage
         self.is_sync = is_sync
-        self.now_ms = 1_000
+        self.now_ms = 1_700_000_000_000
         self.waits = False
         self.start()
 
@@ -65,7 +71,13 @@ class Machine:
     def load(self) -> None:
         """Start up to the moment from which requests are served."""
         mode = FlushMode.SYNC if self.is_sync else FlushMode.ASYNC
-        config = StoreConfig(flush=mode, commit_log_file_size=65_536, consume_queue_file_size=2_000)
+        config = StoreConfig(
+            flush=mode,
+            commit_log_file_size=65_536,
+            consume_queue_file_size=2_000,
+            index_slot_count=7,
+            index_entry_count=50,
+        )
         self.store = MessageStore(self.storage, config)
         self.store.load(timestamp_ms=self.now_ms)
         self.broker = Broker(
@@ -113,9 +125,12 @@ class Machine:
         )
         return answer
 
-    def send(self, body: bytes, properties: str = "") -> None:
+    def send(self, body: bytes, properties: str = "") -> str:
+        """Send a message; return its recall handle, "" without one."""
         fields = send_fields("T", 0, properties)
         assert self.call(RequestCode.SEND_MESSAGE_V2, fields, body) == 0
+        (answer,) = (each.command for each in self.outputs if isinstance(each, Reply | Written))
+        return (answer.ext_fields or {}).get("recallHandle", "")
 
     def send_back(self, body: bytes) -> None:
         self.send(body)
@@ -150,7 +165,7 @@ class Machine:
         return self.now_ms
 
     def perform(self, outputs: Sequence[Output]) -> None:
-        self.outputs += outputs
+        self.outputs += made(outputs)
 
     def end_turn(self) -> None:
         self.host.settle()
@@ -167,6 +182,50 @@ class Machine:
 
     def begin_operation(self, operation: Operation[None]) -> None:
         assert list(operation) == []
+
+
+@dataclass
+class TimerUsers:
+    """Users who send messages with a time of their own, and recall some.
+
+    Args:
+        acked: the acknowledged messages whose recall was not asked for, or was answered.
+        recalled: the messages with a confirmed recall.
+    """
+
+    rng: Random
+    acked: set[bytes] = field(default_factory=set)
+    recalled: set[bytes] = field(default_factory=set)
+    waiting: dict[bytes, str] = field(default_factory=dict)
+    count: int = 0
+
+    def work(self, machine: Machine) -> None:
+        """Send, recall and wait until the power goes."""
+        while True:
+            step = self.rng.randrange(6)
+            if step <= 1:
+                self.send(machine)
+            elif step == 2 and self.waiting:
+                self.recall(machine)
+            else:
+                machine.pass_time(100)
+
+    def send(self, machine: Machine) -> None:
+        self.count += 1
+        body, delay_ms = b"m%d" % self.count, self.rng.randrange(1, 4_000)
+        properties = f"UNIQ_KEY\x01{self.count}\x02TIMER_DELAY_MS\x01{delay_ms}"
+        self.waiting[body] = machine.send(body, properties)
+        self.acked.add(body)
+
+    def recall(self, machine: Machine) -> None:
+        body = self.rng.choice(sorted(self.waiting))
+        handle = self.waiting.pop(body)
+        fields = {"producerGroup": "GID_p", "topic": "T", "recallHandle": handle}
+        self.acked.discard(body)
+        code = machine.call(RequestCode.RECALL_MESSAGE, {**fields, "bname": "broker-a"})
+        self.acked.add(body)
+        if code == ResponseCode.SUCCESS:
+            self.recalled.add(body)
 
 
 @pytest.fixture
@@ -187,15 +246,16 @@ def test_progress_is_held_until_the_log_is_flushed_so_far() -> None:
 
 
 @pytest.mark.parametrize("is_sync", [True, False])
-@pytest.mark.parametrize("is_sent_back", [True, False])
+@pytest.mark.parametrize("delay", ["sent back", *DELAYS])
 def test_delayed_message_survives_a_power_cut_before_its_delivery_is_flushed(
-    make_machine: Callable[..., Machine], is_sync: bool, is_sent_back: bool
+    make_machine: Callable[..., Machine], is_sync: bool, delay: str
 ) -> None:
     machine = make_machine(is_sync=is_sync)
+    is_sent_back = delay == "sent back"
     if is_sent_back:
         machine.send_back(b"late")
     else:
-        machine.send(b"late", "DELAY\x011")
+        machine.send(b"late", delay)
     machine.pass_time(500)
     machine.waits = True
     machine.pass_time(5_000)
@@ -207,11 +267,12 @@ def test_delayed_message_survives_a_power_cut_before_its_delivery_is_flushed(
     assert machine.bodies(RETRY if is_sent_back else "T").count(b"late") == 1
 
 
+@pytest.mark.parametrize("delay", DELAYS)
 def test_flushed_delivery_is_not_repeated_after_a_power_cut(
-    make_machine: Callable[..., Machine],
+    make_machine: Callable[..., Machine], delay: str
 ) -> None:
     machine = make_machine()
-    machine.send(b"late", "DELAY\x011")
+    machine.send(b"late", delay)
     machine.pass_time(5_000)
 
     machine.lose_power()
@@ -220,11 +281,12 @@ def test_flushed_delivery_is_not_repeated_after_a_power_cut(
     assert machine.bodies("T") == [b"late"]
 
 
+@pytest.mark.parametrize("delay", DELAYS)
 def test_delayed_message_survives_a_failed_sync_and_a_restart(
-    make_machine: Callable[..., Machine],
+    make_machine: Callable[..., Machine], delay: str
 ) -> None:
     machine = make_machine()
-    machine.send(b"late", "DELAY\x011")
+    machine.send(b"late", delay)
     machine.waits = True
     machine.pass_time(3_000)
     (flush,) = machine.waiting
@@ -237,6 +299,38 @@ def test_delayed_message_survives_a_failed_sync_and_a_restart(
     machine.pass_time(2_000)
 
     assert machine.bodies("T") == [b"late"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_power_cut", [True, False], ids=["power cut", "kill"])
+def test_messages_with_a_time_come_and_recalls_hold_wherever_the_power_goes(
+    is_power_cut: bool,
+) -> None:
+    for seed in range(8):
+        rng = Random(seed)
+        machine, users = Machine(SimulatedStorage(rng)), TimerUsers(rng)
+        for _ in range(6):
+            machine.storage.changes_left = rng.randrange(20, 400)
+            with pytest.raises(PowerCut):
+                users.work(machine)
+            while True:
+                if is_power_cut:
+                    machine.storage.lose_power()
+                else:
+                    machine.storage.kill()
+                machine.now_ms += 1_000
+                # The power may fail again while the broker starts.
+                machine.storage.changes_left = rng.choice((None, rng.randrange(1, 60)))
+                with suppress(PowerCut):
+                    machine.load()
+                    break
+        machine.storage.changes_left = None
+        machine.pass_time(6_000)
+
+        come = set(machine.bodies("T"))
+        assert users.acked - come == users.recalled, f"seed {seed}"
+        assert come & users.recalled == set(), f"seed {seed}"
+        assert len(users.acked) > 20, f"seed {seed}"
 
 
 def test_commit_of_messages_that_are_not_flushed_is_written_after_them(

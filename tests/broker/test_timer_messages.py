@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.broker.conftest import send_fields
 
 from sparrowmq.broker import timer_messages
 from sparrowmq.broker.timer_check_file import decode_timer_check, encode_timer_check
@@ -17,6 +19,7 @@ from sparrowmq.model.names import TIMER_TOPIC
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.store.file_storage import FileStorageFile
 from sparrowmq.store.retention import RetentionConfig
 
 HOUR_MS = 3_600_000
@@ -196,6 +199,51 @@ def test_recall_holds_over_a_restart(rig: Any) -> None:
 
     assert bodies(again) == []
     again.store.close()
+
+
+def refuse_to_write(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left on this disk")
+
+
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "not written"])
+def test_message_comes_if_its_recall_is_not_stored(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    handle = send_for_handle(rig, TIMER_DELAY_MS=2_000)
+
+    with monkeypatch.context() as patch:
+        if is_refused:
+            patch.setattr(rig.store, "refusal", "the disk is nearly full")
+        else:
+            patch.setattr(FileStorageFile, "write", refuse_to_write)
+        reply = recall(rig, handle)
+    rig.advance(3_000)
+
+    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert bodies(rig) == [b"b"]
+
+
+def test_recall_that_waits_for_its_flush_holds_though_a_later_write_fails(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = send_for_handle(rig, TIMER_DELAY_MS=500)
+    rig.holds_work = True
+    fields = {"producerGroup": "GID_p", "topic": "T", "recallHandle": handle, "bname": "broker-a"}
+    request = RemotingCommand(code=RequestCode.RECALL_MESSAGE, ext_fields=fields, opaque=77)
+    rig.handle(rig.connect(), request)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStorageFile, "write", refuse_to_write)
+        rig.handle(rig.connect(), RemotingCommand(code=310, ext_fields=send_fields("T", 1)))
+    rig.now_ms += 900
+    rig.timestamp_ms += 900
+    rig.host.tick()
+
+    rig.work()
+    rig.advance(1_000)
+
+    (confirmed,) = [reply for reply in rig.replies(rig.outputs) if reply.opaque == 77]
+    assert confirmed.code == 0
+    assert bodies(rig) == []
 
 
 @pytest.mark.parametrize(

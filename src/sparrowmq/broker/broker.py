@@ -233,7 +233,7 @@ class Broker:
             reason = f"{written.status.name}: {written.remark}"
             outputs = pending.fail_unwritten(store.written_position, reason, now_ms=now_ms)
             self.state.transactions.forget_commits()
-            self.state.timers.forget_recalls()
+            self.state.timers.forget_recalls(store.written_position)
         dispatched = store.dispatch()
         if dispatched:
             for item in dispatched:

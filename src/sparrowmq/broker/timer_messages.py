@@ -96,8 +96,9 @@ class TimerMessages:
         self._slots: dict[int, array[int]] = {}
         self._order: list[int] = []
         self._filed = 0
-        # Messages that are to be recalled; the records that say so are not read yet.
-        self._recalled: set[int] = set()
+        # Messages that are to be recalled, and the ends of the records that say so: these are not
+        # read yet.
+        self._recalled: dict[int, int] = {}
         # From `_begin` on: messages that were recalled or stored again before their time.
         self._ended: set[int] = set()
         self.is_changed = False
@@ -281,18 +282,13 @@ class TimerMessages:
         return None
 
     def recall(self, offset: int) -> Record | None:
-        """Return the record that recalls the message at an offset; None if it waits no longer.
-
-        The message is not delivered until the record is read, or `forget_recalls` says that it
-        will not be.
-        """
+        """Return the record that recalls the message at an offset; None if it waits no longer."""
         waiting = self._record(offset)
         properties = {} if waiting is None else parse_properties(waiting.properties)
         due_ms = _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0
         is_waiting = offset in self._slots.get(_slot(due_ms), ()) and offset not in self._ended
         if waiting is None or not is_waiting:
             return None
-        self._recalled.add(offset)
         topic, msg_id = properties[PROPERTY_REAL_TOPIC], properties[PROPERTY_UNIQ_KEY]
         properties = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
@@ -304,9 +300,14 @@ class TimerMessages:
         }
         return replace(waiting, body=b"-", properties=encode_properties(properties))
 
-    def forget_recalls(self) -> None:
-        """Let recalled messages be delivered: a failed write has lost the records of recalls."""
-        self._recalled.clear()
+    def note_recall(self, offset: int, *, end_position: int) -> None:
+        """Hold a message until the record that recalls it is read; it ends at a position."""
+        self._recalled[offset] = end_position
+
+    def forget_recalls(self, written_position: int) -> None:
+        """Let messages be delivered whose recalls a failed write has lost, behind a position."""
+        recalled = self._recalled.items()
+        self._recalled = {offset: end for offset, end in recalled if end <= written_position}
 
     def _end_recalled(self, offset: int) -> bool:
         """End the message that a record recalls; return whether it is such a record."""
@@ -317,7 +318,7 @@ class TimerMessages:
         recalled = _number(properties.get(_RECALLED_OFFSET))
         # RocketMQ's recalls name no offset.
         if recalled is not None and recalled >= self._begin:
-            self._recalled.discard(recalled)
+            self._recalled.pop(recalled, None)
             self._ended.add(recalled)
         return True
 

@@ -24,15 +24,12 @@ none of the clients' own records.
 11. If nothing delays bytes or processes, brokers list exactly the live members after a short time,
    and the members' shares have every queue exactly once.
 12. The rules of `TransactionLedger` for transactions.
-13. A delayed message is delivered only after its delay. A message that a broker has confirmed to
-    take back comes again with one more retry, or is among the dead letters, which have all their
-    retries behind them (`find_unfinished`).
+13. A message that a broker has confirmed to take back comes again with one more retry, or is among
+    the dead letters, which have all their retries behind them (`find_unfinished`).
 14. A member that stood still for longer than a lease gives its listener no message of a queue
    before it has asked for the group's offset of the queue.
 15. If a member stays alone, commits that its killed broker has forgotten are soon committed again.
-
-16. Members that follow one plan, and know the same members and queues, never share a queue; a
-   plan's number never stands for two plans.
+16. The rules of `PlanLedger` for plans, and of `DelayLedger` for delays and recalls.
 
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
@@ -45,14 +42,17 @@ from typing import NamedTuple, Protocol
 
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageExt, MessageQueue
-from sparrowmq.model.names import TRANS_OP_HALF_TOPIC, dlq_topic, retry_topic
+from sparrowmq.model.names import TIMER_TOPIC, TRANS_OP_HALF_TOPIC, dlq_topic, retry_topic
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.record import decode_record
+from sparrowmq.simulation.delay_ledger import DelayLedger
 from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.ledger import TransactionLedger
 from sparrowmq.simulation.plan_ledger import PlanLedger
 from sparrowmq.store.message_store import MessageStore
 
+# The broker itself writes the end marks of half messages, and the records of recalls.
+_OWN_TOPICS = (TRANS_OP_HALF_TOPIC, TIMER_TOPIC)
 # A member connects again, registers and asks within this.
 AGAIN_MS = 3_500
 # Members hear of a change and divide the queues within this.
@@ -142,6 +142,7 @@ class Checkers:
         self.violation: str | None = None
         self.ledger = TransactionLedger(self.fail, is_calm=is_calm)
         self.plans = PlanLedger(self.fail)
+        self.delays = DelayLedger(self.fail, topic, is_calm=is_calm)
         self.duplicates = 0
         self.steps_back = 0
         self.acked: dict[bytes, MessageQueue] = {}
@@ -153,8 +154,6 @@ class Checkers:
         self._finished: dict[MessageQueue, set[int]] = {}
         self._prefix: dict[MessageQueue, int] = {}
         self._retries_max = retries_max
-        # The end of the delay of each delayed message.
-        self._due_ms: dict[bytes, int] = {}
         # The copies that must come after a confirmed send-back, and the copies that came.
         self._owed: dict[Copy, None] = {}
         self._again: set[Copy] = set()
@@ -245,8 +244,7 @@ class Checkers:
             self.fail(f"{place}: its entry points at the record of another place")
             return
         copy = Copy(record.body, record.reconsume_times)
-        # The broker itself writes the end marks of half messages.
-        if copy.payload not in self._sent and queue.topic != TRANS_OP_HALF_TOPIC:
+        if copy.payload not in self._sent and queue.topic not in _OWN_TOPICS:
             self.fail(f"{place}: holds {copy.payload!r}, which nobody has sent")
             return
         if known is not None:
@@ -257,6 +255,13 @@ class Checkers:
         if acked is not None and acked != copy.payload:
             self.fail(f"{place}: holds {copy.payload!r} where {acked!r} was acknowledged")
         self.ledger.note_copy(queue.topic, copy.payload)
+        self.delays.note_copy(
+            queue.broker_name,
+            queue.topic,
+            copy.payload,
+            record.properties,
+            now_ms=self._trace.now_ms,
+        )
         self._copies[queue].append(copy)
         self._places[queue.broker_name, position] = (queue, offset)
         if queue.topic in (self._dlq, retry_topic(self._group)):
@@ -296,10 +301,10 @@ class Checkers:
         else:
             self._full_disks.discard(broker_name)
 
-    def note_sent(self, payload: bytes, *, due_ms: int = 0) -> None:
-        """Note that a producer is about to send a message, to be delivered from `due_ms` on."""
+    def note_sent(self, payload: bytes, *, delay_ms: int = 0) -> None:
+        """Note that a producer is about to send a message, to be delivered after a delay."""
         self._sent.add(payload)
-        self._due_ms[payload] = due_ms
+        self.delays.note_sent(payload, delay_ms, now_ms=self._trace.now_ms)
 
     def note_begun(self, payload: bytes) -> None:
         """Note that a producer is about to begin a transaction."""
@@ -315,7 +320,8 @@ class Checkers:
         shown = payload.decode().rstrip(".")
         self._trace.add(f"{shown} acknowledged at {_name(queue)} {offset}")
         self.acked[payload] = queue
-        if self._due_ms.get(payload):
+        self.delays.note_acked(payload, now_ms=self._trace.now_ms)
+        if self.delays.is_delayed(payload):
             # The offset is that of the topic in which the message waits.
             return
         self._acked_at.setdefault(queue, {})[offset] = payload
@@ -330,9 +336,7 @@ class Checkers:
 
     # --- consumption ------------------------------------------------------------------------
 
-    def note_delivered(
-        self, queue: MessageQueue, messages: Sequence[MessageExt], *, now_ms: int
-    ) -> None:
+    def note_delivered(self, queue: MessageQueue, messages: Sequence[MessageExt]) -> None:
         """Note that a listener gets messages."""
         copies = self._copies.get(queue, [])
         if self._is_orderly:
@@ -342,9 +346,6 @@ class Checkers:
             self._trace.add(f"{_name(queue)} {offset} is delivered")
             if offset >= len(copies) or copies[offset].payload != message.body:
                 self.fail(f"{_name(queue)} offset {offset}: delivered and not stored")
-            elif now_ms < self._due_ms.get(message.body, 0):
-                early_ms = self._due_ms[message.body] - now_ms
-                self.fail(f"{_name(queue)} offset {offset}: delivered {early_ms} ms early")
             elif offset in self._finished.get(queue, ()) or offset < self.prefix(queue):
                 self.duplicates += 1
             if not self._may_redeliver:
@@ -386,8 +387,8 @@ class Checkers:
     def note_sent_again(self, payload: bytes, *, reconsume_times: int) -> None:
         """Note that a client has stored a consumed message for its group as a new message."""
         self._owed[Copy(payload, reconsume_times)] = None
-        # In order, a member itself counts a message's retries.
-        times = range(reconsume_times) if self._is_orderly else (reconsume_times - 1,)
+        # A member counts the retries itself: in order all, else those after a refused send-back.
+        times = range(reconsume_times)
         for queue in [q for q in self._copies if q.topic in self._topics]:
             for offset, copy in enumerate(self._copies[queue]):
                 if copy.payload == payload and copy.reconsume_times in times:
@@ -622,7 +623,8 @@ class Checkers:
             if self._committed.get(queue, 0) < count:
                 return f"{_name(queue)} committed {self._committed.get(queue)} of {count}"
         wanted = (*self.acked, *self.ledger.committed)
-        lost = [p for p in wanted if p not in self._consumed and p not in self._dead]
+        found = self._consumed | self._dead
+        lost = [p for p in wanted if p not in found and not self.delays.may_be_gone(p)]
         if lost:
             return f"message {lost[0]!r} consumed by nobody"
         for copy in self._owed:

@@ -22,6 +22,11 @@ class Trace:
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
         self.digest = 0
 
+    @property
+    def now_ms(self) -> int:
+        """The instant of the next line."""
+        return self._timeline.now_ms
+
     def add(self, text: str) -> None:
         """Add a line."""
         line = f"{(self._timeline.now_ms - START_MS) / 1000:9.3f} {text}"

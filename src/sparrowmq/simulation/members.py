@@ -193,13 +193,22 @@ class MemberHost:
         topics = subscriber.member.topics
         if subscriber.plan is None or not topics:
             return
+        history = subscriber.member.history
         found = [route for topic in topics if (route := subscriber.routes.find(topic)) is not None]
+        # The queues of a broker that is silent stay with their owners for a while.
+        queues = frozenset(
+            queue
+            for route in found
+            for queue in route.subscribe_queues
+            if not history.silence_of(queue.broker_name)
+        )
         self._checkers.plans.check_share(
             self.client_id,
-            share,
+            [queue for queue in share if queue in queues],
             known=subscriber.plan,
-            cid_all=subscriber.member.history.members(min(topics)),
-            queues=frozenset(queue for route in found for queue in route.subscribe_queues),
+            # A topic's list may be newer than another's.
+            cid_all=[history.members(topic) for topic in sorted(topics)],
+            queues=queues,
         )
 
     def _forgive(self, queue: MessageQueue) -> None:

@@ -27,14 +27,14 @@ class PlanLedger:
         share: Iterable[MessageQueue],
         *,
         known: PlanKnown,
-        cid_all: Sequence[str],
+        cid_all: Sequence[Sequence[str]],
         queues: frozenset[MessageQueue],
     ) -> None:
         """Check a share that follows a plan against the other members' shares by that plan.
 
         Args:
             known: the plan that the member follows.
-            cid_all: the members that it knows.
+            cid_all: the members that it knows, by topic.
             queues: the queues that it knows.
         """
         key = known.broker_name, known.epoch

@@ -8,21 +8,26 @@ around the operation, or by the operation if anything special applies.
 2. A send ends within its timeout, and not before it has tried as often as its settings allow.
 3. No two messages have one id, and no answer contradicts its request.
 
+The producer recalls half of the messages that wait for a time of their own.
+
 Tests: test_send_mutations.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import combinations
 
-from sparrowmq.calling.effects import Event, Now, Operation, Spawn, Timestamp, Wait
+from sparrowmq.calling.effects import Event, Now, Operation, Spawn, Timestamp, Wait, sleep
 from sparrowmq.client.batcher import Batcher, Pending
 from sparrowmq.client.operations import batches
+from sparrowmq.client.operations.recall import recall
 from sparrowmq.client.operations.send import go_on, prepare, read_outcome, send
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import select_queue_by_key
 from sparrowmq.errors import (
+    BrokerError,
     ConnectionLost,
     InvokeTimeout,
     RemoteProtocolError,
@@ -30,11 +35,13 @@ from sparrowmq.errors import (
     SparrowError,
 )
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
+from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
 
 QUEUED_SHARE = 0.33
+RECALLED_SHARE = 0.5
 # The longest time between a deadline and the end of a send: a turn and rounded milliseconds.
 LATE_MS = 20
 # The time that a failed send may leave unused: it ends before a pause that would not fit.
@@ -112,7 +119,27 @@ class Sends:
         self._ids.add(result.msg_id)
         if key is not None:
             self._check_key(name, key, result, earlier)
+        if result.recall_handle is not None and self._dice.random() < RECALLED_SHARE:
+            yield Spawn(self._recall(message, result.recall_handle), f"recall of {name}")
         return True
+
+    def _recall(self, message: Message, handle: str) -> Operation[None]:
+        assert message.delay is not None
+        delays = self._checkers.delays
+        yield from sleep(self._dice.randrange(0, message.delay // timedelta(milliseconds=1)))
+        asked_ms: int = yield Now()
+        delays.note_recall(message.body)
+        try:
+            yield from recall(self._publisher, handle)
+        except BrokerError as error:
+            # A recall that is not on the disk in time may hold.
+            if error.code != ResponseCode.FLUSH_DISK_TIMEOUT:
+                delays.note_refused(message.body, asked_ms=asked_ms)
+        except SparrowError:
+            # The broker may have recalled the message, or not.
+            return
+        else:
+            delays.note_recalled(message.body, handle)
 
     def _send_as_faces(self, message: Message) -> Operation[SendResult]:
         publisher = self._publisher

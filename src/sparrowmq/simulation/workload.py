@@ -6,10 +6,11 @@ Tests: test_runs.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from sparrowmq.calling.effects import Now, Operation, sleep
+from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.model import (
     ConsumeContext,
@@ -37,8 +38,9 @@ BURST_MS = 20
 BODY_SIZES = (0, 0, 0, 400, 3_000)
 # The most failures of a message before it is consumed; a retry waits 10 s, then 30 s.
 FAILURES_MAX = 2
-# The delays of delayed messages: 1 s, 5 s and 10 s.
+# The delays of delayed messages: 1 s, 5 s and 10 s, or for each second message a time of its own.
 DELAY_LEVELS = (1, 1, 2, 3)
+DELAYS_MS = (50, 12_000)
 
 
 class Running(NamedTuple):
@@ -91,7 +93,7 @@ class Workload:
             queue: the queue of the messages, perhaps of the retry topic.
             now_ms: the time.
         """
-        self._checkers.note_delivered(queue, messages, now_ms=now_ms)
+        self._checkers.note_delivered(queue, messages)
         call = object()
         running[call] = Running(queue, now_ms)
         dice = self._dice
@@ -165,24 +167,31 @@ def produce(
             size = dice.choice(BODY_SIZES)
             key = f"k{number % 7}" if dice.random() < 0.2 else None
             is_delayed = delayed_share > 0 and dice.random() < delayed_share
+            level, delay = _draw_delay(dice) if is_delayed else (0, None)
             message = Message(
-                topic,
-                body.ljust(size, b"."),
-                sharding_key=key,
-                delay_level=dice.choice(DELAY_LEVELS) if is_delayed else 0,
+                topic, body.ljust(size, b"."), sharding_key=key, delay_level=level, delay=delay
             )
-            delay_ms = 0 if burst == 1 else dice.randrange(0, BURST_MS)
-            operations.append(_send_one(sends, message, checkers, delay_ms=delay_ms))
+            wait_ms = 0 if burst == 1 else dice.randrange(0, BURST_MS)
+            operations.append(_send_one(sends, message, checkers, wait_ms=wait_ms))
         acked += sum((yield from gather(operations, name=f"burst of {name}")))
         sent += burst
     return acked
 
 
+def _draw_delay(dice: Dice) -> tuple[int, timedelta | None]:
+    """Choose a level, or a time of its own."""
+    if dice.random() < 0.5:
+        return dice.choice(DELAY_LEVELS), None
+    return 0, timedelta(milliseconds=dice.randrange(*DELAYS_MS))
+
+
 def _send_one(
-    sends: Sends, message: Message, checkers: Checkers, *, delay_ms: int
+    sends: Sends, message: Message, checkers: Checkers, *, wait_ms: int
 ) -> Operation[bool]:
-    yield from sleep(delay_ms)
-    now_ms: int = yield Now()
+    yield from sleep(wait_ms)
     level = message.delay_level
-    checkers.note_sent(message.body, due_ms=now_ms + DELAY_LEVELS_MS[level - 1] if level else 0)
+    delay_ms = DELAY_LEVELS_MS[level - 1] if level else 0
+    if message.delay is not None:
+        delay_ms = message.delay // timedelta(milliseconds=1)
+    checkers.note_sent(message.body, delay_ms=delay_ms)
     return (yield from sends.send(message))

@@ -17,6 +17,7 @@ from sparrowmq.protocol.headers import RecallMessageRequestHeader, decode_header
 from sparrowmq.protocol.recall_handle import RecallHandle, decode_recall_handle
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer_in_steps
+from sparrowmq.store.results import PutStatus
 
 
 def recall(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -34,13 +35,15 @@ def recall(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _recall(state: BrokerState, request: Request, handle: RecallHandle) -> Steps:
-    record = None
+    offset = None
     if handle.due_ms > request.timestamp_ms:
         offset = yield from state.timers.find(handle.topic, handle.msg_id, handle.due_ms)
-        record = None if offset is None else state.timers.recall(offset)
-    if record is None:
+    record = None if offset is None else state.timers.recall(offset)
+    if offset is None or record is None:
         raise _refusal("timestamp invalid")
     result = state.store.append(record, timestamp_ms=request.timestamp_ms)
+    if result.status is PutStatus.PUT_OK:
+        state.timers.note_recall(offset, end_position=result.end_position)
     return confirm(state, request, result, fields={"msgId": handle.msg_id})
 
 
