@@ -27,10 +27,10 @@ _BRIDGES = ipaddress.ip_network("172.16.0.0/12")
 
 _REMEDY = (
     "give every process its own instance name (Java: -Drocketmq.client.name or setInstanceName; "
-    "SparrowMQ: instance_name, whose default is unique), or upgrade clients older than 4.9, "
-    "whose default is the process id, which is equal in every container; if a member "
-    "reconnected within the last two minutes, brokers may still list its old connection: look "
-    "again"
+    "SparrowMQ: instance_name, whose default is unique), or upgrade Java clients older than "
+    "4.9.0: they, and all versions for Go, C++ and JavaScript, take the process id, which is "
+    "equal in every container; if a member reconnected within the last two minutes, brokers may "
+    "still list its old connection: look again"
 )
 
 
