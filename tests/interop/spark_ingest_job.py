@@ -1,4 +1,4 @@
-"""A query that is killed: a topic to Parquet, micro-batch after micro-batch, to the end it finds.
+"""The job `ingest` that is killed: a topic to table and quarantine, to the end it finds.
 
 Arguments: master, name server, directory. Prints `started` once the query runs and `done` at its
 end.
@@ -7,10 +7,19 @@ end.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from sparrowmq.pipeline.parquet import parquet_writer
+from pyspark.sql.streaming.listener import QueryStartedEvent
+
+from sparrowmq.pipeline import ingest
 from sparrowmq.spark import spark_session
+from sparrowmq.spark.lag_listener import LagListener
+
+
+class Starts(LagListener):
+    """Says when the query has started."""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        print("started", flush=True)
 
 
 def main(master: str, name_server: str, place: str) -> None:
@@ -21,23 +30,19 @@ def main(master: str, name_server: str, place: str) -> None:
         conf={"spark.executor.memory": "512m", "spark.task.maxFailures": "2"},
     )
     spark.sparkContext.setLogLevel("OFF")
-    query = (
-        spark.readStream.format("rocketmq")
-        .options(nameServer=name_server, topic="in", startingOffsets="earliest")
-        .options(
-            maxOffsetsPerTrigger="150",
-            minPartitions="3",
-            columns="brokerName,queueId,queueOffset,body",
-        )
-        .options(group="GID_kills", commitOffsets="true")
-        .load()
-        .writeStream.foreachBatch(parquet_writer(str(Path(place, "table"))))
-        .option("checkpointLocation", str(Path(place, "checkpoint")))
-        .trigger(availableNow=True)
-        .start()
+    options = {
+        "maxOffsetsPerTrigger": "150",
+        "minPartitions": "3",
+        "group": "GID_kills",
+        "commitOffsets": "true",
+    }
+    settings = ingest.IngestSettings(
+        name_server=name_server, topic="in", out=place, schema="n BIGINT NOT NULL", options=options
     )
-    print("started", flush=True)
-    query.awaitTermination()
+    result = ingest.run(spark, settings, listener=Starts())
+    counts = result.counts
+    assert counts.gap_count == 0, counts.gaps
+    assert counts.offsets == counts.rows + counts.put_aside, counts
     print("done", flush=True)
     spark.stop()
 

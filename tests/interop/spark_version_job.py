@@ -1,8 +1,8 @@
 """A user's first steps with one version of PySpark. Run by a Python that has it.
 
-Arguments: the session ("classic" or "connect"), name server, output directory; or "delta", name
-server, output directory, jars. Prints one JSON object: what was read and written, and what was
-refused with which line.
+Arguments: the session ("classic" or "connect"), name server, output directory; or "delta" or
+"avro", name server, output directory, jars. Prints one JSON object: what was read and written, and
+what was refused with which line.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyspark
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql.avro.functions import to_avro
 
-from sparrowmq.pipeline import balance, parquet_writer
+from sparrowmq.pipeline import balance, ingest, parquet_writer
+from sparrowmq.pipeline.ingest.body_parsing import parse_schema, table_rows
 from sparrowmq.spark import prepare_environment, spark_session
 from sparrowmq.spark.exactly_once import exactly_once
 
@@ -88,6 +91,58 @@ def ingest_into_delta(name_server: str, out: str, jars: str) -> None:
     spark.stop()
 
 
+AVRO = {
+    "type": "record",
+    "name": "Sale",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "shop", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "lines", "type": {"type": "array", "items": ["null", "string"]}},
+    ],
+}
+
+
+def ingest_avro(name_server: str, out: str, jars: str) -> None:
+    """Ingest bodies in Avro, some of them broken, with and without Spark's package for Avro."""
+    spark = spark_session("avro", master="local[2]", short_lived=True, conf={"spark.jars": jars})
+    place, schema = {"nameServer": name_server, "topic": "avro"}, json.dumps(AVRO)
+    sales = spark.sql(
+        "SELECT struct(id, if(id % 2 = 0, 'Ulm', NULL) AS shop, timestamp'2026-03-01 12:30:00Z' "
+        "AS at, array('a', NULL, CAST(id AS STRING)) AS lines) AS sale FROM range(6)"
+    )
+    rows = [
+        bytes(row.body) for row in sales.select(to_avro("sale", schema).alias("body")).collect()
+    ]
+    # Cut off twice, a byte more, two records, a text that is not UTF-8, another schema.
+    text = rows[0].replace(b"\x02a", b"\x02\xfc")
+    broken = [rows[0][:-1], b"\0", rows[1] + b"\0", rows[2] + rows[3], text, b'{"id": 1}']
+    bodies = spark.createDataFrame([(body,) for body in rows + broken], "body binary")
+    sink = bodies.write.format("rocketmq").options(**place, createTopic="true")
+    sink.mode("append").save()
+    settings = ingest.IngestSettings(
+        name_server=name_server, topic="avro", out=out, schema=schema, date_column="at"
+    )
+    result = ingest.run(spark, settings)
+    table = (
+        spark.read.parquet(settings.table).orderBy("id").selectExpr("id", "shop", "lines", "date")
+    )
+    kept = spark.read.parquet(settings.quarantine)
+    messages = bodies.selectExpr("body", "CAST(NULL AS STRING) AS bodyError")
+    plan: Any = table_rows(messages, parse_schema(schema), Observation())
+    found = {
+        "version": pyspark.__version__,
+        "parses": plan._jdf.queryExecution().executedPlan().toString().count("from_avro("),
+        "counts": [result.counts.rows, result.counts.put_aside, result.counts.gap_count],
+        "rows": [[row.id, row.shop, row.lines, str(row.date)] for row in table.collect()],
+        "is unchanged": {bytes(row.body) for row in kept.collect()} == set(broken),
+        "reasons": [row.reason for row in kept.select("reason").distinct().collect()],
+        "wrong": error_of(lambda: parse_schema(schema.replace('"string"', '"text"'))),
+    }
+    print(json.dumps(found))
+    spark.stop()
+
+
 def copy(
     spark: SparkSession, place: dict[str, str], topic: str, out: Path, given: dict[str, str]
 ) -> None:
@@ -123,7 +178,7 @@ def count(spark: SparkSession, place: dict[str, str], topic: str) -> int | str:
         return str(error)
 
 
-def error_of(call: Callable[[], None]) -> str | None:
+def error_of(call: Callable[[], object]) -> str | None:
     try:
         call()
     except Exception as error:
@@ -134,5 +189,7 @@ def error_of(call: Callable[[], None]) -> str | None:
 if __name__ == "__main__":
     if sys.argv[1] == "delta":
         ingest_into_delta(*sys.argv[2:])
+    elif sys.argv[1] == "avro":
+        ingest_avro(*sys.argv[2:])
     else:
         main(*sys.argv[1:])

@@ -30,7 +30,7 @@ _LIBRARIES = (
     *("grpcio>=1.67", "grpcio-status>=1.67", "googleapis-common-protos>=1.65", "zstandard>=0.22"),
 )
 ALL = list(range(300))
-DELTA = "4.1.0"
+DELTA, AVRO = "4.1.0", "4.1.1"
 
 
 @pytest.fixture(scope="module")
@@ -51,18 +51,21 @@ def python_with(version: str) -> Path:
     return place / "bin" / "python"
 
 
-def delta_jars() -> str:
-    """Return the jars of Delta Lake, from Maven Central; skips where there is no Maven."""
+def jars(group: str, *artifacts: str, version: str) -> str:
+    """Return jars from Maven Central; skips where there is no Maven."""
     maven = shutil.which("mvn")
     if maven is None:
-        pytest.skip("no Maven, which gets the jars of Delta Lake")
-    place = ROOT / ".cache" / f"delta-{DELTA}"
-    for artifact in ("delta-spark_4.1_2.13", "delta-storage"):
-        if not (place / f"{artifact}-{DELTA}.jar").exists():
+        pytest.skip(f"no Maven, which gets {', '.join(artifacts)}")
+    found = [ROOT / ".cache" / f"{group}-{version}" / f"{name}-{version}.jar" for name in artifacts]
+    for artifact, jar in zip(artifacts, found, strict=True):
+        if not jar.exists():
             copy = "org.apache.maven.plugins:maven-dependency-plugin:copy"
-            options = [f"-Dartifact=io.delta:{artifact}:{DELTA}", f"-DoutputDirectory={place}"]
+            options = [
+                f"-Dartifact={group}:{artifact}:{version}",
+                f"-DoutputDirectory={jar.parent}",
+            ]
             subprocess.run([maven, "-q", "-B", copy, *options], check=True, timeout=300)
-    return ",".join(map(str, sorted(place.glob("*.jar"))))
+    return ",".join(map(str, found))
 
 
 def run_job(
@@ -124,6 +127,26 @@ def test_a_version_reads_and_writes_and_says_what_it_cannot(
 def test_delta_lake_has_each_message_once_also_after_a_replay(
     cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    found = run_job(python_with("4.1"), "delta", cluster, tmp_path, delta_jars())
+    delta = jars("io.delta", "delta-spark_4.1_2.13", "delta-storage", version=DELTA)
+
+    found = run_job(python_with("4.1"), "delta", cluster, tmp_path, delta)
 
     assert found["counts"] == [300, 300]
+
+
+def test_bodies_in_avro_are_rows_or_are_in_quarantine_unchanged(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    # Spark's package for 4.1 is the newest on Maven Central; it runs on 4.3.
+    avro = jars("org.apache.spark", "spark-avro_2.13", version=AVRO)
+
+    found = run_job(Path(sys.executable), "avro", cluster, tmp_path, avro)
+
+    assert found["rows"] == [
+        [number, None if number % 2 else "Ulm", ["a", None, str(number)], "2026-03-01"]
+        for number in range(6)
+    ]
+    assert found["counts"] == [6, 6, 0]
+    assert (found["is unchanged"], found["parses"]) == (True, 1)
+    assert found["reasons"] == ["not one Avro record of the schema"]
+    assert found["wrong"] == "the Avro schema cannot be read: Undefined schema: text"

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, parse_json_schema, with_fields
+from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, parse_schema, with_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ ORDER = {
 
 
 def test_a_json_schema_becomes_columns_and_required_fields() -> None:
-    found = parse_json_schema(json.dumps(ORDER))
+    found = parse_schema(json.dumps(ORDER))
 
     assert found.struct.simpleString() == (
         "struct<id:bigint,price:double,paid:boolean,at:timestamp,day:date,"
@@ -68,7 +68,7 @@ def test_a_json_schema_becomes_columns_and_required_fields() -> None:
 )
 def test_what_cannot_be_checked_is_refused(schema: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_json_schema(schema)
+        parse_schema(schema)
 
 
 @pytest.mark.spark
@@ -86,7 +86,7 @@ def test_ddl_says_what_is_required(spark: object) -> None:
 @pytest.mark.spark
 def test_fields_may_have_names_of_any_characters(spark: SparkSession) -> None:
     names = ["a.b", "`", "c`d e", "'", "$[0]", "麻雀"]
-    schema = parse_json_schema(json.dumps({"properties": {name: {} for name in names}}))
+    schema = parse_schema(json.dumps({"properties": {name: {} for name in names}}))
     body = json.dumps({name: name for name in names}).encode()
     messages = spark.createDataFrame([(body, None)], "body binary, bodyError string")
 
@@ -94,3 +94,11 @@ def test_fields_may_have_names_of_any_characters(spark: SparkSession) -> None:
 
     assert [row[name] for name in names] == names
     assert row["misread"] is False
+
+
+@pytest.mark.spark
+def test_avro_needs_sparks_package_for_it(spark: SparkSession) -> None:
+    record = {"type": "record", "name": "Sale", "fields": [{"name": "id", "type": "long"}]}
+
+    with pytest.raises(ConfigError, match="Spark has no package for Avro; start it with"):
+        parse_schema(json.dumps(record))

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
 from sparrowmq.cli.main import build_app
+from sparrowmq.cli.pipeline import _spark_reason
 from sparrowmq.pipeline.task_progress import TaskProgress, reporting_progress
 
 if TYPE_CHECKING:
@@ -71,6 +74,10 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
         (["balance", "--generate", "9", "--json", "--csv"], "give --json or --csv, not both"),
         (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is not DDL: "),
         (["ingest", "-t", "t", "--json-schema", "/nowhere.json"], "cannot read /nowhere.json: "),
+        (
+            ["ingest", "-t", "t", "--schema", "id INT", "--avro-schema", "sale.avsc"],
+            "give one of --schema, --json-schema and --avro-schema",
+        ),
     ],
 )
 def test_wrong_options_end_with_one_line_and_code_2(
@@ -149,3 +156,41 @@ def test_every_second_a_job_reports_the_tasks_of_its_stages(
 
     assert reported.exists()
     assert sorted(each.seconds for each in seen) == [each.seconds for each in seen]
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            (
+                "[STREAM_FAILED] Query [id = 7] terminated with exception: [FOREACH_BATCH_USER_"
+                "FUNCTION_ERROR] An error occurred. Return Message: Traceback (most recent):",
+                '  File "/opt/sparrowmq/pipeline/parquet.py", line 79, in write_batch_parquet',
+                "py4j.protocol.Py4JJavaError: An error occurred while calling o190.parquet.",
+                ": org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed.",
+                "Caused by: org.apache.parquet.util.Closeables$Failed: Unable to close resource",
+                "\tat org.apache.spark.sql.execution.Writer.write(Writer.scala:1)",
+                "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on "
+                "device",
+                "+- ~WriteToMicroBatch [checkpointLocation=/data/sparrowmq/checkpoint]",
+            ),
+            "No space left on device",
+        ),
+        (
+            (
+                "[STREAM_FAILED] Query [id = 7] terminated with exception: An error occurred:",
+                "py4j.protocol.Py4JJavaError: An error occurred while calling o345.parquet.",
+                ": org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a "
+                "directory: file:/tmp/out/table",
+            ),
+            "Parent path is not a directory: file:/tmp/out/table",
+        ),
+        (
+            ("[X] Y", "sparrowmq.errors.UsageError: cannot rename a to b", "Caused by: a.B: c"),
+            "cannot rename a to b",
+        ),
+        (("[X] Query terminated with exception: [Y] no such column",), "[Y] no such column"),
+    ],
+)
+def test_the_reason_of_a_failure_is_the_first_cause(lines: Sequence[str], reason: str) -> None:
+    assert _spark_reason(StreamingQueryException("\n".join(lines))) == reason

@@ -151,11 +151,17 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def produce(cluster: EmbeddedCluster, queues: int, first: int, count: int) -> None:
+def produce(
+    cluster: EmbeddedCluster,
+    queues: int,
+    first: int,
+    count: int,
+    body_of: Callable[[int], bytes] = b"%d".__mod__,
+) -> None:
     with Producer("GID_kills_feed", name_server=cluster.name_server) as producer:
         for number in range(first, first + count):
             queue = MessageQueue("in", "broker-a", number % queues)
-            producer.send(Message("in", b"%d" % number), queue=queue)
+            producer.send(Message("in", body_of(number)), queue=queue)
 
 
 def committed_ends(checkpoint: Path) -> dict[MessageQueue, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -40,6 +41,9 @@ _STDERR = 2
 _ROWS_PRINTED = 20
 # A pipe gets a line about a job's tasks so often; a terminal has a bar.
 _LINE_INTERVAL_S = 10.0
+# What precedes the reason in a line of ours, and in Java's lines about a failure.
+_OURS = re.compile(r".*\bsparrowmq(?:[.]\w+)*: ")
+_CAUSE = re.compile(r"(?:Caused by)?: (?:[\w.$]+: )*(.+)")
 
 pipeline = typer.Typer(
     help="Run a job on Spark: ingest, backlog, duplicates or balance.",
@@ -54,6 +58,12 @@ Compact = Annotated[
 Follow = Annotated[
     float | None,
     typer.Option("--follow", min=0.0, help="keep running: a batch every N seconds"),
+]
+JsonSchema = Annotated[
+    Path | None, typer.Option("--json-schema", help="file with a JSON Schema of the bodies")
+]
+AvroSchema = Annotated[
+    Path | None, typer.Option("--avro-schema", help="file with the Avro schema of the bodies")
 ]
 Master = Annotated[
     str | None,
@@ -142,9 +152,8 @@ def ingest_command(
         str | None,
         typer.Option("--schema", help="schema of the bodies, as 'id BIGINT NOT NULL, name STRING'"),
     ] = None,
-    json_schema: Annotated[
-        Path | None, typer.Option("--json-schema", help="file with a JSON Schema of the bodies")
-    ] = None,
+    json_schema: JsonSchema = None,
+    avro_schema: AvroSchema = None,
     date_column: Annotated[
         str, typer.Option("--date-column", help="column whose date is the partition")
     ] = "storeTimestamp",
@@ -181,7 +190,7 @@ def ingest_command(
             name_server=nameserver,
             topic=topic,
             out=out,
-            schema=_choose_schema(ddl, json_schema),
+            schema=_choose_schema(ddl, json_schema, avro_schema),
             date_column=date_column,
             options=_parse_options(option or []),
             dlq_group=dlq,
@@ -373,15 +382,16 @@ def _say_progress(progress: WatchProgress) -> None:
     )
 
 
-def _choose_schema(ddl: str | None, path: Path | None) -> str | None:
-    if path is None:
+def _choose_schema(ddl: str | None, *paths: Path | None) -> str | None:
+    given = [path for path in paths if path is not None]
+    if len(given) + (ddl is not None) > 1:
+        raise ConfigError("give one of --schema, --json-schema and --avro-schema")
+    if not given:
         return ddl
-    if ddl is not None:
-        raise ConfigError("give --schema or --json-schema, not both")
     try:
-        return path.read_text(encoding="utf-8")
+        return given[0].read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+        raise ConfigError(f"cannot read {given[0]}: {error}") from None
 
 
 def _check_format(name: str) -> None:
@@ -501,7 +511,11 @@ def _spark_reason(error: Exception) -> str | None:
     if not type(error).__module__.startswith("pyspark."):
         return None
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if "sparrowmq" in line and not line.startswith("File ")]
+    ours = [line for line in lines if _OURS.match(line) and not line.startswith("File ")]
     if ours:
-        return ours[-1].partition("sparrowmq: ")[2] or ours[-1]
-    return lines[0].partition("terminated with exception: ")[2] or lines[0]
+        return _OURS.sub("", ours[-1])
+    # Java's causes, the first of them last.
+    causes = [found[1] for line in lines if (found := _CAUSE.match(line))]
+    return (
+        causes[-1] if causes else lines[0].partition("terminated with exception: ")[2] or lines[0]
+    )

@@ -1,10 +1,13 @@
 """Parses message bodies by a schema.
 
-A schema is a DDL string, where NOT NULL makes a field required, or a JSON Schema. Of JSON Schema
-(draft 2020-12) the keywords that determine the columns are read: `type`, `properties`, `required`,
-`items`, `format` (date, date-time), `additionalProperties` for maps, and `["T", "null"]`. Keywords
-that restrict values further (`enum`, `pattern`, `minimum` ...) are refused: the author of a schema
-expects them to be checked, and the job does not check them. Tests: pipeline/test_bodies.py.
+A schema of JSON bodies is a DDL string, where NOT NULL makes a field required, or a JSON Schema. Of
+JSON Schema (draft 2020-12) the keywords that determine the columns are read: `type`, `properties`,
+`required`, `items`, `format` (date, date-time), `additionalProperties` for maps, and `["T",
+"null"]`. Keywords that restrict values further (`enum`, `pattern`, `minimum` ...) are refused: the
+author of a schema expects them to be checked, and the job does not check them.
+
+An Avro schema, of type record, reads bodies in Avro's binary encoding, by Spark's package for Avro.
+Tests: pipeline/test_bodies.py, interop/test_spark_versions.py.
 """
 
 from __future__ import annotations
@@ -13,26 +16,35 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
+from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sparrowmq.errors import ConfigError
 
 # The column of the data source, and the columns made here.
 ERROR, MISREAD, REASON = "bodyError", "misread", "reason"
-_CORRUPT, _ROW = "_corrupt", "_row"
+_CORRUPT, _ROW, _FOUND = "_corrupt", "_row", "_found"
 
 _NOTES = {"$schema", "$id", "$comment", "title", "description", "examples", "default", "deprecated"}
 _KNOWN = {"type", "properties", "required", "items", "format", "additionalProperties"} | _NOTES
 
 
 class BodySchema(NamedTuple):
-    """The schema of bodies; a field that is not nullable must exist and not be null."""
+    """The schema of bodies; a field that is not nullable must exist and not be null.
+
+    Args:
+        struct: the fields.
+        avro: the Avro schema of the record `_row` alone, which bodies are encoded by; None for
+            bodies in JSON.
+    """
 
     struct: StructType
+    avro: str | None = None
 
     @property
     def columns(self) -> StructType:
@@ -46,13 +58,45 @@ class BodySchema(NamedTuple):
 
 
 def parse_schema(text: str) -> BodySchema:
-    """Parse a DDL string or a JSON Schema; a JSON Schema begins with a brace.
+    """Parse a DDL string, a JSON Schema or an Avro schema; the last two begin with a brace.
 
-    DDL needs a Spark session.
+    DDL and Avro need a Spark session.
 
-    Raises: ConfigError, as `parse_ddl` and `parse_json_schema`.
+    Raises: ConfigError, as `parse_ddl`, `parse_json_schema` and `parse_avro`.
     """
-    return parse_json_schema(text) if text.lstrip().startswith("{") else parse_ddl(text)
+    if not text.lstrip().startswith("{"):
+        return parse_ddl(text)
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"the schema is not JSON: {error}") from None
+    return parse_avro(schema) if schema.get("type") == "record" else parse_json_schema(schema)
+
+
+def parse_avro(schema: Mapping[str, Any]) -> BodySchema:
+    """Parse an Avro schema of a record.
+
+    Raises: ConfigError if Spark has no package for Avro, or with Spark's reason.
+    """
+    # A record has the bytes of its fields alone. Spark gives nulls for a record that it cannot
+    # read, and for one within another a null.
+    fields = [{"name": _ROW, "type": schema}]
+    avro = json.dumps({"type": "record", "name": "SparrowMQBody", "fields": fields})
+    try:
+        row = SparkSession.active().range(0).select(from_avro(F.lit(b""), avro)[_ROW].alias(_ROW))
+        struct: Any = row.schema[_ROW].dataType
+    except PySparkException as error:
+        if error.getCondition() == "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE":
+            raise ConfigError(
+                "Spark has no package for Avro; start it with the setting spark.jars.packages="
+                "org.apache.spark:spark-avro_2.13:4.1.1, or of Spark's version"
+            ) from None
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"the Avro schema cannot be read: {reason}") from None
+    except Py4JJavaError as error:
+        reason = error.java_exception.getMessage()
+        raise ConfigError(f"the Avro schema cannot be read: {reason}") from None
+    return BodySchema(struct, avro)
 
 
 def parse_ddl(text: str) -> BodySchema:
@@ -70,16 +114,12 @@ def parse_ddl(text: str) -> BodySchema:
     return BodySchema(struct)
 
 
-def parse_json_schema(text: str) -> BodySchema:
+def parse_json_schema(schema: Mapping[str, Any]) -> BodySchema:
     """Parse a JSON Schema of an object.
 
     Raises: ConfigError with the place and the unsupported keyword.
     """
-    try:
-        schema = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"the JSON Schema is not JSON: {error}") from None
-    properties = schema.get("properties") if isinstance(schema, dict) else None
+    properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties:
         raise ConfigError("the JSON Schema must describe an object: it has no 'properties'")
     return BodySchema(_data_type({**schema, "type": "object"}, "$"))  # type: ignore[arg-type]
@@ -91,13 +131,52 @@ def with_fields(messages: DataFrame, schema: BodySchema) -> DataFrame:
     The data source has said in `bodyError` whether the body is JSON of these types. Spark alone
     knows which texts are dates and times, and which numbers are too large for it.
     """
-    with_corrupt = StructType([*schema.columns.fields, StructField(_CORRUPT, StringType())])
-    options = {"columnNameOfCorruptRecord": _CORRUPT}
-    row = F.from_json(F.col("body").cast("string"), with_corrupt, options)
+    body = F.col("body")
+    if schema.avro is None:
+        with_corrupt = StructType([*schema.columns.fields, StructField(_CORRUPT, StringType())])
+        options = {"columnNameOfCorruptRecord": _CORRUPT}
+        parsed = messages.withColumn(_ROW, F.from_json(body.cast("string"), with_corrupt, options))
+        misread = F.col(f"{_ROW}.{_CORRUPT}").isNotNull()
+    else:
+        found = F.col(_FOUND)
+        parsed = messages.withColumn(_FOUND, from_avro(body, schema.avro, {"mode": "PERMISSIVE"}))
+        parsed = parsed.withColumn(_ROW, found[_ROW])
+        # Spark ignores what follows a record, may give the entries of a map in another order, and
+        # takes bytes that are not UTF-8 for texts, which no reader of the table could read.
+        encoded, has_map = to_avro(found, schema.avro), '"map"' in schema.avro
+        is_whole = F.length(encoded) == F.length(body) if has_map else encoded == body
+        is_text = F.forall(F.concat(*_texts(F.col(_ROW), schema.struct), _no_texts()), _is_text)
+        misread = F.when(F.col(_ROW).isNull(), True).otherwise(~(is_whole & is_text))
     fields = (F.col(f"{_ROW}.{quoted(name)}") for name in schema.columns.names)
-    return messages.withColumn(_ROW, row).select(
-        *messages.columns, *fields, F.col(f"{_ROW}.{_CORRUPT}").isNotNull().alias(MISREAD)
-    )
+    return parsed.select(*messages.columns, *fields, misread.alias(MISREAD))
+
+
+def _texts(value: Column, kind: DataType) -> list[Column]:
+    """Return arrays of all texts of a value, which has this type."""
+    if isinstance(kind, StringType):
+        found = [F.array(value)]
+    elif isinstance(kind, StructType):
+        found = [text for each in kind for text in _texts(value.getField(each.name), each.dataType)]
+    elif isinstance(kind, t.ArrayType):
+        inner = kind.elementType
+        found = [
+            F.flatten(F.transform(value, lambda each: F.concat(*_texts(each, inner), _no_texts())))
+        ]
+    elif isinstance(kind, t.MapType):
+        keys, values = F.map_keys(value), F.map_values(value)
+        found = _texts(keys, t.ArrayType(kind.keyType))
+        found += _texts(values, t.ArrayType(kind.valueType))
+    else:
+        found = []
+    return [F.coalesce(each, _no_texts()) for each in found]
+
+
+def _no_texts() -> Column:
+    return F.array().cast("array<string>")
+
+
+def _is_text(value: Column) -> Column:
+    return value.isNull() | F.is_valid_utf8(value)
 
 
 class Misfits(NamedTuple):
@@ -132,6 +211,9 @@ def with_reason(messages: DataFrame, schema: BodySchema) -> DataFrame:
         messages: the messages; `bodyError` is null where Spark must be asked.
     """
     parsed = with_fields(messages, schema)
+    if schema.avro is not None:
+        reason = F.lit("not one Avro record of the schema").alias(REASON)
+        return parsed.where(F.col(MISREAD)).select(*messages.columns, reason)
     misread = [
         F.when(
             F.get_json_object(F.col("body").cast("string"), _json_path(field.name)).isNotNull()

@@ -85,8 +85,9 @@ class IngestSettings:
         name_server: the name servers, `host:port`, joined by ';'.
         topic: the topics, joined by ','.
         out: the directory of all output, in any file system that Spark can write to.
-        schema: the schema of bodies: a DDL string such as `id BIGINT NOT NULL, name STRING`, or the
-            text of a JSON Schema; None leaves bodies unchanged.
+        schema: the schema of bodies: a DDL string such as `id BIGINT NOT NULL, name STRING`, the
+            text of a JSON Schema, or of an Avro schema of type record; None leaves bodies
+            unchanged.
         date_column: a date or timestamp column of the metadata or the body; its date in UTC is the
             partition.
         options: further options of the data source, such as maxOffsetsPerTrigger.
@@ -239,11 +240,14 @@ def _ingest(
         if not name.lower().startswith("starting")
     }
     messages = session.readStream.format("rocketmq").options(**given)
-    if schema is not None:
+    if schema is not None and schema.avro is None:
         messages = messages.option("bodySchema", schema.struct.json())
+    read = messages.option("startingOffsets", json.dumps(start)).load()
+    if schema is not None and schema.avro is not None:
+        read = read.withColumn(ERROR, F.lit(None).cast("string"))
     sink = _Sink(settings, schema, ledger, on_batch)
     is_stopped = run_query(
-        messages.option("startingOffsets", json.dumps(start)).load(),
+        read,
         sink,
         checkpoint=settings.checkpoint,
         interval_s=settings.follow_interval_s,
@@ -406,6 +410,7 @@ def _claim(files: Files, settings: IngestSettings, schema: BodySchema | None) ->
         "dateColumn": settings.date_column,
         "schema": None if schema is None else schema.columns.simpleString(),
         "required": [] if schema is None else list(schema.required),
+        **({} if schema is None or schema.avro is None else {"avro": json.loads(schema.avro)}),
     }
     text = files.read_text(path)
     before: dict[str, Any] = {} if text is None else json.loads(text)
