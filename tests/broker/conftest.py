@@ -195,6 +195,7 @@ class Rig:
             offsets=tables.offsets.table(),
             delays=tables.delays.table(),
             timers=tables.timers.table(),
+            pops=tables.pops.table(),
         )
         self.store.close()
         return Rig(

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from sparrowmq.broker.message_filter import MessageFilter
 from sparrowmq.broker.pull_hold import RELEASED_MAX, HeldPull, PullHold
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.headers import PullMessageRequestHeader
 from sparrowmq.serving.connections import Connection
 
 PEER = Connection(1, "10.0.0.1:5", bytes(8))
@@ -24,18 +23,15 @@ def held(
     deadline_ms: int = 15_000,
     connection: Connection = PEER,
 ) -> HeldPull:
-    header = PullMessageRequestHeader(
-        consumer_group="G",
-        topic="T",
-        queue_id=queue_id,
-        queue_offset=offset,
-        max_msg_nums=32,
-        sys_flag=2,
-        commit_offset=0,
-        suspend_timeout_ms=15_000,
-        sub_version=0,
+    return HeldPull(
+        connection,
+        RemotingCommand(code=11),
+        ("T", queue_id),
+        offset,
+        MessageFilter(tags),
+        deadline_ms,
+        lambda _: (),
     )
-    return HeldPull(connection, RemotingCommand(code=11), header, MessageFilter(tags), deadline_ms)
 
 
 def drain(hold: PullHold) -> list[HeldPull]:

@@ -29,6 +29,7 @@ from sparrowmq.broker.processors import (
     group_offsets,
     offsets,
     plans,
+    pop,
     pull,
     query,
     recall,
@@ -79,6 +80,9 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.RESUME_CHECK_HALF_MESSAGE: transaction.resume_check,
         RequestCode.PULL_MESSAGE: pull.pull,
         RequestCode.LITE_PULL_MESSAGE: pull.pull,
+        RequestCode.POP_MESSAGE: pop.pop,
+        RequestCode.ACK_MESSAGE: pop.ack,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: pop.change_invisible_time,
         RequestCode.QUERY_MESSAGE: query.query_message,
         RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
         RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
@@ -175,8 +179,10 @@ class Broker:
             transactions=TransactionChecks(store, config),
             access=access,
         )
+        self.state.now_ms, self.state.wall_ahead_ms = now_ms, timestamp_ms - now_ms
         self._saving = ConfigSaving(self.state, saved)
         self._saving.load(saved, now_ms=now_ms, timestamp_ms=timestamp_ms)
+        pop.load(self.state, saved.pops, now_ms=now_ms, timestamp_ms=timestamp_ms)
         self._flush_runs = False
         # After a shortage of descriptors or memory: until it ends, and until the next tick.
         self._flush_is_short = False
@@ -214,6 +220,7 @@ class Broker:
         """Forget a connection: its memberships, its held pulls."""
         del timestamp_ms
         self.state.holds.discard(connection)
+        pop.forget_connection(self.state, connection)
         self.state.pending.forget(connection)
         return [
             *self.state.relays.forget(connection),
@@ -226,12 +233,16 @@ class Broker:
         Call `settle` again while `is_unsettled`: one call answers a bounded number of pulls.
         """
         store, pending = self.state.store, self.state.pending
+        self.state.now_ms = now_ms
+        outputs = pop.log_changes(self.state, now_ms=now_ms)
         written = store.write()
-        if written.status is PutStatus.PUT_OK:
-            outputs = pending.note_written(store.written_position, now_ms=now_ms)
+        is_written = written.status is PutStatus.PUT_OK
+        pop.note_logged(self.state, is_written=is_written, now_ms=now_ms)
+        if is_written:
+            outputs += pending.note_written(store.written_position, now_ms=now_ms)
         else:
             reason = f"{written.status.name}: {written.remark}"
-            outputs = pending.fail_unwritten(store.written_position, reason, now_ms=now_ms)
+            outputs += pending.fail_unwritten(store.written_position, reason, now_ms=now_ms)
             self.state.transactions.forget_commits()
             self.state.timers.forget_recalls(store.written_position)
         dispatched = store.dispatch()
@@ -240,6 +251,7 @@ class Broker:
                 if item.topic == SCHEDULE_TOPIC:
                     self.state.delays.note_arrival(item.queue_id)
             pull.wake(self.state, dispatched)
+            pop.wake(self.state, dispatched)
         holds = self.state.holds
         if holds.has_ended or holds.has_drained:
             outputs += pull.answer_released(self.state)
@@ -247,14 +259,15 @@ class Broker:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether `settle` must be called again to answer further held pulls."""
-        return self.state.holds.has_ended
+        """Whether `settle` must be called again: to answer held pulls, or to log pops."""
+        return self.state.holds.has_ended or self.state.awaits_pop_log
 
     def awaits_turn(self) -> bool:
         """Return whether a handled command needs `settle`, or a round that begins after it."""
         state = self.state
         return (
             state.store.awaits_dispatch
+            or state.awaits_pop_log
             or state.holds.has_ended
             or state.holds.has_drained
             or state.journal.is_asked
@@ -266,7 +279,9 @@ class Broker:
         """Do the work that is due by time; call it about every 100 ms, and then `settle`."""
         state = self.state
         self._flush_rests = False
+        state.now_ms, state.wall_ahead_ms = now_ms, timestamp_ms - now_ms
         state.holds.expire(now_ms)
+        pop.show_due(state, now_ms=now_ms, timestamp_ms=timestamp_ms)
         outputs: list[Output] = state.pending.expire_flush(now_ms)
         outputs += state.relays.expire(now_ms)
         outputs += state.notify_due(now_ms)
@@ -301,6 +316,8 @@ class Broker:
         state = self.state
         outputs: list[Output] = []
         state.locks.drop_expired(now_ms=now_ms)
+        state.pops.forget_ways(now_ms)
+        state.pops.note_time(now_ms)
         if state.plans.drop_unasked(now_ms):
             state.journal.ask()
         state.producers.expire(now_ms)

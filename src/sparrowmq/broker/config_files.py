@@ -18,6 +18,7 @@ from sparrowmq.broker.config_saving import (
     LOCKS_FILE,
     OFFSETS_FILE,
     PLANS_FILE,
+    POPS_FILE,
     TOPICS_FILE,
     SavedTables,
     SaveWork,
@@ -30,6 +31,7 @@ from sparrowmq.broker.journal_records import (
     decode_changes,
     encode_changes,
 )
+from sparrowmq.broker.pop_changes import PopTable
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE, decode_timer_check
 from sparrowmq.broker.timer_messages import TimerTable
@@ -93,6 +95,7 @@ def read_tables(storage: Storage) -> SavedConfig:
         locks=read(LOCKS_FILE, LockTable),
         plans=read(PLANS_FILE, GroupPlanTable),
         audit=read(AUDIT_FILE, AuditTable),
+        pops=read(POPS_FILE, PopTable),
         changes=changes,
         segment=journal.last_segment,
     )

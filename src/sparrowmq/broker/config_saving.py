@@ -30,6 +30,7 @@ from sparrowmq.broker.journal_records import (
     TopicTableChange,
     encode_changes,
 )
+from sparrowmq.broker.pop_changes import PopTable
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.queue_lock_table import SavedLock
 from sparrowmq.broker.state import BrokerState
@@ -53,6 +54,7 @@ DELAYS_FILE = "delayOffset.json"
 LOCKS_FILE = "queueLock.json"
 PLANS_FILE = "groupPlan.json"
 AUDIT_FILE = "auditLog.json"
+POPS_FILE = "popState.json"
 # After this many changes in the journal the files are written even if more changes keep coming.
 JOURNAL_CHANGES_MAX = 20_000
 
@@ -73,6 +75,7 @@ class SavedTables(NamedTuple):
     locks: LockTable | None = None
     plans: GroupPlanTable | None = None
     audit: AuditTable | None = None
+    pops: PopTable | None = None
     changes: Sequence[Change] = ()
     segment: int = 0
 
@@ -149,7 +152,7 @@ class ConfigSaving:
         self._seen_round = 0
         self._due_files: set[str] = set()
         self._locks_writing = 0
-        self._gates: dict[str, FlushGate[Struct]] = {
+        self._gates: dict[str, FlushGate[dict[str, Struct]]] = {
             OFFSETS_FILE: FlushGate(),
             DELAYS_FILE: FlushGate(),
             TIMER_CHECK_FILE: FlushGate(),
@@ -209,7 +212,10 @@ class ConfigSaving:
         }
         self._seen_round = state.journal.finished
         is_progress_due = (
-            state.offsets.is_changed or state.delays.is_changed or state.timers.is_changed
+            state.offsets.is_changed
+            or state.delays.is_changed
+            or state.timers.is_changed
+            or state.pops.is_changed
         )
         is_held = any(not gate.is_empty for gate in self._gates.values())
         if self._due_files or is_progress_due or is_held or state.audit.is_changed:
@@ -227,6 +233,7 @@ class ConfigSaving:
             self._due_files.add(LOCKS_FILE)
         if state.plans.is_unwritten:
             self._due_files.add(PLANS_FILE)
+        state.pops.is_changed |= state.pops.needs_table
         state.saves.ask()
 
     # -- the journal ---------------------------------------------------------------------------
@@ -286,20 +293,24 @@ class ConfigSaving:
             return None
         store = state.store
         tables: dict[str, Struct] = {}
-        for name, progress, position in (
-            # Groups consume what they can read; delayed messages are delivered to the log's end.
-            (OFFSETS_FILE, state.offsets, store.readable_position),
-            (DELAYS_FILE, state.delays, store.appended_position),
-            (TIMER_CHECK_FILE, state.timers, store.appended_position),
+        for name, progress in (
+            (OFFSETS_FILE, state.offsets),
+            (DELAYS_FILE, state.delays),
+            (TIMER_CHECK_FILE, state.timers),
         ):
             gate = self._gates[name]
-            table = gate.take(store.flushed_position)
-            if progress.is_changed and gate.is_empty:
+            tables |= gate.take(store.flushed_position) or {}
+            is_due = progress.is_changed
+            # The table of pops needs the offsets of its time in their file, which is written first.
+            is_with_pops = name == OFFSETS_FILE and state.pops.is_changed
+            if (is_due or is_with_pops) and gate.is_empty:
                 progress.is_changed = False
-                gate.hold(progress.table(), position=position)
-                table = gate.take(store.flushed_position) or table
-            if table is not None:
-                tables[name] = table
+                held: dict[str, Struct] = {name: progress.table()}
+                if is_with_pops:
+                    state.pops.is_changed = False
+                    held[POPS_FILE] = state.pops.table()
+                gate.hold(held, position=store.appended_position)
+                tables |= gate.take(store.flushed_position) or {}
         if state.audit.is_changed:
             tables[AUDIT_FILE] = state.audit.table()
             state.audit.is_changed = False
@@ -332,11 +343,14 @@ class ConfigSaving:
         if error is None:
             if work.ends_journal:
                 self._change_count = 0
+            if POPS_FILE in work.tables:
+                state.pops.table_written()
             return
         state.offsets.is_changed |= OFFSETS_FILE in work.tables
         state.delays.is_changed |= DELAYS_FILE in work.tables
         state.timers.is_changed |= TIMER_CHECK_FILE in work.tables
         state.audit.is_changed |= AUDIT_FILE in work.tables
+        state.pops.is_changed |= POPS_FILE in work.tables
         for name in _FILES.values():
             if name in work.files:
                 self._unfiled.setdefault(name, 0)

@@ -19,6 +19,9 @@ class ConsumerOffsets:
     def __init__(self) -> None:
         self._offsets: dict[str, dict[int, int]] = {}
         self.is_changed = False
+        # The keys of groups that pop, and the offsets that were set in other ways than by pops.
+        self._popped: set[str] = set()
+        self._moved: dict[tuple[str, str, int], int | None] = {}
 
     def load(self, table: ConsumerOffsetTable, *, end_of: Callable[[str, int], int]) -> int:
         """Load the table of a file, and cut offsets beyond their queue's end back to the end.
@@ -73,8 +76,28 @@ class ConsumerOffsets:
 
     def commit(self, group: str, topic: str, queue_id: int, *, offset: int) -> None:
         """Store an offset, even one below the stored offset, as a reset or a seek needs."""
-        self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})[queue_id] = offset
+        key = f"{topic}{_SEPARATOR}{group}"
+        self._offsets.setdefault(key, {})[queue_id] = offset
         self.is_changed = True
+        if key in self._popped:
+            self._moved[group, topic, queue_id] = offset
+
+    def commit_popped(self, group: str, topic: str, queue_id: int, *, offset: int) -> None:
+        """Store the offset of the first message that a group has neither popped nor finished.
+
+        Whatever else sets an offset of this group and topic is noted from now on (`take_moved`).
+        """
+        key = f"{topic}{_SEPARATOR}{group}"
+        self._popped.add(key)
+        self._offsets.setdefault(key, {})[queue_id] = offset
+        self.is_changed = True
+
+    def take_moved(self) -> dict[tuple[str, str, int], int | None]:
+        """Return the offsets of popping groups that were set otherwise, None for removed ones."""
+        if not self._moved:
+            return self._moved
+        moved, self._moved = self._moved, {}
+        return moved
 
     def raise_to(self, group: str, topic: str, queue_id: int, *, offset: int) -> None:
         """Store an offset unless a higher one is stored.
@@ -82,11 +105,14 @@ class ConsumerOffsets:
         Used for the offset that a pull carries. Differs from RocketMQ: pulls are served late and
         out of order, so a pull that was under way in a handover would set the group back.
         """
-        queues = self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})
+        key = f"{topic}{_SEPARATOR}{group}"
+        queues = self._offsets.setdefault(key, {})
         known = queues.get(queue_id)
         if known is None or offset > known:
             queues[queue_id] = offset
             self.is_changed = True
+            if key in self._popped:
+                self._moved[group, topic, queue_id] = offset
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups that have committed offsets of the topic, sorted."""
@@ -114,11 +140,17 @@ class ConsumerOffsets:
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
         for topic in self.topics_of_group(group):
-            del self._offsets[f"{topic}{_SEPARATOR}{group}"]
-            self.is_changed = True
+            self._remove(group, topic)
 
     def remove_topic(self, topic: str) -> None:
         """Forget all offsets of a topic."""
         for group in self.groups_of_topic(topic):
-            del self._offsets[f"{topic}{_SEPARATOR}{group}"]
-            self.is_changed = True
+            self._remove(group, topic)
+
+    def _remove(self, group: str, topic: str) -> None:
+        key = f"{topic}{_SEPARATOR}{group}"
+        queues = self._offsets.pop(key)
+        self.is_changed = True
+        if key in self._popped:
+            self._popped.discard(key)
+            self._moved.update(dict.fromkeys((group, topic, queue_id) for queue_id in queues))

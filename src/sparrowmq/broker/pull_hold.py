@@ -1,7 +1,8 @@
-"""Held pulls: they found nothing and wait for a message or for their deadline.
+"""Held pulls and pops: they found nothing and wait for a message or for their deadline.
 
 One event may end many pulls: a message that all of them want, a common deadline, or a closed
 connection. The event is noted at once; `release` returns the pulls, a bounded number at a time.
+Of the pops of a group, one message ends one (`wake_first`): only one of them can have it.
 
 Source: PullRequestHoldService.java. Differs from RocketMQ: a held pull is answered at the end of
 its suspend time, not at the next scan after it (every 5 s). A held pull is forgotten when its
@@ -12,14 +13,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.broker.message_filter import MessageFilter
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.headers import PullMessageRequestHeader
-from sparrowmq.serving.connections import Connection
+from sparrowmq.serving.connections import Connection, Output
 
 HELD_MAX = 100_000
 # Above it the broker stops reading from the connection. A client has one pull for each queue.
@@ -36,21 +37,32 @@ class HeldPull:
     """A pull that waits.
 
     Args:
+        place: the topic and queue id; for pops `pop_place`.
+        queue_offset: the first offset that the pull wants; 0 for pops.
         wanted: the filter of the messages that end the wait.
         deadline_ms: when the pull is answered without messages.
+        answer: answers the pull, or holds it again.
         group: the pulls that wait for the same message, this pull included.
     """
 
     connection: Connection
     command: RemotingCommand
-    header: PullMessageRequestHeader
+    place: Place
+    queue_offset: int
     wanted: MessageFilter
     deadline_ms: int
+    answer: Callable[[HeldPull], Sequence[Output]]
     group: _Pulls = field(default_factory=dict)
 
 
+Place: TypeAlias = tuple[str, int]
 # Pulls in the order in which they came.
 _Pulls: TypeAlias = dict[HeldPull, None]
+
+
+def pop_place(group: str, topic: str, queue_id: int) -> Place:
+    """Return where pops wait; neither a topic's name nor a group's contains the separator."""
+    return f"{topic}@{group}", queue_id
 
 
 class _Wanted(NamedTuple):
@@ -68,7 +80,7 @@ class PullHold:
     ) -> None:
         self._held_max = held_max
         self._per_connection_max = per_connection_max
-        self._by_queue: dict[tuple[str, int], dict[_Wanted, _Pulls]] = {}
+        self._by_queue: dict[Place, dict[_Wanted, _Pulls]] = {}
         self._by_connection: dict[Connection, _Pulls] = {}
         self._by_deadline: dict[int, _Pulls] = {}
         # The keys of the table above, as a heap.
@@ -98,9 +110,8 @@ class PullHold:
     def hold(self, held: HeldPull) -> HeldPull | None:
         """Hold a pull; if the table is full, return the pull to answer early instead."""
         evicted = self._evict() if self._count >= self._held_max else None
-        header = held.header
-        groups = self._by_queue.setdefault((header.topic, header.queue_id), {})
-        held.group = groups.setdefault(_Wanted(header.queue_offset, held.wanted.tags_codes), {})
+        groups = self._by_queue.setdefault(held.place, {})
+        held.group = groups.setdefault(_Wanted(held.queue_offset, held.wanted.tags_codes), {})
         held.group[held] = None
         self._by_connection.setdefault(held.connection, {})[held] = None
         bucket = self._by_deadline.get(held.deadline_ms)
@@ -143,6 +154,31 @@ class PullHold:
             self._woken.append(groups.pop(wanted))
         if not groups:
             del self._by_queue[topic, queue_id]
+
+    def wake_first(self, place: Place, *, tags_code: int | None = None) -> None:
+        """End the wait of the pop that has waited longest at a place, if any waits there.
+
+        Args:
+            tags_code: the code of the message that has come; None wakes whatever the tags.
+        """
+        groups = self._by_queue.get(place)
+        if not groups:
+            return
+        for wanted, pulls in groups.items():
+            if tags_code is None or wanted.tags_codes is None or tags_code in wanted.tags_codes:
+                first = next(iter(pulls))
+                del pulls[first]
+                if not pulls:
+                    del groups[wanted]
+                first.group = {first: None}
+                self._woken.append(first.group)
+                break
+        if not groups:
+            del self._by_queue[place]
+
+    def count_at(self, place: Place) -> int:
+        """Return how many pulls wait at a place."""
+        return sum(map(len, self._by_queue.get(place, {}).values()))
 
     def expire(self, now_ms: int) -> None:
         """End the wait of the pulls whose deadline is reached."""
@@ -205,12 +241,11 @@ class PullHold:
     def _remove(self, held: HeldPull) -> bool:
         """Take a pull out of every table; return whether its connection is open."""
         self._by_deadline.get(held.deadline_ms, {}).pop(held, None)
-        header, group = held.header, held.group
+        place, group = held.place, held.group
         group.pop(held, None)
         if not group:
-            place = (header.topic, header.queue_id)
             groups = self._by_queue.get(place, {})
-            wanted = _Wanted(header.queue_offset, held.wanted.tags_codes)
+            wanted = _Wanted(held.queue_offset, held.wanted.tags_codes)
             # A woken group has left the table, where a new group may have its key.
             if groups.get(wanted) is group:
                 del groups[wanted]

@@ -21,6 +21,7 @@ from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.lock_waits import LockWaits
 from sparrowmq.broker.pending_replies import PendingReplies
 from sparrowmq.broker.plan_register import PlanRegister
+from sparrowmq.broker.pop_queues import PopQueues
 from sparrowmq.broker.pull_hold import PullHold
 from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.broker.rates import Rates, TotalsByKey
@@ -37,7 +38,7 @@ from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, RequestCode, Resp
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
 from sparrowmq.protocol.signatures import ACCESS_KEY
 from sparrowmq.serving.access_control import AccessControl, Permission
-from sparrowmq.serving.connections import Connection, Output, Push
+from sparrowmq.serving.connections import Connection, Output, Push, Reply
 from sparrowmq.serving.refusals import Refusals
 from sparrowmq.serving.requests import DENIED, Refusal, Request
 from sparrowmq.store.message_store import MessageStore
@@ -103,6 +104,15 @@ class BrokerState:
     lock_waits: LockWaits = field(default_factory=LockWaits)
     plans: PlanRegister = field(default_factory=PlanRegister)
     holds: PullHold = field(default_factory=PullHold)
+    pops: PopQueues = field(default_factory=PopQueues)
+    # The answers to the pops, acknowledgements and changes of this turn.
+    awaiting_pop_log: list[Reply] = field(default_factory=list)
+    # The end of the pop log, and whether its last append has failed.
+    pop_log_offset: int = 0
+    is_pop_log_failing: bool = False
+    # The time of the last event, for answers that are made later.
+    now_ms: int = 0
+    wall_ahead_ms: int = 0
     journal: Rounds = field(default_factory=Rounds)
     saves: Rounds = field(default_factory=Rounds)
     registrations: Rounds = field(default_factory=Rounds)
@@ -129,6 +139,18 @@ class BrokerState:
         self.sent_answer = _sent_answer(region, self.store_host)
         self.origin_properties = (
             f"{PROPERTY_MSG_REGION}\x01{region}\x02{PROPERTY_CLUSTER}\x01{cluster}"
+        )
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The wall clock at the last event."""
+        return self.now_ms + self.wall_ahead_ms
+
+    @property
+    def awaits_pop_log(self) -> bool:
+        """Whether the end of the turn has changes of pops to log, or answers to send."""
+        return bool(self.awaiting_pop_log) or (
+            self.pops.has_changes and not self.is_pop_log_failing
         )
 
     def change_config(self, config: BrokerConfig) -> None:

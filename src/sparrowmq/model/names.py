@@ -40,6 +40,8 @@ REPLY_TOPIC_POSTFIX = "_REPLY_TOPIC"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 # TimerMessageStore.TIMER_TOPIC of 5.x.
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+# The changes of invisible messages (broker/pop_changes.py); RocketMQ has no topic of this name.
+POP_LOG_TOPIC = "rmq_sys_sparrowmq_pop_log"
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -71,6 +73,7 @@ CLOSED_TOPICS = NOT_ALLOWED_SEND_TOPICS | {
     SELF_TEST_TOPIC,
     OFFSET_MOVED_EVENT_TOPIC,
     TIMER_TOPIC,
+    POP_LOG_TOPIC,
 }
 
 

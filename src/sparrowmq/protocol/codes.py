@@ -152,6 +152,16 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     # RocketMQ 5.x.
     RECALL_MESSAGE = 370
+    QUERY_ASSIGNMENT = 400
+    SET_MESSAGE_REQUEST_MODE = 401
+    GET_ALL_MESSAGE_REQUEST_MODE = 402
+    POP_MESSAGE = 200_050
+    ACK_MESSAGE = 200_051
+    PEEK_MESSAGE = 200_052
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
+    NOTIFICATION = 200_054
+    POLLING_INFO = 200_055
+    BATCH_ACK_MESSAGE = 200_151
     # SparrowMQ's own, far from RocketMQ's: the plan that the members of a group follow.
     GET_GROUP_PLAN = 770_001
     OFFER_GROUP_PLAN = 770_002
@@ -196,5 +206,8 @@ class ResponseCode(IntEnum):
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
-    # RocketMQ 5.x.
+    # RocketMQ 5.x; its codes of pops are those of other answers of 4.x.
+    INVALID_PARAMETER = 29
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     ILLEGAL_OPERATION = 604

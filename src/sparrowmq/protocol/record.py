@@ -106,7 +106,7 @@ def head_position(name: str) -> int:
 # The positions of single fields within a record, for code that reads one field.
 QUEUE_OFFSET_AT, POSITION_AT = head_position("queue_offset"), head_position("position")
 BORN_HOST_AT = head_position("born_host")
-_SYS_FLAG_LAST_AT = head_position("born_timestamp") - 1
+SYS_FLAG_LAST_AT = head_position("born_timestamp") - 1
 
 TOPIC_BYTES_MAX = 127
 # The inflated bytes after which a call of `decode_messages` ends: about 10 ms at 500 MB/s.
@@ -275,7 +275,7 @@ def _unpack_head(
     """
     try:
         # The sys flag's last byte, before the fields whose lengths it gives.
-        head = _HEADS[buffer[at + _SYS_FLAG_LAST_AT] >> 4 & 3]
+        head = _HEADS[buffer[at + SYS_FLAG_LAST_AT] >> 4 & 3]
         fields = head.unpack_from(buffer, at)
     except (IndexError, LayoutError) as error:
         raise RemoteProtocolError("a record that ends early", position=at) from error

@@ -281,11 +281,13 @@ class RemotingServer:
         except Exception as error:
             self._fail("the end of a turn", error)
         finally:
+            is_more = False
             if self._behind:
                 self._serve_behind()
+                is_more = bool(self._behind) or self._awaits_turn()
             self._write_out(self._monotonic_ms())
             self._is_writer_near = False
-            if self._behind:
+            if is_more:
                 self.end_turn_soon()
 
     def _write_out(self, now_ms: int) -> None:

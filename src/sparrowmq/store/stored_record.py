@@ -16,10 +16,12 @@ from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
 from sparrowmq.protocol.record import (
     MAGIC_V1,
+    SYS_FLAG_LAST_AT,
     TOPIC_BYTES_MAX,
     V6_BITS,
     Record,
     head_of,
+    head_position,
     lay_out_record,
 )
 from sparrowmq.store.record_check import (
@@ -31,6 +33,7 @@ from sparrowmq.store.record_check import (
 
 _SEPARATOR = PROPERTY_SEPARATOR.encode()
 _pack_short = Struct(">H").pack
+_RECONSUME_TIMES_AT = head_position("reconsume_times")
 _CRC_NAME = f"{CRC_PROPERTY}\x01"
 
 
@@ -138,3 +141,16 @@ def find_name_fault(topic: str, queue_id: int) -> str | None:
     if not 0 <= queue_id < 1 << 31:
         return f"the queue id {queue_id} is negative or too large"
     return None
+
+
+def add_attempts(record: bytes, count: int) -> bytes:
+    """Return a stored record with a larger RECONSUMETIMES, and its checksum made anew."""
+    # Behind hosts of IPv6 the field stands further back.
+    hosts = record[SYS_FLAG_LAST_AT] >> 4 & 3
+    at = _RECONSUME_TIMES_AT + 12 * hosts.bit_count()
+    times = min(int.from_bytes(record[at : at + 4]) + count, 2**31 - 1)
+    changed = record[:at] + times.to_bytes(4) + record[at + 4 :]
+    crc_at = len(changed) - CRC_PROPERTY_SIZE
+    if changed.startswith(_CRC_NAME.encode(), crc_at):
+        return changed[:crc_at] + encode_crc_property(crc32(changed[:crc_at]))
+    return changed

@@ -44,7 +44,7 @@ def query_consumer_offset(state: BrokerState, request: Request) -> Sequence[Outp
                 "Not found, do not set to zero, maybe this group boot first",
                 ext_fields={},
             )
-        if not _begins_in_memory(state, header.topic, header.queue_id):
+        if not begins_in_memory(state, header.topic, header.queue_id):
             raise Refusal(
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
@@ -54,7 +54,8 @@ def query_consumer_offset(state: BrokerState, request: Request) -> Sequence[Outp
     return answer(request, ext_fields={"offset": str(offset)})
 
 
-def _begins_in_memory(state: BrokerState, topic: str, queue_id: int) -> bool:
+def begins_in_memory(state: BrokerState, topic: str, queue_id: int) -> bool:
+    """Return whether a queue's first message would be in memory, so that new groups begin there."""
     store = state.store
     if store.queues.min_offset(topic, queue_id) > 0:
         return False

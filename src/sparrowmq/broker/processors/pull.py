@@ -87,18 +87,27 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
         and not command.is_oneway
     ):
         wait_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX)
-        held = HeldPull(request.connection, command, header, wanted, request.now_ms + wait_ms)
-        return _hold(state, held)
+        held = HeldPull(
+            request.connection,
+            command,
+            (header.topic, header.queue_id),
+            header.queue_offset,
+            wanted,
+            request.now_ms + wait_ms,
+            partial(_answer, state, header),
+        )
+        return hold(state, held)
     if command.flag & ONEWAY_FLAG:
         return ()
     return [_reply(request.connection, command, header, result)]
 
 
-def _hold(state: BrokerState, held: HeldPull) -> list[Output]:
+def hold(state: BrokerState, held: HeldPull) -> list[Output]:
+    """Hold a pull or a pop."""
     outputs: list[Output] = []
     evicted = state.holds.hold(held)
     if evicted is not None:
-        outputs.append(_answer_later(state, evicted))
+        outputs.append(_answer_later(evicted))
     if state.holds.is_now_full(held.connection):
         outputs.append(PauseReading(held.connection))
     return outputs
@@ -117,30 +126,33 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
 def answer_released(state: BrokerState) -> list[Output]:
     """Answer some of the pulls that no longer wait; call again while `PullHold.has_ended`."""
     holds = state.holds
-    outputs: list[Output] = [_answer_later(state, held) for held in holds.release()]
+    outputs: list[Output] = [_answer_later(held) for held in holds.release()]
     outputs += map(ResumeReading, holds.take_drained())
     return outputs
 
 
-def _answer_later(state: BrokerState, held: HeldPull) -> Produce:
-    return Produce(held.connection, partial(_answer, state, held))
+def _answer_later(held: HeldPull) -> Produce:
+    return Produce(held.connection, partial(held.answer, held))
 
 
-def _answer(state: BrokerState, held: HeldPull) -> list[Output]:
+def _answer(
+    state: BrokerState, header: PullMessageRequestHeader, held: HeldPull
+) -> Sequence[Output]:
     """Answer a pull that waited, unless its condition rejects all new messages.
 
     The pull then waits on from the offset after these messages, so that each message is examined
     once for each waiting pull.
     """
-    result = _read(state, held.header, held.wanted)
+    result = _read(state, header, held.wanted)
     if (
         held.wanted.condition is None
         or result.status is not GetStatus.NO_MATCHED_MESSAGE
         or state.holds.is_overdue(held)
     ):
-        return [_reply(held.connection, held.command, held.header, result)]
-    header = msgspec.structs.replace(held.header, queue_offset=result.next_offset)
-    return _hold(state, replace(held, header=header))
+        return [_reply(held.connection, held.command, header, result)]
+    header = msgspec.structs.replace(header, queue_offset=result.next_offset)
+    answer = partial(_answer, state, header)
+    return hold(state, replace(held, queue_offset=result.next_offset, answer=answer))
 
 
 def _check(state: BrokerState, request: Request, header: PullMessageRequestHeader) -> MessageFilter:
@@ -170,6 +182,12 @@ def _check(state: BrokerState, request: Request, header: PullMessageRequestHeade
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
             f"consumer:[/{request.connection.address}]",
+        )
+    if not state.pops.may_pull(group_name, header.topic, now_ms=request.now_ms):
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"group {group_name} pops messages of topic {header.topic}: a group consumes by "
+            "messages or by queues, and changes while all its members are stopped",
         )
     if header.sys_flag & PULL_SUBSCRIPTION:
         return _given_filter(header)

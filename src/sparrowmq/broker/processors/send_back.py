@@ -35,6 +35,7 @@ from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.serving.access_control import Permission
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import FAQ, Refusal, Request, answer
+from sparrowmq.store.results import PutResult
 
 # The first retry waits for level 3, 10 s.
 _FIRST_RETRY_LEVEL = 3
@@ -71,30 +72,46 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
     record = _read(state, header.position)
     state.check_access(request, record.topic, Permission.SUB)
     retries_max = find_retry_limit(request, group, header.max_reconsume_times)
+    if record.reconsume_times >= retries_max or header.delay_level < 0:
+        record.reconsume_times += 1
+        result = put_dead_letter(state, record, header.group, timestamp_ms=request.timestamp_ms)
+        return confirm(state, request, result)
+    properties = _with_origin(record)
+    level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
+    level = min(level, len(DELAY_LEVELS_MS))
+    properties[PROPERTY_DELAY_LEVEL] = str(level)
+    record.topic = topic.topic_name
+    record.queue_id = state.random_below(topic.write_queue_nums)
+    schedule(record, properties, level=level)
+    record.reconsume_times += 1
+    record.store_host = state.store_host
+    result = state.store.put(record, timestamp_ms=request.timestamp_ms)
+    return confirm(state, request, result)
+
+
+def put_dead_letter(
+    state: BrokerState, record: Record, group: str, *, timestamp_ms: int
+) -> PutResult:
+    """Store a copy of a message among the dead letters of a group."""
+    name = dlq_topic(group)
+    find_or_create_plain(state, name, queue_count=1, timestamp_ms=timestamp_ms)
+    properties = _with_origin(record)
+    properties[PROPERTY_DELAY_LEVEL] = "0"
+    record.topic, record.queue_id = name, 0
+    record.properties = encode_properties(properties)
+    record.store_host = state.store_host
+    return state.store.put(record, timestamp_ms=timestamp_ms)
+
+
+def _with_origin(record: Record) -> dict[str, str]:
+    """Return a record's properties, with its first topic and its id there."""
     properties = parse_properties(record.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
     properties.setdefault(
         PROPERTY_ORIGIN_MESSAGE_ID, encode_offset_msg_id(record.store_host, record.position)
     )
     properties[PROPERTY_WAIT_STORE_OK] = "false"
-    if record.reconsume_times >= retries_max or header.delay_level < 0:
-        find_or_create_plain(
-            state, dlq_topic(header.group), queue_count=1, timestamp_ms=request.timestamp_ms
-        )
-        properties[PROPERTY_DELAY_LEVEL] = "0"
-        record.topic, record.queue_id = dlq_topic(header.group), 0
-        record.properties = encode_properties(properties)
-    else:
-        level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
-        level = min(level, len(DELAY_LEVELS_MS))
-        properties[PROPERTY_DELAY_LEVEL] = str(level)
-        record.topic = topic.topic_name
-        record.queue_id = state.random_below(topic.write_queue_nums)
-        schedule(record, properties, level=level)
-    record.reconsume_times += 1
-    record.store_host = state.store_host
-    result = state.store.put(record, timestamp_ms=request.timestamp_ms)
-    return confirm(state, request, result)
+    return properties
 
 
 def _read(state: BrokerState, position: int) -> Record:

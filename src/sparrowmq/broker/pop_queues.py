@@ -1,0 +1,455 @@
+"""Which messages are invisible, to whom and until when: the state of consumption by pops.
+
+A group that pops a queue has three parts of it: messages before the committed offset are finished;
+messages from `next_offset` on were never popped; of the messages between, those in `flights` are
+*in flight*, and the others are finished too. The committed offset is that of the first message in
+flight. So the state needs memory only for messages in flight, and a queue without any needs none:
+its committed offset says all. A pull, an older version or a broker of Apache's that goes on at the
+committed offset repeats messages and loses none.
+
+A message in flight is invisible until its time. Then it is *ready*: the next pop delivers it
+again, as one attempt more, without a copy in a retry topic. A heap has the times.
+
+All changes go into the pop log, a topic of the commit log: the changes of a turn are one record,
+appended after the turn's messages. An answer to a pop or to an acknowledgement waits for this
+record as an answer to a send waits for its message. Under SYNC flush a message whose
+acknowledgement was answered with success is therefore never delivered again, and a delivered
+message stays invisible for its time, whatever crash comes; under ASYNC a power cut may take both
+back, so that messages come again. At the start the state is read from the table of a file and the
+log's records after it.
+
+Times count on the monotonic clock, so a step of the wall clock moves none. After a restart a
+message is invisible for the rest of its time by the wall clock, at most for all of it.
+
+Differs from RocketMQ: its check points are revived some seconds late, and only the committed offset
+tells about other groups. Tests: test_pop_queues.py.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, nsmallest
+from typing import NamedTuple
+
+from sparrowmq.broker.pop_changes import (
+    Changed,
+    Finished,
+    Flight,
+    Moved,
+    PopChange,
+    Popped,
+    PopTable,
+    QueueKey,
+    SavedQueue,
+)
+from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX, Place
+from sparrowmq.serving.connections import Connection
+
+# MessageStoreConfig.popInflightMessageThreshold: the messages of one queue that a group may have in
+# flight; and of all queues and groups together, some 100 MB.
+IN_FLIGHT_PER_QUEUE_MAX = 10_000
+IN_FLIGHT_MAX = 300_000
+# The longest time of a message, as of RocketMQ's gRPC proxy (maxInvisibleTimeMills).
+INVISIBLE_MS_MAX = 12 * 3_600_000
+# So long after its last pop a group may not pull from the topic, and the reverse: longer than a
+# pull or a pop waits.
+WAY_MS = SUSPEND_MS_MAX + 1_000
+# The table is written after this many changes, or if the log has older changes than this.
+CHANGES_PER_TABLE = 20_000
+TABLE_INTERVAL_MS = 600_000
+# The places of one connection's pops that are known; older ones are forgotten.
+PLACES_PER_CONNECTION_MAX = 8_192
+# Outdated times that the heap may have beside one for each message in flight.
+_OUTDATED_MAX = 4_096
+
+
+@dataclass(slots=True, eq=False)
+class PopQueue:
+    """A group's view of a queue with messages in flight.
+
+    Args:
+        next_offset: the first offset that the group has not popped yet.
+        flights: the messages in flight, ascending by offset.
+        ready: the messages in flight whose time has come.
+        attempt_id: names the last pop in order; empty for none.
+    """
+
+    key: QueueKey
+    next_offset: int
+    flights: OrderedDict[int, Flight] = field(default_factory=OrderedDict)
+    ready: set[int] = field(default_factory=set)
+    attempt_id: str = ""
+
+    @property
+    def commit_offset(self) -> int:
+        """The offset of the first message in flight, or else of the next message."""
+        return next(iter(self.flights), self.next_offset)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a message is invisible, so that a pop in order must wait."""
+        return len(self.flights) > len(self.ready)
+
+    def find_ready(self, count_max: int) -> list[int]:
+        """Return the lowest offsets that are ready, ascending."""
+        return nsmallest(count_max, self.ready) if self.ready else []
+
+
+class _Due(NamedTuple):
+    """When a message in flight becomes ready, by the monotonic clock."""
+
+    due_ms: int
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    pop_timestamp_ms: int
+
+
+class PopQueues:
+    """The messages in flight of all groups.
+
+    Attributes:
+        is_changed: whether a table is to be written.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[QueueKey, PopQueue] = {}
+        self._turn = 0
+        # When a group last popped from a topic, or pulled.
+        self._popped: dict[tuple[str, str], int] = {}
+        self._pulled: dict[tuple[str, str], int] = {}
+        # By topic the groups whose pops have waited lately; by connection the places.
+        self._waiting: dict[str, set[str]] = {}
+        self._places: dict[Connection, dict[Place, None]] = {}
+        # An entry is void if the message in flight has another time.
+        self._due: list[_Due] = []
+        self._in_flight = 0
+        # The changes that the log does not have yet.
+        self._changes: list[PopChange] = []
+        self._log_offset = 0
+        # The queues with changes in the log that no written table replaces, by the number of the
+        # table that will.
+        self._logged: dict[QueueKey, int] = {}
+        self._table_number = 0
+        self._changes_since_table = 0
+        self._table_due_ms = 0
+        self.is_changed = False
+
+    def __len__(self) -> int:
+        """The number of messages in flight."""
+        return self._in_flight
+
+    def find(self, group: str, topic: str, queue_id: int) -> PopQueue | None:
+        """Return a group's queue, None if it has no message in flight."""
+        return self._queues.get(QueueKey(group, topic, queue_id))
+
+    def get(self, key: QueueKey) -> PopQueue | None:
+        """Return a queue by its key, None if it has no message in flight."""
+        return self._queues.get(key)
+
+    def all(self) -> Iterable[PopQueue]:
+        """Return all queues with messages in flight."""
+        return self._queues.values()
+
+    def next_turn(self) -> int:
+        """Return another number each time: the queue at which a pop from all queues begins."""
+        self._turn += 1
+        return self._turn
+
+    def room(self, queue: PopQueue | None) -> int:
+        """Return how many further messages of a queue may be in flight."""
+        count = 0 if queue is None else len(queue.flights)
+        return max(0, min(IN_FLIGHT_PER_QUEUE_MAX - count, IN_FLIGHT_MAX - self._in_flight))
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def pop(
+        self,
+        key: QueueKey,
+        offsets: list[int],
+        *,
+        next_offset: int,
+        pop_timestamp_ms: int,
+        invisible_ms: int,
+        now_ms: int,
+        attempt_id: str = "",
+    ) -> list[int]:
+        """Make messages invisible; return how often each was delivered before.
+
+        Args:
+            offsets: ready ones, and new ones before `next_offset`; ascending.
+        """
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = PopQueue(key, next_offset)
+        flights, times = queue.flights, list[int]()
+        for offset in offsets:
+            known = flights.get(offset)
+            times.append(0 if known is None else known.next_times)
+            self._in_flight += known is None
+            flights[offset] = flight = Flight(pop_timestamp_ms, invisible_ms, times[-1])
+            self._note_due(key, offset, flight, now_ms + invisible_ms)
+        queue.ready.difference_update(offsets)
+        queue.next_offset = next_offset
+        queue.attempt_id = attempt_id
+        self._note(Popped(key, next_offset, pop_timestamp_ms, invisible_ms, list(offsets), times))
+        return times
+
+    def finish(self, queue: PopQueue, offsets: list[int]) -> None:
+        """End messages in flight: they are acknowledged, or became dead letters."""
+        for offset in offsets:
+            del queue.flights[offset]
+            self._in_flight -= 1
+        queue.ready.difference_update(offsets)
+        if not queue.flights:
+            del self._queues[queue.key]
+        self._note(Finished(queue.key, offsets))
+
+    def change(
+        self,
+        queue: PopQueue,
+        offset: int,
+        *,
+        pop_timestamp_ms: int,
+        invisible_ms: int,
+        is_suspended: bool,
+        now_ms: int,
+    ) -> None:
+        """Make a message in flight invisible for another time, from now on."""
+        times = queue.flights[offset].times
+        queue.flights[offset] = flight = Flight(pop_timestamp_ms, invisible_ms, times, is_suspended)
+        queue.ready.discard(offset)
+        self._note_due(queue.key, offset, flight, now_ms + invisible_ms)
+        self._note(Changed(queue.key, offset, pop_timestamp_ms, invisible_ms, is_suspended))
+
+    def move(self, key: QueueKey, offset: int | None) -> None:
+        """Let a group go on at an offset that was set for it, and forget its messages in flight."""
+        queue = self._queues.pop(key, None)
+        if queue is not None:
+            self._in_flight -= len(queue.flights)
+        if queue is not None or key in self._logged:
+            self._note(Moved(key, offset))
+
+    def begin(self, key: QueueKey, offset: int) -> None:
+        """Note the first offset of a group in a queue."""
+        self._note(Moved(key, offset))
+
+    def _note(self, change: PopChange) -> None:
+        self._changes.append(change)
+        self._logged[change.key] = self._table_number
+
+    def _note_due(self, key: QueueKey, offset: int, flight: Flight, due_ms: int) -> None:
+        popped = flight.pop_timestamp_ms
+        heappush(self._due, _Due(due_ms, key.group, key.topic, key.queue_id, offset, popped))
+        if len(self._due) > 2 * self._in_flight + _OUTDATED_MAX:
+            self._due = [due for due in self._due if self._find_due(due) is not None]
+            heapify(self._due)
+
+    def _find_due(self, due: _Due) -> PopQueue | None:
+        """Return the queue of a message in flight that still has this time."""
+        queue = self._queues.get(QueueKey(due.group, due.topic, due.queue_id))
+        flight = None if queue is None else queue.flights.get(due.offset)
+        return queue if flight is not None and flight.pop_timestamp_ms == due[-1] else None
+
+    def repeat_attempt(self, queue: PopQueue) -> None:
+        """Make messages ready that the same attempt of a pop in order asks for again."""
+        for offset, flight in queue.flights.items():
+            queue.flights[offset] = flight._replace(is_suspended=True)
+        queue.ready.update(queue.flights)
+
+    # -- ways of consuming, and waiting pops ---------------------------------------------------
+
+    def note_pop(self, group: str, topic: str, *, now_ms: int) -> None:
+        """Note that a group consumes a topic by pops."""
+        self._popped[group, topic] = now_ms
+
+    def may_pull(self, group: str, topic: str, *, now_ms: int) -> bool:
+        """Note a pull; return False if the group consumes the topic by pops."""
+        popped_ms = self._popped.get((group, topic)) if self._popped else None
+        if popped_ms is not None and now_ms - popped_ms < WAY_MS:
+            return False
+        self._pulled[group, topic] = now_ms
+        return True
+
+    def is_pulled(self, group: str, topic: str, *, now_ms: int) -> bool:
+        """Return whether a group consumes a topic by pulls."""
+        pulled_ms = self._pulled.get((group, topic))
+        return pulled_ms is not None and now_ms - pulled_ms < WAY_MS
+
+    def forget_ways(self, now_ms: int) -> None:
+        """Forget the ways of consuming of groups that have stopped."""
+        for uses in (self._popped, self._pulled):
+            for key in [key for key, used_ms in uses.items() if now_ms - used_ms >= WAY_MS]:
+                del uses[key]
+        topics: dict[str, set[str]] = {}
+        for group, topic in self._popped:
+            topics.setdefault(topic, set()).add(group)
+        self._waiting = topics
+
+    def note_waiting(self, connection: Connection, place: Place, group: str, topic: str) -> None:
+        """Note that a pop waits at a place."""
+        self._waiting.setdefault(topic, set()).add(group)
+        places = self._places.setdefault(connection, {})
+        places[place] = None
+        if len(places) > PLACES_PER_CONNECTION_MAX:
+            del places[next(iter(places))]
+
+    def waiting_groups(self, topic: str) -> list[str]:
+        """Return the groups whose pops may wait for a topic's messages, sorted."""
+        return sorted(self._waiting[topic]) if topic in self._waiting else []
+
+    def forget_waiting(self, connection: Connection) -> Iterable[Place]:
+        """Forget a closed connection; return the places where its pops waited."""
+        return self._places.pop(connection, ())
+
+    # -- times ---------------------------------------------------------------------------------
+
+    def take_due(self, now_ms: int, count_max: int) -> list[tuple[PopQueue, int]]:
+        """Return messages whose time has come, each once: `show`, `finish` or `delay` them."""
+        found: list[tuple[PopQueue, int]] = []
+        while self._due and self._due[0][0] <= now_ms and len(found) < count_max:
+            due = heappop(self._due)
+            queue = self._find_due(due)
+            if queue is not None:
+                found.append((queue, due.offset))
+        return found
+
+    def show(self, queue: PopQueue, offset: int) -> None:
+        """Make a message ready for the next pop."""
+        queue.ready.add(offset)
+
+    def delay(self, queue: PopQueue, offset: int, *, due_ms: int) -> None:
+        """Look at a message again at another time."""
+        self._note_due(queue.key, offset, queue.flights[offset], due_ms)
+
+    # -- the log and the table -----------------------------------------------------------------
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there are changes that the log does not have."""
+        return bool(self._changes)
+
+    def peek_changes(self) -> list[PopChange]:
+        """Return the changes that the log does not have; `changes_logged` removes them."""
+        return self._changes
+
+    def changes_logged(self, log_offset: int, *, now_ms: int) -> None:
+        """Note that the log has all changes, in its records before `log_offset`."""
+        if self._changes_since_table == 0:
+            self._table_due_ms = now_ms + TABLE_INTERVAL_MS
+        self._changes_since_table += len(self._changes)
+        self._changes = []
+        self._log_offset = log_offset
+        if self._changes_since_table >= CHANGES_PER_TABLE:
+            self.is_changed = True
+
+    def note_time(self, now_ms: int) -> None:
+        """Ask for a table if the log's changes are old."""
+        if self._changes_since_table > 0 and now_ms >= self._table_due_ms:
+            self.is_changed = True
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether the log has changes that no table has."""
+        return self._changes_since_table > 0
+
+    def table(self) -> PopTable:
+        """Return the table, and begin the next one."""
+        self._table_number += 1
+        self._changes_since_table = 0
+        for key in self._queues:
+            self._logged[key] = self._table_number
+        return PopTable(
+            log_offset=self._log_offset,
+            queues=[
+                SavedQueue(
+                    group=key.group,
+                    topic=key.topic,
+                    queue_id=key.queue_id,
+                    next_offset=queue.next_offset,
+                    flights=dict(queue.flights),
+                )
+                for key, queue in self._queues.items()
+            ],
+        )
+
+    def table_written(self) -> None:
+        """Note that the last table, and the offsets of its time, are on the disk."""
+        number = self._table_number
+        self._logged = {key: at for key, at in self._logged.items() if at >= number}
+
+    def load(
+        self,
+        table: PopTable,
+        changes: Iterable[PopChange],
+        *,
+        log_offset: int,
+        now_ms: int,
+        timestamp_ms: int,
+        end_of: Callable[[str, int], int],
+    ) -> dict[QueueKey, int | None]:
+        """Load a table and the changes after it.
+
+        Args:
+            log_offset: the end of the pop log.
+            end_of: returns the end of a topic's queue; messages beyond it were lost.
+
+        Returns: the committed offsets of the queues, None for those to remove.
+        """
+        for saved in table.queues:
+            key = QueueKey(saved.group, saved.topic, saved.queue_id)
+            flights = OrderedDict(sorted(saved.flights.items()))
+            self._queues[key] = PopQueue(key, saved.next_offset, flights)
+        committed = dict[QueueKey, int | None]()
+        for change in changes:
+            self._changes_since_table += 1
+            self._replay(change, committed)
+        self._log_offset = log_offset
+        for key, queue in list(self._queues.items()):
+            end = end_of(key.topic, key.queue_id)
+            queue.next_offset = min(queue.next_offset, end)
+            for offset in [offset for offset in queue.flights if offset >= end]:
+                del queue.flights[offset]
+            committed[key] = queue.commit_offset
+            if not queue.flights:
+                del self._queues[key]
+        self._in_flight = sum(len(queue.flights) for queue in self._queues.values())
+        for key, queue in self._queues.items():
+            for offset, flight in queue.flights.items():
+                left_ms = flight.pop_timestamp_ms + flight.invisible_ms - timestamp_ms
+                due_ms = now_ms + max(0, min(left_ms, flight.invisible_ms))
+                self._note_due(key, offset, flight, due_ms)
+        self._logged = dict.fromkeys(committed, 0)
+        self._table_due_ms = now_ms
+        return committed
+
+    def _replay(self, change: PopChange, committed: dict[QueueKey, int | None]) -> None:
+        key = change.key
+        queue = self._queues.get(key)
+        if isinstance(change, Moved):
+            self._queues.pop(key, None)
+            committed[key] = change.offset
+            return
+        if isinstance(change, Popped):
+            if queue is None:
+                queue = self._queues[key] = PopQueue(key, change.next_offset)
+            queue.next_offset = change.next_offset
+            popped, invisible_ms = change.pop_timestamp_ms, change.invisible_ms
+            for offset, times in zip(change.offsets, change.times, strict=False):
+                queue.flights[offset] = Flight(popped, invisible_ms, times)
+        elif queue is None:
+            return
+        elif isinstance(change, Finished):
+            for offset in change.offsets:
+                queue.flights.pop(offset, None)
+        elif (flight := queue.flights.get(change.offset)) is not None:
+            queue.flights[change.offset] = Flight(
+                change.pop_timestamp_ms, change.invisible_ms, flight.times, change.is_suspended
+            )
+        committed[key] = queue.commit_offset
+        if not queue.flights:
+            # Later changes of the log name the offset anew.
+            del self._queues[key]

@@ -1,0 +1,737 @@
+"""POP_MESSAGE, ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME: consumption message by message.
+
+`pop_queues` has the rules and the durability. An answer to a change waits for the record of the pop
+log that has the change (`log_changes`).
+
+A group consumes a topic in one way at a time: a pull is refused for a while after a pop of the same
+group and topic, and a pop after a pull. RocketMQ serves both, and then neither delivers each
+message once.
+
+Handles are checked field by field against the message in flight. Differs from RocketMQ: an
+acknowledgement or a change that comes too late, after the message was popped again, is answered
+with NO_MESSAGE; RocketMQ answers it with success. A repeated acknowledgement succeeds. A message
+that no attempt of the group's `retryMaxTimes` + 1 finished becomes a dead letter; RocketMQ delivers
+it for ever, and its clients drop it after 16 attempts.
+
+Source: PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java of
+5.5.0. Tests: broker/test_pop.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+from sparrowmq.broker.message_filter import (
+    EXAMINED_COUNT_MAX,
+    MessageFilter,
+    keep_matching,
+    make_filter,
+)
+from sparrowmq.broker.pop_changes import (
+    PopChange,
+    PopTable,
+    QueueKey,
+    decode_pop_changes,
+    encode_pop_changes,
+)
+from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
+from sparrowmq.broker.processors.offsets import begins_in_memory
+from sparrowmq.broker.processors.pull import hold
+from sparrowmq.broker.processors.send_back import put_dead_letter
+from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, pop_place
+from sparrowmq.broker.state import BrokerState
+from sparrowmq.errors import LocalProtocolError, ProtocolError
+from sparrowmq.model.names import POP_LOG_TOPIC
+from sparrowmq.protocol.bodies import PERM_READ, TopicConfig
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import decode_header, encode_header
+from sparrowmq.protocol.pop_handle import (
+    INIT_MIN,
+    NORMAL_MARK,
+    ORDER_REVIVE_QUEUE_ID,
+    POP_COUNT_MAX,
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+    PoppedQueue,
+    encode_popped,
+    parse_handle,
+)
+from sparrowmq.protocol.record import Record, decode_record, scan_records
+from sparrowmq.protocol.sql92 import EXPRESSION_LENGTH_MAX
+from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.serving.connections import Connection, Output, Reply
+from sparrowmq.serving.requests import FAQ, Refusal, Request
+from sparrowmq.store.results import Dispatched, GetResult, GetStatus, PutStatus
+from sparrowmq.store.stored_record import add_attempts
+
+# BrokerConfig.popPollingSize: the pops that wait for one queue of a group, or for all its queues.
+WAITING_PER_PLACE_MAX = 1_024
+# PopMessageRequestHeader.isTimeoutTooMuch: how late a pop may come after its own wait.
+LATE_MS_MAX = 500
+# The bytes of one answer, unless one message alone has more: answers wait for the log in memory.
+POP_BYTES_MAX = 1 << 20
+# The messages of one tick whose time has come.
+DUE_PER_TICK = 10_000
+# A dead letter that the store cannot take is tried again after this.
+DEAD_LETTER_RETRY_MS = 1_000
+# The changes of one record of the log: some 400 KiB at most.
+CHANGES_PER_RECORD = 1_024
+_LOG_RECORDS_PER_READ, _LOG_BYTES_PER_READ = 1_024, 1 << 22
+# The messages of one batch whose tags are looked at to wake pops; more wake one another.
+_CODES_MAX = 32
+_ALL_QUEUES = -1
+
+
+class _Taken(NamedTuple):
+    """The messages of a pop.
+
+    Args:
+        rest: how many messages of the visited queues are left to pop, as far as is known.
+        counts: `orderCountInfo`.
+    """
+
+    pop_timestamp_ms: int
+    queues: list[PoppedQueue]
+    records: list[bytes]
+    rest: int
+    counts: list[str]
+
+
+class _Pop(NamedTuple):
+    """A pop that has passed the checks."""
+
+    header: PopMessageRequestHeader
+    topic: TopicConfig
+    wanted: MessageFilter
+    invisible_ms: int
+
+
+# --- POP_MESSAGE --------------------------------------------------------------------------------
+
+
+def pop(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Answer with messages, with the reason why there are none, or hold the pop."""
+    header = decode_header(PopMessageRequestHeader, request.command.ext_fields)
+    late_ms = request.timestamp_ms - header.born_timestamp_ms - header.poll_time_ms
+    if header.born_timestamp_ms > 0 and late_ms > LATE_MS_MAX:
+        raise Refusal(
+            ResponseCode.POLLING_TIMEOUT,
+            f"the broker[{state.config.address}] pop message is timeout too much",
+        )
+    checked = _check(state, request, header)
+    _refuse_while_failing(state)
+    state.pops.note_pop(header.consumer_group, header.topic, now_ms=request.now_ms)
+    taken = _take(state, checked, now_ms=request.now_ms, timestamp_ms=request.timestamp_ms)
+    if taken.queues or request.command.is_oneway:
+        return _answer(state, request.connection, request.command, checked, taken)
+    place = pop_place(header.consumer_group, header.topic, header.queue_id)
+    if header.poll_time_ms <= 0:
+        code = ResponseCode.POLLING_TIMEOUT
+    elif len(state.holds) >= HELD_MAX or state.holds.count_at(place) >= WAITING_PER_PLACE_MAX:
+        code = ResponseCode.POLLING_FULL
+    else:
+        wait_ms = min(header.poll_time_ms, SUSPEND_MS_MAX)
+        held = HeldPull(
+            request.connection,
+            request.command,
+            place,
+            0,
+            checked.wanted,
+            request.now_ms + wait_ms,
+            partial(_answer_held, state, checked),
+        )
+        state.pops.note_waiting(request.connection, place, header.consumer_group, header.topic)
+        return hold(state, held)
+    return [Reply(request.connection, _empty(request.command, checked, taken, code))]
+
+
+def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
+    """Answer a pop that waited, unless there is nothing for it yet."""
+    taken = _take(state, checked, now_ms=state.now_ms, timestamp_ms=state.timestamp_ms)
+    if taken.queues:
+        return _answer(state, held.connection, held.command, checked, taken)
+    if not state.holds.is_overdue(held):
+        return hold(state, held)
+    command = _empty(held.command, checked, taken, ResponseCode.POLLING_TIMEOUT)
+    return [Reply(held.connection, command)]
+
+
+def _answer(
+    state: BrokerState,
+    connection: Connection,
+    command: RemotingCommand,
+    checked: _Pop,
+    taken: _Taken,
+) -> Sequence[Output]:
+    header = checked.header
+    if taken.rest > 0:
+        # Another waiting pop takes more.
+        wake_waiting(state, header.consumer_group, header.topic, header.queue_id)
+    if command.is_oneway:
+        return ()
+    response = response_to(
+        command,
+        remark=GetStatus.FOUND.name,
+        ext_fields=_fields(checked, taken),
+        body=b"".join(taken.records),
+    )
+    state.awaiting_pop_log.append(Reply(connection, response))
+    return ()
+
+
+def _empty(command: RemotingCommand, checked: _Pop, taken: _Taken, code: int) -> RemotingCommand:
+    remark = GetStatus.NO_MESSAGE_IN_QUEUE.name
+    return response_to(command, code, remark=remark, ext_fields=_fields(checked, taken))
+
+
+def _fields(checked: _Pop, taken: _Taken) -> dict[str, str]:
+    starts, offsets = encode_popped(taken.queues)
+    return encode_header(
+        PopMessageResponseHeader(
+            pop_timestamp_ms=taken.pop_timestamp_ms,
+            invisible_time_ms=checked.invisible_ms,
+            revive_qid=ORDER_REVIVE_QUEUE_ID if checked.header.order else 0,
+            rest_num=taken.rest,
+            start_offset_info=starts,
+            msg_offset_info=offsets,
+            order_count_info=";".join(taken.counts) if checked.header.order else None,
+        )
+    )
+
+
+def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader) -> _Pop:
+    """Refuse a pop that is not allowed, for the reasons and in the order of RocketMQ."""
+    group, name = header.consumer_group, header.topic
+    if not 0 < header.max_msg_nums <= POP_COUNT_MAX:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"the broker[{state.config.address}] pop message's num is {header.max_msg_nums}; "
+            f"it must be from 1 to {POP_COUNT_MAX}",
+        )
+    topic = find_readable(state, request, name)
+    if not _ALL_QUEUES <= header.queue_id < topic.read_queue_nums:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{header.queue_id}] is illegal, topic:[{name}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+            f"consumer:[/{request.connection.address}]",
+        )
+    settings = state.find_group(group, timestamp_ms=request.timestamp_ms)
+    if settings is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group [{group}] does not exist, {FAQ}",
+        )
+    if not settings.consume_enable:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+    if state.pops.is_pulled(group, name, now_ms=request.now_ms):
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"group {group} pulls from topic {name}: a group consumes by queues or by messages, "
+            "and changes while all its members are stopped",
+        )
+    invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
+    return _Pop(header, topic, _filter(header), invisible_ms)
+
+
+def find_readable(state: BrokerState, request: Request, name: str) -> TopicConfig:
+    """Return a topic's settings. Raises: Refusal if there is no such topic, or it is closed."""
+    topic = state.topics.find(name)
+    if topic is None:
+        raise Refusal(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"The topic {name} not exist, consumer: {request.connection.address} {FAQ}",
+        )
+    if not topic.perm & PERM_READ:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
+    return topic
+
+
+def _filter(header: PopMessageRequestHeader) -> MessageFilter:
+    expression = header.exp
+    try:
+        if expression and len(expression) > EXPRESSION_LENGTH_MAX:
+            raise LocalProtocolError(f"an expression of {len(expression)} characters")
+        return make_filter(
+            parse_subscription(
+                header.topic, expression, sub_version=0, expression_type=header.exp_type
+            )
+        )
+    except LocalProtocolError as error:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {error}",
+        ) from error
+
+
+def _refuse_while_failing(state: BrokerState) -> None:
+    """Refuse changes that the log could not take: each would wait in memory."""
+    if state.is_pop_log_failing:
+        reason = state.store.failure or state.store.refusal or state.store.write_error
+        raise Refusal(
+            ResponseCode.SERVICE_NOT_AVAILABLE, f"the pop log cannot be written: {reason}"
+        )
+
+
+# --- taking messages ----------------------------------------------------------------------------
+
+
+def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) -> _Taken:
+    """Make up to the asked number of messages invisible, from one queue or in turn from all."""
+    _note_moved(state)
+    header, topic = checked.header, checked.topic
+    if header.queue_id == _ALL_QUEUES:
+        count = topic.read_queue_nums
+        first = state.pops.next_turn() % count
+        queue_ids: Iterable[int] = ((first + at) % count for at in range(count))
+    else:
+        queue_ids = (header.queue_id,)
+    taken = _Taken(timestamp_ms, [], [], 0, [])
+    found: list[tuple[QueueKey, list[int], int, list[bytes]]] = []
+    left, left_bytes, rest = header.max_msg_nums, POP_BYTES_MAX, 0
+    for queue_id in queue_ids:
+        key = QueueKey(header.consumer_group, header.topic, queue_id)
+        offsets, records, next_offset = _read_queue(
+            state, checked, key, count_max=left, bytes_max=left_bytes, is_first=not found
+        )
+        rest += _rest(state, key, next_offset) - len(offsets)
+        if offsets:
+            found.append((key, offsets, next_offset, records))
+            left -= len(offsets)
+            left_bytes -= sum(map(len, records))
+        if left <= 0 or left_bytes <= 0:
+            break
+    pop_timestamp_ms = _pop_time(state, found, timestamp_ms)
+    taken = taken._replace(pop_timestamp_ms=pop_timestamp_ms, rest=max(0, rest))
+    for key, offsets, next_offset, records in found:
+        times = state.pops.pop(
+            key,
+            offsets,
+            next_offset=next_offset,
+            pop_timestamp_ms=pop_timestamp_ms,
+            invisible_ms=checked.invisible_ms,
+            now_ms=now_ms,
+            attempt_id=(header.attempt_id or "") if header.order else "",
+        )
+        queue = state.pops.get(key)
+        assert queue is not None
+        _commit(state, queue)
+        taken.queues.append(PoppedQueue(NORMAL_MARK, key.queue_id, offsets))
+        for offset, count, record in zip(offsets, times, records, strict=True):
+            taken.records.append(add_attempts(record, count) if count else record)
+            if count:
+                taken.counts.append(f"{NORMAL_MARK} qo{key.queue_id}%{offset} {count}")
+        taken.counts.append(f"{NORMAL_MARK} {key.queue_id} {min(times)}")
+        state.counters.gets += len(offsets)
+    return taken
+
+
+def _pop_time(
+    state: BrokerState,
+    found: Sequence[tuple[QueueKey, list[int], int, list[bytes]]],
+    timestamp_ms: int,
+) -> int:
+    """Return the time of a pop: later than that of each message's last pop, which handles name."""
+    latest_ms = timestamp_ms
+    for key, offsets, _, _ in found:
+        queue = state.pops.get(key)
+        for offset in offsets:
+            flight = None if queue is None else queue.flights.get(offset)
+            if flight is not None and flight.pop_timestamp_ms >= latest_ms:
+                latest_ms = flight.pop_timestamp_ms + 1
+    return latest_ms
+
+
+def _read_queue(
+    state: BrokerState,
+    checked: _Pop,
+    key: QueueKey,
+    *,
+    count_max: int,
+    bytes_max: int,
+    is_first: bool,
+) -> tuple[list[int], list[bytes], int]:
+    """Return offsets and records of messages to pop from a queue, and the next offset then.
+
+    Ready messages come first. One message is returned even if it has more than `bytes_max`, if it
+    is the first of the answer.
+    """
+    header = checked.header
+    queue = state.pops.get(key)
+    next_offset = _next_offset(state, key, queue, header.init_mode)
+    offsets, records, size = list[int](), list[bytes](), 0
+    if queue is not None and header.order and queue.is_blocked:
+        if not header.attempt_id or queue.attempt_id != header.attempt_id:
+            return [], [], next_offset
+        state.pops.repeat_attempt(queue)
+    for offset in queue.find_ready(count_max) if queue is not None else ():
+        assert queue is not None
+        record = _read_one(state, key, offset)
+        if record is None:
+            # It has expired.
+            _finish(state, queue, [offset])
+            continue
+        if size + len(record) > bytes_max and (offsets or not is_first):
+            return offsets, records, next_offset
+        offsets.append(offset)
+        records.append(record)
+        size += len(record)
+    count_max = min(count_max - len(offsets), state.pops.room(queue))
+    is_any = is_first and not offsets
+    if count_max <= 0 or (size >= bytes_max and not is_any):
+        return offsets, records, next_offset
+    result = _read_new(state, checked.wanted, key, next_offset, count_max, max(1, bytes_max - size))
+    if result.status is GetStatus.FOUND and (is_any or size + len(result.records) <= bytes_max):
+        at = 0
+        for _, _, offset in scan_records(result.records):
+            end = at + int.from_bytes(result.records[at : at + 4])
+            offsets.append(offset)
+            records.append(result.records[at:end])
+            at = end
+        next_offset = result.next_offset
+    elif result.status is not GetStatus.FOUND and result.next_offset > next_offset:
+        # Nothing that the group wants lies before this offset.
+        next_offset = result.next_offset
+        _skip(state, key, next_offset)
+    return offsets, records, next_offset
+
+
+def _read_new(
+    state: BrokerState,
+    wanted: MessageFilter,
+    key: QueueKey,
+    offset: int,
+    count_max: int,
+    bytes_max: int,
+) -> GetResult:
+    is_conditional = wanted.condition is not None
+    config_bytes_max = state.config.pull_bytes_max
+    result = state.store.queues.get(
+        key.topic,
+        key.queue_id,
+        queue_offset=offset,
+        count_max=EXAMINED_COUNT_MAX if is_conditional else count_max,
+        bytes_max=config_bytes_max if is_conditional else bytes_max,
+        tags_codes=wanted.tags_codes,
+    )
+    if wanted.condition is not None:
+        result = keep_matching(result, wanted.condition, count_max=count_max, bytes_max=bytes_max)
+    return result
+
+
+def _read_one(state: BrokerState, key: QueueKey, offset: int) -> bytes | None:
+    entry = state.store.queues.entry(key.topic, key.queue_id, offset)
+    return None if entry is None else state.store.read_record(entry[0], entry[1])
+
+
+def _next_offset(state: BrokerState, key: QueueKey, queue: PopQueue | None, init_mode: int) -> int:
+    """Return the first offset that a group has not popped; a new group's is committed at once."""
+    queues = state.store.queues
+    low, high = (
+        queues.min_offset(key.topic, key.queue_id),
+        queues.max_offset(key.topic, key.queue_id),
+    )
+    if queue is not None:
+        return max(queue.next_offset, low)
+    committed = state.offsets.find(key.group, key.topic, key.queue_id)
+    if committed is not None:
+        return min(max(committed, low), high)
+    offset = low
+    if init_mode != INIT_MIN and not begins_in_memory(state, key.topic, key.queue_id):
+        offset = high
+    state.pops.begin(key, offset)
+    state.offsets.commit_popped(key.group, key.topic, key.queue_id, offset=offset)
+    return offset
+
+
+def _skip(state: BrokerState, key: QueueKey, offset: int) -> None:
+    """Go on behind messages that no filter of the group selects."""
+    queue = state.pops.get(key)
+    if queue is not None:
+        queue.next_offset = offset
+    else:
+        state.offsets.commit_popped(key.group, key.topic, key.queue_id, offset=offset)
+
+
+def _finish(state: BrokerState, queue: PopQueue, offsets: list[int]) -> None:
+    state.pops.finish(queue, offsets)
+    _commit(state, queue)
+
+
+def _commit(state: BrokerState, queue: PopQueue) -> None:
+    """Commit the offset of the first message in flight, or else of the next message."""
+    key, offset = queue.key, queue.commit_offset
+    if state.offsets.find(key.group, key.topic, key.queue_id) != offset:
+        state.offsets.commit_popped(key.group, key.topic, key.queue_id, offset=offset)
+
+
+def _rest(state: BrokerState, key: QueueKey, next_offset: int) -> int:
+    queue = state.pops.get(key)
+    new = state.store.queues.max_offset(key.topic, key.queue_id) - next_offset
+    return max(0, new) + (0 if queue is None else len(queue.ready))
+
+
+# --- ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME --------------------------------------------------
+
+
+def ack(state: BrokerState, request: Request) -> Sequence[Output]:
+    """End a message in flight: it is not delivered to the group again."""
+    header = decode_header(AckMessageRequestHeader, request.command.ext_fields)
+    queue = _find_flight(state, request, header)
+    if queue is not None:
+        _finish(state, queue, [header.offset])
+        _wake_in_order(state, queue)
+    return _confirm(state, request, {})
+
+
+def change_invisible_time(state: BrokerState, request: Request) -> Sequence[Output]:
+    """Make a message in flight invisible for another time, counted from now."""
+    header = decode_header(ChangeInvisibleTimeRequestHeader, request.command.ext_fields)
+    queue = _find_flight(state, request, header)
+    if queue is None:
+        raise _gone(header)
+    known = queue.flights[header.offset]
+    pop_timestamp_ms = max(request.timestamp_ms, known.pop_timestamp_ms + 1)
+    invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
+    state.pops.change(
+        queue,
+        header.offset,
+        pop_timestamp_ms=pop_timestamp_ms,
+        invisible_ms=invisible_ms,
+        is_suspended=header.suspend,
+        now_ms=request.now_ms,
+    )
+    fields = ChangeInvisibleTimeResponseHeader(
+        pop_timestamp_ms=pop_timestamp_ms,
+        invisible_time_ms=invisible_ms,
+        revive_qid=parse_handle(header.extra_info).revive_queue_id,
+    )
+    return _confirm(state, request, encode_header(fields))
+
+
+def _find_flight(
+    state: BrokerState, request: Request, header: AckMessageRequestHeader
+) -> PopQueue | None:
+    """Return the queue of the message that a handle names, None if the message is finished.
+
+    Raises: Refusal for a handle that is not that of a message in flight.
+    """
+    _note_moved(state)
+    topic = state.topics.find(header.topic)
+    if topic is None:
+        raise Refusal(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"The topic {header.topic} not exist, consumer: {request.connection.address} {FAQ}",
+        )
+    if not 0 <= header.queue_id < topic.read_queue_nums:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+        )
+    _refuse_while_failing(state)
+    try:
+        handle = parse_handle(header.extra_info)
+    except ProtocolError as error:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+    group, offset = header.consumer_group, header.offset
+    is_own = (handle.mark, handle.broker_name, handle.queue_id, handle.queue_offset) == (
+        NORMAL_MARK,
+        state.config.broker_name,
+        header.queue_id,
+        offset,
+    )
+    queue = state.pops.find(group, header.topic, header.queue_id)
+    flight = None if queue is None else queue.flights.get(offset)
+    if flight is None:
+        popped = state.offsets.find(group, header.topic, header.queue_id) or 0
+        popped = popped if queue is None else queue.next_offset
+        if is_own and 0 <= offset < popped:
+            return None
+        raise _gone(header)
+    if not is_own or (handle.pop_timestamp_ms, handle.invisible_ms) != (
+        flight.pop_timestamp_ms,
+        flight.invisible_ms,
+    ):
+        raise _gone(header)
+    return queue
+
+
+def _gone(header: AckMessageRequestHeader) -> Refusal:
+    return Refusal(
+        ResponseCode.NO_MESSAGE,
+        f"the handle is not that of message {header.offset} of topic {header.topic} "
+        f"queueId[{header.queue_id}] for group {header.consumer_group}: its time was over and it "
+        "was popped again, its time was changed, or it is finished",
+        ext_fields={},
+    )
+
+
+def _confirm(state: BrokerState, request: Request, fields: dict[str, str]) -> Sequence[Output]:
+    if not request.command.is_oneway:
+        response = response_to(request.command, ext_fields=fields)
+        state.awaiting_pop_log.append(Reply(request.connection, response))
+    return ()
+
+
+# --- the log, times and wake-ups ----------------------------------------------------------------
+
+
+def log_changes(state: BrokerState, *, now_ms: int) -> list[Output]:
+    """Append the changes of a turn to the pop log, and hold their answers until it has them."""
+    _note_moved(state)
+    replies, state.awaiting_pop_log = state.awaiting_pop_log, []
+    if not replies and not state.pops.has_changes:
+        return []
+    changes = state.pops.peek_changes()
+    position, outputs = state.store.appended_position, list[Output]()
+    state.is_pop_log_failing = False
+    for at in range(0, len(changes), CHANGES_PER_RECORD):
+        record = Record(
+            topic=POP_LOG_TOPIC,
+            queue_id=0,
+            body=encode_pop_changes(changes[at : at + CHANGES_PER_RECORD]),
+            born_timestamp_ms=state.timestamp_ms,
+            born_host=state.store_host,
+            store_host=state.store_host,
+        )
+        result = state.store.append(record, timestamp_ms=state.timestamp_ms)
+        if result.status is not PutStatus.PUT_OK:
+            state.is_pop_log_failing = True
+            for reply in replies:
+                reply.command.code = ResponseCode.SERVICE_NOT_AVAILABLE
+                reply.command.remark = f"{result.status.name}: {result.remark}"
+                reply.command.body = None
+            return [*replies]
+        position = result.end_position
+        state.pop_log_offset = result.queue_offset + 1
+    for reply in replies:
+        outputs += state.pending.add(
+            reply, position=position, waits_for_flush=state.config.is_sync, now_ms=now_ms
+        )
+    return outputs
+
+
+def note_logged(state: BrokerState, *, is_written: bool, now_ms: int) -> None:
+    """Note whether the log has the changes of the turn; if not, the next turn appends them."""
+    if not state.pops.has_changes or state.is_pop_log_failing:
+        return
+    if is_written:
+        state.pops.changes_logged(state.pop_log_offset, now_ms=now_ms)
+    else:
+        state.is_pop_log_failing = True
+
+
+def _note_moved(state: BrokerState) -> None:
+    """Let groups go on at offsets that a tool, a reset or a pull has set."""
+    for (group, topic, queue_id), offset in state.offsets.take_moved().items():
+        state.pops.move(QueueKey(group, topic, queue_id), offset)
+
+
+def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
+    """Make messages ready whose time has come; those of too many attempts become dead letters."""
+    _note_moved(state)
+    woken = dict[QueueKey, int]()
+    for queue, offset in state.pops.take_due(now_ms, DUE_PER_TICK):
+        group = state.groups.find(queue.key.group)
+        times = queue.flights[offset].next_times
+        if group is None or times <= group.retry_max_times:
+            state.pops.show(queue, offset)
+            woken[queue.key] = woken.get(queue.key, 0) + 1
+        elif _put_dead_letter(state, queue, offset, timestamp_ms=timestamp_ms):
+            _finish(state, queue, [offset])
+            woken.setdefault(queue.key, 0)
+        else:
+            state.pops.delay(queue, offset, due_ms=now_ms + DEAD_LETTER_RETRY_MS)
+    for key in woken:
+        wake_waiting(state, key.group, key.topic, key.queue_id)
+
+
+def _put_dead_letter(
+    state: BrokerState, queue: PopQueue, offset: int, *, timestamp_ms: int
+) -> bool:
+    """Store a copy of a message among the dead letters; return False if it must be tried again."""
+    data = _read_one(state, queue.key, offset)
+    try:
+        record = None if data is None else decode_record(data)
+    except ProtocolError:
+        record = None
+    if record is None:
+        return True
+    record.reconsume_times += queue.flights[offset].next_times
+    result = put_dead_letter(state, record, queue.key.group, timestamp_ms=timestamp_ms)
+    return result.status is not PutStatus.SERVICE_NOT_AVAILABLE
+
+
+def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
+    """Wake waiting pops for new messages: one of each group, and more as these find more."""
+    for item in dispatched:
+        for group in state.pops.waiting_groups(item.topic):
+            for queue_id in (_ALL_QUEUES, item.queue_id):
+                place = pop_place(group, item.topic, queue_id)
+                for code in islice(item.tags_codes, _CODES_MAX):
+                    state.holds.wake_first(place, tags_code=code)
+
+
+def wake_waiting(state: BrokerState, group: str, topic: str, queue_id: int) -> None:
+    """Wake one pop that waits for all queues of a topic, and one that waits for this queue."""
+    for each in {_ALL_QUEUES, queue_id}:
+        state.holds.wake_first(pop_place(group, topic, each))
+
+
+def _wake_in_order(state: BrokerState, queue: PopQueue) -> None:
+    """Wake a pop in order that waited for the end of the messages before."""
+    if not queue.is_blocked:
+        wake_waiting(state, queue.key.group, queue.key.topic, queue.key.queue_id)
+
+
+def forget_connection(state: BrokerState, connection: Connection) -> None:
+    """Wake other pops in the place of those of a closed connection, which may have been woken."""
+    for place in state.pops.forget_waiting(connection):
+        state.holds.wake_first(place)
+
+
+def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_ms: int) -> None:
+    """Load the saved table and the pop log's records after it."""
+    queues = state.store.queues
+    end = queues.max_offset(POP_LOG_TOPIC, 0)
+    table = table or PopTable()
+    begin = min(max(table.log_offset, queues.min_offset(POP_LOG_TOPIC, 0)), end)
+    state.pop_log_offset = end
+    committed = state.pops.load(
+        table,
+        _read_log(state, begin, end),
+        log_offset=end,
+        now_ms=now_ms,
+        timestamp_ms=timestamp_ms,
+        end_of=queues.max_offset,
+    )
+    for key, offset in committed.items():
+        if offset is not None:
+            state.offsets.commit_popped(key.group, key.topic, key.queue_id, offset=offset)
+
+
+def _read_log(state: BrokerState, offset: int, end: int) -> Iterator[PopChange]:
+    while offset < end:
+        found = state.store.queues.get(
+            POP_LOG_TOPIC,
+            0,
+            queue_offset=offset,
+            count_max=_LOG_RECORDS_PER_READ,
+            bytes_max=_LOG_BYTES_PER_READ,
+        )
+        at = 0
+        while at < len(found.records):
+            record = decode_record(found.records, at)
+            at += record.size
+            yield from decode_pop_changes(record.body)
+        if found.next_offset <= offset:
+            return
+        offset = found.next_offset

@@ -1,0 +1,203 @@
+"""POP: the headers of consumption message by message, and the handle of a popped message. Pure.
+
+A pop makes messages invisible to the rest of the group for a time. Each popped message has a
+handle, the text by which the consumer acknowledges the message or changes its time: eight numbers
+and names with a blank between them. A broker gives the handles of an answer in two fields,
+`startOffsetInfo` and `msgOffsetInfo`; the client makes the texts from them.
+
+| field | of the handle |
+|---|---|
+| 0 | the first offset of the queue in the answer |
+| 1 | when the message was popped, by the broker's clock, in ms since 1970 |
+| 2 | for how long the message is invisible from then on, in ms |
+| 3 | revive queue id: 999 for a pop in order |
+| 4 | where the message is: 0 the topic, 1 and 2 the retry topics of RocketMQ |
+| 5 | the broker's name |
+| 6 | the queue id |
+| 7 | the message's offset in the queue |
+
+Source: RocketMQ 5.5.0 PopMessageRequestHeader.java and others, ExtraInfoUtil.java.
+Tests: test_pop_handle.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.protocol.wire_names import Int32, Int64, prepare_types, wire_names
+
+# KeyBuilder.POP_ORDER_REVIVE_QUEUE.
+ORDER_REVIVE_QUEUE_ID = 999
+# ConsumeInitMode.
+INIT_MIN, INIT_MAX = 0, 1
+# PopMessageProcessor: more are refused.
+POP_COUNT_MAX = 32
+# RocketMQ's marks of the topic that a message was popped from.
+NORMAL_MARK, RETRY_MARK_V1, RETRY_MARK_V2 = "0", "1", "2"
+_FIELD_COUNT = 8
+_DIGITS_MAX = 19
+# A longer text names more than any handle has.
+_HANDLE_LENGTH_MAX = 512
+
+
+class PopMessageRequestHeader(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=wire_names(born_timestamp_ms="bornTime"),
+):
+    """POP_MESSAGE; queue id -1 stands for all queues."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    invisible_time_ms: Int64
+    poll_time_ms: Int64
+    born_timestamp_ms: Int64
+    init_mode: Int32
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class PopMessageResponseHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names(pop_timestamp_ms="popTime")
+):
+    """The answer to a pop."""
+
+    pop_timestamp_ms: Int64
+    invisible_time_ms: Int64
+    revive_qid: Int32
+    rest_num: Int64
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class AckMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """ACK_MESSAGE; `extra_info` is the handle."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+
+
+class ChangeInvisibleTimeRequestHeader(
+    AckMessageRequestHeader, frozen=True, kw_only=True, rename=wire_names()
+):
+    """CHANGE_MESSAGE_INVISIBLETIME; `suspend`: the next delivery does not count as an attempt."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+    invisible_time_ms: Int64
+    suspend: bool = False
+
+
+class ChangeInvisibleTimeResponseHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names(pop_timestamp_ms="popTime")
+):
+    """The answer to CHANGE_MESSAGE_INVISIBLETIME, from which the caller makes the new handle."""
+
+    pop_timestamp_ms: Int64
+    invisible_time_ms: Int64
+    revive_qid: Int32
+
+
+class PopHandle(NamedTuple):
+    """The handle of a popped message, field by field as above."""
+
+    start_offset: int
+    pop_timestamp_ms: int
+    invisible_ms: int
+    revive_queue_id: int
+    mark: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+
+    def encode(self) -> str:
+        """Return the handle's text."""
+        return " ".join(map(str, self))
+
+
+def parse_handle(text: str) -> PopHandle:
+    """Read a handle; fields after the eighth are the proxy's own.
+
+    Raises: RemoteProtocolError.
+    """
+    fields = text.split(" ") if len(text) <= _HANDLE_LENGTH_MAX else []
+    if len(fields) < _FIELD_COUNT:
+        raise RemoteProtocolError(
+            f"the handle {text[:80]!r} has {len(fields)} fields; it must have {_FIELD_COUNT}"
+        )
+    mark, broker_name = fields[4], fields[5]
+    if mark not in (NORMAL_MARK, RETRY_MARK_V1, RETRY_MARK_V2):
+        raise RemoteProtocolError(f"the handle {text[:80]!r} has the mark {mark!r}")
+    start, popped, invisible, revive, queue_id, offset = (
+        _number(fields[at], text) for at in (0, 1, 2, 3, 6, 7)
+    )
+    return PopHandle(start, popped, invisible, revive, mark, broker_name, queue_id, offset)
+
+
+def _number(field: str, text: str) -> int:
+    if not (field.isascii() and field.isdigit() and len(field) <= _DIGITS_MAX):
+        raise RemoteProtocolError(f"the handle {text[:80]!r} has {field!r} where a number must be")
+    return int(field)
+
+
+class PoppedQueue(NamedTuple):
+    """The messages of one queue in an answer: their offsets, ascending."""
+
+    mark: str
+    queue_id: int
+    offsets: Sequence[int]
+
+
+def encode_popped(queues: Iterable[PoppedQueue]) -> tuple[str, str]:
+    """Return the fields `startOffsetInfo` and `msgOffsetInfo` of an answer."""
+    starts: list[str] = []
+    offsets: list[str] = []
+    for mark, queue_id, found in queues:
+        starts.append(f"{mark} {queue_id} {found[0]}")
+        offsets.append(f"{mark} {queue_id} {','.join(map(str, found))}")
+    return ";".join(starts), ";".join(offsets)
+
+
+def parse_popped(header: PopMessageResponseHeader) -> list[tuple[PoppedQueue, int]]:
+    """Return the queues of an answer, each with the first offset of its handles.
+
+    Raises: RemoteProtocolError if the two fields do not belong together.
+    """
+    starts = _entries(header.start_offset_info)
+    found: list[tuple[PoppedQueue, int]] = []
+    for key, text in _entries(header.msg_offset_info).items():
+        start = starts.get(key)
+        if start is None:
+            raise RemoteProtocolError(f"a pop's answer has no start offset of queue {key[1]}")
+        offsets = [_number(each, text) for each in text.split(",")]
+        found.append((PoppedQueue(key[0], key[1], offsets), _number(start, start)))
+    return found
+
+
+def _entries(text: str | None) -> dict[tuple[str, int], str]:
+    entries: dict[tuple[str, int], str] = {}
+    for entry in text.split(";") if text else ():
+        fields = entry.split(" ")
+        if len(fields) != 3:
+            raise RemoteProtocolError(f"a pop's answer names offsets as {entry[:80]!r}")
+        entries[fields[0], _number(fields[1], entry)] = fields[2]
+    return entries
+
+
+prepare_types(list(globals().values()))

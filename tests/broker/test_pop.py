@@ -1,0 +1,575 @@
+"""Pops at the machine: one consumer at a time, again in time, never after the acknowledgement."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker import pop_queues
+from sparrowmq.broker.config_files import read_tables
+from sparrowmq.broker.processors import pop as pop_processor
+from sparrowmq.model.names import POP_LOG_TOPIC
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import decode_header
+from sparrowmq.protocol.pop_handle import (
+    ChangeInvisibleTimeResponseHeader,
+    PopHandle,
+    PopMessageResponseHeader,
+    parse_handle,
+    parse_popped,
+)
+from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.protocol.subscription import tags_code
+from sparrowmq.serving.connections import Output
+from sparrowmq.store.file_storage import FileStorage
+
+MINUTE_MS = 60_000
+
+
+def fields_of(rig: Any, *, group: str = "G", queue_id: int = -1, **fields: Any) -> dict[str, str]:
+    given = {
+        "consumerGroup": group,
+        "topic": "T",
+        "queueId": queue_id,
+        "maxMsgNums": 32,
+        "invisibleTime": MINUTE_MS,
+        "pollTime": 0,
+        "bornTime": rig.timestamp_ms,
+        "initMode": 0,
+        "order": "false",
+    } | fields
+    return {name: str(value) for name, value in given.items()}
+
+
+def ask(rig: Any, **fields: Any) -> RemotingCommand:
+    """Pop, and return the answer."""
+    reply: RemotingCommand = rig.call(
+        rig.connect(), RequestCode.POP_MESSAGE, fields_of(rig, **fields)
+    )
+    return reply
+
+
+def read(reply: RemotingCommand) -> list[tuple[Record, str]]:
+    """Return the messages of an answer with their handles."""
+    header = decode_header(PopMessageResponseHeader, reply.ext_fields)
+    starts = {queue.queue_id: (queue, start) for queue, start in parse_popped(header)}
+    found: list[tuple[Record, str]] = []
+    data, at = reply.body or b"", 0
+    while at < len(data):
+        record = decode_record(data, at)
+        at += record.size
+        queue, start = starts[record.queue_id]
+        assert record.queue_offset in queue.offsets
+        handle = PopHandle(
+            start,
+            header.pop_timestamp_ms,
+            header.invisible_time_ms,
+            header.revive_qid,
+            queue.mark,
+            "broker-a",
+            record.queue_id,
+            record.queue_offset,
+        )
+        found.append((record, handle.encode()))
+    assert sum(len(queue.offsets) for queue, _ in starts.values()) == len(found)
+    return found
+
+
+def pop(rig: Any, **fields: Any) -> list[tuple[Record, str]]:
+    """Pop, and return the messages with their handles; none for an answer without any."""
+    reply = ask(rig, **fields)
+    if reply.code == ResponseCode.POLLING_TIMEOUT:
+        return []
+    assert reply.code == 0, reply.remark
+    return read(reply)
+
+
+def bodies(found: list[tuple[Record, str]]) -> list[bytes]:
+    return [record.body for record, _ in found]
+
+
+def ack(rig: Any, handle: str, *, group: str = "G", topic: str = "T", **fields: Any) -> int:
+    parsed = parse_handle(handle)
+    given = {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": parsed.queue_id,
+        "offset": parsed.queue_offset,
+        "extraInfo": handle,
+    } | fields
+    reply: RemotingCommand = rig.call(
+        rig.connect(), RequestCode.ACK_MESSAGE, {name: str(each) for name, each in given.items()}
+    )
+    return reply.code
+
+
+def change(rig: Any, handle: str, invisible_ms: int, *, suspend: bool = False) -> str | int:
+    """Change the time of a message; return its new handle, or the code of a refusal."""
+    parsed = parse_handle(handle)
+    reply = rig.call(
+        rig.connect(),
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        {
+            "consumerGroup": "G",
+            "topic": "T",
+            "queueId": str(parsed.queue_id),
+            "offset": str(parsed.queue_offset),
+            "extraInfo": handle,
+            "invisibleTime": str(invisible_ms),
+            "suspend": str(suspend).lower(),
+        },
+    )
+    if reply.code != 0:
+        code: int = reply.code
+        return code
+    header = decode_header(ChangeInvisibleTimeResponseHeader, reply.ext_fields)
+    return parsed._replace(
+        start_offset=parsed.queue_offset,
+        pop_timestamp_ms=header.pop_timestamp_ms,
+        invisible_ms=header.invisible_time_ms,
+        revive_queue_id=header.revive_qid,
+    ).encode()
+
+
+def fill(rig: Any, *names: str, queue_id: int = 0) -> None:
+    for name in names:
+        assert rig.send(rig.connect(), body=name.encode(), queue_id=queue_id).code == 0
+
+
+def test_popped_message_is_invisible_to_its_group_alone(rig: Any) -> None:
+    fill(rig, "a", "b")
+    first = pop(rig, maxMsgNums=1)
+
+    assert bodies(first) == [b"a"]
+    assert bodies(pop(rig)) == [b"b"]
+    assert pop(rig) == []
+    assert bodies(pop(rig, group="H")) == [b"a", b"b"]
+
+
+def test_acknowledged_message_never_comes_again(rig: Any) -> None:
+    fill(rig, "a", "b", "c")
+    (_, a), _, (_, c) = pop(rig, invisibleTime=1_000)
+
+    assert (ack(rig, a), ack(rig, c), ack(rig, a)) == (0, 0, 0)
+    assert rig.broker.state.offsets.find("G", "T", 0) == 1
+    rig.advance(2_000)
+    again = pop(rig)
+    assert bodies(again) == [b"b"]
+    assert ack(rig, again[0][1]) == 0
+    assert rig.broker.state.offsets.find("G", "T", 0) == 3
+    assert len(rig.broker.state.pops) == 0
+
+
+def test_message_comes_again_within_a_tick_of_its_time_as_a_further_attempt(rig: Any) -> None:
+    fill(rig, "a")
+    seen = [pop(rig, invisibleTime=3_000)]
+    for _ in range(2):
+        rig.advance(2_900)
+        assert pop(rig) == []
+        rig.advance(200)
+        seen.append(pop(rig, invisibleTime=3_000))
+
+    assert [found[0][0].reconsume_times for found in seen] == [0, 1, 2]
+    assert len({found[0][1] for found in seen}) == 3
+    assert ack(rig, seen[1][0][1]) == ResponseCode.NO_MESSAGE, "it was popped again"
+    assert ack(rig, seen[2][0][1]) == 0
+
+
+def test_late_acknowledgement_counts_while_nobody_has_the_message(rig: Any) -> None:
+    fill(rig, "a")
+    ((_, handle),) = pop(rig, invisibleTime=1_000)
+    rig.advance(5_000)
+
+    assert ack(rig, handle) == 0
+    assert pop(rig) == []
+
+
+def test_changed_time_gives_a_new_handle_and_ends_the_old_one(rig: Any) -> None:
+    fill(rig, "a")
+    ((_, old),) = pop(rig, invisibleTime=1_000)
+    new = change(rig, old, 10_000)
+    assert isinstance(new, str)
+    rig.advance(9_000)
+
+    assert pop(rig) == []
+    assert ack(rig, old) == ResponseCode.NO_MESSAGE
+    assert change(rig, old, 1_000) == ResponseCode.NO_MESSAGE
+    assert ack(rig, new) == 0
+    assert change(rig, new, 1_000) == ResponseCode.NO_MESSAGE
+
+
+def test_suspended_change_counts_no_attempt(rig: Any) -> None:
+    fill(rig, "a")
+    ((_, handle),) = pop(rig)
+    for _ in range(3):
+        changed = change(rig, handle, 0, suspend=True)
+        assert isinstance(changed, str)
+        rig.advance(100)
+        ((record, handle),) = pop(rig)
+        assert record.reconsume_times == 0
+    assert isinstance(change(rig, handle, 0), str)
+    rig.advance(100)
+    assert pop(rig)[0][0].reconsume_times == 1
+
+
+FORGED = [
+    {"queue_offset": 1},
+    {"queue_id": 1},
+    {"broker_name": "other"},
+    {"mark": "1"},
+    {"pop_timestamp_ms": 1},
+    {"invisible_ms": 1},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED, ids=lambda forged: next(iter(forged)))
+def test_forged_handle_ends_no_message(rig: Any, forged: dict[str, Any]) -> None:
+    fill(rig, "a")
+    ((_, handle),) = pop(rig, maxMsgNums=1)
+    changed = parse_handle(handle)._replace(**forged).encode()
+
+    code = ack(rig, changed, queueId=0, offset=0)
+    assert code == ResponseCode.NO_MESSAGE
+    assert len(rig.broker.state.pops) == 1
+
+
+def test_handle_of_another_group_or_place_ends_no_message(rig: Any) -> None:
+    fill(rig, "a", "b")
+    ((_, a), (_, b)) = pop(rig)
+
+    assert ack(rig, a, group="H") == ResponseCode.NO_MESSAGE
+    assert ack(rig, a, offset=1) == ResponseCode.NO_MESSAGE
+    assert ack(rig, a, queueId=4) == ResponseCode.MESSAGE_ILLEGAL
+    assert ack(rig, a, topic="X") == ResponseCode.TOPIC_NOT_EXIST
+    assert ack(rig, a, extraInfo="1 2 3") == ResponseCode.MESSAGE_ILLEGAL
+    assert len(rig.broker.state.pops) == 2
+    assert ack(rig, b) == 0
+
+
+def test_message_of_too_many_attempts_becomes_a_dead_letter(rig: Any) -> None:
+    fill(rig, "a")
+    rig.call(
+        rig.connect(),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        None,
+        b'{"groupName":"G","retryMaxTimes":2}',
+    )
+    attempts = 0
+    for _ in range(10):
+        attempts += len(pop(rig, invisibleTime=500))
+        rig.advance(600)
+
+    assert attempts == 3
+    ((letter),) = rig.records("%DLQ%G")
+    assert (letter.body, letter.reconsume_times) == (b"a", 3)
+    assert len(rig.broker.state.pops) == 0
+    assert rig.broker.state.offsets.find("G", "T", 0) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+        ({"maxMsgNums": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": -2}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "X"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"bornTime": 1_000}, ResponseCode.POLLING_TIMEOUT),
+        ({"exp": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ({"exp": "a >", "expType": "SQL92"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ({"group": "bad name"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+    ],
+)
+def test_pop_that_is_not_allowed_is_refused(
+    rig: Any, fields: dict[str, Any], code: ResponseCode
+) -> None:
+    fill(rig, "a")
+    assert ask(rig, **fields).code == code
+
+
+def held(rig: Any, **fields: Any) -> Any:
+    """Pop with a wait; return the function that returns the answers so far."""
+    connection = rig.connect()
+    asked: dict[str, Any] = {"pollTime": 10_000} | fields
+    given = fields_of(rig, **asked)
+    rig.handle(connection, RemotingCommand(code=RequestCode.POP_MESSAGE, ext_fields=given))
+
+    def answers() -> list[RemotingCommand]:
+        mine: list[Output] = [
+            o for o in rig.outputs if getattr(o, "connection", None) is connection
+        ]
+        replies: list[RemotingCommand] = rig.replies(mine)
+        return replies
+
+    answers.connection = connection  # type: ignore[attr-defined]
+    return answers
+
+
+def test_waiting_pop_gets_the_message_that_comes(rig: Any) -> None:
+    waiting = held(rig)
+    assert waiting() == []
+    fill(rig, "a")
+    rig.work()
+
+    (reply,) = waiting()
+    assert bodies(read(reply)) == [b"a"]
+
+
+def test_one_message_ends_the_wait_of_one_pop_and_many_end_that_of_many(rig: Any) -> None:
+    waiting = [held(rig, maxMsgNums=1) for _ in range(4)]
+    fill(rig, "a")
+    rig.work()
+    assert sum(len(answers()) for answers in waiting) == 1
+    fill(rig, "b", "c", queue_id=1)
+    rig.work()
+    assert sum(len(answers()) for answers in waiting) == 3
+
+
+def test_waiting_pop_gets_a_message_that_comes_again(rig: Any) -> None:
+    fill(rig, "a")
+    pop(rig, invisibleTime=1_000)
+    waiting = held(rig, queue_id=0)
+    rig.advance(900)
+    assert waiting() == []
+    rig.advance(200)
+    assert read(waiting()[0])[0][0].reconsume_times == 1
+
+
+def test_waiting_pop_ends_at_its_deadline(rig: Any) -> None:
+    waiting = held(rig, pollTime=2_000)
+    rig.advance(1_900)
+    assert waiting() == []
+    rig.advance(100)
+    assert [reply.code for reply in waiting()] == [ResponseCode.POLLING_TIMEOUT]
+
+
+def test_message_is_not_left_when_the_woken_pop_has_gone(rig: Any) -> None:
+    first, second = held(rig), held(rig)
+    # The message wakes the first pop; its connection closes before the answer.
+    state = rig.broker.state
+    state.holds.wake_first(("T@G", -1))
+    fill_later = state.holds.release()
+    assert [each.connection for each in fill_later] == [first.connection]
+    rig.broker.connection_closed(first.connection, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    rig.work()
+    assert second() == []
+    fill(rig, "a")
+    rig.work()
+    assert bodies(read(second()[0])) == [b"a"]
+
+
+def test_full_waiting_room_is_answered_at_once(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_processor, "WAITING_PER_PLACE_MAX", 2)
+    assert [held(rig)() for _ in range(2)] == [[], []]
+    assert [reply.code for reply in held(rig)()] == [ResponseCode.POLLING_FULL]
+    assert held(rig, group="H")() == []
+
+
+def test_filter_selects_by_tags_and_by_a_condition(rig: Any) -> None:
+    for name in ("x", "y", "x", "y"):
+        rig.send(rig.connect(), body=name.encode(), properties=f"TAGS\x01{name}\x02v\x01{name}")
+
+    assert bodies(pop(rig, exp="x")) == [b"x", b"x"]
+    assert pop(rig, exp="x") == []
+    condition = {"group": "H", "exp": "v = 'y'", "expType": "SQL92"}
+    assert bodies(pop(rig, **condition)) == [b"y", b"y"]
+    assert tags_code("x") != tags_code("y")
+
+
+def test_message_of_another_tag_does_not_wake_a_pop(rig: Any) -> None:
+    waiting = held(rig, exp="x")
+    rig.send(rig.connect(), body=b"y", properties="TAGS\x01y")
+    rig.work()
+    assert waiting() == []
+    rig.send(rig.connect(), body=b"x", properties="TAGS\x01x")
+    rig.work()
+    assert bodies(read(waiting()[0])) == [b"x"]
+
+
+def test_new_group_begins_at_the_end_if_it_asks_so_and_the_queue_has_lost_its_begin(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(rig, "a")
+    monkeypatch.setattr(pop_processor, "begins_in_memory", lambda *_: False)
+    assert pop(rig, initMode=1, queue_id=0) == []
+    fill(rig, "b")
+    assert bodies(pop(rig, initMode=1, queue_id=0)) == [b"b"]
+    assert bodies(pop(rig, group="H", initMode=0)) == [b"a", b"b"]
+
+
+def test_in_flight_messages_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_queues, "IN_FLIGHT_PER_QUEUE_MAX", 3)
+    fill(rig, "a", "b", "c", "d", "e")
+    found = pop(rig)
+    assert bodies(found) == [b"a", b"b", b"c"]
+    assert pop(rig) == []
+    assert ack(rig, found[0][1]) == 0
+    assert bodies(pop(rig)) == [b"d"]
+
+
+def test_group_consumes_by_pulls_or_by_pops(rig: Any) -> None:
+    fill(rig, "a")
+    pull = {"consumerGroup": "G", "sysFlag": "4", "subscription": "*"}
+    (pulled,) = rig.replies(rig.pull(rig.connect(), **pull))
+    assert pulled.code == 0
+    assert ask(rig).code == ResponseCode.NO_PERMISSION
+    assert ask(rig, group="H").code == 0
+    rig.advance(pop_queues.WAY_MS)
+    assert bodies(pop(rig)) == [b"a"]
+    (pulled,) = rig.replies(rig.pull(rig.connect(), **pull))
+    assert pulled.code == ResponseCode.NO_PERMISSION
+
+
+def test_reset_group_begins_at_its_new_offset(rig: Any) -> None:
+    fill(rig, "a", "b", "c")
+    found = pop(rig)
+    ack(rig, found[0][1])
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "0"}
+    assert rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+
+    rig.advance(100)
+    assert bodies(pop(rig)) == [b"a", b"b", b"c"]
+    assert ack(rig, found[1][1]) == ResponseCode.NO_MESSAGE
+    fields["commitOffset"] = "3"
+    rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    rig.advance(2 * MINUTE_MS)
+    assert pop(rig) == []
+
+
+# --- in order -----------------------------------------------------------------------------------
+
+
+def test_pop_in_order_waits_for_the_end_of_the_messages_before(rig: Any) -> None:
+    fill(rig, "a", "b", "c")
+    first = pop(rig, order="true", maxMsgNums=2)
+    assert bodies(first) == [b"a", b"b"]
+    assert pop(rig, order="true") == []
+    waiting = held(rig, order="true")
+    assert ack(rig, first[0][1]) == 0
+    assert waiting() == []
+    assert ack(rig, first[1][1]) == 0
+    rig.work()
+    assert bodies(read(waiting()[0])) == [b"c"]
+
+
+def test_unfinished_messages_come_again_in_order_before_later_ones(rig: Any) -> None:
+    fill(rig, "a", "b", "c", "d")
+    first = pop(rig, order="true", maxMsgNums=3, invisibleTime=1_000)
+    ack(rig, first[1][1])
+    rig.advance(1_100)
+    reply = ask(rig, order="true")
+    assert [(r.body, r.reconsume_times) for r, _ in read(reply)] == [
+        (b"a", 1),
+        (b"c", 1),
+        (b"d", 0),
+    ]
+    header = decode_header(PopMessageResponseHeader, reply.ext_fields)
+    assert header.revive_qid == 999
+    assert header.order_count_info == "0 qo0%0 1;0 qo0%2 1;0 0 0"
+
+
+def test_same_attempt_gets_the_same_messages_and_counts_once(rig: Any) -> None:
+    fill(rig, "a", "b", "c")
+    first = pop(rig, order="true", attemptId="x", maxMsgNums=2)
+    again = pop(rig, order="true", attemptId="x", maxMsgNums=2)
+    assert bodies(again) == bodies(first)
+    assert [record.reconsume_times for record, _ in again] == [0, 0]
+    assert pop(rig, order="true", attemptId="y") == []
+    assert ack(rig, first[0][1]) == ResponseCode.NO_MESSAGE
+    assert [ack(rig, handle) for _, handle in again] == [0, 0]
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+
+def kill(rig: Any) -> Any:
+    """Return another broker on the files as a kill of the first would leave them."""
+    root = rig.root.with_name("after-the-kill")
+    shutil.copytree(rig.root, root)
+    saved = read_tables(FileStorage(root)).tables
+    return type(rig)(
+        root, rig.config, saved, now_ms=rig.now_ms + 5_000, timestamp_ms=rig.timestamp_ms + 100
+    )
+
+
+def test_killed_broker_knows_what_is_in_flight_and_what_is_finished(rig: Any) -> None:
+    fill(rig, "a", "b", "c", "d")
+    found = pop(rig, maxMsgNums=3, invisibleTime=10_000)
+    ack(rig, found[0][1])
+    changed = change(rig, found[1][1], 20_000)
+    assert isinstance(changed, str)
+    rig = kill(rig)
+
+    assert bodies(pop(rig)) == [b"d"]
+    assert ack(rig, found[1][1]) == ResponseCode.NO_MESSAGE
+    assert ack(rig, changed) == 0
+    rig.advance(9_800)
+    assert pop(rig) == []
+    rig.advance(200)
+    assert [(r.body, r.reconsume_times) for r, _ in pop(rig)] == [(b"c", 1)]
+    rig.store.close()
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_table_replaces_the_log_before_it(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    monkeypatch.setattr(pop_queues, "CHANGES_PER_TABLE", 4)
+    fill(rig, "a", "b", "c", "d", "e", "f", "g")
+    found = pop(rig, maxMsgNums=5)
+    for _, handle in found[:3]:
+        ack(rig, handle)
+    rig.advance(2_000)
+    assert not rig.broker.state.pops.needs_table
+    assert rig.store.queues.max_offset(POP_LOG_TOPIC, 0) > 0
+    ack(rig, found[3][1])
+    rig = kill(rig) if is_killed else rig.restart()
+
+    assert bodies(pop(rig)) == [b"f", b"g"]
+    assert rig.broker.state.offsets.find("G", "T", 0) == 4
+    assert ack(rig, found[4][1]) == 0
+    rig.store.close()
+
+
+def test_reset_after_the_last_acknowledgement_survives_a_kill(rig: Any) -> None:
+    fill(rig, "a", "b")
+    for _, handle in pop(rig):
+        ack(rig, handle)
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    rig = kill(rig)
+
+    assert bodies(pop(rig)) == [b"b"]
+    rig.store.close()
+
+
+def test_answers_wait_for_the_flush_of_the_log(rig: Any) -> None:
+    fill(rig, "a")
+    rig.holds_work = True
+    connection = rig.connect()
+    command = RemotingCommand(code=RequestCode.POP_MESSAGE, ext_fields=fields_of(rig))
+    assert rig.replies(rig.handle(connection, command)) == []
+    rig.work()
+    (reply,) = rig.replies([o for o in rig.outputs if getattr(o, "connection", 0) is connection])
+    assert bodies(read(reply)) == [b"a"]
+
+
+def test_pops_are_refused_while_the_log_cannot_be_written_and_nothing_is_forgotten(
+    rig: Any,
+) -> None:
+    fill(rig, "a", "b")
+    ((_, a), (_, b)) = pop(rig)
+    rig.store.refusal = "the disk is full"
+    assert ack(rig, a) == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert ack(rig, b) == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert ask(rig).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    rig.store.refusal = None
+    rig.advance(200)
+    assert ack(rig, b) == 0
+    rig = kill(rig)
+    rig.advance(2 * MINUTE_MS)
+    assert pop(rig) == [], "the refused acknowledgement of a had been accepted, and is logged now"
+    rig.store.close()

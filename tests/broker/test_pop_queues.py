@@ -1,0 +1,217 @@
+"""The state of pops: what a table and the log's changes restore is what was in memory."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparrowmq.broker import pop_queues
+from sparrowmq.broker.pop_changes import (
+    Flight,
+    PopChange,
+    PopTable,
+    QueueKey,
+    decode_pop_changes,
+    encode_pop_changes,
+)
+from sparrowmq.broker.pop_queues import PopQueues
+from sparrowmq.errors import StoreError
+from sparrowmq.protocol.bodies import decode_file, encode_body
+from sparrowmq.serving.connections import Connection
+
+KEYS = [QueueKey("G", "T", 0), QueueKey("G", "T", 1), QueueKey("H", "T", 0)]
+WALL_MS = 1_700_000_000_000
+
+
+def flights(pops: PopQueues) -> dict[QueueKey, tuple[int, dict[int, Flight]]]:
+    return {queue.key: (queue.next_offset, dict(queue.flights)) for queue in pops.all()}
+
+
+def act(pops: PopQueues, dice: random.Random, now_ms: int, ends: dict[QueueKey, int]) -> None:
+    """Do one random change."""
+    key = dice.choice(KEYS)
+    queue = pops.get(key)
+    offsets = [] if queue is None else list(queue.flights)
+    match dice.choice(["pop", "pop", "finish", "finish", "change", "move", "time"]):
+        case "pop":
+            begin = ends.get(key, 0)
+            new = range(begin, begin + dice.randrange(1, 4))
+            again = [] if queue is None else queue.find_ready(2)
+            ends[key] = new.stop
+            pops.pop(
+                key,
+                [*again, *new],
+                next_offset=new.stop,
+                pop_timestamp_ms=WALL_MS + now_ms,
+                invisible_ms=dice.randrange(5_000),
+                now_ms=now_ms,
+            )
+        case "finish" if queue is not None:
+            pops.finish(queue, dice.sample(offsets, dice.randrange(1, len(offsets) + 1)))
+        case "change" if queue is not None:
+            pops.change(
+                queue,
+                dice.choice(offsets),
+                pop_timestamp_ms=WALL_MS + now_ms,
+                invisible_ms=dice.randrange(5_000),
+                is_suspended=dice.random() < 0.5,
+                now_ms=now_ms,
+            )
+        case "move":
+            pops.move(key, dice.choice([None, ends.get(key, 0)]))
+        case "time":
+            for found, offset in pops.take_due(now_ms, 100):
+                pops.show(found, offset)
+        case _:
+            pass
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 79))
+def test_table_and_later_changes_restore_the_state(seed: int, table_at: int) -> None:
+    dice = random.Random(seed)
+    pops, ends = PopQueues(), dict[QueueKey, int]()
+    table, log = PopTable(), list[PopChange]()
+    for step in range(80):
+        act(pops, dice, step * 500, ends)
+        if step == table_at:
+            # The table may be ahead of the log by changes that the log has not taken yet.
+            table = decode_file(PopTable, encode_body(pops.table()))
+        log += decode_pop_changes(encode_pop_changes(pops.peek_changes()))
+        if step < table_at:
+            log.clear()
+        pops.changes_logged(step, now_ms=0)
+    restored = PopQueues()
+    committed = restored.load(
+        table,
+        log,
+        log_offset=80,
+        now_ms=0,
+        timestamp_ms=WALL_MS,
+        end_of=lambda *_: 1_000,
+    )
+
+    assert flights(restored) == flights(pops)
+    assert len(restored) == len(pops) == sum(len(each) for _, each in flights(pops).values())
+    for queue in pops.all():
+        assert list(queue.flights) == sorted(queue.flights)
+        assert committed[queue.key] == min(queue.flights)
+
+
+def popped(count: int = 1, *, invisible_ms: int = 1_000, now_ms: int = 0) -> PopQueues:
+    pops = PopQueues()
+    pops.pop(
+        KEYS[0],
+        list(range(count)),
+        next_offset=count,
+        pop_timestamp_ms=WALL_MS,
+        invisible_ms=invisible_ms,
+        now_ms=now_ms,
+    )
+    return pops
+
+
+def test_message_is_due_once_and_not_after_a_change() -> None:
+    pops = popped(2)
+    queue = pops.get(KEYS[0])
+    assert queue is not None
+    pops.change(
+        queue, 1, pop_timestamp_ms=WALL_MS + 5, invisible_ms=3_000, is_suspended=False, now_ms=0
+    )
+
+    assert pops.take_due(999, 10) == []
+    assert pops.take_due(1_000, 10) == [(queue, 0)]
+    assert pops.take_due(2_999, 10) == []
+    assert pops.take_due(3_000, 10) == [(queue, 1)]
+
+
+def test_messages_that_are_due_together_come_a_bounded_number_at_a_time() -> None:
+    pops = popped(5)
+    assert [len(pops.take_due(1_000, 2)) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_outdated_times_do_not_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_queues, "_OUTDATED_MAX", 8)
+    pops = popped()
+    queue = pops.get(KEYS[0])
+    assert queue is not None
+    for number in range(1, 100):
+        pops.change(
+            queue,
+            0,
+            pop_timestamp_ms=WALL_MS + number,
+            invisible_ms=1_000,
+            is_suspended=True,
+            now_ms=number,
+        )
+        assert len(pops._due) <= 2 + 8
+    assert len(pops.take_due(2_000, 200)) == 1
+
+
+@pytest.mark.parametrize(("clock_step_ms", "left_ms"), [(400, 600), (-5_000, 1_000), (9_000, 0)])
+def test_restart_keeps_the_rest_of_the_time_and_at_most_all_of_it(
+    clock_step_ms: int, left_ms: int
+) -> None:
+    restored = PopQueues()
+    restored.load(
+        popped().table(),
+        (),
+        log_offset=0,
+        now_ms=50,
+        timestamp_ms=WALL_MS + clock_step_ms,
+        end_of=lambda *_: 1,
+    )
+
+    assert len(restored.take_due(50 + left_ms - 1, 9)) == 0
+    assert len(restored.take_due(50 + left_ms, 9)) == 1
+
+
+def test_messages_that_a_power_cut_took_are_not_in_flight_afterwards() -> None:
+    restored = PopQueues()
+    committed = restored.load(
+        popped(5).table(),
+        (),
+        log_offset=0,
+        now_ms=0,
+        timestamp_ms=WALL_MS,
+        end_of=lambda *_: 3,
+    )
+
+    queue = restored.get(KEYS[0])
+    assert queue is not None
+    assert (queue.next_offset, list(queue.flights)) == (3, [0, 1, 2])
+    assert committed == {KEYS[0]: 0}
+
+
+def test_messages_of_all_groups_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_queues, "IN_FLIGHT_MAX", 7)
+    pops = popped(5)
+    assert pops.room(None) == 2
+    assert pops.room(pops.get(KEYS[0])) == 2
+
+
+def test_places_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_queues, "PLACES_PER_CONNECTION_MAX", 2)
+    pops, peer = PopQueues(), Connection(1, "10.0.0.1:5", bytes(8))
+    for number in range(3):
+        pops.note_waiting(peer, (f"T@G{number}", -1), f"G{number}", "T")
+    assert list(pops.forget_waiting(peer)) == [("T@G1", -1), ("T@G2", -1)]
+    assert list(pops.forget_waiting(peer)) == []
+
+
+def test_ways_of_consuming_are_forgotten() -> None:
+    pops = PopQueues()
+    assert pops.may_pull("G", "T", now_ms=0)
+    pops.note_pop("H", "T", now_ms=0)
+    pops.forget_ways(pop_queues.WAY_MS)
+    assert pops.waiting_groups("T") == []
+    assert not pops.is_pulled("G", "T", now_ms=pop_queues.WAY_MS - 1)
+
+
+def test_unknown_change_asks_for_the_later_version() -> None:
+    with pytest.raises(StoreError, match="later version"):
+        decode_pop_changes(msgspec.msgpack.encode([[9, ["G", "T", 0]]]))
