@@ -73,6 +73,10 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
         (["balance", "--generate", "9", "--py-files", "a.whl"], "rename the wheel to .zip"),
         (["balance", "--generate", "9", "--json", "--csv"], "give --json or --csv, not both"),
         (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is not DDL: "),
+        (
+            ["ingest", "-t", "t", "--schema", "id INT, m MAP<INT, INT>"],
+            "Spark cannot read the types of the schema in bodies: [DATATYPE_MISMATCH.",
+        ),
         (["ingest", "-t", "t", "--json-schema", "/nowhere.json"], "cannot read /nowhere.json: "),
         (
             ["ingest", "-t", "t", "--schema", "id INT", "--avro-schema", "sale.avsc"],

@@ -23,16 +23,22 @@ from certificates import Certificates
 from signals import send_when_handled
 from sparrowmq.calling.tls import client_context
 from sparrowmq.cli.main import build_app
+from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.blocking_admin import Admin
+from sparrowmq.client.operations.send import send_encoded_batch
 from sparrowmq.demo.flights import load_flights
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import Message
+from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.ingest import Batch, IngestSettings, job
 from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, table_rows
 from sparrowmq.pipeline.ingest.compaction import compact
 from sparrowmq.pipeline.parquet import write_batch_parquet
+from sparrowmq.protocol.record import BatchEntry, encode_batch
+from sparrowmq.spark.options import parse_options
+from sparrowmq.spark.topic_queues import connect
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -225,6 +231,41 @@ def test_what_does_not_fit_can_become_dead_letters_with_the_reason(
     assert "sent to topic %DLQ%GID_ingest" in ingest.render(result)
 
 
+def test_bodies_that_cannot_be_sent_stay_in_the_quarantine(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    cluster.create_topic("odd", queues=1)
+    large = b" " * (BODY_BYTES_MAX + 1)
+    with Producer("GID_odd", name_server=cluster.name_server, body_bytes_max=2**23) as producer:
+        producer.send(Message("odd", b"no"))
+        producer.send(Message("odd", large))
+    # Clients of the 5.x kind send empty bodies.
+    place = parse_options({"nameServer": cluster.name_server, "topic": "odd"}, scope="batch")
+    publisher = make_publisher("GID_odd", name_server=cluster.name_server)
+    one = send_encoded_batch(publisher, "odd", encode_batch([BatchEntry(0, b"", "")]))
+    connect(place).run(one)
+    settings = settings_for(
+        cluster,
+        tmp_path,
+        topic="odd",
+        schema="n INT",
+        dlq_group="GID_odd",
+        options={},
+        date_column="storeTimestamp",
+    )
+
+    result = ingest.run(spark, settings)
+
+    kept = ds.dataset(tmp_path / "quarantine", format="parquet", partitioning="hive").to_table()
+    assert sorted(kept["body"].to_pylist()) == [b"", large]
+    assert set(kept["reason"].to_pylist()) == {"empty body"}
+    assert (result.counts.put_aside, result.counts.gap_count) == (3, 0)
+    letters = spark.read.format("rocketmq").options(
+        nameServer=cluster.name_server, topic="%DLQ%GID_odd"
+    )
+    assert [bytes(row["body"]) for row in letters.load().collect()] == [b"no"]
+
+
 def test_dead_letters_go_into_the_namespace_by_tls(
     spark: SparkSession, certificates: Certificates, tmp_path: Path
 ) -> None:
@@ -377,6 +418,8 @@ def test_wrong_settings_are_refused_before_anything_is_written(
         ingest.run(spark, settings_for(cluster, tmp_path, schema="keys STRING"))
     with pytest.raises(ConfigError, match="field 'ID' would clash"):
         ingest.run(spark, settings_for(cluster, tmp_path, schema=json.dumps(SAME_NAMES)))
+    with pytest.raises(ConfigError, match="Spark cannot read the types of the schema in bodies: "):
+        ingest.run(spark, settings_for(cluster, tmp_path, schema="time_hour DATE, m MAP<INT, INT>"))
     with pytest.raises(ConfigError, match="no column 'hour_time' to take the date from"):
         ingest.run(spark, settings_for(cluster, tmp_path, date_column="hour_time"))
     assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ input; 3, the cluster cannot be reached or the job failed; 130, Ctrl-C. Tests: p
 from __future__ import annotations
 
 import csv
+import logging
 import os
 import re
 import signal
@@ -41,6 +42,8 @@ _STDERR = 2
 _ROWS_PRINTED = 20
 # A pipe gets a line about a job's tasks so often; a terminal has a bar.
 _LINE_INTERVAL_S = 10.0
+# PySpark logs each error of a query as JSON on stderr, beside raising it.
+_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 # What precedes the reason in a line of ours, and in Java's lines about a failure.
 _OURS = re.compile(r".*\bsparrowmq(?:[.]\w+)*: ")
 _CAUSE = re.compile(r"(?:Caused by)?: (?:[\w.$]+: )*(.+)")
@@ -439,10 +442,13 @@ def _signals_noted(is_wanted: bool = True) -> Generator[Callable[[], bool]]:
 @contextmanager
 def _session(job: str, common: _Common, *, runs_long: bool = False) -> Generator[SparkSession]:
     """Yield a Spark session that ends with the job."""
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     from sparrowmq.spark.local_session import is_submitted, spark_session
 
+    for name in _LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     if common.as_json and common.as_csv:
         raise ConfigError("give --json or --csv, not both")
     conf = {"spark.log.level": "ERROR", **_parse_options(common.conf or ())}

@@ -179,6 +179,18 @@ def _is_text(value: Column) -> Column:
     return value.isNull() | F.is_valid_utf8(value)
 
 
+def check_types(session: SparkSession, schema: BodySchema) -> None:
+    """Raise a ConfigError if Spark cannot read the types of a schema in bodies."""
+    columns = ("CAST(NULL AS BINARY) AS body", f"CAST(NULL AS STRING) AS {ERROR}")
+    try:
+        with_fields(session.range(0).selectExpr(*columns), schema)
+    except PySparkException as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"Spark cannot read the types of the schema in bodies: {reason}"
+        ) from None
+
+
 class Misfits(NamedTuple):
     """The messages that do not fit: refused by the data source, or misread by Spark alone."""
 

@@ -8,7 +8,8 @@ out/counts/3.json                                       the counts up to batch 3
 out/ingest.json                                         the settings that this directory belongs to
 ```
 
-With `dlq_group` the other messages go to the topic `%DLQ%<group>`, and there is no quarantine.
+With `dlq_group` the other messages go to the topic `%DLQ%<group>`; only bodies that no client may
+send, empty ones and those of more than 4 MiB once inflated, go to the quarantine.
 
 The job writes both tables batch by batch (`pipeline.parquet`), so that every reader of Parquet sees
 each message once. A second run with the same `out` continues where the first run stopped.
@@ -31,6 +32,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.ingest.body_parsing import (
@@ -39,6 +41,7 @@ from sparrowmq.pipeline.ingest.body_parsing import (
     REASON,
     BodySchema,
     Misfits,
+    check_types,
     parse_schema,
     quoted,
     table_rows,
@@ -225,6 +228,8 @@ def _ingest(
 ) -> IngestResult:
     schema = None if settings.schema is None else parse_schema(settings.schema)
     _check_columns(settings, schema)
+    if schema is not None:
+        check_types(session, schema)
     files = Files(session, settings.out)
     ledger = Ledger(
         files,
@@ -349,13 +354,22 @@ class _Sink:
             bad = with_reason(batch, schema)
             if misfits is None and bad.isEmpty():
                 return None
-        if settings.dlq_group is not None:
-            return self._send_dead_letters(bad.drop(ERROR).persist(), settings.dlq_group)
-        path = settings.quarantine
-        write_batch_parquet(bad.select(*METADATA, "body", REASON), batch_id, path)
-        return read_parquet(batch.sparkSession, f"{path}/batchId={batch_id}")
+        if settings.dlq_group is None:
+            self._write_quarantine(bad, batch_id)
+            return read_parquet(batch.sparkSession, f"{settings.quarantine}/batchId={batch_id}")
+        bad = bad.drop(ERROR).persist()
+        can_be_sent = F.length("body").between(1, BODY_BYTES_MAX)
+        self._send_dead_letters(bad.where(can_be_sent), settings.dlq_group)
+        kept = bad.where(~can_be_sent)
+        if not kept.isEmpty():
+            self._write_quarantine(kept, batch_id)
+        return bad
 
-    def _send_dead_letters(self, bad: DataFrame, group: str) -> DataFrame:
+    def _write_quarantine(self, bad: DataFrame, batch_id: int) -> None:
+        columns = bad.select(*METADATA, "body", REASON)
+        write_batch_parquet(columns, batch_id, self._settings.quarantine)
+
+    def _send_dead_letters(self, bad: DataFrame, group: str) -> None:
         """Send messages to the group's dead letters, with their properties and `reason`."""
         with_property = f"map_concat(map_filter(properties, (k, v) -> k != '{REASON}'), "
         with_property += f"map('{REASON}', {REASON})) as properties"
@@ -364,7 +378,6 @@ class _Sink:
         writer.option("topic", DLQ_GROUP_TOPIC_PREFIX + group).option("createTopic", "true").mode(
             "append"
         ).save()
-        return bad
 
 
 def _compact(session: SparkSession, settings: IngestSettings) -> Compaction:
