@@ -6,7 +6,9 @@ the progress in both topics. From time to time a round goes on from there. The r
 topic to its end, and then decides on each half message:
 
 - A message that was ended is done.
-- A fresh message ends the round. A message whose producer asked for more time is appended again.
+- A fresh message ends the round.
+- A message whose producer asked for more time stays where it is, and so does the progress; the next
+  rounds pass over what they have decided. Once many messages are behind it, it is appended again.
 - The producer of any other message is asked. The message is appended again, with its number of
   checks, and CHECK_TRANSACTION_STATE names the new copy.
 - A message that was checked often enough, or is too old, goes into TRANS_CHECK_MAX_TIME_TOPIC.
@@ -22,8 +24,9 @@ The second stores nothing: the latest commits are remembered. They are not after
 message is delivered at least once, not exactly once.
 
 Source: TransactionalMessageServiceImpl.java of 4.9.7. Differs from RocketMQ: a message that waits
-for its producer's own time does not count as checked. The end of a first copy counts for the later
-copies too. RocketMQ asks about such copies again, and delivers the message with every commit.
+for its producer's own time does not count as checked, nor is it appended in each round. The
+end of a first copy counts for the later copies too. RocketMQ asks about such copies again, and
+delivers the message with every commit.
 Tests: test_transactions.py.
 """
 
@@ -62,13 +65,16 @@ TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 OPS_PER_STEP = 1_024
 ENDED_PER_STEP = 8_192
 UNENDED_PER_STEP = 128
+UNENDED_BYTES_PER_STEP = 4 << 20
 # The ended half messages that a round remembers, and the messages appended again: some 30 MB each.
 # If more ends than this precede the end of a half message, its producer is asked.
 ENDED_MAX = AGAIN_MAX = 200_000
 # The commits that are remembered, some 20 MB. An older message that is committed again is stored
 # again.
 COMMITTED_MAX = 100_000
-# The longest time that a producer can ask for: each round appends the message again meanwhile.
+# So many messages may be behind one that waits for its producer's own time: each round reads them.
+WAITING_SPAN = 8_192
+# The longest time that a producer can ask for: the rounds begin at the message meanwhile.
 # Differs from RocketMQ, which appends it for as long as the producer says.
 IMMUNITY_MS_MAX = RESERVED_HOURS * HOUR_MS
 # A round waits while this many messages still wait for the question to their producers.
@@ -90,12 +96,16 @@ class CheckStep(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """A round's progress: decided up to `half_offset`, the op topic read up to `op_offset`."""
+    """A round's progress: decided up to `half_offset`, the op topic read up to `op_offset`.
+
+    The first message that waits for its producer's own time, if any, is at `waiting_offset`.
+    """
 
     half_offset: int
     half_end: int
     op_begin: int
     op_offset: int
+    waiting_offset: int | None = None
     # For each ended half message the offset of its first op, in the op topic's order.
     ended: dict[int, int] = field(default_factory=dict)
     put_away: int = 0
@@ -116,7 +126,8 @@ class TransactionChecks:
         self._round: _Round | None = None
         # The round that has decided on its last message.
         self._decided: FlushGate[_Round] = FlushGate()
-        # By the first offset of a message: the offset of its latest copy.
+        # By the first offset of a message: the offset of its latest copy. The message is decided at
+        # this offset and not before; of a discarded message, it is the end of its round.
         self._again: dict[int, int] = {}
         # The end of the half topic at the start. Before this offset a message may have a copy, and
         # after a crash even two, which `_again` does not have.
@@ -188,16 +199,18 @@ class TransactionChecks:
             return
         if not self._read_ops(current):
             return
-        unended = 0
+        unended = unended_bytes = 0
         for _ in range(ENDED_PER_STEP):
             if current.half_offset >= current.half_end:
                 self._decided.hold(current, position=self._store.appended_position)
                 return
-            if unended == UNENDED_PER_STEP:
+            if unended == UNENDED_PER_STEP or unended_bytes >= UNENDED_BYTES_PER_STEP:
                 return
             if current.half_offset not in current.ended:
                 unended += 1
-                if not self._decide(current, timestamp_ms):
+                record = self.read(current.half_offset)
+                unended_bytes += 0 if record is None else record.size
+                if record is not None and not self._decide(current, record, timestamp_ms):
                     current.half_end = current.half_offset
                     continue
             current.half_offset += 1
@@ -229,26 +242,27 @@ class TransactionChecks:
         current.op_offset = max(found.next_offset, current.op_offset)
         return is_stuck or current.op_offset >= found.max_offset
 
-    def _decide(self, current: _Round, timestamp_ms: int) -> bool:
+    def _decide(self, current: _Round, record: Record, timestamp_ms: int) -> bool:
         """Decide on the next half message, which has not been ended; False ends the round."""
         half_offset = current.half_offset
-        record = self.read(half_offset)
-        if record is None:
-            return True
         properties = parse_properties(record.properties)
         first = first_offset(half_offset, properties)
-        if first in current.ended:
+        if first in current.ended or half_offset < self._again.get(first, 0):
             return True
         times = _number(properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)) or 0
         age_ms = timestamp_ms - record.born_timestamp_ms
         if self._is_too_old(age_ms):
-            return self._put_away(current, record, timestamp_ms)
+            return self._put_away(current, record, first, timestamp_ms)
         if 0 <= age_ms < self._immunity_ms(properties):
             if PROPERTY_CHECK_IMMUNITY_TIME not in properties:
                 return False
+            if current.half_end - half_offset <= WAITING_SPAN:
+                if current.waiting_offset is None:
+                    current.waiting_offset = half_offset
+                return True
             is_asked = False
         elif times >= self.config.transaction_check_max:
-            return self._put_away(current, record, timestamp_ms)
+            return self._put_away(current, record, first, timestamp_ms)
         else:
             is_asked = True
             properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(times + 1)
@@ -259,19 +273,25 @@ class TransactionChecks:
             return False
         if result.status is not PutStatus.PUT_OK:
             # The message's properties leave no room for the two further ones.
-            return self._put_away(current, record, timestamp_ms)
-        if len(self._again) < AGAIN_MAX:
-            self._again[first] = result.queue_offset
+            return self._put_away(current, record, first, timestamp_ms)
+        self._note_again(first, result.queue_offset)
         if is_asked:
             self._to_ask[first] = result.queue_offset
         return True
 
-    def _put_away(self, current: _Round, record: Record, timestamp_ms: int) -> bool:
+    def _put_away(self, current: _Round, record: Record, first: int, timestamp_ms: int) -> bool:
         """Put a half message into TRANS_CHECK_MAX_TIME_TOPIC; return whether the store could."""
         record.topic = TRANS_CHECK_MAX_TIME_TOPIC
         result = self._store.put(record, timestamp_ms=timestamp_ms)
+        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return False
         current.put_away += 1
-        return result.status is not PutStatus.SERVICE_NOT_AVAILABLE
+        self._note_again(first, current.half_end)
+        return True
+
+    def _note_again(self, first: int, offset: int) -> None:
+        if len(self._again) < AGAIN_MAX:
+            self._again[first] = offset
 
     def _is_too_old(self, age_ms: int) -> bool:
         """Return whether a half message may expire before its producer answers.
@@ -293,6 +313,8 @@ class TransactionChecks:
     def _commit(self, current: _Round, offsets: ConsumerOffsets) -> None:
         """Commit the progress in both topics; in the op topic up to the first end still needed."""
         half_offset = current.half_offset
+        if current.waiting_offset is not None:
+            half_offset = current.waiting_offset
         self._again = {first: at for first, at in self._again.items() if at >= half_offset}
         op_offset = current.op_offset
         if self._first_end is not None and half_offset < self._first_end:
