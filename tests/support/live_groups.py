@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from sparrowmq import (
     Admin,
@@ -31,7 +31,6 @@ from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.groups import take_snapshots
 from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
-from sparrowmq.testing import EmbeddedCluster
 
 # The doctor's own pause between its two looks.
 INTERVAL_MS = 6_000
@@ -50,10 +49,23 @@ def fail(messages: Any, context: Any) -> ConsumeStatus:
     return ConsumeStatus.RECONSUME_LATER
 
 
+class LiveCluster(Protocol):
+    """A cluster of ours or of Apache's."""
+
+    @property
+    def name_server(self) -> str:
+        """The name server's address."""
+        ...
+
+    def create_topic(self, topic: str, *, queues: int) -> object:
+        """Create a topic at the broker `broker-a`."""
+        ...
+
+
 class LiveGroups:
     """A cluster with a topic for each group, a steady producer, and the groups' members."""
 
-    def __init__(self, cluster: EmbeddedCluster) -> None:
+    def __init__(self, cluster: LiveCluster) -> None:
         self.cluster = cluster
         self._held = ExitStack()
         self._stopped = threading.Event()
