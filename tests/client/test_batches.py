@@ -233,6 +233,31 @@ futures = [producer.send_nowait(Message({topic!r}, b"x")) for _ in range(7)]
     assert ended.stdout == printed
 
 
+@pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+async def test_function_of_the_user_that_would_end_a_program_ends_no_sending(
+    cluster: EmbeddedCluster, topic: str, end: BaseException
+) -> None:
+    def raise_end(*_: object) -> MessageQueue:
+        raise end
+
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        failed = producer.send_nowait(Message(topic, b"0"), queue=raise_end)
+        with pytest.raises(UsageError, match=r"raise_end.* raised"):
+            producer.send(Message(topic, b"1"), queue=raise_end)
+        called_back = producer.send_nowait(Message(topic, b"2"))
+        called_back.add_done_callback(raise_end)
+        called_back.result(PATIENCE_S)
+        last = producer.send_nowait(Message(topic, b"3")).result(PATIENCE_S)
+    async with AsyncProducer("GID_p", name_server=cluster.name_server) as asyncio_producer:
+        with pytest.raises(UsageError, match=r"raise_end.* raised"):
+            await asyncio_producer.send_nowait(Message(topic, b"4"), queue=raise_end)
+        with pytest.raises(UsageError, match=r"raise_end.* raised"):
+            await asyncio_producer.send(Message(topic, b"5"), queue=raise_end)
+
+    assert isinstance(failed.exception(PATIENCE_S), UsageError)
+    assert last.status is SendStatus.SEND_OK
+
+
 def test_delayed_messages_and_large_ones_are_sent_by_themselves(
     cluster: EmbeddedCluster, topic: str, admin: Admin
 ) -> None:

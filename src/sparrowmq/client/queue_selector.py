@@ -102,9 +102,15 @@ def select_queue_by_user(
 ) -> MessageQueue:
     """Return the queue that a user's function chooses.
 
-    Raises: UsageError if the function returns none of the queues; the function's own errors.
+    Raises: UsageError if the function returns none of the queues, or raises what would end a
+        thread, such as SystemExit: the thread may not be the caller's. The function's own errors.
     """
-    chosen = check_queue(select(queues, message))
+    try:
+        chosen = check_queue(select(queues, message))
+    except Exception:
+        raise
+    except BaseException as error:
+        raise UsageError(f"{select!r} raised {error!r}") from error
     if chosen not in queues:
         raise UsageError(
             f"{select!r} chose {chosen}, which is not a writable queue of topic {message.topic!r}; "

@@ -15,6 +15,7 @@ from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.instances import INSTANCES, ClientInstance
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.errors import UsageError
 from sparrowmq.model import SendResult
 
 Future = concurrent.futures.Future
@@ -63,8 +64,19 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
 
     def add_done_callback(self, fn: Callable[[Future[SendResult]], Any]) -> None:
         """Call a function at the end; the function reads the result."""
+
+        def call(future: Future[SendResult]) -> None:
+            try:
+                fn(future)
+            except Exception:
+                # The library logs it.
+                raise
+            except BaseException as error:
+                # It would end the thread that sends.
+                raise UsageError(f"{fn!r} raised {error!r}") from error
+
         self._is_read = True
-        super().add_done_callback(fn)
+        super().add_done_callback(call)
 
     def take_unread(self) -> BaseException | None:
         """Return an error that nobody has read, once; None for none."""
