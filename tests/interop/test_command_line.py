@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from commands import Commands
-from sparrowmq import ConsumeFromWhere, MessageExt, PushConsumer
+from sparrowmq import ConsumeFromWhere, ConsumeStatus, MessageExt, PushConsumer
 from sparrowmq.cli.mqadmin import translate
 from waiting import wait_until
 
@@ -96,9 +97,48 @@ def test_a_group_is_moved_by_the_broker_and_goes_on_there(smq: Commands) -> None
 
     told = smq("group", "reset", GROUP, "--to", "earliest", "--yes")
 
-    assert (told.exit_code, "the brokers will notify 1 member" in told.stderr) == (0, True)
+    assert (told.exit_code, "the brokers will notify 1 connected member" in told.stderr) == (
+        0,
+        True,
+    )
     # It consumes everything anew, so the offsets come back to where they were.
     wait_until("all consumed again", lambda: committed() >= before, timeout_s=60)
+
+
+def test_a_misspelt_topic_is_refused_though_the_broker_would_make_it(smq: Commands) -> None:
+    result = smq("send", "cli-topik", "hello")
+
+    assert (result.exit_code, f"did you mean {TOPIC}?" in result.stderr) == (2, True)
+    assert "cli-topik" not in smq("topic", "ls", "--all").stdout
+
+
+def test_dead_letters_and_the_members_of_every_group_are_listed(
+    smq: Commands, apache_cluster: Any
+) -> None:
+    topic = apache_cluster.create_topic("cli-fails", queues=1)
+    groups = [f"GID_cli_many{number}" for number in range(14)]
+    with ExitStack() as members:
+        for group in groups:
+            member = PushConsumer(
+                group,
+                name_server=apache_cluster.name_server,
+                listener=lambda messages, context: ConsumeStatus.RECONSUME_LATER,
+                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+                max_reconsume_times=0,
+            )
+            members.callback(member.close)
+            member.subscribe(topic)
+            member.start()
+        assert smq("send", topic, "poison").exit_code == 0
+
+        def found() -> list[tuple[int | None, int | None]]:
+            rows = {row["group"]: row for row in smq.json("group", "ls")}
+            listed = [rows[group] for group in groups if group in rows]
+            return [(row["member_count"], row["dead_letters"]) for row in listed]
+
+        wait_until(
+            "a member and a dead letter each", lambda: found() == [(1, 1)] * 14, timeout_s=90
+        )
 
 
 def test_doctor_looks_at_all_groups(smq: Commands) -> None:
