@@ -98,10 +98,10 @@ REFUSED = {
     b'{"id": 1, "local": "2026-03-01T12:30:00Z"}': (
         "field local: expected a time by ISO 8601, with its date and no zone"
     ),
-    b'{"id": 3, "id": 4}': "field id: more than once in its object",
-    b'{"id" : 3, "i\\u0064": 4}': "field id: more than once in its object",
-    b'{"id": 1, "by": {"k": 1, "k": 2}}': "field k: more than once in its object",
-    b'{"id": 1, "of": {"x": 1, "x": 2}}': "field x: more than once in its object",
+    b'{"id": 3, "id": 4}': "field id: more than once",
+    b'{"id" : 3, "i\\u0064": 4}': "field id: more than once",
+    b'{"id": 1, "by": {"k": 1, "k": 2}}': "a name twice in an object",
+    b'{"id": 1, "of": {"x": 1, "x": 2}}': "a name twice in an object",
     b'{"id": 1, "the name": "\\ud800"}': "not JSON",
     b'{"id": 1}\x00': "more than one JSON value",
     b'{"id": 1, "rate": "NaN"}': "field rate: expected a number, found a text",

@@ -158,7 +158,7 @@ def count_batch(
     aside = [] if bad is None else _count_queues(bad)
     by_date = Counter(dict(before.by_date))
     for row in rows:
-        by_date[str(row[DATE] or "unknown")] += row["count"]
+        by_date[row[DATE] or "unknown"] += row["count"]
     found: Counter[MessageQueue] = Counter()
     outside: set[MessageQueue] = set()
     for row in (*rows, *aside):

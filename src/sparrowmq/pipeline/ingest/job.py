@@ -76,8 +76,9 @@ _CONF = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.files.openCostInBytes": "65536",
 }
-# The columns of a written batch from which it is counted.
-_COUNTED = "topic string, brokerName string, queueId int, queueOffset bigint, date date"
+# The columns of a written batch from which it is counted. Python has no dates before the year 1 and
+# after 9999, which Spark has; so a date is the text that its directory has.
+_COUNTED = "topic string, brokerName string, queueId int, queueOffset bigint, date string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
