@@ -32,6 +32,7 @@ from sparrowmq.cli import connecting
 from sparrowmq.cli.main import build_app
 from sparrowmq.client.config import (
     KINDS,
+    SIMPLE,
     AdminConfig,
     ClientConfig,
     ClientTimes,
@@ -63,6 +64,7 @@ FACES = {
     "aio.py": "blocking.py",
     "aio_admin.py": "blocking_admin.py",
     "aio_pull.py": "blocking_pull.py",
+    "aio_simple.py": "blocking_simple.py",
     "aio_member.py": "blocking_member.py",
     "aio_batches.py": "blocking_batches.py",
     "aio_transaction.py": "blocking_transaction.py",
@@ -190,8 +192,8 @@ def shown(value: object) -> str:
 def make_page() -> tuple[Path, str]:
     """Make the reference page of settings."""
     every = [kind.name for kind in KINDS.values()]
-    with_id = [name for name in every if name != "Admin"]
-    consumers = [name for name in every if name.endswith("Consumer")]
+    with_id = [name for name in every if name not in ("Admin", SIMPLE)]
+    consumers = [name for name in with_id if name.endswith("Consumer")]
     tables = (
         ("Of every client", ClientConfig, every),
         ("Of producers and consumers: who they are", IdentityConfig, with_id),
@@ -199,7 +201,7 @@ def make_page() -> tuple[Path, str]:
         ("Of producers and consumers: who sees what they do", SightConfig, with_id),
         ("Of producers", ProducerConfig, ["Producer"]),
         ("Of consumers", ConsumerConfig, consumers),
-        ("Of administrators", AdminConfig, ["Admin"]),
+        ("Of administrators and of consumers of single messages", AdminConfig, ["Admin", SIMPLE]),
     )
     text = """# Settings
 

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
     from sparrowmq.client.faces.aio_admin import AsyncAdmin
     from sparrowmq.client.faces.aio_pull import AsyncLitePullConsumer
+    from sparrowmq.client.faces.aio_simple import AsyncSimpleConsumer
     from sparrowmq.client.faces.aio_transaction import AsyncTransactionProducer
     from sparrowmq.client.faces.blocking import Producer, PushConsumer
     from sparrowmq.client.faces.blocking_admin import Admin
     from sparrowmq.client.faces.blocking_pull import LitePullConsumer
+    from sparrowmq.client.faces.blocking_simple import SimpleConsumer
     from sparrowmq.client.faces.blocking_transaction import TransactionProducer
     from sparrowmq.client.lite_pull import PullResult
     from sparrowmq.client.operations.accounts import BrokerAccount
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         LitePullConsumerSettings,
         ProducerSettings,
         PushConsumerSettings,
+        SimpleConsumerSettings,
     )
     from sparrowmq.client.transaction_outcomes import HalfMessage
     from sparrowmq.doctor import GroupSnapshot
@@ -91,6 +94,7 @@ __all__ = [
     "AsyncLitePullConsumer",
     "AsyncProducer",
     "AsyncPushConsumer",
+    "AsyncSimpleConsumer",
     "AsyncTransactionProducer",
     "BrokerAccount",
     "BrokerAt",
@@ -133,6 +137,8 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
+    "SimpleConsumerSettings",
     "SparrowError",
     "TopicChange",
     "TopicRoute",
@@ -160,6 +166,7 @@ _MODULES = {
     "AsyncLitePullConsumer": "sparrowmq.client.faces.aio_pull",
     "AsyncProducer": "sparrowmq.client.faces.aio",
     "AsyncPushConsumer": "sparrowmq.client.faces.aio",
+    "AsyncSimpleConsumer": "sparrowmq.client.faces.aio_simple",
     "AsyncTransactionProducer": "sparrowmq.client.faces.aio_transaction",
     "BrokerAccount": "sparrowmq.client.operations.accounts",
     "BrokerAt": "sparrowmq.client.operations.routes",
@@ -189,6 +196,8 @@ _MODULES = {
     "ResetPlan": "sparrowmq.client.operations.reset",
     "RouteError": "sparrowmq.errors",
     "SendFailed": "sparrowmq.errors",
+    "SimpleConsumer": "sparrowmq.client.faces.blocking_simple",
+    "SimpleConsumerSettings": "sparrowmq.client.setting_types",
     "SparrowError": "sparrowmq.errors",
     "TopicChange": "sparrowmq.client.operations.topics",
     "TopicRoute": "sparrowmq.client.route_cache",

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, LitePullConsumer, Producer, PushConsumer, UnreadablePolicy
+from sparrowmq import (
+    Admin,
+    LitePullConsumer,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+    UnreadablePolicy,
+)
 from sparrowmq.client.config import KINDS, ClientConfig, ConsumerConfig, ProducerConfig
 from sparrowmq.config import Setting, rows_of
 from sparrowmq.errors import ConfigError
@@ -67,6 +74,7 @@ CLIENTS: dict[str, Any] = {
     "LitePullConsumer": lambda **given: LitePullConsumer(
         "GID_s", name_server="127.0.0.1:1", **given
     ),
+    "SimpleConsumer": lambda **given: SimpleConsumer("GID_s", name_server="127.0.0.1:1", **given),
     "Admin": lambda **given: Admin(name_server="127.0.0.1:1", **given),
 }
 ROWS = [(kind.name, row) for kind in KINDS.values() for row in kind.rows().values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -14,6 +15,7 @@ from sparrowmq.client.config import (
     KINDS,
     LITE_PULL,
     PUSH,
+    SIMPLE,
     AdminConfig,
     ClientConfig,
     ClientTimes,
@@ -29,13 +31,14 @@ from sparrowmq.client.lite_pull import LitePull
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
+from sparrowmq.client.operations.pop import PopSource
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.setting_types import (
-    AdminSettings,
     LitePullConsumerSettings,
     ProducerSettings,
     PushConsumerSettings,
+    SimpleConsumerSettings,
 )
 from sparrowmq.client.sight.observers import observe_consumer, observe_polls, observe_sends
 from sparrowmq.client.subscriber import (
@@ -50,9 +53,10 @@ from sparrowmq.client.transaction_outcomes import AsyncCheck, Coordinator
 from sparrowmq.config import check_kind
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeType, MessageModel, MessageSelector
-from sparrowmq.model.names import GROUP_LENGTH_MAX, check_topic, retry_topic
+from sparrowmq.model.names import GROUP_LENGTH_MAX, check_group, check_topic, retry_topic
 from sparrowmq.model.namespace import check_namespace
 from sparrowmq.protocol.bodies import SubscriptionData
+from sparrowmq.protocol.pop_handle import POP_COUNT_MAX
 from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 
@@ -67,6 +71,9 @@ DRIVER_CLOSE_MS = 1_000
 # TraceConstants.GROUP_NAME_PREFIX, and the patience of AsyncTraceDispatcher's sends.
 TRACE_GROUP_PREFIX = "_INNER_TRACE_PRODUCER"
 TRACE_TIMEOUT_MS = 5_000
+# The bounds of brokers (`broker/pop_queues.py`, `broker/pull_hold.py`).
+INVISIBLE_MAX = timedelta(hours=12)
+WAIT_MAX = timedelta(seconds=30)
 # Between a loop that failed and its next start.
 RESTART_S = 1.0
 
@@ -352,10 +359,10 @@ def check_start(subscriber: Subscriber) -> None:
 
 
 def make_directory(
-    name_server: str | Sequence[str] | None, **settings: Unpack[AdminSettings]
+    name_server: str | Sequence[str] | None, *, kind: str = "Admin", **settings: Any
 ) -> Directory:
-    """Make the state of a new administrator. Raises: ConfigError."""
-    KINDS["Admin"].check_names(settings)
+    """Make the state of a new client of a kind without an id. Raises: ConfigError."""
+    KINDS[kind].check_names(settings)
     client = take(ClientConfig, settings)
     return Directory(
         name_servers=NameServers(find_name_servers(name_server), start=random_start()),
@@ -363,3 +370,41 @@ def make_directory(
         namespace=check_namespace(client.namespace),
         client=client,
     )
+
+
+def make_pop_source(
+    group: str, name_server: str | Sequence[str] | None, **settings: Unpack[SimpleConsumerSettings]
+) -> PopSource:
+    """Make the state of a new consumer of single messages. Raises: ConfigError."""
+    directory = make_directory(name_server, kind=SIMPLE, **settings)
+    return PopSource(directory, check_group(directory.namespace.wrap(group)))
+
+
+def subscribe_pops(source: PopSource, topic: str, expression: str | MessageSelector) -> None:
+    """Subscribe a topic, or change its expression. Raises: ConfigError, LocalProtocolError."""
+    topic = check_topic(source.directory.namespace.wrap(topic))
+    timestamp_ms = clock.timestamp_ms()
+    source.subscriptions[topic] = parse_selection(topic, expression, sub_version=timestamp_ms)
+
+
+def check_count(count_max: int) -> int:
+    """Return how many messages to receive. Raises: ConfigError."""
+    if not 0 < count_max <= POP_COUNT_MAX:
+        raise ConfigError(f"count_max is {count_max}; it must be from 1 to {POP_COUNT_MAX}")
+    return count_max
+
+
+def invisible_ms(invisible: timedelta) -> int:
+    """Return a time of invisibility in milliseconds. Raises: ConfigError."""
+    return _milliseconds("invisible", invisible, INVISIBLE_MAX)
+
+
+def wait_ms(wait: timedelta) -> int:
+    """Return the longest wait of a receive in milliseconds. Raises: ConfigError."""
+    return _milliseconds("wait", wait, WAIT_MAX)
+
+
+def _milliseconds(name: str, given: timedelta, longest: timedelta) -> int:
+    if not isinstance(given, timedelta) or not timedelta() <= given <= longest:
+        raise ConfigError(f"{name} is {given!r}; give a timedelta from 0 to {longest}")
+    return given // timedelta(milliseconds=1)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="DataclassInstance")
 
-PUSH, LITE_PULL = "PushConsumer", "LitePullConsumer"
+PUSH, LITE_PULL, SIMPLE = "PushConsumer", "LitePullConsumer", "SimpleConsumer"
 # The answer to a batch names every message, with up to 57 characters, in one field of its header;
 # a field of more than 32 KiB is refused.
 BATCH_COUNT_MAX = 512
@@ -582,7 +582,7 @@ class ConsumerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """The configuration of an administrator."""
+    """The configuration of an administrator, and of a consumer of single messages."""
 
     timeout_ms: int = setting(
         3_000,
@@ -644,6 +644,7 @@ KINDS = {
         ClientKind("Producer", (ProducerConfig, *_OF_ALL)),
         ClientKind(PUSH, (ConsumerConfig, *_OF_ALL)),
         ClientKind(LITE_PULL, (ConsumerConfig, *_OF_ALL)),
+        ClientKind(SIMPLE, (AdminConfig, ClientConfig)),
         ClientKind("Admin", (AdminConfig, ClientConfig)),
     )
 }

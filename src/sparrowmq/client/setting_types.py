@@ -485,6 +485,34 @@ class LitePullConsumerSettings(TypedDict, total=False):
     """
 
 
+class SimpleConsumerSettings(TypedDict, total=False):
+    """Settings of `SimpleConsumer` and `AsyncSimpleConsumer`; each may be left out."""
+
+    timeout_ms: int
+    """The time limit of each request. From 1 to 3,600,000 ms. Default: 3,000."""
+
+    namespace: str | None
+    """A prefix of every topic and group on the wire, as in `ns%orders`, so that several
+    applications share a cluster; None adds no prefix.
+    """
+
+    tls: ssl.SSLContext | None
+    """Connect to name servers and brokers by TLS: an `ssl.SSLContext`, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None connects without TLS.
+    """
+
+    access_key: str | None
+    """The access key of the account at brokers with access control, with whose secret every
+    request is signed; None signs nothing.
+    """
+
+    secret_key: str | None
+    """The secret of the access key."""
+
+    security_token: str | None
+    """The security token of temporary keys."""
+
+
 class AdminSettings(TypedDict, total=False):
     """Settings of `Admin` and `AsyncAdmin`; each may be left out."""
 

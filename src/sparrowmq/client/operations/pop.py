@@ -1,0 +1,288 @@
+"""Pop messages of a topic, acknowledge them, and change for how long they are invisible.
+
+Source: PopMessageRequestHeader, DefaultMQPushConsumerImpl.popMessage, ackAsync and
+changePopInvisibleTimeAsync of 5.5.0. Tests: client/test_simple_consumer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sparrowmq.calling.effects import Invoke, Operation, now, sleep, timestamp
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.administer import get_broker_address, get_route
+from sparrowmq.client.operations.request import ask, error_of, make_request
+from sparrowmq.client.operations.send_back import send_dead_letter
+from sparrowmq.errors import RemoteProtocolError, TransportError, UsageError
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.message import PROPERTY_FIRST_POP_TIME, PROPERTY_POP_CK
+from sparrowmq.model.names import retry_topic
+from sparrowmq.protocol.bodies import SubscriptionData
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import decode_header
+from sparrowmq.protocol.pop_handle import (
+    INIT_MIN,
+    NORMAL_MARK,
+    RETRY_MARK_V1,
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopHandle,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+    parse_handle,
+    parse_popped,
+)
+from sparrowmq.protocol.record import decode_messages
+
+# ClientConfig.pollNameServerInterval.
+ROUTE_MS = 30_000
+# How long one pop waits at one of several brokers or topics before the next is asked.
+TURN_MS = 1_000
+# The pause if the brokers answer at once without messages.
+PAUSE_MS = 500
+# What an answer may take beyond the wait, as of Java's pops (25 s for 15 s).
+ANSWER_MS = 10_000
+_NONE_FOUND = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
+
+
+@dataclass(slots=True)
+class PopSource:
+    """What a consumer pops: topics for a group, from the brokers of the directory.
+
+    Args:
+        group: the consumer group, with its namespace.
+        subscriptions: by topic, with its namespace.
+    """
+
+    directory: Directory
+    group: str
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    # Counts the pops: the next one asks the next broker and topic first.
+    turn: int = 0
+
+
+def receive(
+    source: PopSource, *, count_max: int, invisible_ms: int, wait_ms: int
+) -> Operation[list[MessageExt]]:
+    """Pop messages of any of the topics; wait for the first of them.
+
+    Raises: TopicRouteNotFound; TransportError if no broker of the topics answers; BrokerError.
+    """
+    now_ms = yield from now()
+    deadline_ms, is_first = now_ms + wait_ms, True
+    while True:
+        began_ms = now_ms
+        places = yield from _find_places(source, now_ms)
+        failures: list[TransportError] = []
+        for _ in places:
+            source.turn += 1
+            subscription, queue = places[source.turn % len(places)]
+            poll_ms = max(0, deadline_ms - now_ms)
+            if len(places) > 1:
+                poll_ms = 0 if is_first else min(poll_ms, TURN_MS)
+            try:
+                found = yield from _pop(
+                    source, subscription, queue, count_max, invisible_ms, poll_ms
+                )
+            except TransportError as error:
+                failures.append(error)
+                yield from get_route(source.directory, queue.topic, is_fresh=True)
+                found = []
+            if found:
+                return found
+            now_ms = yield from now()
+        if len(failures) == len(places):
+            raise failures[0]
+        if now_ms >= deadline_ms:
+            return []
+        if not is_first and now_ms - began_ms < PAUSE_MS:
+            # A broker with too many waiting pops answers at once.
+            yield from sleep(min(PAUSE_MS, deadline_ms - now_ms))
+            now_ms = yield from now()
+        is_first = False
+
+
+def _find_places(
+    source: PopSource, now_ms: int
+) -> Operation[list[tuple[SubscriptionData, MessageQueue]]]:
+    """Return the topics and their brokers, each broker as its queue of the number -1."""
+    if not source.subscriptions:
+        raise UsageError("there is nothing to receive: subscribe a topic first")
+    places: list[tuple[SubscriptionData, MessageQueue]] = []
+    for topic, subscription in list(source.subscriptions.items()):
+        route = source.directory.routes.find(topic)
+        is_old = route is None or now_ms - route.fetched_ms > ROUTE_MS
+        route = yield from get_route(source.directory, topic, is_fresh=is_old)
+        names = dict.fromkeys(queue.broker_name for queue in route.subscribe_queues)
+        places += [(subscription, MessageQueue(topic, name, -1)) for name in names]
+    return places
+
+
+def _pop(
+    source: PopSource,
+    subscription: SubscriptionData,
+    queue: MessageQueue,
+    count_max: int,
+    invisible_ms: int,
+    poll_ms: int,
+) -> Operation[list[MessageExt]]:
+    address = yield from get_broker_address(source.directory, queue)
+    timestamp_ms = yield from timestamp()
+    header = PopMessageRequestHeader(
+        consumer_group=source.group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        max_msg_nums=count_max,
+        invisible_time_ms=invisible_ms,
+        poll_time_ms=poll_ms,
+        born_timestamp_ms=timestamp_ms,
+        init_mode=INIT_MIN,
+        exp_type=subscription.expression_type,
+        exp=subscription.sub_string,
+    )
+    reply: RemotingCommand = yield Invoke(
+        address, make_request(RequestCode.POP_MESSAGE, header), poll_ms + ANSWER_MS
+    )
+    if reply.code in _NONE_FOUND:
+        return []
+    if reply.code != ResponseCode.SUCCESS:
+        raise error_of(reply, address)
+    answer = decode_header(PopMessageResponseHeader, reply.ext_fields)
+    starts = {(each.mark, each.queue_id): start for each, start in parse_popped(answer)}
+    messages: list[MessageExt] = []
+    at, body = 0, reply.body or b""
+    while at < len(body):
+        decoded = decode_messages(body, broker_name=queue.broker_name, at=at)
+        if decoded.fault is not None:
+            raise RemoteProtocolError(f"broker {address} answers a pop with {decoded.fault}")
+        # A message whose body cannot be read stays invisible, and becomes a dead letter at last.
+        at = decoded.end
+        messages += [_with_handle(answer, message, starts, address) for message in decoded.messages]
+    return source.directory.namespace.unwrap_messages(messages)
+
+
+def _with_handle(
+    answer: PopMessageResponseHeader,
+    message: MessageExt,
+    starts: dict[tuple[str, int], int],
+    address: str,
+) -> MessageExt:
+    """Add the handle to a message's properties, as Java's client does."""
+    if PROPERTY_POP_CK in message.properties:
+        # Apache's brokers name the handles of redelivered messages themselves.
+        return message
+    start = starts.get((NORMAL_MARK, message.queue_id))
+    if start is None:
+        raise RemoteProtocolError(
+            f"broker {address} answers a pop with a message of queue {message.queue_id} that the "
+            "answer does not name"
+        )
+    handle = PopHandle(
+        start,
+        answer.pop_timestamp_ms,
+        answer.invisible_time_ms,
+        answer.revive_qid,
+        NORMAL_MARK,
+        message.broker_name,
+        message.queue_id,
+        message.queue_offset,
+    )
+    return _replace_handle(message, handle, answer.pop_timestamp_ms)
+
+
+def _replace_handle(message: MessageExt, handle: PopHandle, pop_timestamp_ms: int) -> MessageExt:
+    properties = {
+        PROPERTY_FIRST_POP_TIME: str(pop_timestamp_ms),
+        **message.properties,
+        PROPERTY_POP_CK: handle.encode(),
+    }
+    return msgspec.structs.replace(message, properties=properties)
+
+
+def _handle_of(message: MessageExt) -> PopHandle:
+    text = message.properties.get(PROPERTY_POP_CK)
+    if text is None:
+        raise UsageError(
+            f"message {message.msg_id} of topic {message.topic} was not received by a "
+            "SimpleConsumer: it has no handle"
+        )
+    return parse_handle(text)
+
+
+def _place_of(
+    source: PopSource, message: MessageExt, handle: PopHandle
+) -> Operation[tuple[str, str]]:
+    """Return the address of a message's broker, and the topic that the handle means."""
+    topic = source.directory.namespace.wrap(message.topic)
+    queue = MessageQueue(topic, handle.broker_name, handle.queue_id)
+    address = yield from get_broker_address(source.directory, queue)
+    if handle.mark != NORMAL_MARK:
+        separator = "_" if handle.mark == RETRY_MARK_V1 else "+"
+        topic = f"{retry_topic(source.group)}{separator}{topic}"
+    return address, topic
+
+
+def acknowledge(source: PopSource, messages: Sequence[MessageExt]) -> Operation[None]:
+    """Acknowledge messages, one after the other.
+
+    Raises: UsageError for a message without a handle; TransportError; BrokerError, also for a
+        message that came again meanwhile.
+    """
+    for message in messages:
+        handle = _handle_of(message)
+        address, topic = yield from _place_of(source, message, handle)
+        header = AckMessageRequestHeader(
+            consumer_group=source.group,
+            topic=topic,
+            queue_id=handle.queue_id,
+            extra_info=handle.encode(),
+            offset=handle.queue_offset,
+        )
+        timeout_ms = source.directory.timeout_ms
+        yield from ask(address, RequestCode.ACK_MESSAGE, header, timeout_ms=timeout_ms)
+
+
+def change_invisible(
+    source: PopSource, message: MessageExt, *, invisible_ms: int
+) -> Operation[MessageExt]:
+    """Let a message be invisible for another time, from now on; return it with its new handle.
+
+    Raises: as `acknowledge`.
+    """
+    handle = _handle_of(message)
+    address, topic = yield from _place_of(source, message, handle)
+    header = ChangeInvisibleTimeRequestHeader(
+        consumer_group=source.group,
+        topic=topic,
+        queue_id=handle.queue_id,
+        extra_info=handle.encode(),
+        offset=handle.queue_offset,
+        invisible_time_ms=invisible_ms,
+    )
+    code, timeout_ms = RequestCode.CHANGE_MESSAGE_INVISIBLETIME, source.directory.timeout_ms
+    reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
+    answer = decode_header(ChangeInvisibleTimeResponseHeader, reply.ext_fields)
+    changed = handle._replace(
+        start_offset=handle.queue_offset,
+        pop_timestamp_ms=answer.pop_timestamp_ms,
+        invisible_ms=answer.invisible_time_ms,
+        revive_queue_id=answer.revive_qid,
+    )
+    return _replace_handle(message, changed, answer.pop_timestamp_ms)
+
+
+def reject(source: PopSource, message: MessageExt) -> Operation[None]:
+    """Put a message among the group's dead letters, and acknowledge it then.
+
+    Raises: as `acknowledge`. If the second step fails, the message comes again too.
+    """
+    handle = _handle_of(message)
+    address, _ = yield from _place_of(source, message, handle)
+    timeout_ms = source.directory.timeout_ms
+    yield from send_dead_letter(address, source.group, message=message, timeout_ms=timeout_ms)
+    yield from acknowledge(source, [message])
