@@ -14,7 +14,6 @@ import pytest
 
 from frame_server import FrameServer, Peer, echo
 from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
@@ -268,6 +267,25 @@ def test_driver_belongs_to_one_loop() -> None:
     asyncio.run(close())
 
 
+async def test_operation_of_clocks_and_requests_needs_no_task(
+    serve: Callable[..., FrameServer], driver: AsyncDriver
+) -> None:
+    server = serve()
+    tasks: list[int] = []
+
+    def operation() -> Any:
+        for _ in range(3):
+            yield from now()
+            yield from invoke(server.address, RemotingCommand(code=10), timeout_ms=LONG_MS)
+            tasks.append(len(driver._scheduler.tasks))
+        yield from sleep(1)
+        tasks.append(len(driver._scheduler.tasks))
+
+    await driver.run(operation())
+
+    assert tasks == [0, 0, 0, 1]
+
+
 # Requests for which no task waits.
 
 
@@ -281,7 +299,7 @@ async def ask_directly(
 ) -> Outcome:
     fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4, code=310)
     request = SendRequest(SendTemplate(310, fields), (0, 0, 0, 0), "", body)
-    return await driver.ask(address, request, now_ms=monotonic_ms(), timeout_ms=timeout_ms)
+    return await driver.ask(address, request, timeout_ms=timeout_ms)
 
 
 async def test_requests_without_tasks_are_answered_each_with_its_own(
@@ -366,8 +384,7 @@ async def test_request_that_was_given_up_is_forgotten_when_its_time_is_up(
     await ask_directly(driver, server.address, b"x")
     asking = asyncio.create_task(ask_directly(driver, server.address, b"held", timeout_ms=30))
     await asyncio.sleep(0)
-    channel = driver._channels.find(server.address)
-    assert channel is not None
+    channel = driver._channels._by_address[server.address]
     assert not channel.is_idle
     asking.cancel()
     # Begins after it and has the same time, so both are taken out together.

@@ -13,7 +13,6 @@ import pytest
 
 from frame_server import FrameServer, Peer, echo
 from sparrowmq.calling.blocking_driver import BlockingDriver
-from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.calling.effects import (
     Cancelled,
     Event,
@@ -364,7 +363,7 @@ def ask_directly(
 ) -> Outcome:
     fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4, code=310)
     request = SendRequest(SendTemplate(310, fields), (0, 0, 0, 0), "", body)
-    return driver.ask(address, request, now_ms=monotonic_ms(), timeout_ms=timeout_ms)
+    return driver.ask(address, request, timeout_ms=timeout_ms)
 
 
 def hold(peer: Peer, request: RemotingCommand) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.calling.channel import IDLE_MS, Channel
-from sparrowmq.calling.effects import Effect, Invoke, Oneway, Operation, invoke
+from sparrowmq.calling.effects import Effect, Oneway, Operation, invoke
 from sparrowmq.calling.scheduler import OperationTask, Scheduler
 from sparrowmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, TooManyInFlight
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -33,12 +33,24 @@ class ListWire:
         self.is_closed = True
 
 
+def no_calls(_: OperationTask, effect: Effect) -> None:
+    raise AssertionError(effect)
+
+
 class World:
     """A scheduler whose tasks all use one channel."""
 
     def __init__(self, **settings: Any) -> None:
         self.time_ms = 1_000
-        self.scheduler = Scheduler(monotonic_ms=lambda: self.time_ms, timestamp_ms=lambda: 7)
+        self.scheduler = Scheduler(
+            monotonic_ms=lambda: self.time_ms,
+            timestamp_ms=lambda: 7,
+            carry=no_calls,
+            drop=lambda waiter, place: place.forget(waiter),
+        )
+        self.scheduler.submit = lambda waiter, effect: self.channel.submit(
+            waiter, effect, self.scheduler
+        )
         self.unflushed: list[Channel] = []
         self.failures: list[str] = []
         self.channel = Channel(
@@ -60,12 +72,8 @@ class World:
         return task
 
     def run(self) -> None:
-        def carry(task: OperationTask, effect: Effect) -> None:
-            assert isinstance(effect, Invoke | Oneway)
-            self.channel.submit(task, effect, self.scheduler)
-
         while True:
-            self.scheduler.run_ready(carry, lambda task, place: place.forget(task))
+            self.scheduler.run_ready()
             if not self.unflushed:
                 return
             for channel in self.unflushed.copy():

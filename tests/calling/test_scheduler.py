@@ -13,6 +13,7 @@ from sparrowmq.calling.scheduler import (
     UNJOINED_ERROR_MS,
     OperationTask,
     Scheduler,
+    Waiter,
 )
 from sparrowmq.protocol.command import RemotingCommand
 
@@ -22,9 +23,18 @@ class World:
 
     def __init__(self) -> None:
         self.time_ms = 1_000
-        self.scheduler = Scheduler(monotonic_ms=lambda: self.time_ms, timestamp_ms=lambda: 7)
-        self.carried: list[tuple[OperationTask, Effect]] = []
-        self.dropped: list[OperationTask] = []
+        self.carried: list[tuple[Waiter, Effect]] = []
+        self.dropped: list[Waiter] = []
+        self.scheduler = Scheduler(
+            monotonic_ms=lambda: self.time_ms,
+            timestamp_ms=lambda: 7,
+            carry=self.carry,
+            drop=lambda waiter, _: self.dropped.append(waiter),
+        )
+        self.scheduler.submit = self.carry
+
+    def carry(self, waiter: Waiter, effect: Effect) -> None:
+        self.carried.append((waiter, effect))
 
     def start(self, operation: Operation[Any], name: str = "task") -> OperationTask:
         task = OperationTask(operation, name)
@@ -33,10 +43,7 @@ class World:
         return task
 
     def run(self) -> None:
-        self.scheduler.run_ready(
-            lambda task, effect: self.carried.append((task, effect)),
-            lambda task, _: self.dropped.append(task),
-        )
+        self.scheduler.run_ready()
 
     def advance(self, duration_ms: int) -> list[Any]:
         self.time_ms += duration_ms
@@ -61,6 +68,24 @@ def test_io_effects_are_handed_out_and_resumed() -> None:
     assert waiting is task
     assert isinstance(effect, Invoke)
     assert task.outcome() == "answer"
+
+
+def test_wait_is_handed_back_once_though_others_of_its_task_had_its_deadline() -> None:
+    def operation() -> Operation[Any]:
+        for _ in range(3):
+            yield from ask(timeout_ms=50)
+        yield from sleep(50)
+        return (yield from ask(timeout_ms=50))
+
+    world = World()
+    task = world.start(operation())
+    for _ in range(3):
+        # All three answers come at once: each wait has the deadline of the others.
+        world.scheduler.resume(task, "answer")
+        world.run()
+
+    assert world.advance(50) == []
+    assert world.advance(50) == [task]
 
 
 def test_task_that_waits_too_long_is_handed_back() -> None:
@@ -126,7 +151,7 @@ def test_earlier_deadline_comes_first_and_the_later_one_still_comes() -> None:
 
 def test_cancelled_io_is_dropped_before_the_task_goes_on() -> None:
     world = World()
-    seen: list[list[OperationTask]] = []
+    seen: list[list[Waiter]] = []
 
     def victim() -> Operation[None]:
         try:

@@ -13,8 +13,8 @@ from group_stage import GroupStage
 from large_cluster import cpu_s, large_cluster
 from live_page import Reader, reading
 from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.calling.effects import Effect, Invoke
-from sparrowmq.calling.scheduler import OperationTask
+from sparrowmq.calling.effects import Invoke, Oneway
+from sparrowmq.calling.scheduler import Waiter
 from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.dash import watcher as watcher_module
@@ -33,10 +33,13 @@ class CountingDriver(AsyncDriver):
         super().__init__()
         self.counts: Counter[str] = Counter()
 
-    def _carry(self, task: OperationTask, effect: Effect) -> None:
-        if isinstance(effect, Invoke):
+        submit = self._scheduler.submit
+
+        def count(waiter: Waiter, effect: Invoke | Oneway) -> None:
             self.counts[effect.address] += 1
-        super()._carry(task, effect)
+            submit(waiter, effect)
+
+        self._scheduler.submit = count
 
 
 async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_a_second() -> None:

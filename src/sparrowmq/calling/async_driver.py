@@ -16,8 +16,7 @@ import logging
 import os
 import socket
 import ssl
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
@@ -27,7 +26,6 @@ from sparrowmq.calling.call_run import CallRun
 from sparrowmq.calling.channel import (
     CONNECT_TIMEOUT_MS,
     WRITE_BUFFER_BYTES_MAX,
-    Ask,
     Channel,
     OnConnectionLost,
     OnRequest,
@@ -37,14 +35,18 @@ from sparrowmq.calling.effects import (
     Call,
     CallEach,
     Cancelled,
-    Effect,
     Invoke,
-    Oneway,
     Operation,
     Outcome,
-    try_send,
 )
-from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
+from sparrowmq.calling.scheduler import (
+    NEVER_MS,
+    Asking,
+    Continuation,
+    OperationTask,
+    Scheduler,
+    Waiter,
+)
 from sparrowmq.calling.sockets import split_address, tune
 from sparrowmq.calling.tls import (
     CLOSED_IN_HANDSHAKE,
@@ -93,6 +95,8 @@ class AsyncDriver:
         self._scheduler = Scheduler(
             monotonic_ms=clock.monotonic_ms,
             timestamp_ms=clock.timestamp_ms,
+            carry=self._carry,
+            drop=_drop,
             on_ready=self._run_soon,
         )
         self._channels = ChannelTable(
@@ -107,7 +111,6 @@ class AsyncDriver:
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER_MS
-        self._asks = _Asks()
         self._dials: dict[Channel, asyncio.Future[None]] = {}
         # The futures that `aclose` waits for: dials, coroutine calls, open connections.
         self._awaited: set[asyncio.Future[Any]] = set()
@@ -133,51 +136,46 @@ class AsyncDriver:
         Raises: the operation's errors; UsageError if the driver is closed (now or meanwhile) or
             belongs to another loop or process.
         """
-        loop = self._bind()
-        task = OperationTask(operation, name)
-        task.joined = True  # Its error is raised here.
-        self._step_new(task)
-        if not task.done:
-            future: asyncio.Future[None] = loop.create_future()
-            task.on_done = partial(_resolve, future)
-            try:
-                await future
-            except BaseException:
-                task.on_done = None
-                task.joined = False  # Its later errors are logged.
-                self.cancel(task)
-                raise
-        if self._is_closing and isinstance(task.error, Cancelled):
-            raise UsageError("the driver was closed meanwhile")
-        result: T = task.outcome()
+        run = _Run(
+            self._scheduler,
+            operation=operation,
+            name=name,
+            future=self._bind().create_future(),
+        )
+        run.go_on()
+        if not self._turn_due:
+            # Concurrent callers, such as the sends of one `gather`, then share one write
+            # (benchmarks/client.py).
+            self._run_soon()
+        try:
+            result: T = await run.future
+        except BaseException as error:
+            if not run.future.done() or run.future.cancelled():
+                run.cancel()
+            elif isinstance(error, Cancelled):
+                raise UsageError(
+                    "the driver was closed meanwhile"
+                    if self._is_closing
+                    else f"operation {name} was cancelled"
+                ) from error
+            raise
         return result
 
     def ask(
-        self, address: str, request: SendRequest, *, now_ms: int, timeout_ms: int
-    ) -> Awaitable[Outcome]:
-        """Send a request; return what gives its answer, or the error an `Invoke` would raise.
+        self, address: str, request: SendRequest, *, timeout_ms: int
+    ) -> asyncio.Future[Outcome]:
+        """Send a request; the future gets its answer, or the error that an `Invoke` would raise.
 
-        On an open connection `ask` needs no task: the answer directly resolves one future. A future
-        that is cancelled keeps its place among the requests under way until its answer comes or its
-        time is up.
+        A future that is cancelled keeps its place among the requests under way until its answer
+        comes or its time is up.
 
-        Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
+        Raises: UsageError as `run`.
         """
-        loop = self._bind()
-        channel = self._channels.find(address)
-        if channel is None:
-            return self.run(try_send(address, request, timeout_ms=timeout_ms))
-        ask = _FutureAsk(request.code, now_ms + timeout_ms, channel, loop.create_future())
-        try:
-            if not channel.ask(request, ask, self._scheduler):
-                return self.run(try_send(address, request, timeout_ms=timeout_ms))
-        except TransportError as error:
-            ask.end(error)
-            return ask.future
+        answer = _Answer(self._scheduler, future=self._bind().create_future())
+        answer.ask(Invoke(address, request, timeout_ms))
         if not self._turn_due:
             self._run_soon()
-        self._asks.add(loop, ask, timeout_ms)
-        return ask.future
+        return answer.future
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it begins at the loop's next turn."""
@@ -207,9 +205,7 @@ class AsyncDriver:
             return
         self._is_closing = True
         self._turn_due = True  # No further turn begins.
-        self._scheduler.stop(self._drop)
-        # First, so that the waits end by this error and not by that of their connections.
-        self._asks.close()
+        self._scheduler.stop()
         self._channels.close()
         for dial in self._dials.values():
             dial.cancel()
@@ -236,7 +232,8 @@ class AsyncDriver:
             self._loop = loop
         if self._is_closing:
             raise UsageError("this client is closed; open a new one")
-        self._channels.check_process()
+        if self._channels.is_copy:
+            self._channels.check_process()
         return loop
 
     def _run_soon(self) -> None:
@@ -248,22 +245,6 @@ class AsyncDriver:
         """Leave tasks that become ready to `_end_turn`, which the caller will call."""
         self._turn_due = True
 
-    def _step_new(self, task: OperationTask) -> None:
-        """Step a new task; its writes go out at the loop's next step.
-
-        Concurrent callers, such as the sends of one `gather`, then share one write
-        (benchmarks/client.py).
-        """
-        is_turn_due, self._turn_due = self._turn_due, True
-        try:
-            self._scheduler.add(task)
-            self._scheduler.run_ready(self._carry, self._drop)
-        finally:
-            self._turn_due = is_turn_due
-            if self._channels.unflushed or self._scheduler.ready:
-                self._run_soon()
-            self._update_timer()
-
     def _end_turn(self) -> None:
         """Step tasks and send their writes, until no task is ready and no bytes wait."""
         if self._is_closing:
@@ -271,7 +252,7 @@ class AsyncDriver:
         scheduler, channels = self._scheduler, self._channels
         try:
             while True:
-                scheduler.run_ready(self._carry, self._drop)
+                scheduler.run_ready()
                 if not channels.unflushed:
                     break
                 for channel in channels.take_unflushed():
@@ -307,24 +288,13 @@ class AsyncDriver:
 
     # Effects.
 
-    def _carry(self, task: OperationTask, effect: Effect) -> None:
+    def _carry(self, task: OperationTask, effect: Call | CallEach) -> None:
         if isinstance(effect, Call):
             self._call(task, effect)
-        elif isinstance(effect, CallEach):
+        else:
             run = CallRun(effect)
             is_async = _is_coroutine_function(effect.function)
             self._call(task, Call(run.run_coroutines if is_async else run.run, ()), run)
-        else:
-            assert isinstance(effect, Invoke | Oneway)
-            self._channels.submit(task, effect)
-
-    def _drop(self, _task: OperationTask, place: Any) -> None:
-        if isinstance(place, Channel):
-            place.forget(_task)
-        elif isinstance(place, asyncio.Future):
-            place.cancel()
-        elif isinstance(place, CallRun):
-            place.is_cancelled = True
 
     def _call(self, task: OperationTask, effect: Call, run: CallRun | None = None) -> None:
         assert self._loop is not None
@@ -429,76 +399,38 @@ class AsyncDriver:
         log_left(pool.join(timeout_ms=100 if ended.is_set() else 0))
 
 
-class _FutureAsk(Ask):
-    """A wait whose end resolves a future."""
+class _Run(Continuation, kw_only=True):
+    """An operation in `run`, whose end resolves the caller's future."""
 
-    __slots__ = ("channel", "future")
+    future: asyncio.Future[Any]
 
-    def __init__(
-        self, code: int, deadline_ms: int, channel: Channel, future: asyncio.Future[Outcome]
-    ) -> None:
-        self.code = code
-        self.deadline_ms = deadline_ms
-        self.channel = channel
-        self.future = future
-
-    def end(self, outcome: Outcome) -> None:
-        """End the wait; do nothing if the wait was cancelled."""
-        if not self.future.done():
-            self.future.set_result(outcome)
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Resolve the future, unless its caller was cancelled."""
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
 
 
-class _Asks:
-    """The waits of `ask`, in the order of their deadlines, and one timer for all.
+class _Answer(Asking, kw_only=True):
+    """A request in `ask`."""
 
-    Waits with the same time-out end in the order in which they began. One queue per time-out, whose
-    first entry is checked, therefore replaces a timer per wait.
-    """
+    future: asyncio.Future[Outcome]
 
-    def __init__(self) -> None:
-        self._by_timeout: dict[int, deque[_FutureAsk]] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-
-    def add(self, loop: asyncio.AbstractEventLoop, ask: _FutureAsk, timeout_ms: int) -> None:
-        """Add a wait, which ends when its time is up."""
-        waits = self._by_timeout.get(timeout_ms)
-        if waits is None:
-            waits = self._by_timeout[timeout_ms] = deque()
-            self._set_timer(loop, timeout_ms, timeout_ms)
-        while waits and waits[0].future.done():
-            self._drop_first(waits)
-        waits.append(ask)
-
-    def close(self) -> None:
-        """End all waits."""
-        for timer in self._timers.values():
-            timer.cancel()
-        for waits in self._by_timeout.values():
-            for ask in waits:
-                if not ask.future.done():
-                    ask.future.set_exception(UsageError("the driver was closed meanwhile"))
-
-    def _drop_first(self, waits: deque[_FutureAsk]) -> None:
-        ask = waits.popleft()
-        if ask.future.cancelled():
-            ask.channel.forget(ask)
-
-    def _set_timer(self, loop: asyncio.AbstractEventLoop, timeout_ms: int, delay_ms: int) -> None:
-        expire = partial(self._expire, loop, timeout_ms)
-        self._timers[timeout_ms] = loop.call_later(delay_ms / 1000, expire)
-
-    def _expire(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
-        waits = self._by_timeout[timeout_ms]
-        now_ms = clock.monotonic_ms()
-        while waits:
-            ask = waits[0]
-            if not ask.future.done():
-                if ask.deadline_ms > now_ms:
-                    self._set_timer(loop, timeout_ms, ask.deadline_ms - now_ms)
-                    return
-                ask.channel.expire_ask(ask, timeout_ms)
-            self._drop_first(waits)
-        del self._timers[timeout_ms], self._by_timeout[timeout_ms]
+    def go_on(self, value: Any = None, thrown: BaseException | None = None) -> None:
+        """Resolve the future, unless it was cancelled."""
+        self.effect = None
+        self.deadline_ms = NEVER_MS
+        if self.future.done():
+            return
+        if self.scheduler.is_stopped:
+            self.future.set_exception(UsageError("the driver was closed meanwhile"))
+        elif thrown is None or isinstance(thrown, TransportError):
+            self.future.set_result(value if thrown is None else thrown)
+        else:
+            self.future.set_exception(thrown)
 
 
 class _Connection(asyncio.Protocol):
@@ -581,9 +513,13 @@ def _reason_of(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _drop(waiter: Waiter, place: Any) -> None:
+    if isinstance(place, Channel):
+        place.forget(waiter)
+    elif isinstance(place, asyncio.Future):
+        place.cancel()
+    elif isinstance(place, CallRun):
+        place.is_cancelled = True
 
 
 def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *args: Any) -> None:

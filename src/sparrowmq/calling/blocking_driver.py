@@ -33,19 +33,24 @@ from typing import Any, Self, TypeVar
 from sparrowmq.calling import clock
 from sparrowmq.calling.call_pool import CLOSE_TIMEOUT_MS, POOL_SIZE, CallPool, log_left
 from sparrowmq.calling.call_run import CallRun
-from sparrowmq.calling.channel import Ask, Channel, OnConnectionLost, OnRequest
+from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.effects import (
     Call,
     CallEach,
     Cancelled,
-    Effect,
     Invoke,
-    Oneway,
     Operation,
     Outcome,
-    try_send,
 )
-from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed
+from sparrowmq.calling.scheduler import (
+    NEVER_MS,
+    Asking,
+    Continuation,
+    OperationTask,
+    Scheduler,
+    Timed,
+    Waiter,
+)
 from sparrowmq.calling.socket_network import SocketNetwork
 from sparrowmq.errors import TransportError, UsageError
 from sparrowmq.protocol.send_request import SendRequest
@@ -60,30 +65,59 @@ T = TypeVar("T")
 UNATTENDED_MS = 20
 
 
+class _Run(Continuation, kw_only=True):
+    """An operation in `run`."""
+
+    done: bool = False
+    result: Any = None
+    error: BaseException | None = None
+    on_done: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """Step the operation for the first time."""
+        self.go_on()
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Keep the result or the error."""
+        self.done = True
+        self.result, self.error = result, error
+        if self.on_done is not None:
+            self.on_done()
+
+
+class _Answer(Asking, kw_only=True):
+    """A request in `ask`."""
+
+    request: Invoke
+    done: bool = False
+    result: Any = None
+    error: BaseException | None = None
+    on_done: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """Send the request."""
+        self.ask(self.request)
+
+    def go_on(self, value: Any = None, thrown: BaseException | None = None) -> None:
+        """Keep the answer or the error."""
+        self.effect = None
+        self.deadline_ms = NEVER_MS
+        self.done = True
+        self.result, self.error = value, thrown
+        if self.on_done is not None:
+            self.on_done()
+
+
 class _Follower:
     """A thread that waits in `run` while another thread leads."""
 
-    __slots__ = ("ident", "leads", "signal", "task")
+    __slots__ = ("ident", "leads", "run", "signal")
 
-    def __init__(self, task: OperationTask, ident: int) -> None:
-        self.task = task
+    def __init__(self, run: _Run | _Answer, ident: int) -> None:
+        self.run = run
         self.ident = ident
         self.leads = False
         self.signal = threading.Event()
-
-
-class _ThreadAsk(Ask):
-    """A wait of the leading thread, which polls the wait for its end."""
-
-    __slots__ = ("outcome",)
-
-    def __init__(self, code: int, deadline_ms: int) -> None:
-        super().__init__(code, deadline_ms)
-        self.outcome: Outcome | None = None
-
-    def end(self, outcome: Outcome) -> None:
-        """Keep the outcome."""
-        self.outcome = outcome
 
 
 class BlockingDriver:
@@ -113,7 +147,10 @@ class BlockingDriver:
         self._pool_size = pool_size
         self._pool: CallPool | None = None
         self._scheduler = Scheduler(
-            monotonic_ms=clock.monotonic_ms, timestamp_ms=clock.timestamp_ms
+            monotonic_ms=clock.monotonic_ms,
+            timestamp_ms=clock.timestamp_ms,
+            carry=self._carry,
+            drop=_drop,
         )
         self._network = SocketNetwork(
             self._scheduler,
@@ -151,8 +188,31 @@ class BlockingDriver:
             made by another process, or if this is the leading thread already (yield from the
             operation instead).
         """
-        task = OperationTask(operation, name)
-        task.joined = True  # Its error is raised here.
+        run = _Run(self._scheduler, operation=operation, name=name)
+        self._wait_for(run)
+        if run.error is None:
+            result: T = run.result
+            return result
+        if isinstance(run.error, Cancelled):
+            what = "the driver was closed meanwhile"
+            raise UsageError(what if self._is_closing else f"operation {name} was cancelled")
+        raise run.error
+
+    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Outcome:
+        """Send a request and return its answer, or the error that an `Invoke` would raise.
+
+        Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
+        """
+        answer = _Answer(self._scheduler, request=Invoke(address, request, timeout_ms))
+        self._wait_for(answer)
+        if self._is_closing and answer.error is not None:
+            raise UsageError("the driver was closed meanwhile")
+        if answer.error is None or isinstance(answer.error, TransportError):
+            outcome: Outcome = answer.error or answer.result
+            return outcome
+        raise answer.error
+
+    def _wait_for(self, run: _Run | _Answer) -> None:
         ident = threading.get_ident()
         follower = None
         with self._mutex:
@@ -162,39 +222,12 @@ class BlockingDriver:
             elif self._leader == ident:
                 raise UsageError("run was called by an operation or callback of the same driver")
             else:
-                follower = _Follower(task, ident)
+                follower = _Follower(run, ident)
                 self._followers[follower] = None
         if follower is None:
-            self._scheduler.add(task)
-            self._lead(task)
+            self._lead(run, is_new=True)
         else:
             self._follow(follower)
-        if self._is_closing and isinstance(task.error, Cancelled):
-            raise UsageError("the driver was closed meanwhile")
-        result: T = task.outcome()
-        return result
-
-    def ask(self, address: str, request: SendRequest, *, now_ms: int, timeout_ms: int) -> Outcome:
-        """Send a request and return its answer, or the error that an `Invoke` would raise.
-
-        If no other thread leads and the connection is open, `ask` needs no task. After a wait a
-        thread's code is cold, and every saved step counts (benchmarks/against_apache.py: sync).
-
-        Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
-        """
-        with self._mutex:
-            self._check_usable()
-            leads = self._leader is None
-            if leads:
-                self._leader = threading.get_ident()
-        if leads:
-            try:
-                outcome = self._lead_ask(address, request, now_ms, timeout_ms)
-            finally:
-                self._pass_lead()
-            if outcome is not None:
-                return outcome
-        return self.run(try_send(address, request, timeout_ms=timeout_ms))
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it runs while a thread leads. From any thread."""
@@ -257,73 +290,40 @@ class BlockingDriver:
             raise UsageError("this client is closed; open a new one")
         self._network.channels.check_process()
 
-    def _lead(self, task: OperationTask) -> None:
+    def _lead(self, run: _Run | _Answer, *, is_new: bool) -> None:
         try:
-            self._loop(task)
+            self._loop(run, is_new=is_new)
         except BaseException:
-            task.joined = False  # Its later errors are logged.
-            self._scheduler.cancel(task)
+            run.cancel()
             self._run_ready()
             raise
         finally:
             self._pass_lead()
 
-    def _lead_ask(
-        self, address: str, request: SendRequest, now_ms: int, timeout_ms: int
-    ) -> Outcome | None:
-        """Run `_loop`'s steps until a request is answered; None if it cannot be written now."""
-        scheduler, network = self._scheduler, self._network
-        if now_ms - network.attended_ms > UNATTENDED_MS:
-            self._expire(scheduler.expire(network.attend(0)))
-        channel = network.channels.find(address)
-        ask = _ThreadAsk(request.code, now_ms + timeout_ms)
-        try:
-            if channel is None or not channel.ask(request, ask, scheduler):
-                return None
-        except TransportError as error:
-            return error
-        try:
-            while True:
-                self._run_ready()
-                if ask.outcome is not None:
-                    return ask.outcome
-                if self._is_closing:
-                    raise UsageError("the driver was closed meanwhile")
-                now_ms = network.attend(min(ask.deadline_ms, scheduler.next_deadline_ms()))
-                if ask.deadline_ms <= now_ms and ask.outcome is None:
-                    channel.expire_ask(ask, timeout_ms)
-                if scheduler.next_deadline_ms() <= now_ms:
-                    self._expire(scheduler.expire(now_ms))
-        except BaseException:
-            channel.forget(ask)
-            self._run_ready()
-            raise
-
     def _follow(self, follower: _Follower) -> None:
-        task = follower.task
+        run = follower.run
         self.call_soon_threadsafe(partial(self._add_follower, follower))
         try:
             follower.signal.wait()
         except BaseException:
             with self._mutex:
                 self._followers.pop(follower, None)
-            task.on_done = None
-            task.joined = False  # Its later errors are logged.
-            self.cancel(task)
+            run.on_done = None
+            self.call_soon_threadsafe(run.cancel)
             if follower.leads:
                 self._pass_lead()
             raise
         with self._mutex:
             self._followers.pop(follower, None)
         if follower.leads:
-            self._lead(task)
-        elif not task.done:
+            self._lead(run, is_new=False)
+        elif not run.done:
             assert self._is_closing
             raise UsageError("the driver was closed meanwhile")
 
     def _add_follower(self, follower: _Follower) -> None:
-        follower.task.on_done = follower.signal.set
-        self._scheduler.add(follower.task)
+        follower.run.on_done = follower.signal.set
+        follower.run.begin()
 
     def _pass_lead(self) -> None:
         with self._lead_left:
@@ -336,7 +336,7 @@ class BlockingDriver:
                 followers = []
             for follower in followers:
                 del self._followers[follower]
-                if not follower.task.done:
+                if not follower.run.done:
                     self._leader = follower.ident
                     follower.leads = True
                     follower.signal.set()
@@ -346,30 +346,22 @@ class BlockingDriver:
 
     # The loop.
 
-    def _loop(self, main: OperationTask) -> None:
-        """Run all tasks until the main task is done."""
+    def _loop(self, run: _Run | _Answer, *, is_new: bool) -> None:
+        """Run all operations until one is done."""
         scheduler, network = self._scheduler, self._network
-        # This loop checks the main task's deadline itself and keeps it out of the heap.
-        main.timer_ms = min(main.timer_ms, 0)
         if clock.monotonic_ms() - network.attended_ms > UNATTENDED_MS:
             self._expire(scheduler.expire(network.attend(0)))
-        try:
-            while True:
-                self._run_ready()
-                if main.done:
-                    return
-                if self._is_closing:
-                    raise UsageError("the driver was closed meanwhile")
-                deadline_ms = min(main.deadline_ms, scheduler.next_deadline_ms())
-                now_ms = network.attend(deadline_ms)
-                if main.deadline_ms <= now_ms:
-                    self._expire(scheduler.expire_task(main))
-                if scheduler.next_deadline_ms() <= now_ms:
-                    self._expire(scheduler.expire(now_ms))
-        finally:
-            main.timer_ms = NEVER_MS
-            if not main.done and main.deadline_ms != NEVER_MS:
-                scheduler.set_deadline(main, main.deadline_ms)
+        if is_new:
+            run.begin()
+        while True:
+            self._run_ready()
+            if run.done:
+                return
+            if self._is_closing:
+                raise UsageError("the driver was closed meanwhile")
+            now_ms = network.attend(scheduler.next_deadline_ms())
+            if scheduler.next_deadline_ms() <= now_ms:
+                self._expire(scheduler.expire(now_ms))
 
     def _run_ready(self) -> None:
         """Step tasks and send their writes, until no task is ready and no bytes wait."""
@@ -377,11 +369,11 @@ class BlockingDriver:
         while True:
             while self._incoming:
                 self._call_safely(self._incoming.popleft())
-            scheduler.run_ready(self._carry, self._drop)
+            scheduler.run_ready()
             if not self._network.flush() and not self._incoming:
                 return
 
-    def _expire(self, due: Iterable[Timed]) -> None:
+    def _expire(self, due: Iterable[Timed | Waiter]) -> None:
         for timed in due:
             self._network.expire(timed)
 
@@ -393,11 +385,7 @@ class BlockingDriver:
 
     # Effects.
 
-    def _carry(self, task: OperationTask, effect: Effect) -> None:
-        if isinstance(effect, Invoke | Oneway):
-            self._network.channels.submit(task, effect)
-            return
-        assert isinstance(effect, Call | CallEach)
+    def _carry(self, task: OperationTask, effect: Call | CallEach) -> None:
         if self._pool is None:
             self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
         if isinstance(effect, CallEach):
@@ -407,12 +395,6 @@ class BlockingDriver:
         task.place = ticket = object()
         returned = partial(self._returned, task, ticket)
         self._pool.submit(effect.function, effect.args, returned)
-
-    def _drop(self, task: OperationTask, place: Any) -> None:
-        if isinstance(place, Channel):
-            place.forget(task)
-        elif isinstance(place, CallRun):
-            place.is_cancelled = True
 
     def _returned(
         self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
@@ -424,9 +406,16 @@ class BlockingDriver:
     def _shut(self, timeout_ms: int) -> None:
         while self._incoming:
             self._call_safely(self._incoming.popleft())
-        self._scheduler.stop(self._drop)
+        self._scheduler.stop()
         self._network.close(timeout_ms=timeout_ms)
         self._network.channels.report_unjoined()
         if self._pool is not None:
             self._pool.close()
             log_left(self._pool.join(timeout_ms=timeout_ms))
+
+
+def _drop(waiter: Waiter, place: Any) -> None:
+    if isinstance(place, Channel):
+        place.forget(waiter)
+    elif isinstance(place, CallRun):
+        place.is_cancelled = True

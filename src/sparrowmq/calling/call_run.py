@@ -24,7 +24,8 @@ class CallRun:
 
     def run(self) -> None:
         """Make the calls on this thread."""
-        function, waiting, returned = self._effect
+        effect = self._effect
+        function, waiting, returned = effect.function, effect.waiting, effect.returned
         first_ms = begun_ms = clock.monotonic_ms()
         while not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
             try:
@@ -45,7 +46,8 @@ class CallRun:
 
     async def run_coroutines(self) -> None:
         """Make the calls of a coroutine function."""
-        function, waiting, returned = self._effect
+        effect = self._effect
+        function, waiting, returned = effect.function, effect.waiting, effect.returned
         first_ms = begun_ms = clock.monotonic_ms()
         while waiting and not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
             args, call = waiting.popleft()

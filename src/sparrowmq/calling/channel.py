@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias
 
-from sparrowmq.calling.effects import Answer, Invoke, Oneway, Operation, Outcome
-from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
+from sparrowmq.calling.effects import Answer, Invoke, Oneway, Operation
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Waiter
 from sparrowmq.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -72,25 +72,6 @@ class Wire(Protocol):
     def close(self) -> None:
         """Close the connection at once, without a further call to the channel."""
         ...
-
-
-class Ask:
-    """A wait for the answer to one request, without a task; each driver has its own kind.
-
-    Args:
-        code: the request's code.
-        deadline_ms: when the wait ends with a time-out.
-    """
-
-    __slots__ = ("code", "deadline_ms")
-
-    def __init__(self, code: int, deadline_ms: int) -> None:
-        self.code = code
-        self.deadline_ms = deadline_ms
-
-    def end(self, outcome: Outcome) -> None:
-        """End the wait."""
-        raise NotImplementedError
 
 
 class Channel:
@@ -147,15 +128,15 @@ class Channel:
         self._credentials = credentials
         self._unflushed = unflushed
         self._is_unflushed = False
-        self._unwritten: dict[OperationTask, Invoke | Oneway] = {}
-        self._flushing: dict[OperationTask, None] = {}
+        self._unwritten: dict[Waiter, Invoke | Oneway] = {}
+        self._flushing: dict[Waiter, None] = {}
 
     @property
     def is_idle(self) -> bool:
         """Whether no task waits for this connection."""
         return not (self._unwritten or self._flushing or self._session.outstanding_count)
 
-    def submit(self, task: OperationTask, effect: Invoke | Oneway, scheduler: Scheduler) -> None:
+    def submit(self, task: Waiter, effect: Invoke | Oneway, scheduler: Scheduler) -> None:
         """Write a task's request, or keep it until it can be written."""
         task.place = self
         wire = self.wire
@@ -164,20 +145,7 @@ class Channel:
         else:
             self._write(task, effect, wire, scheduler)
 
-    def ask(self, request: SendRequest, ask: Ask, scheduler: Scheduler) -> bool:
-        """Write a request that an `Ask` waits for; False if it cannot be written now.
-
-        Raises: TooManyInFlight, LocalProtocolError; nothing is written then.
-        """
-        wire = self.wire
-        if wire is None or self._unwritten or wire.is_full:
-            return False
-        frame = self._start(request, ask)
-        self.deadline_ms = scheduler.now_ms + IDLE_MS
-        self._write_frame(frame, wire)
-        return True
-
-    def forget(self, task: OperationTask | Ask) -> None:
+    def forget(self, task: Waiter) -> None:
         """Drop a task's request; if the request was written, drop its answer when it comes."""
         if task in self._unwritten:
             del self._unwritten[task]
@@ -186,16 +154,11 @@ class Channel:
         else:
             self._session.abandon(task)
 
-    def expire_ask(self, ask: Ask, timeout_ms: int) -> None:
-        """End a wait whose time is up."""
-        self._session.abandon(ask)
-        ask.end(self._unanswered(ask.code, f"within {timeout_ms} ms"))
-
     def _unanswered(self, code: int, within: str, verb: str = "answer") -> InvokeTimeout:
         message = f"{self.address} did not {verb} request {code} {within}"
         return InvokeTimeout(message, address=self.address)
 
-    def time_out(self, task: OperationTask) -> TransportError:
+    def time_out(self, task: Waiter) -> TransportError:
         """Forget a task whose time is up and return the task's error."""
         effect = task.effect
         assert isinstance(effect, Invoke | Oneway)
@@ -240,8 +203,6 @@ class Channel:
         for event in self._session.receive_data(data):
             if isinstance(event, RequestReceived):
                 self._answer(event.command, scheduler)
-            elif isinstance(event.token, Ask):
-                event.token.end(event.answer)
             else:
                 scheduler.resume(event.token, event.answer)  # type: ignore[arg-type]
 
@@ -264,29 +225,19 @@ class Channel:
         scheduler.set_deadline(self, NEVER_MS)
         if wire is not None:
             wire.close()
+        waits: list[tuple[Waiter, TransportError]] = []
         for token in (*self._flushing, *self._session.outstanding):
-            assert isinstance(token, OperationTask | Ask)
+            assert isinstance(token, Waiter)
             message = f"connection to {self.address} lost: {reason}"
-            self._fail(token, ConnectionLost(message, address=self.address), cause, scheduler)
-        for task in self._unwritten:
-            self._fail(task, connect_failed(self.address, reason), cause, scheduler)
+            waits.append((token, ConnectionLost(message, address=self.address)))
+        waits += [(task, connect_failed(self.address, reason)) for task in self._unwritten]
         self._session = RemotingSession()
         self._flushing = {}
         self._unwritten = {}
-        return wire is not None
-
-    def _fail(
-        self,
-        task: OperationTask | Ask,
-        error: TransportError,
-        cause: BaseException | None,
-        scheduler: Scheduler,
-    ) -> None:
-        error.__cause__ = cause
-        if isinstance(task, Ask):
-            task.end(error)
-        else:
+        for task, error in waits:
+            error.__cause__ = cause
             scheduler.throw(task, error)
+        return wire is not None
 
     def _write_waiting(self, scheduler: Scheduler) -> None:
         while self._unwritten and self.wire is not None and not self.wire.is_full:
@@ -294,7 +245,7 @@ class Channel:
             self._write(task, self._unwritten.pop(task), self.wire, scheduler)
 
     def _write(
-        self, task: OperationTask, effect: Invoke | Oneway, wire: Wire, scheduler: Scheduler
+        self, task: Waiter, effect: Invoke | Oneway, wire: Wire, scheduler: Scheduler
     ) -> None:
         try:
             if isinstance(effect, Invoke):
@@ -312,7 +263,7 @@ class Channel:
         self.deadline_ms = scheduler.now_ms + IDLE_MS
         self._write_frame(frame, wire)
 
-    def _start(self, request: RemotingCommand | SendRequest, token: OperationTask | Ask) -> bytes:
+    def _start(self, request: RemotingCommand | SendRequest, token: Waiter) -> bytes:
         if self._credentials is not None:
             command = request.command() if isinstance(request, SendRequest) else request
             request = signed(command, self._credentials)

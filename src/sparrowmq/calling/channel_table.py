@@ -15,7 +15,7 @@ from weakref import WeakSet
 from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnFailure, OnRequest
 from sparrowmq.calling.effects import Invoke, Oneway
-from sparrowmq.calling.scheduler import OperationTask, Scheduler, Timed
+from sparrowmq.calling.scheduler import OperationTask, Scheduler, Timed, Waiter
 from sparrowmq.errors import RemoteProtocolError, UsageError
 from sparrowmq.protocol.signatures import Credentials
 
@@ -49,6 +49,7 @@ class ChannelTable:
         credentials: Credentials | None = None,
     ) -> None:
         self._scheduler = scheduler
+        scheduler.submit = self.submit
         self._dial = dial
         self._hang_up = hang_up
         self._on_request = on_request
@@ -65,8 +66,8 @@ class ChannelTable:
         # Channels that have written since `take_unflushed`.
         self.unflushed: list[Channel] = []
 
-    def submit(self, task: OperationTask, effect: Invoke | Oneway) -> None:
-        """Send a task's request on the connection to its address; make a missing connection."""
+    def submit(self, task: Waiter, effect: Invoke | Oneway) -> None:
+        """Send a request on the connection to its address; make a missing connection."""
         channel = self._by_address.get(effect.address)
         if channel is not None:
             channel.submit(task, effect, self._scheduler)
@@ -91,10 +92,6 @@ class ChannelTable:
                 "client in each process, after the fork"
             )
 
-    def find(self, address: str) -> Channel | None:
-        """Return the channel to an address, open or being opened, None without any."""
-        return self._by_address.get(address)
-
     def take_unflushed(self) -> list[Channel]:
         """Return the channels that have written since the last call; each needs a `flush`."""
         channels = self.unflushed.copy()
@@ -109,18 +106,17 @@ class ChannelTable:
             self._on_failure(f"closing connection to {channel.address}, whose bytes are bad", error)
             self.lose(channel, str(error) or repr(error), error)
 
-    def expire(self, timed: Timed) -> None:
+    def expire(self, timed: Timed | Waiter) -> None:
         """Handle one result of `Scheduler.expire`: a connection or a task."""
         if isinstance(timed, Channel):
             if timed.wire is not None and timed.is_idle:
                 self.lose(timed, "idle", None)
             else:
                 self._scheduler.set_deadline(timed, self._scheduler.now_ms + IDLE_MS)
-        elif isinstance(timed, OperationTask):
-            if timed.done:
-                self._report_unjoined(timed)
-            else:
-                self._scheduler.throw(timed, timed.place.time_out(timed))
+        elif isinstance(timed, OperationTask) and timed.done:
+            self._report_unjoined(timed)
+        elif isinstance(timed, Waiter):
+            self._scheduler.throw(timed, timed.place.time_out(timed))
 
     def lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
         """Close a connection, open or being opened, and forget it."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -80,7 +80,7 @@ class Event:
             self._wakers.remove(wake)
 
 
-class Invoke(NamedTuple):
+class Invoke(msgspec.Struct, frozen=True, gc=False):
     """Send a request and wait for its answer: a `RemotingCommand`, whatever its code.
 
     The usual answer to a `SendRequest` is a `SendAnswered`.
@@ -93,7 +93,7 @@ class Invoke(NamedTuple):
     timeout_ms: int
 
 
-class Oneway(NamedTuple):
+class Oneway(msgspec.Struct, frozen=True, gc=False):
     """Write a one-way request; the result is None once the connection has the request.
 
     Raises: ConnectFailed, ConnectionLost, InvokeTimeout.
@@ -104,21 +104,21 @@ class Oneway(NamedTuple):
     timeout_ms: int
 
 
-class Sleep(NamedTuple):
+class Sleep(msgspec.Struct, frozen=True, gc=False):
     """Wait; the result is None."""
 
     duration_ms: int
 
 
-class Now(NamedTuple):
+class Now(msgspec.Struct, frozen=True, gc=False):
     """The result is the monotonic time in milliseconds."""
 
 
-class Timestamp(NamedTuple):
+class Timestamp(msgspec.Struct, frozen=True, gc=False):
     """The result is the wall-clock time in milliseconds since 1970."""
 
 
-class Spawn(NamedTuple):
+class Spawn(msgspec.Struct, frozen=True):
     """Start an operation beside this one; the result is its `Task`.
 
     The driver logs the error of a task that is never joined.
@@ -128,7 +128,7 @@ class Spawn(NamedTuple):
     name: str
 
 
-class Join(NamedTuple):
+class Join(msgspec.Struct, frozen=True):
     """Wait for a task's end; the result is the task's result, or the task's error is raised.
 
     Raises: InvokeTimeout if `timeout_ms` passes first; UsageError if the task was cancelled.
@@ -138,20 +138,20 @@ class Join(NamedTuple):
     timeout_ms: int | None
 
 
-class Cancel(NamedTuple):
+class Cancel(msgspec.Struct, frozen=True):
     """Throw `Cancelled` into a task unless the task is done; the result is None, at once."""
 
     task: Task
 
 
-class Wait(NamedTuple):
+class Wait(msgspec.Struct, frozen=True):
     """Wait until the event is set; the result is False if `timeout_ms` passed first."""
 
     event: Event
     timeout_ms: int | None
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True):
     """Call the user's code; its return value is the result, and its errors are raised.
 
     The blocking driver calls the function in its pool of threads. The async driver awaits a
@@ -178,7 +178,7 @@ class Returned(msgspec.Struct, frozen=True):
     duration_ms: int
 
 
-class CallEach(NamedTuple):
+class CallEach(msgspec.Struct, frozen=True):
     """Call the user's code several times in turn, each time as `Call` does.
 
     Each call and its arguments are taken from the left of `waiting`. The call's end is put to the
@@ -209,15 +209,6 @@ def invoke(
     """Yield `Invoke`."""
     reply: RemotingCommand = yield Invoke(address, request, timeout_ms)
     return reply
-
-
-def try_send(address: str, request: SendRequest, *, timeout_ms: int) -> Operation[Outcome]:
-    """Yield `Invoke` for a send; return the error of the connection instead of raising it."""
-    try:
-        answer: RemotingCommand | SendAnswered = yield Invoke(address, request, timeout_ms)
-        return answer
-    except TransportError as error:
-        return error
 
 
 def sleep(duration_ms: int) -> Operation[None]:

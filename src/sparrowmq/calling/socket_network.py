@@ -20,7 +20,7 @@ from sparrowmq.calling import clock
 from sparrowmq.calling.call_pool import CallPool, log_left
 from sparrowmq.calling.channel import CONNECT_TIMEOUT_MS, Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.channel_table import ChannelTable
-from sparrowmq.calling.scheduler import NEVER_MS, Scheduler, Timed
+from sparrowmq.calling.scheduler import NEVER_MS, Scheduler, Timed, Waiter
 from sparrowmq.calling.sockets import (
     Candidate,
     SocketWire,
@@ -150,7 +150,7 @@ class SocketNetwork:
             if not self._is_closed:
                 raise
 
-    def expire(self, timed: Timed) -> None:
+    def expire(self, timed: Timed | Waiter) -> None:
         """Handle one result of `Scheduler.expire`."""
         dial = self._dials.get(timed) if isinstance(timed, Channel) else None
         if dial is None:

@@ -13,23 +13,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from sparrowmq.calling.channel import Ask, Channel, OnConnectionLost, OnFailure, OnRequest
+import msgspec
+
+from sparrowmq.calling.channel import Channel, OnConnectionLost, OnFailure, OnRequest
 from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import (
     CALLS_MS,
     Call,
     CallEach,
-    Effect,
     Event,
     Invoke,
-    Oneway,
     Operation,
     Outcome,
     Returned,
     Wait,
-    try_send,
 )
-from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler
+from sparrowmq.calling.scheduler import NEVER_MS, Asking, OperationTask, Scheduler, Waiter
 from sparrowmq.errors import TransportError
 from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.simulation.network import End, Network
@@ -56,19 +55,18 @@ class _Run(NamedTuple):
     first_ms: int
 
 
-class _EventAsk(Ask):
-    """A wait whose end sets an event."""
+class _Answer(Asking):
+    """A request in `ask`, whose answer sets an event."""
 
-    __slots__ = ("ended", "outcome")
+    ended: Event = msgspec.field(default_factory=Event)
+    outcome: Outcome | None = None
 
-    def __init__(self, code: int, deadline_ms: int) -> None:
-        super().__init__(code, deadline_ms)
-        self.ended = Event()
-        self.outcome: Outcome | None = None
-
-    def end(self, outcome: Outcome) -> None:
+    def go_on(self, value: Any = None, thrown: BaseException | None = None) -> None:
         """Keep the outcome."""
-        self.outcome = outcome
+        self.effect = None
+        self.deadline_ms = NEVER_MS
+        assert thrown is None or isinstance(thrown, TransportError), thrown
+        self.outcome = thrown or value
         self.ended.set()
 
 
@@ -96,7 +94,10 @@ class SimulatedDriver:
         self._network = network
         self._on_failure = on_failure
         self._scheduler = Scheduler(
-            monotonic_ms=process.monotonic_ms, timestamp_ms=process.timestamp_ms
+            monotonic_ms=process.monotonic_ms,
+            timestamp_ms=process.timestamp_ms,
+            carry=self._carry,
+            drop=self._drop,
         )
         self._channels = ChannelTable(
             self._scheduler,
@@ -124,29 +125,13 @@ class SimulatedDriver:
         self.turn()
         return task
 
-    def ask(
-        self, address: str, request: SendRequest, *, now_ms: int, timeout_ms: int
-    ) -> Operation[Outcome]:
+    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Operation[Outcome]:
         """Send a request as the drivers' `ask` does; the result is its outcome."""
-        channel = self._channels.find(address)
-        ask = _EventAsk(request.code, now_ms + timeout_ms)
-        try:
-            if channel is None or not channel.ask(request, ask, self._scheduler):
-                return (yield from try_send(address, request, timeout_ms=timeout_ms))
-        except TransportError as error:
-            return error
-        timer = self._process.call_in(
-            timeout_ms, partial(self._expire_ask, channel, ask, timeout_ms)
-        )
-        yield Wait(ask.ended, None)
-        timer.cancel()
-        assert ask.outcome is not None
-        return ask.outcome
-
-    def _expire_ask(self, channel: Channel, ask: _EventAsk, timeout_ms: int) -> None:
-        if ask.outcome is None:
-            channel.expire_ask(ask, timeout_ms)
-            self.turn()
+        answer = _Answer(self._scheduler)
+        answer.ask(Invoke(address, request, timeout_ms))
+        yield Wait(answer.ended, None)
+        assert answer.outcome is not None
+        return answer.outcome
 
     def close(self) -> None:
         """Cancel all tasks and close all connections."""
@@ -166,7 +151,7 @@ class SimulatedDriver:
         self._is_running = True
         scheduler, channels = self._scheduler, self._channels
         while True:
-            scheduler.run_ready(self._carry, self._drop)
+            scheduler.run_ready()
             if not channels.unflushed:
                 break
             for channel in channels.take_unflushed():
@@ -198,15 +183,12 @@ class SimulatedDriver:
 
     # --- effects ----------------------------------------------------------------------------
 
-    def _carry(self, task: OperationTask, effect: Effect) -> None:
+    def _carry(self, task: OperationTask, effect: Call | CallEach) -> None:
         if isinstance(effect, Call):
             self._call(task, effect)
-        elif isinstance(effect, CallEach):
+        else:
             task.place = run = _Run(effect, self._process.monotonic_ms())
             self._call_next(task, run)
-        else:
-            assert isinstance(effect, Invoke | Oneway)
-            self._channels.submit(task, effect)
 
     def _dial(self, channel: Channel) -> None:
         self._network.dial(
@@ -216,7 +198,7 @@ class SimulatedDriver:
             failed=partial(self._dial_failed, channel),
         )
 
-    def _drop(self, task: OperationTask, place: Any) -> None:
+    def _drop(self, task: Waiter, place: Any) -> None:
         if isinstance(place, Channel):
             place.forget(task)
 

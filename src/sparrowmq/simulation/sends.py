@@ -151,7 +151,6 @@ class Sends:
         outcome = yield from self._driver.ask(
             attempt.address,
             attempt.request,
-            now_ms=now_ms,
             timeout_ms=publisher.config.send_timeout_ms,
         )
         result = read_outcome(publisher, attempt, outcome)

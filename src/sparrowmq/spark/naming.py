@@ -49,12 +49,12 @@ def changed(operation: Operation[T], change: Change) -> Operation[T]:
 
 def _change(effect: Effect, change: Change) -> Effect:
     if isinstance(effect, Spawn):
-        return effect._replace(operation=changed(effect.operation, change))
+        return structs.replace(effect, operation=changed(effect.operation, change))
     if not isinstance(effect, Invoke | Oneway):
         return effect
     request = effect.request
     command = request.command() if isinstance(request, SendRequest) else request
-    return effect._replace(request=change(command))
+    return structs.replace(effect, request=change(command))
 
 
 def named(operation: Operation[T], namespace: Namespace) -> Operation[T]:

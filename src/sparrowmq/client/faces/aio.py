@@ -137,7 +137,7 @@ class AsyncProducer:
         if direct is None:
             send = partial(sending.send, publisher, queue=queue)
             return await self._run(observe(publisher, message, send))
-        return await self._send(direct, now_ms)
+        return await self._send(direct)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
@@ -160,7 +160,7 @@ class AsyncProducer:
         if direct is None:
             send = partial(sending.send_batch, publisher, queue=queue)
             return await self._run(observe_batch(publisher, messages, send))
-        return await self._send(direct, now_ms)
+        return await self._send(direct)
 
     async def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
         """Write a message to the connection and await no answer; the message may be lost."""
@@ -252,12 +252,11 @@ class AsyncProducer:
         """
         return await self._run(sending.select_queue(self._publisher, message))
 
-    async def _send(self, direct: sending.Attempt, now_ms: int) -> SendResult:
+    async def _send(self, direct: sending.Attempt) -> SendResult:
         publisher = self._publisher
         outcome = await self._driver.ask(
             direct.address,
             direct.request,
-            now_ms=now_ms,
             timeout_ms=publisher.config.send_timeout_ms,
         )
         if (result := sending.read_outcome(publisher, direct, outcome)) is not None:

@@ -137,7 +137,7 @@ class Producer:
         if direct is None:
             send = partial(sending.send, publisher, queue=queue)
             return self._run(observe(publisher, message, send))
-        return self._send(direct, now_ms)
+        return self._send(direct)
 
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
@@ -160,7 +160,7 @@ class Producer:
         if direct is None:
             send = partial(sending.send_batch, publisher, queue=queue)
             return self._run(observe_batch(publisher, messages, send))
-        return self._send(direct, now_ms)
+        return self._send(direct)
 
     def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
         """Write a message to the connection and no answer; the message may be lost."""
@@ -252,12 +252,11 @@ class Producer:
         """
         return self._run(sending.select_queue(self._publisher, message))
 
-    def _send(self, direct: sending.Attempt, now_ms: int) -> SendResult:
+    def _send(self, direct: sending.Attempt) -> SendResult:
         publisher = self._publisher
         outcome = self._driver.ask(
             direct.address,
             direct.request,
-            now_ms=now_ms,
             timeout_ms=publisher.config.send_timeout_ms,
         )
         if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
