@@ -65,6 +65,11 @@ def pop_place(group: str, topic: str, queue_id: int) -> Place:
     return f"{topic}@{group}", queue_id
 
 
+def notice_place(group: str, topic: str, queue_id: int) -> Place:
+    """Return where those wait who only ask whether there is something to pop."""
+    return f"{topic}@{group}@", queue_id
+
+
 class _Wanted(NamedTuple):
     """The message that the pulls of one group wait for."""
 

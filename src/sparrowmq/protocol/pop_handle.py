@@ -22,6 +22,7 @@ Tests: test_pop_handle.py.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -40,6 +41,8 @@ POP_COUNT_MAX = 32
 NORMAL_MARK, RETRY_MARK_V1, RETRY_MARK_V2 = "0", "1", "2"
 _FIELD_COUNT = 8
 _DIGITS_MAX = 19
+# The most bytes of a bit set, in base64: queues of a group have so many messages in flight.
+BIT_SET_LENGTH_MAX = 4_096
 # A longer text names more than any handle has.
 _HANDLE_LENGTH_MAX = 512
 
@@ -112,6 +115,90 @@ class ChangeInvisibleTimeResponseHeader(
     pop_timestamp_ms: Int64
     invisible_time_ms: Int64
     revive_qid: Int32
+
+
+class PeekMessageRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """PEEK_MESSAGE: look at messages without popping them."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+
+
+class NotificationRequestHeader(
+    Struct, frozen=True, kw_only=True, rename=wire_names(born_timestamp_ms="bornTime")
+):
+    """NOTIFICATION: wait until there is something to pop."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time_ms: Int64
+    born_timestamp_ms: Int64
+    order: bool = False
+
+
+class PollingInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """POLLING_INFO: how many pops wait."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+class BatchAck(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "consumer_group": "c",
+        "topic": "t",
+        "mark": "r",
+        "start_offset": "so",
+        "queue_id": "q",
+        "pop_timestamp_ms": "pt",
+        "invisible_ms": "it",
+        "bit_set": "b",
+    },
+):
+    """The acknowledged messages of one queue of one pop.
+
+    Args:
+        bit_set: in base64, bytes with the lowest bit first; bit n stands for the message at
+            `start_offset` + n. Source: BatchAck.java.
+    """
+
+    consumer_group: str
+    topic: str
+    mark: str = NORMAL_MARK
+    start_offset: Int64
+    queue_id: Int32
+    pop_timestamp_ms: Int64
+    invisible_ms: Int64
+    bit_set: str
+
+    def offsets(self) -> list[int]:
+        """Return the offsets of the acknowledged messages. Raises: RemoteProtocolError."""
+        if len(self.bit_set) > BIT_SET_LENGTH_MAX:
+            raise RemoteProtocolError(f"a bit set of {len(self.bit_set)} characters")
+        try:
+            bits = int.from_bytes(b64decode(self.bit_set, validate=True), "little")
+        except ValueError as error:
+            raise RemoteProtocolError(f"a bit set {self.bit_set[:80]!r}") from error
+        found: list[int] = []
+        while bits:
+            lowest = bits & -bits
+            found.append(self.start_offset + lowest.bit_length() - 1)
+            bits ^= lowest
+        return found
+
+
+class BatchAckBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """BATCH_ACK_MESSAGE."""
+
+    broker_name: str | None = None
+    acks: list[BatchAck] = []
 
 
 class PopHandle(NamedTuple):

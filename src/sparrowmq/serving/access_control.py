@@ -36,6 +36,7 @@ from sparrowmq.model.names import (
 from sparrowmq.protocol.bodies import HeartbeatData, LockBatchRequestBody, decode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.pop_handle import BatchAckBody
 from sparrowmq.protocol.signatures import ACCESS_KEY, Credentials, is_signature_valid
 from sparrowmq.serving.addresses import AddressFault, AddressPattern, parse_addresses
 
@@ -414,6 +415,15 @@ def _of_heartbeat(fields: Fields, body: bytes | None) -> Sequence[Need]:
     return needs
 
 
+def _of_batch_ack(fields: Fields, body: bytes | None) -> Sequence[Need]:
+    del fields
+    needs: dict[Need, None] = {}
+    for each in decode_body(BatchAckBody, body).acks:
+        for need in _topic(each.topic, Permission.SUB) + _group(each.consumer_group):
+            needs[need] = None
+    return list(needs)
+
+
 _PULL = _of_topic(Permission.SUB, group="consumerGroup")
 _LOOK = _of_topic(Permission.ANY)
 _OF_CONSUMER_GROUP = _of_group("consumerGroup")
@@ -430,6 +440,7 @@ _NEEDS: Mapping[int, _FindNeeds] = MappingProxyType(
         RequestCode.LITE_PULL_MESSAGE: _PULL,
         RequestCode.POP_MESSAGE: _PULL,
         RequestCode.ACK_MESSAGE: _PULL,
+        RequestCode.BATCH_ACK_MESSAGE: _of_batch_ack,
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _PULL,
         RequestCode.PEEK_MESSAGE: _PULL,
         RequestCode.NOTIFICATION: _PULL,

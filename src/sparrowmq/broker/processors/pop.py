@@ -41,11 +41,11 @@ from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
 from sparrowmq.broker.processors.offsets import begins_in_memory
 from sparrowmq.broker.processors.pull import hold
 from sparrowmq.broker.processors.send_back import put_dead_letter
-from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, pop_place
+from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.errors import LocalProtocolError, ProtocolError
 from sparrowmq.model.names import POP_LOG_TOPIC
-from sparrowmq.protocol.bodies import PERM_READ, TopicConfig
+from sparrowmq.protocol.bodies import PERM_READ, TopicConfig, decode_body
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import decode_header, encode_header
@@ -55,6 +55,7 @@ from sparrowmq.protocol.pop_handle import (
     ORDER_REVIVE_QUEUE_ID,
     POP_COUNT_MAX,
     AckMessageRequestHeader,
+    BatchAckBody,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
     PopMessageRequestHeader,
@@ -84,9 +85,10 @@ DEAD_LETTER_RETRY_MS = 1_000
 # The changes of one record of the log: some 400 KiB at most.
 CHANGES_PER_RECORD = 1_024
 _LOG_RECORDS_PER_READ, _LOG_BYTES_PER_READ = 1_024, 1 << 22
+ACKS_PER_BATCH_MAX = 1_024
 # The messages of one batch whose tags are looked at to wake pops; more wake one another.
 _CODES_MAX = 32
-_ALL_QUEUES = -1
+ALL_QUEUES = -1
 
 
 class _Taken(NamedTuple):
@@ -216,7 +218,7 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
             f"it must be from 1 to {POP_COUNT_MAX}",
         )
     topic = find_readable(state, request, name)
-    if not _ALL_QUEUES <= header.queue_id < topic.read_queue_nums:
+    if not ALL_QUEUES <= header.queue_id < topic.read_queue_nums:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{header.queue_id}] is illegal, topic:[{name}] "
@@ -287,7 +289,7 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
     """Make up to the asked number of messages invisible, from one queue or in turn from all."""
     _note_moved(state)
     header, topic = checked.header, checked.topic
-    if header.queue_id == _ALL_QUEUES:
+    if header.queue_id == ALL_QUEUES:
         count = topic.read_queue_nums
         first = state.pops.next_turn() % count
         queue_ids: Iterable[int] = ((first + at) % count for at in range(count))
@@ -491,6 +493,34 @@ def ack(state: BrokerState, request: Request) -> Sequence[Output]:
     return _confirm(state, request, {})
 
 
+def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
+    """End many messages in flight; those that the acknowledgements do not fit are left out."""
+    body = decode_body(BatchAckBody, request.command.body)
+    if not body.acks:
+        raise Refusal(ResponseCode.NO_MESSAGE, "a batch without acknowledgements")
+    if len(body.acks) > ACKS_PER_BATCH_MAX:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{len(body.acks)} acknowledgements; the limit is {ACKS_PER_BATCH_MAX}",
+        )
+    _note_moved(state)
+    _refuse_while_failing(state)
+    for each in body.acks:
+        queue = state.pops.find(each.consumer_group, each.topic, each.queue_id)
+        if queue is None or each.mark != NORMAL_MARK:
+            continue
+        named = (each.pop_timestamp_ms, each.invisible_ms)
+        offsets = [
+            offset
+            for offset in each.offsets()
+            if (flight := queue.flights.get(offset)) is not None and flight[:2] == named
+        ]
+        if offsets:
+            _finish(state, queue, offsets)
+            _wake_in_order(state, queue)
+    return _confirm(state, request, {})
+
+
 def change_invisible_time(state: BrokerState, request: Request) -> Sequence[Output]:
     """Make a message in flight invisible for another time, counted from now."""
     header = decode_header(ChangeInvisibleTimeRequestHeader, request.command.ext_fields)
@@ -674,16 +704,18 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
     """Wake waiting pops for new messages: one of each group, and more as these find more."""
     for item in dispatched:
         for group in state.pops.waiting_groups(item.topic):
-            for queue_id in (_ALL_QUEUES, item.queue_id):
+            for queue_id in (ALL_QUEUES, item.queue_id):
                 place = pop_place(group, item.topic, queue_id)
+                state.holds.wake_first(notice_place(group, item.topic, queue_id))
                 for code in islice(item.tags_codes, _CODES_MAX):
                     state.holds.wake_first(place, tags_code=code)
 
 
 def wake_waiting(state: BrokerState, group: str, topic: str, queue_id: int) -> None:
     """Wake one pop that waits for all queues of a topic, and one that waits for this queue."""
-    for each in {_ALL_QUEUES, queue_id}:
+    for each in sorted({ALL_QUEUES, queue_id}):
         state.holds.wake_first(pop_place(group, topic, each))
+        state.holds.wake_first(notice_place(group, topic, each))
 
 
 def _wake_in_order(state: BrokerState, queue: PopQueue) -> None:

@@ -1,0 +1,161 @@
+"""Questions about what could be popped, and acknowledgements of many messages."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from sparrowmq.broker.processors import pop as pop_processor
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.record import decode_record
+from sparrowmq.serving import access_control
+from sparrowmq.serving.access_control import AccessControl
+from sparrowmq.serving.connections import Output
+
+
+def call(rig: Any, code: int, body: bytes | None = None, **fields: Any) -> RemotingCommand:
+    given = {"consumerGroup": "G", "topic": "T", "queueId": 0} | fields
+    texts = {name: str(value) for name, value in given.items()}
+    reply: RemotingCommand = rig.call(rig.connect(), code, texts, body)
+    return reply
+
+
+def pop(rig: Any, **fields: Any) -> dict[str, str]:
+    asked: dict[str, Any] = {
+        "maxMsgNums": 32,
+        "invisibleTime": 60_000,
+        "pollTime": 0,
+        "bornTime": 0,
+        "initMode": 0,
+    }
+    reply = call(rig, RequestCode.POP_MESSAGE, **(asked | fields))
+    assert reply.code == 0, reply.remark
+    return dict(reply.ext_fields or {})
+
+
+def fill(rig: Any, count: int) -> None:
+    for number in range(count):
+        rig.send(rig.connect(), body=str(number).encode())
+
+
+def batch(popped: dict[str, str], bits: bytes, **changed: Any) -> dict[str, Any]:
+    ack = {
+        "c": "G",
+        "t": "T",
+        "r": "0",
+        "so": 0,
+        "q": 0,
+        "rq": 0,
+        "pt": int(popped["popTime"]),
+        "it": int(popped["invisibleTime"]),
+        "b": b64encode(bits).decode(),
+    }
+    return ack | changed
+
+
+def ack(rig: Any, *acks: dict[str, Any]) -> int:
+    body = json.dumps({"brokerName": "broker-a", "acks": acks}).encode()
+    reply: RemotingCommand = rig.call(rig.connect(), RequestCode.BATCH_ACK_MESSAGE, None, body)
+    return reply.code
+
+
+def left(rig: Any) -> list[int]:
+    queue = rig.broker.state.pops.find("G", "T", 0)
+    return [] if queue is None else list(queue.flights)
+
+
+def test_batch_acknowledges_the_messages_of_its_bits(rig: Any) -> None:
+    fill(rig, 10)
+    popped = pop(rig)
+
+    assert ack(rig, batch(popped, b"\x05\x02")) == 0
+    assert left(rig) == [1, 3, 4, 5, 6, 7, 8]
+    assert ack(rig, batch(popped, b"\x05\x02")) == 0, "again"
+    assert ack(rig, batch(popped, b"\xff", so=1), batch(popped, b"\x01", q=3)) == 0
+    assert left(rig) == []
+
+
+@pytest.mark.parametrize("changed", [{"pt": 1}, {"it": 1}, {"c": "H"}, {"r": "1"}, {"t": "X"}])
+def test_forged_batch_acknowledges_nothing(rig: Any, changed: dict[str, Any]) -> None:
+    fill(rig, 2)
+    popped = pop(rig)
+    assert ack(rig, batch(popped, b"\x03", **changed)) == 0
+    assert left(rig) == [0, 1]
+
+
+def test_batch_without_or_with_too_many_acknowledgements_is_refused(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "ACKS_PER_BATCH_MAX", 1)
+    fill(rig, 1)
+    one = batch(pop(rig), b"\x01")
+    assert ack(rig) == ResponseCode.NO_MESSAGE
+    assert ack(rig, one, one) == ResponseCode.MESSAGE_ILLEGAL
+    assert ack(rig, one | {"b": "A" * 5_000}) == ResponseCode.SYSTEM_ERROR
+    assert left(rig) == [0]
+
+
+def test_batch_needs_the_rights_of_each_group_and_topic() -> None:
+    document = {
+        "accounts": [
+            {
+                "accessKey": "somebody",
+                "secretKey": "secret-of-somebody",
+                "topicPerms": ["T=SUB"],
+                "groupPerms": ["G=SUB"],
+            }
+        ]
+    }
+    access = AccessControl(document, lambda _: None)
+    account = access.table.accounts["somebody"]
+    needs = access_control._NEEDS[RequestCode.BATCH_ACK_MESSAGE]
+    popped = {"popTime": "1", "invisibleTime": "1"}
+    body = json.dumps({"acks": [batch(popped, b"\x01"), batch(popped, b"\x01", c="H", t="X")]})
+    assert [account.may(need) for need in needs({}, body.encode())] == [True, True, False, False]
+
+
+def test_peek_shows_the_next_messages_and_pops_none(rig: Any) -> None:
+    fill(rig, 3)
+    pop(rig, maxMsgNums=1)
+    for _ in range(2):
+        reply = call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1)
+        assert decode_record(reply.body or b"").body == b"1"
+        assert reply.ext_fields == {"restNum": "1"}
+    pop(rig, queueId=-1)
+    assert call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1).code == ResponseCode.PULL_NOT_FOUND
+    wrong = call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1, queueId=9)
+    assert wrong.code == ResponseCode.INVALID_PARAMETER
+
+
+def test_notification_waits_for_something_to_pop(rig: Any) -> None:
+    asked = {"consumerGroup": "G", "topic": "T", "queueId": "-1", "bornTime": "0"}
+    connection = rig.connect()
+    command = RemotingCommand(
+        code=RequestCode.NOTIFICATION, ext_fields={**asked, "pollTime": "5000"}
+    )
+    rig.handle(connection, command)
+
+    def answers() -> list[dict[str, str]]:
+        mine: list[Output] = [o for o in rig.outputs if getattr(o, "connection", 0) is connection]
+        return [dict(reply.ext_fields or {}) for reply in rig.replies(mine)]
+
+    assert answers() == []
+    fill(rig, 1)
+    rig.work()
+    assert answers() == [{"hasMsg": "true", "pollingFull": "false"}]
+    pop(rig)
+    none = call(rig, RequestCode.NOTIFICATION, queueId=-1, bornTime=0, pollTime=0)
+    assert none.ext_fields == {"hasMsg": "false", "pollingFull": "false"}
+
+
+def test_polling_info_counts_waiting_pops(rig: Any) -> None:
+    for _ in range(2):
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": "-1", "maxMsgNums": "1"}
+        fields |= {"invisibleTime": "1", "pollTime": "9000", "bornTime": "0", "initMode": "0"}
+        rig.handle(rig.connect(), RemotingCommand(code=RequestCode.POP_MESSAGE, ext_fields=fields))
+    reply = call(rig, RequestCode.POLLING_INFO, queueId=-1)
+    assert reply.ext_fields == {"pollingNum": "2"}
