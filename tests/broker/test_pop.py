@@ -361,6 +361,21 @@ def test_message_is_not_left_when_the_woken_pop_has_gone(rig: Any) -> None:
     assert bodies(read(second()[0])) == [b"a"]
 
 
+def test_waiting_pop_takes_nothing_while_the_log_cannot_be_written(rig: Any) -> None:
+    fill(rig, "a")
+    ((_, handle),) = pop(rig, invisibleTime=1_000)
+    waiting = held(rig)
+    rig.store.refusal = "the disk is full"
+    assert ack(rig, handle) == ResponseCode.SERVICE_NOT_AVAILABLE
+    state = rig.broker.state
+    state.holds.wake_first(("T@G", -1))
+    rig.work()
+
+    assert [reply.code for reply in waiting()] == [ResponseCode.SERVICE_NOT_AVAILABLE]
+    assert len(state.pops) == 0
+    rig.store.refusal = None
+
+
 def test_full_waiting_room_is_answered_at_once(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pop_processor, "WAITING_PER_PLACE_MAX", 2)
     assert [held(rig)() for _ in range(2)] == [[], []]

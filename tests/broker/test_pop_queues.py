@@ -188,7 +188,7 @@ def test_messages_that_a_power_cut_took_are_not_in_flight_afterwards() -> None:
 
 
 def test_messages_of_all_groups_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pop_queues, "IN_FLIGHT_MAX", 7)
+    monkeypatch.setattr(pop_queues, "POPPED_MAX", 7)
     pops = popped(5)
     assert pops.room(None) == 2
     assert pops.room(pops.get(KEYS[0])) == 2

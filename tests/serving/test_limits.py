@@ -9,10 +9,12 @@ from sparrowmq.broker import (
     consumer_groups,
     lock_waits,
     message_filter,
+    pop_queues,
     pull_hold,
     relays,
     transaction_checks,
 )
+from sparrowmq.broker.processors import pop
 from sparrowmq.protocol import bodies, fastjson, framing
 from sparrowmq.serving import descriptors
 from sparrowmq.serving.limits import ServerLimits
@@ -23,6 +25,8 @@ PLACES = (
     descriptors,
     framing,
     pull_hold,
+    pop_queues,
+    pop,
     consumer_groups,
     lock_waits,
     bodies,
@@ -42,5 +46,5 @@ def test_page_names_the_bounds_as_they_are() -> None:
         for name in documented
     }
 
-    assert len(documented) == 19
+    assert len(documented) == 22
     assert actual == documented

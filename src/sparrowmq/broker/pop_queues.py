@@ -50,7 +50,7 @@ from sparrowmq.serving.connections import Connection
 # MessageStoreConfig.popInflightMessageThreshold: the messages of one queue that a group may have in
 # flight; and of all queues and groups together, some 100 MB.
 IN_FLIGHT_PER_QUEUE_MAX = 10_000
-IN_FLIGHT_MAX = 300_000
+POPPED_MAX = 300_000
 # The longest time of a message, as of RocketMQ's gRPC proxy (maxInvisibleTimeMills).
 INVISIBLE_MS_MAX = 12 * 3_600_000
 # So long after its last pop a group may not pull from the topic, and the reverse: longer than a
@@ -162,7 +162,7 @@ class PopQueues:
     def room(self, queue: PopQueue | None) -> int:
         """Return how many further messages of a queue may be in flight."""
         count = 0 if queue is None else len(queue.flights)
-        return max(0, min(IN_FLIGHT_PER_QUEUE_MAX - count, IN_FLIGHT_MAX - self._in_flight))
+        return max(0, min(IN_FLIGHT_PER_QUEUE_MAX - count, POPPED_MAX - self._in_flight))
 
     # -- changes -------------------------------------------------------------------------------
 
