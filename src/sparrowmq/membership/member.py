@@ -375,7 +375,7 @@ class GroupMember:
             self._is_known = True
             # The heartbeat makes the group's retry topic.
             self._route_retry_ms = ROUTE_RETRY_FIRST_MS
-        for owned in self._all():
+        for owned in self._wake():
             if owned.queue.broker_name not in silent:
                 owned.heartbeat_answered(sent_ms, now_ms)
 
@@ -387,7 +387,7 @@ class GroupMember:
         """Send a heartbeat, and doubt what we know: the broker may have been restarted."""
         self.heartbeat.ask(now_ms)
         self._locks.renew_soon(now_ms)
-        for owned in self._all():
+        for owned in self._wake():
             if owned.queue.broker_name in broker_names:
                 owned.connection_lost(now_ms)
 
@@ -395,7 +395,7 @@ class GroupMember:
 
     def notified(self, now_ms: int) -> None:
         """Commit and rebalance: the group's members have changed."""
-        for owned in self._all():
+        for owned in self._wake():
             owned.commit_soon(now_ms)
         self._rebalance.ask(now_ms)
 
@@ -432,7 +432,7 @@ class GroupMember:
         self._wanted.update(targets)
         target = {queue for queues in self._wanted.values() for queue in queues}
         plan = reconcile(self.assigned, target)
-        for owned in self._all():
+        for owned in self._wake():
             if owned.queue not in target:
                 owned.revoke(now_ms, drain_timeout_ms=self._config.drain_timeout_ms)
         for queue in plan.acquire:
@@ -564,7 +564,7 @@ class GroupMember:
         self, action: RenewLocks, *, held: Collection[MessageQueue] | None, now_ms: int
     ) -> None:
         """Apply the broker's list of our locks; `held` is None if the broker did not answer."""
-        self._all()
+        self._wake()
         for queue in action.queues:
             owned = self._queues.get(queue)
             if owned is not None:
@@ -577,7 +577,7 @@ class GroupMember:
         self, action: AskMembers, *, in_hand: Collection[MessageQueue] | None, now_ms: int
     ) -> None:
         """Record the queues that other members have in hand; None if a member did not answer."""
-        self._all()
+        self._wake()
         refused = [self._queues[queue] for queue in action.queues if queue in self._queues]
         self._locks.members_asked(refused, in_hand, now_ms)
 
@@ -774,8 +774,8 @@ class GroupMember:
         owned.quiet_until_ms = 0
         return owned
 
-    def _all(self) -> Collection[OwnedQueue]:
-        """Return the queues in hand, to all of which something happens."""
+    def _wake(self) -> Collection[OwnedQueue]:
+        """Wake the queues in hand, to all of which something happens, and return them."""
         for owned in self._queues.values():
             owned.quiet_until_ms = 0
         return self._queues.values()
@@ -783,7 +783,7 @@ class GroupMember:
     def _send_back_expired(self, now_ms: int) -> None:
         if self._config.is_broadcasting or self._config.is_orderly:
             return
-        for owned in self._all():
+        for owned in self._wake():
             if owned.state is QueueState.CONSUMING:
                 owned.backs.add_expired(now_ms, timeout_ms=self._config.consume_timeout_ms)
 
