@@ -293,10 +293,15 @@ class ConfigSaving:
             return None
         store = state.store
         tables: dict[str, Struct] = {}
-        for name, progress in (
-            (OFFSETS_FILE, state.offsets),
-            (DELAYS_FILE, state.delays),
-            (TIMER_CHECK_FILE, state.timers),
+        # Groups that pull consume what they can read; popped messages are acknowledged, and
+        # delayed ones delivered, in the last records of the log.
+        offsets_position = (
+            store.appended_position if state.offsets.has_popped else store.readable_position
+        )
+        for name, progress, position in (
+            (OFFSETS_FILE, state.offsets, offsets_position),
+            (DELAYS_FILE, state.delays, store.appended_position),
+            (TIMER_CHECK_FILE, state.timers, store.appended_position),
         ):
             gate = self._gates[name]
             tables |= gate.take(store.flushed_position) or {}
@@ -309,7 +314,7 @@ class ConfigSaving:
                 if is_with_pops:
                     state.pops.is_changed = False
                     held[POPS_FILE] = state.pops.table()
-                gate.hold(held, position=store.appended_position)
+                gate.hold(held, position=position)
                 tables |= gate.take(store.flushed_position) or {}
         if state.audit.is_changed:
             tables[AUDIT_FILE] = state.audit.table()

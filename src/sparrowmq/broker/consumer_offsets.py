@@ -92,6 +92,11 @@ class ConsumerOffsets:
         self._offsets.setdefault(key, {})[queue_id] = offset
         self.is_changed = True
 
+    @property
+    def has_popped(self) -> bool:
+        """Whether there is an offset of a group that pops."""
+        return bool(self._popped)
+
     def take_moved(self) -> dict[tuple[str, str, int], int | None]:
         """Return the offsets of popping groups that were set otherwise, None for removed ones."""
         if not self._moved:
