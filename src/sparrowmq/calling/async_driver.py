@@ -421,8 +421,6 @@ class _Answer(Asking, kw_only=True):
 
     def go_on(self, value: Any = None, thrown: BaseException | None = None) -> None:
         """Resolve the future, unless it was cancelled."""
-        self.effect = None
-        self.deadline_ms = NEVER_MS
         if self.future.done():
             return
         if self.scheduler.is_stopped:

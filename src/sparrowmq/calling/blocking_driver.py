@@ -38,13 +38,11 @@ from sparrowmq.calling.effects import (
     Call,
     CallEach,
     Cancelled,
-    Invoke,
     Operation,
     Outcome,
+    try_send,
 )
 from sparrowmq.calling.scheduler import (
-    NEVER_MS,
-    Asking,
     Continuation,
     OperationTask,
     Scheduler,
@@ -52,7 +50,7 @@ from sparrowmq.calling.scheduler import (
     Waiter,
 )
 from sparrowmq.calling.socket_network import SocketNetwork
-from sparrowmq.errors import TransportError, UsageError
+from sparrowmq.errors import UsageError
 from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.signatures import Credentials
 
@@ -73,37 +71,10 @@ class _Run(Continuation, kw_only=True):
     error: BaseException | None = None
     on_done: Callable[[], None] | None = None
 
-    def begin(self) -> None:
-        """Step the operation for the first time."""
-        self.go_on()
-
     def end(self, result: Any, error: BaseException | None) -> None:
         """Keep the result or the error."""
         self.done = True
         self.result, self.error = result, error
-        if self.on_done is not None:
-            self.on_done()
-
-
-class _Answer(Asking, kw_only=True):
-    """A request in `ask`."""
-
-    request: Invoke
-    done: bool = False
-    result: Any = None
-    error: BaseException | None = None
-    on_done: Callable[[], None] | None = None
-
-    def begin(self) -> None:
-        """Send the request."""
-        self.ask(self.request)
-
-    def go_on(self, value: Any = None, thrown: BaseException | None = None) -> None:
-        """Keep the answer or the error."""
-        self.effect = None
-        self.deadline_ms = NEVER_MS
-        self.done = True
-        self.result, self.error = value, thrown
         if self.on_done is not None:
             self.on_done()
 
@@ -113,7 +84,7 @@ class _Follower:
 
     __slots__ = ("ident", "leads", "run", "signal")
 
-    def __init__(self, run: _Run | _Answer, ident: int) -> None:
+    def __init__(self, run: _Run, ident: int) -> None:
         self.run = run
         self.ident = ident
         self.leads = False
@@ -189,30 +160,6 @@ class BlockingDriver:
             operation instead).
         """
         run = _Run(self._scheduler, operation=operation, name=name)
-        self._wait_for(run)
-        if run.error is None:
-            result: T = run.result
-            return result
-        if isinstance(run.error, Cancelled):
-            what = "the driver was closed meanwhile"
-            raise UsageError(what if self._is_closing else f"operation {name} was cancelled")
-        raise run.error
-
-    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Outcome:
-        """Send a request and return its answer, or the error that an `Invoke` would raise.
-
-        Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
-        """
-        answer = _Answer(self._scheduler, request=Invoke(address, request, timeout_ms))
-        self._wait_for(answer)
-        if self._is_closing and answer.error is not None:
-            raise UsageError("the driver was closed meanwhile")
-        if answer.error is None or isinstance(answer.error, TransportError):
-            outcome: Outcome = answer.error or answer.result
-            return outcome
-        raise answer.error
-
-    def _wait_for(self, run: _Run | _Answer) -> None:
         ident = threading.get_ident()
         follower = None
         with self._mutex:
@@ -228,6 +175,20 @@ class BlockingDriver:
             self._lead(run, is_new=True)
         else:
             self._follow(follower)
+        if run.error is None:
+            result: T = run.result
+            return result
+        if isinstance(run.error, Cancelled):
+            what = "the driver was closed meanwhile"
+            raise UsageError(what if self._is_closing else f"operation {name} was cancelled")
+        raise run.error
+
+    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Outcome:
+        """Send a request and return its answer, or the error that an `Invoke` would raise.
+
+        Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
+        """
+        return self.run(try_send(address, request, timeout_ms=timeout_ms))
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it runs while a thread leads. From any thread."""
@@ -290,7 +251,7 @@ class BlockingDriver:
             raise UsageError("this client is closed; open a new one")
         self._network.channels.check_process()
 
-    def _lead(self, run: _Run | _Answer, *, is_new: bool) -> None:
+    def _lead(self, run: _Run, *, is_new: bool) -> None:
         try:
             self._loop(run, is_new=is_new)
         except BaseException:
@@ -323,7 +284,7 @@ class BlockingDriver:
 
     def _add_follower(self, follower: _Follower) -> None:
         follower.run.on_done = follower.signal.set
-        follower.run.begin()
+        follower.run.go_on()
 
     def _pass_lead(self) -> None:
         with self._lead_left:
@@ -346,13 +307,13 @@ class BlockingDriver:
 
     # The loop.
 
-    def _loop(self, run: _Run | _Answer, *, is_new: bool) -> None:
+    def _loop(self, run: _Run, *, is_new: bool) -> None:
         """Run all operations until one is done."""
         scheduler, network = self._scheduler, self._network
         if clock.monotonic_ms() - network.attended_ms > UNATTENDED_MS:
             self._expire(scheduler.expire(network.attend(0)))
         if is_new:
-            run.begin()
+            run.go_on()
         while True:
             self._run_ready()
             if run.done:

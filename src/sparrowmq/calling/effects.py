@@ -211,6 +211,15 @@ def invoke(
     return reply
 
 
+def try_send(address: str, request: SendRequest, *, timeout_ms: int) -> Operation[Outcome]:
+    """Yield `Invoke` for a send; return the error of the connection instead of raising it."""
+    try:
+        answer: RemotingCommand | SendAnswered = yield Invoke(address, request, timeout_ms)
+        return answer
+    except TransportError as error:
+        return error
+
+
 def sleep(duration_ms: int) -> Operation[None]:
     """Yield `Sleep`."""
     yield Sleep(duration_ms)

@@ -152,8 +152,6 @@ class Continuation(Asking, kw_only=True):
     def go_on(self, value: Any = None, thrown: BaseException | None = None) -> None:
         """Step the operation with an answer or an error until it waits again or ends."""
         scheduler = self.scheduler
-        self.effect = None
-        self.deadline_ms = NEVER_MS
         try:
             if scheduler.is_stopped:
                 scheduler.advance(self.operation, None, Cancelled())
@@ -283,6 +281,8 @@ class Scheduler:
         """End a wait with a result; do nothing if the wait has ended already."""
         if isinstance(task, Asking):
             if task.effect is not None:
+                task.effect = None
+                task.deadline_ms = NEVER_MS
                 task.go_on(value)
         elif task.effect is not None:
             task.value = value
@@ -292,6 +292,8 @@ class Scheduler:
         """End a wait with an error; do nothing if the wait has ended already."""
         if isinstance(task, Asking):
             if task.effect is not None:
+                task.effect = None
+                task.deadline_ms = NEVER_MS
                 task.go_on(None, error)
         elif task.effect is not None:
             task.thrown = error

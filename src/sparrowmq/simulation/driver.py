@@ -13,24 +13,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
-
 from sparrowmq.calling.channel import Channel, OnConnectionLost, OnFailure, OnRequest
 from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import (
     CALLS_MS,
     Call,
     CallEach,
-    Event,
-    Invoke,
     Operation,
-    Outcome,
     Returned,
-    Wait,
 )
-from sparrowmq.calling.scheduler import NEVER_MS, Asking, OperationTask, Scheduler, Waiter
-from sparrowmq.errors import TransportError
-from sparrowmq.protocol.send_request import SendRequest
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Waiter
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.virtual_time import Timer
@@ -53,21 +45,6 @@ class _Run(NamedTuple):
 
     effect: CallEach
     first_ms: int
-
-
-class _Answer(Asking):
-    """A request in `ask`, whose answer sets an event."""
-
-    ended: Event = msgspec.field(default_factory=Event)
-    outcome: Outcome | None = None
-
-    def go_on(self, value: Any = None, thrown: BaseException | None = None) -> None:
-        """Keep the outcome."""
-        self.effect = None
-        self.deadline_ms = NEVER_MS
-        assert thrown is None or isinstance(thrown, TransportError), thrown
-        self.outcome = thrown or value
-        self.ended.set()
 
 
 class SimulatedDriver:
@@ -124,14 +101,6 @@ class SimulatedDriver:
         self._scheduler.add(task)
         self.turn()
         return task
-
-    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Operation[Outcome]:
-        """Send a request as the drivers' `ask` does; the result is its outcome."""
-        answer = _Answer(self._scheduler)
-        answer.ask(Invoke(address, request, timeout_ms))
-        yield Wait(answer.ended, None)
-        assert answer.outcome is not None
-        return answer.outcome
 
     def close(self) -> None:
         """Cancel all tasks and close all connections."""

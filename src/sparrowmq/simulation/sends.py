@@ -19,7 +19,16 @@ from collections.abc import Sequence
 from datetime import timedelta
 from itertools import combinations
 
-from sparrowmq.calling.effects import Event, Now, Operation, Spawn, Timestamp, Wait, sleep
+from sparrowmq.calling.effects import (
+    Event,
+    Now,
+    Operation,
+    Spawn,
+    Timestamp,
+    Wait,
+    sleep,
+    try_send,
+)
 from sparrowmq.client.batcher import Batcher, Pending
 from sparrowmq.client.operations import batches
 from sparrowmq.client.operations.recall import recall
@@ -38,7 +47,6 @@ from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
-from sparrowmq.simulation.driver import SimulatedDriver
 
 QUEUED_SHARE = 0.33
 RECALLED_SHARE = 0.5
@@ -73,13 +81,11 @@ class Sends:
     def __init__(
         self,
         publisher: Publisher,
-        driver: SimulatedDriver,
         queues: Sequence[MessageQueue],
         checkers: Checkers,
         dice: Dice,
     ) -> None:
         self._publisher = publisher
-        self._driver = driver
         self._queues = queues
         self._checkers = checkers
         self._dice = dice
@@ -148,7 +154,7 @@ class Sends:
         attempt = prepare(publisher, message, None, timestamp_ms=timestamp_ms, now_ms=now_ms)
         if attempt is None:
             return (yield from send(publisher, message))
-        outcome = yield from self._driver.ask(
+        outcome = yield from try_send(
             attempt.address,
             attempt.request,
             timeout_ms=publisher.config.send_timeout_ms,
