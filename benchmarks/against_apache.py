@@ -44,7 +44,6 @@ from typing import Any, NamedTuple
 
 from sparrowmq import (
     AsyncProducer,
-    ConsumeFromWhere,
     Message,
     MessageExt,
     Producer,
@@ -270,7 +269,7 @@ def drain(name_server: str, topic: str, size: int, group: str) -> dict[str, floa
         group,
         name_server=name_server,
         listener=listener,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         consume_message_batch_max_size=size,
     ) as consumer:
         consumer.subscribe(topic)

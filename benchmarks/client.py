@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from sparrowmq import AsyncProducer, ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq import AsyncProducer, Message, Producer, PushConsumer
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 BODY = bytes(300)
@@ -74,7 +74,7 @@ def consume(name_server: str, count: int, *, pull_batch: int, consume_batch: int
         f"GID_{pull_batch}_{consume_batch}",
         name_server=name_server,
         listener=listener,  # type: ignore[arg-type]
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         pull_batch_size=pull_batch,
         consume_message_batch_max_size=consume_batch,
     ) as consumer:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from against_apache import load_rig
-from sparrowmq import ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
+from sparrowmq import Message, MessageExt, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 
 RATE = 200
@@ -59,7 +59,7 @@ def measure_ours(flush: Literal["sync", "async"], seconds: int) -> None:
                 "GID_latency",
                 name_server=cluster.name_server,
                 listener=listener,
-                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+                start="first",
             ) as consumer,
             Producer("GID_latency_producer", name_server=cluster.name_server) as producer,
         ):

@@ -121,6 +121,14 @@ def names_of(page: Path) -> set[str]:
     return {" ".join(name.split()) for name in NAMED.findall(text)}
 
 
+def test_pages_install_nothing_that_no_package_index_has() -> None:
+    # Errors, which stand in parentheses, name extras of what is installed.
+    command = re.compile(r"(?<!\()pip install [^`\n#]*\bsparrowmq\b")
+    pages = [*DOCUMENTS, ROOT / "packaging/README.md", ROOT / "speedups/README.md"]
+
+    assert [found for page in pages for found in command.findall(page.read_text())] == []
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_links_lead_somewhere(path: Path) -> None:
     wrong = [

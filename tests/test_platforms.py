@@ -22,7 +22,6 @@ CLIENTS = """
 import asyncio, ssl, tempfile, threading
 from sparrowmq import *
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 tls = ssl.create_default_context(cafile=CA) if CA else None
 common = {"name_server": NAME_SERVER, "tls": tls}
 with Admin(**common) as admin:
@@ -41,7 +40,7 @@ def consume(**settings):
         if len(seen) == 21:
             done.set()
     settings |= common
-    with PushConsumer(listener=listener, consume_from_where=FIRST, **settings) as consumer:
+    with PushConsumer(listener=listener, start="first", **settings) as consumer:
         consumer.subscribe("T")
         consumer.start()
         assert done.wait(30), len(seen)
@@ -63,7 +62,7 @@ async def main():
     seen = asyncio.Queue()
     async def listener(messages, context):
         seen.put_nowait(messages)
-    settings = {"listener": listener, "consume_from_where": FIRST, **common}
+    settings = {"listener": listener, "start": "first", **common}
     async with AsyncPushConsumer("GID_async", **settings) as consumer:
         await consumer.subscribe("T")
         await consumer.start()

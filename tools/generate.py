@@ -140,7 +140,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from sparrowmq.membership.client_id import ClientIdRule
-from sparrowmq.model import CompressionType, ConsumeFromWhere, MessageModel, UnreadablePolicy
+from sparrowmq.model import CompressionType, MessageModel, UnreadablePolicy
+from sparrowmq.model.consuming import Start
 from sparrowmq.strategies.registry import StrategyChoice
 
 if TYPE_CHECKING:

@@ -16,14 +16,13 @@ from faststream.exceptions import (
 )
 from faststream.specification import AsyncAPI
 
-from sparrowmq import Admin, ConsumeFromWhere
+from sparrowmq import Admin
 from sparrowmq.adapters.faststream import RocketBroker, RocketMessage
 from sparrowmq.errors import BrokerError, UsageError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.testing import InProcessCluster, read_messages
 
 pytestmark = pytest.mark.slow
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ async def test_handlers_get_typed_bodies_and_what_they_return_is_sent(
 ) -> None:
     seen: list[Any] = []
 
-    @broker.subscriber("orders", group="GID_typed", consume_from_where=FIRST)
+    @broker.subscriber("orders", group="GID_typed", start="first")
     @broker.publisher("invoices")
     async def bill(
         order: dict[str, int],
@@ -99,7 +98,7 @@ async def test_what_becomes_of_a_message_is_what_its_handler_decides(
     topic = f"T_{policy.name}_{error.__name__ if error else 'none'}"
     seen: list[RocketMessage] = []
 
-    @broker.subscriber(topic, group=f"GID_{topic}", ack_policy=policy, consume_from_where=FIRST)
+    @broker.subscriber(topic, group=f"GID_{topic}", ack_policy=policy, start="first")
     async def handle(body: str, message: Annotated[RocketMessage, Context("message")]) -> None:
         seen.append(message)
         if len(seen) > 1:
@@ -132,9 +131,7 @@ async def consume_in_order(
 ) -> None:
     """Send a, b and c of one sharding key, and consume them in order until all are done."""
 
-    @broker.subscriber(
-        topic, group=f"GID_{topic}", orderly=True, consume_from_where=FIRST, **settings
-    )
+    @broker.subscriber(topic, group=f"GID_{topic}", orderly=True, start="first", **settings)
     async def handler(body: str, message: Annotated[RocketMessage, Context("message")]) -> None:
         await handle(body, message)
 
@@ -201,7 +198,7 @@ async def test_headers_come_back_as_they_were_sent(
 ) -> None:
     seen: list[dict[str, str]] = []
 
-    @broker.subscriber("headers", group="GID_headers", consume_from_where=FIRST)
+    @broker.subscriber("headers", group="GID_headers", start="first")
     async def handle(message: Annotated[RocketMessage, Context("message")]) -> None:
         seen.append(message.headers)
 
@@ -220,7 +217,7 @@ async def test_handler_may_stop_its_subscriber(
     await asyncio.to_thread(cluster.create_topic, "stopped")
     seen: list[str] = []
 
-    @broker.subscriber("stopped", group="GID_stopped", consume_from_where=FIRST)
+    @broker.subscriber("stopped", group="GID_stopped", start="first")
     async def handle(body: str) -> None:
         seen.append(body)
         raise StopConsume
@@ -245,7 +242,7 @@ async def test_handler_may_stop_its_subscriber(
 async def test_reply_goes_to_the_topic_that_the_message_names(
     cluster: InProcessCluster, broker: RocketBroker
 ) -> None:
-    @broker.subscriber("questions", group="GID_questions", consume_from_where=FIRST)
+    @broker.subscriber("questions", group="GID_questions", start="first")
     async def answer(body: str) -> str:
         return body.upper()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, ConsumeFromWhere, LitePullConsumer, Message, Producer
+from sparrowmq import Admin, LitePullConsumer, Message, Producer
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import invoke
 from sparrowmq.errors import BrokerError, SparrowError
@@ -88,7 +88,7 @@ def test_an_account_does_what_it_may_and_no_more(cluster: EmbeddedCluster) -> No
     with LitePullConsumer(
         "GID_orders",
         name_server=cluster.name_server,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         **USER,
     ) as consumer:
         consumer.subscribe("orders")

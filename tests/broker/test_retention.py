@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import ConsumeFromWhere, LitePullConsumer, Message, Producer
+from sparrowmq import LitePullConsumer, Message, Producer
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -171,7 +171,7 @@ def _read_to(last: int, name_server: str) -> list[int]:
     with LitePullConsumer(
         "GID_c",
         name_server=name_server,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
     ) as consumer:
         consumer.subscribe("T")
         consumer.start()

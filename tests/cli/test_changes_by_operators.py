@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commands import Commands
-from sparrowmq import Admin, ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
+from sparrowmq import Admin, Message, MessageQueue, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -37,7 +37,7 @@ def test_every_change_of_progress_stays_visible(tmp_path: Path) -> None:
             "GID_audit",
             name_server=cluster.name_server,
             listener=lambda messages, context: None,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
         ) as consumer:
             consumer.subscribe("T_audit")
             consumer.start()

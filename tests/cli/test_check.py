@@ -9,7 +9,7 @@ import pytest
 
 from commands import Commands
 from members import MemberProcess
-from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq import PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -30,7 +30,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
             "GID_works",
             name_server=running.name_server,
             listener=lambda messages, context: None,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
         )
         consumer.subscribe("T")
         stack.enter_context(consumer).start()

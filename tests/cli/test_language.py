@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sparrowmq import ConsumeFromWhere, LitePullConsumer, Message, Producer
+from sparrowmq import LitePullConsumer, Message, Producer
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def test_findings_and_tables_are_in_chinese_and_json_is_not(
     with LitePullConsumer(
         "GID_language",
         name_server=name_server,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
     ) as consumer:
         consumer.subscribe("language")
         consumer.start()

@@ -18,7 +18,6 @@ import pytest
 from commands import Commands
 from poison import send_stored
 from sparrowmq import (
-    ConsumeFromWhere,
     ConsumeStatus,
     Message,
     MessageQueue,
@@ -269,7 +268,7 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         "GID_dead",
         name_server=shared_cluster.name_server,
         listener=listen,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         max_reconsume_times=0,
     ) as consumer:
         consumer.subscribe("T_dead")

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 import waiting
 from members import MemberProcess
-from sparrowmq import ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq import Message, Producer, PushConsumer
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import invoke
 from sparrowmq.cli.main import build_app
@@ -72,7 +72,7 @@ class Stage:
                 listener=listener or (lambda messages, context: None),
                 client_ip="172.17.0.1",
                 instance_name=instance,
-                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+                start="first",
             )
             member.subscribe(TOPIC)
             member.start()

@@ -28,13 +28,10 @@ from sparrowmq import (
 )
 from sparrowmq.calling.tls import client_context
 from sparrowmq.errors import ConnectFailed, SparrowError
-from sparrowmq.model import ConsumeFromWhere
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +95,11 @@ def test_messages_pass_by_every_client(cluster: EmbeddedCluster, trusting: ssl.S
     with Producer("GID_p", send_timeout_ms=20_000, **settings) as producer:
         for body in bodies:
             producer.send(Message("T_tls", body))
-    with PushConsumer("GID_c", listener=take, consume_from_where=FIRST, **settings) as consumer:
+    with PushConsumer("GID_c", listener=take, start="first", **settings) as consumer:
         consumer.subscribe("T_tls")
         consumer.start()
         wait_until("all consumed", lambda: len(consumed) >= len(bodies))
-    with LitePullConsumer("GID_l", consume_from_where=FIRST, **settings) as lite:
+    with LitePullConsumer("GID_l", start="first", **settings) as lite:
         lite.subscribe("T_tls")
         lite.start()
         polled = [message.body for message in take_messages(lite, len(bodies))]

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
 from commands import Commands
-from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq import PushConsumer
 from sparrowmq.cli.connecting import open_cluster
 from sparrowmq.cli.top import GroupScreen, LagHistory, TopApp, sparkline
 from sparrowmq.client.operations.overview import GroupOverview, Overview
@@ -33,7 +33,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
             "GID_works",
             name_server=running.name_server,
             listener=lambda messages, context: None,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
         ) as consumer:
             consumer.subscribe("T")
             consumer.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from commands import Commands
-from sparrowmq import Admin, ConsumeFromWhere, Message, MessageQueue, Producer, PushConsumer
+from sparrowmq import Admin, Message, MessageQueue, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -228,7 +228,7 @@ def test_group_with_members_is_shown_and_neither_deleted_nor_moved_by_offsets(
         "GID_members",
         name_server=shared_cluster.name_server,
         listener=lambda messages, context: None,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
     ) as member:
         member.subscribe("T_members", "a || b")
         member.start()
@@ -253,7 +253,7 @@ def test_members_that_are_connected_go_on_where_they_are_told(
         "GID_told",
         name_server=shared_cluster.name_server,
         listener=lambda messages, context: bodies.extend(m.body for m in messages),
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
     ) as member:
         member.subscribe("T_told")
         member.start()

@@ -111,7 +111,7 @@ def test_up_says_first_that_the_extension_in_c_is_missing(
         lines.append(finish(process, signal.SIGTERM)[2].splitlines()[0])
 
     assert f"the extension in C has interface 0, and {speedups.INTERFACE} is needed" in lines[0]
-    assert "pip install 'sparrowmq[speedups]'" in lines[0]
+    assert "pip install ./speedups" in lines[0]
     assert "extension" not in lines[1]
 
 

@@ -16,7 +16,6 @@ from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
     ConsumeContext,
-    ConsumeFromWhere,
     ConsumeOrderlyStatus,
     ConsumeStatus,
     LitePullConsumer,
@@ -44,7 +43,7 @@ def make_consumer(
     with ExitStack() as stack:
 
         def make(listener: Any, **settings: Any) -> PushConsumer:
-            settings = {"consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET} | settings
+            settings = {"start": "first"} | settings
             consumer = PushConsumer(
                 group, name_server=cluster.name_server, listener=listener, **settings
             )
@@ -275,7 +274,7 @@ def test_what_is_sent_once_a_member_is_assigned_is_delivered(
     got: list[bytes] = []
     consumer = make_consumer(
         lambda messages, _: got.extend(message.body for message in messages),
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        start="last",
     )
 
     assigned = consumer.wait_assigned()
@@ -295,10 +294,9 @@ async def test_waits_end_with_their_time(cluster: EmbeddedCluster, topic: str, g
         await hold.wait()
 
     settings: dict[str, Any] = {"name_server": cluster.name_server}
-    first = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     async with (
         AsyncProducer("GID_p", **settings) as producer,
-        AsyncPushConsumer(group, listener=listener, consume_from_where=first, **settings) as member,
+        AsyncPushConsumer(group, listener=listener, start="first", **settings) as member,
     ):
         with pytest.raises(UsageError, match="is not started"):
             await member.wait_idle()

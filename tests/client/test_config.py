@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from sparrowmq import (
     Admin,
+    ConsumeFromWhere,
     LitePullConsumer,
     Producer,
     PushConsumer,
@@ -18,6 +20,7 @@ from sparrowmq import (
 from sparrowmq.client.config import KINDS, ClientConfig, ConsumerConfig, ProducerConfig
 from sparrowmq.config import Setting, rows_of
 from sparrowmq.errors import ConfigError
+from sparrowmq.model.consuming import Start
 
 
 @pytest.mark.parametrize(
@@ -120,6 +123,7 @@ def test_setting_arrives_where_it_is_used() -> None:
     [
         ("PushConsumer", "drain_timeout", "did you mean drain_timeout_ms"),
         ("PushConsumer", "pullBatchSize", "did you mean pull_batch_size"),
+        ("PushConsumer", "consume_from_where", "did you mean start"),
         ("PushConsumer", "auto_commit", "PushConsumer has no setting 'auto_commit'"),
         ("LitePullConsumer", "orderly", "LitePullConsumer has no setting 'orderly'"),
         ("Producer", "zzz", "there are access_key, avoid_slow_brokers, batch_bytes_max"),
@@ -131,6 +135,24 @@ def test_unknown_setting_is_refused_with_the_nearest(kind: str, name: str, words
         CLIENTS[kind](**{name: 1})
 
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("start", "where"),
+    [
+        ("first", ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET),
+        ("last", ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET),
+        (datetime(2026, 1, 1), ConsumeFromWhere.CONSUME_FROM_TIMESTAMP),
+        (ConsumeFromWhere.CONSUME_FROM_MAX_OFFSET, ConsumeFromWhere.CONSUME_FROM_MAX_OFFSET),
+    ],
+    ids=str,
+)
+def test_start_stands_in_heartbeats_as_rocketmq_names_it(
+    start: Start, where: ConsumeFromWhere
+) -> None:
+    config = ConsumerConfig(group="G", client_id="c", start=start)
+
+    assert config.consume_from_where is where
 
 
 def test_values_that_do_not_go_together_are_refused() -> None:

@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 from sparrowmq import (
     Admin,
     AsyncPushConsumer,
-    ConsumeFromWhere,
     ConsumeOrderlyStatus,
     Message,
     MessageQueue,
@@ -28,7 +27,6 @@ from sparrowmq.errors import UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 LOG = "sparrowmq.client"
 
 
@@ -77,7 +75,7 @@ def test_listener_that_would_end_a_program_fails_only_its_message(
         group,
         name_server=cluster.name_server,
         listener=listen,
-        consume_from_where=FIRST,
+        start="first",
         **settings,
     ) as consumer:
         consumer.subscribe(topic)
@@ -102,7 +100,7 @@ async def test_coroutine_that_would_end_a_program_fails_only_its_message(
         done.append(messages[0].body)
 
     async with AsyncPushConsumer(
-        group, name_server=cluster.name_server, listener=listen, consume_from_where=FIRST
+        group, name_server=cluster.name_server, listener=listen, start="first"
     ) as consumer:
         await consumer.subscribe(topic)
         await consumer.start()
@@ -144,7 +142,7 @@ def test_callback_and_strategy_that_would_end_a_program_are_reported(
         group,
         name_server=cluster.name_server,
         listener=lambda messages, _: seen.extend(message.body for message in messages),
-        consume_from_where=FIRST,
+        start="first",
         on_assign=lambda _: sys.exit("no more"),
         strategy=Strategy(),
     ) as consumer:
@@ -252,7 +250,7 @@ def test_consumer_whose_process_was_stopped_says_so_and_goes_on(
         group,
         name_server=cluster.name_server,
         listener=lambda messages, _: seen.extend(message.body for message in messages),
-        consume_from_where=FIRST,
+        start="first",
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start()
@@ -288,7 +286,7 @@ async def test_coroutine_that_keeps_the_event_loop_is_told_as_the_cause(
         await may_end.wait()
 
     async with AsyncPushConsumer(
-        group, name_server=cluster.name_server, listener=listen, consume_from_where=FIRST
+        group, name_server=cluster.name_server, listener=listen, start="first"
     ) as consumer:
         await consumer.subscribe(topic)
         await consumer.start()
@@ -314,7 +312,7 @@ async def test_close_that_was_cancelled_goes_on_with_the_next_call(
         await may_end.wait()
 
     consumer = AsyncPushConsumer(
-        group, name_server=cluster.name_server, listener=listen, consume_from_where=FIRST
+        group, name_server=cluster.name_server, listener=listen, start="first"
     )
     await consumer.subscribe(topic)
     await consumer.start()

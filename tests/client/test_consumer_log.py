@@ -13,7 +13,6 @@ import pytest
 from sparrowmq import (
     Admin,
     AsyncProducer,
-    ConsumeFromWhere,
     LitePullConsumer,
     Message,
     MessageModel,
@@ -24,8 +23,6 @@ from sparrowmq import (
 )
 from sparrowmq.testing import EmbeddedCluster, read_messages
 from waiting import wait_until
-
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 def consume(messages: Any, context: Any) -> None: ...
@@ -47,7 +44,7 @@ def test_joined_assigned_first_message_and_left_are_each_a_line(
     caplog.set_level(logging.INFO, "sparrowmq.client")
     send(cluster, topic, 3)
     with PushConsumer(
-        group, name_server=cluster.name_server, listener=consume, consume_from_where=FIRST
+        group, name_server=cluster.name_server, listener=consume, start="first"
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start()

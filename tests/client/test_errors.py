@@ -32,7 +32,6 @@ from sparrowmq import (
     Admin,
     AsyncProducer,
     AsyncPushConsumer,
-    ConsumeFromWhere,
     Message,
     Producer,
     PushConsumer,
@@ -138,7 +137,7 @@ class Stage:
         settings: Any = {
             "name_server": name_server,
             "listener": listener or (lambda messages, context: None),
-            "consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            "start": "first",
         }
         with self.log.at_level(logging.WARNING):
             if self.is_async:

@@ -19,7 +19,6 @@ import pytest
 
 from hostile import BROKER_NAME, HANG_UP, HostileCluster, Lie, altered, record
 from sparrowmq import (
-    ConsumeFromWhere,
     Message,
     MessageQueue,
     Producer,
@@ -39,7 +38,6 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.compression import COMPRESSED
 from waiting import wait_until
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 IMPOSSIBLE = str(1 << 62)
 
 
@@ -65,7 +63,7 @@ def consumer(hostile: HostileCluster, seen: Seen) -> Iterator[PushConsumer]:
         "GID_c",
         name_server=hostile.address,
         listener=seen,
-        consume_from_where=FIRST,
+        start="first",
         consume_thread_count=1,
     ) as made:
         made.subscribe("T")
@@ -304,7 +302,7 @@ def test_lock_that_was_not_asked_for_is_not_ours(play: Callable[..., Any]) -> No
 # Its listener waits until as many bodies as have room wait for it.
 CONSUMER_UNDER_A_BOMB = """
 import sys, threading, time
-from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq import PushConsumer
 
 def peak_mib():
     (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM:")]
@@ -321,7 +319,7 @@ with PushConsumer(
     "GID_c",
     name_server=sys.argv[1],
     listener=lambda messages, context: goes_on.wait(60) and None,
-    consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    start="first",
     consume_thread_count=1,
 ) as consumer:
     consumer.subscribe("T")
@@ -600,7 +598,7 @@ def test_close_ends_within_its_time(hostile: HostileCluster, lie: str) -> None:
         name_server=hostile.address,
         listener=Seen(),
         strategy="AVG" if is_silent else hang,
-        consume_from_where=FIRST,
+        start="first",
         drain_timeout_ms=100,
     )
     hostile.broker.add_messages("T", b"1")

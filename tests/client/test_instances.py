@@ -16,7 +16,6 @@ from sparrowmq import (
     Admin,
     AsyncProducer,
     AsyncPushConsumer,
-    ConsumeFromWhere,
     LitePullConsumer,
     Message,
     MessageModel,
@@ -32,8 +31,6 @@ from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 class Stage:
@@ -165,12 +162,12 @@ def test_consumers_and_producers_of_one_client_id_share_a_connection(
 ) -> None:
     same: dict[str, Any] = {"client_ip": "10.0.0.1", "instance_name": "shared"}
     got: list[bytes] = []
-    first = stage.make(**same, consume_from_where=FIRST)
+    first = stage.make(**same, start="first")
     second = stage.make(
         **same,
         group=f"{group}_second",
         listener=lambda messages, _: got.extend(message.body for message in messages),
-        consume_from_where=FIRST,
+        start="first",
     )
     for consumer in (first, second):
         consumer.subscribe(topic)
@@ -243,8 +240,7 @@ async def test_asyncio_consumers_of_one_client_id_share_a_connection(
 
     settings: Any = {"name_server": cluster.name_server, "instance_name": "shared"}
     consumers = [
-        AsyncPushConsumer(name, listener=listen(name), consume_from_where=FIRST, **settings)
-        for name in got
+        AsyncPushConsumer(name, listener=listen(name), start="first", **settings) for name in got
     ]
     async with AsyncExitStack() as stack:
         for consumer in consumers:
@@ -278,7 +274,7 @@ def test_one_whose_listener_hangs_does_not_hold_up_the_other(
     """Threads for listeners are each consumer's own number, also on a shared instance."""
     free = threading.Event()
     got: list[bytes] = []
-    same: Any = {"instance_name": "shared", "consume_from_where": FIRST, "consume_thread_count": 2}
+    same: Any = {"instance_name": "shared", "start": "first", "consume_thread_count": 2}
     hangs = stage.make(
         **same, listener=lambda *_: free.wait(60), drain_timeout_ms=100, group=f"{group}_hangs"
     )

@@ -13,7 +13,6 @@ import pytest
 
 from sparrowmq import (
     ConsumeContext,
-    ConsumeFromWhere,
     Message,
     MessageExt,
     MessageQueue,
@@ -229,7 +228,7 @@ def test_one_slow_call_does_not_hold_up_the_others_of_a_quick_listener(
         group,
         name_server=cluster.name_server,
         listener=listen,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start()
@@ -274,7 +273,7 @@ def test_consumer_warns_goes_on_when_one_returns_and_loses_nothing(
         name_server=cluster.name_server,
         listener=listen,
         orderly=orderly,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         consume_thread_count=2,
         consume_timeout_ms=1_000,
     )
@@ -314,7 +313,7 @@ def test_message_of_a_listener_that_never_returns_comes_again_elsewhere(
     settings: Any = {
         "name_server": cluster.name_server,
         "drain_timeout_ms": 200,
-        "consume_from_where": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        "start": "first",
     }
 
     def hang(_: object, __: object) -> None:

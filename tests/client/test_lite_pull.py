@@ -16,7 +16,6 @@ import pytest
 from sparrowmq import (
     Admin,
     AsyncLitePullConsumer,
-    ConsumeFromWhere,
     LitePullConsumer,
     Message,
     MessageExt,
@@ -31,7 +30,6 @@ from sparrowmq.protocol.bodies import ResetOffsetBody, decode_body
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 PATIENCE_S = 20
 PATIENCE_MS = 1000 * PATIENCE_S
 
@@ -95,7 +93,7 @@ def make_pull(
 
         def make(*, subscribes: bool = True, starts: bool = True, **settings: Any) -> Any:
             defaults: dict[str, Any] = {
-                "consume_from_where": FIRST,
+                "start": "first",
                 "name_server": cluster.name_server,
             }
             settings = defaults | settings
@@ -415,7 +413,7 @@ def test_in_broadcasting_a_member_that_comes_again_goes_on_where_it_was(
 ) -> None:
     settings = {
         "message_model": MessageModel.BROADCASTING,
-        "consume_from_where": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        "start": "last",
         "local_offset_dir": tmp_path,
         "instance_name": "stays",
     }
@@ -465,7 +463,7 @@ def test_a_topic_that_is_subscribed_again_goes_on_where_it_was(
         message_model=model,
         local_offset_dir=tmp_path,
         auto_commit=auto_commit,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        start="last",
         drain_timeout_ms=500,
     )
     queue = consumer.fetch_subscribe_queues(topic)[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparrowmq import ConsumeFromWhere, Message, MessageModel, MessageQueue, Producer, PushConsumer
+from sparrowmq import Message, MessageModel, MessageQueue, Producer, PushConsumer
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
 from sparrowmq.errors import ConfigError
 from sparrowmq.testing.embedded import EmbeddedCluster
@@ -61,7 +61,7 @@ def test_broadcasting_goes_on_where_it_was_in_the_process_before(
             name_server=cluster.name_server,
             listener=lambda messages, _: seen.extend(message.body for message in messages),
             message_model=MessageModel.BROADCASTING,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
             local_offset_dir=tmp_path,
         ) as consumer:
             consumer.subscribe(topic)

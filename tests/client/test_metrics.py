@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry
 
 from sparrowmq import (
     AsyncProducer,
-    ConsumeFromWhere,
     ConsumeStatus,
     LitePullConsumer,
     Message,
@@ -21,8 +20,6 @@ from sparrowmq.client.sight.series import CLIENT_SERIES
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
-
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 def test_sends_and_deliveries_are_counted_and_timed(
@@ -47,7 +44,7 @@ def test_sends_and_deliveries_are_counted_and_timed(
         with pytest.raises(UsageError):
             producer.send(Message(topic, b""))
         other.send_oneway(Message(topic, b"d"))
-    with PushConsumer(group, listener=take, consume_from_where=FIRST, **settings) as consumer:
+    with PushConsumer(group, listener=take, start="first", **settings) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         counters = consumer.counters
@@ -75,7 +72,7 @@ async def test_asyncio_producer_and_lite_pull_consumer_are_counted(
     settings: dict[str, Any] = {"name_server": cluster.name_server, "metrics_registry": registry}
     async with AsyncProducer("GID_p", **settings) as producer:
         await producer.send(Message(topic, b"a"))
-    with LitePullConsumer(group, consume_from_where=FIRST, **settings) as consumer:
+    with LitePullConsumer(group, start="first", **settings) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         wait_until("polled", lambda: bool(consumer.poll(timeout_ms=1_000)))

@@ -19,7 +19,6 @@ from sparrowmq import (
     Admin,
     AsyncPushConsumer,
     ConsumeContext,
-    ConsumeFromWhere,
     LitePullConsumer,
     Message,
     MessageExt,
@@ -82,10 +81,9 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"strategy": None}, "strategy is None"),
     ({"message_model": "BROADCASTING"}, "such as MessageModel.BROADCASTING"),
     (
-        {"consume_from_where": "CONSUME_FROM_FIRST_OFFSET"},
-        "it must be a ConsumeFromWhere, such as ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET",
+        {"start": "earliest"},
+        'start is \'earliest\'; it must be "first", "last", a datetime, or a ConsumeFromWhere',
     ),
-    ({"consume_timestamp_ms": 1.5}, "consume_timestamp_ms is 1.5"),
     ({"orderly": "no"}, "orderly is 'no'; it must be True or False"),
     ({"trace": "no"}, "trace is 'no'; it must be True or False"),
     ({"client_id_rule": "V4_9"}, "client_id_rule is 'V4_9'"),
@@ -173,7 +171,7 @@ def test_plain_function_that_returns_a_coroutine_is_named_in_the_log(
     with PushConsumer(
         "GID_c",
         name_server=hostile.address,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         **functions,
     ) as consumer:
         consumer.subscribe("T")

@@ -11,7 +11,6 @@ import pytest
 from sparrowmq import (
     Admin,
     AsyncProducer,
-    ConsumeFromWhere,
     ConsumeStatus,
     LitePullConsumer,
     Message,
@@ -24,8 +23,6 @@ from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +85,7 @@ def test_push_consumer_gets_plain_names_also_of_what_comes_again(
         PushConsumer(
             "GID_again",
             listener=take,
-            consume_from_where=FIRST,
+            start="first",
             on_assign=assigned.extend,
             **inside,
         ) as consumer,
@@ -119,7 +116,7 @@ def test_lite_pull_consumer_names_queues_plainly(inside: dict[str, Any]) -> None
         for number in range(5):
             producer.send(Message("lite", b"%d" % number))
     queue = MessageQueue("lite", "broker-a", 0)
-    with LitePullConsumer("GID_lite", consume_from_where=FIRST, **inside) as consumer:
+    with LitePullConsumer("GID_lite", start="first", **inside) as consumer:
         assert consumer.fetch_subscribe_queues("lite") == [queue]
         consumer.assign([queue])
         consumer.start()

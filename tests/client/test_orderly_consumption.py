@@ -19,7 +19,6 @@ import waiting
 from sparrowmq import (
     Admin,
     AsyncPushConsumer,
-    ConsumeFromWhere,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     Message,
@@ -32,7 +31,6 @@ from sparrowmq import (
 from sparrowmq.model.names import dlq_topic
 from sparrowmq.testing.embedded import EmbeddedCluster
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 SUSPEND = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 PATIENCE_S = 30
 wait_until = partial(waiting.wait_until, timeout_s=PATIENCE_S)
@@ -79,7 +77,7 @@ def make_consumer(
     with ExitStack() as stack:
 
         def make(listener: Any, **settings: Any) -> PushConsumer:
-            defaults: dict[str, Any] = {"consume_from_where": FIRST, "orderly": True}
+            defaults: dict[str, Any] = {"start": "first", "orderly": True}
             consumer = PushConsumer(
                 group, name_server=cluster.name_server, listener=listener, **(defaults | settings)
             )
@@ -133,13 +131,13 @@ def test_order_is_kept_and_nothing_repeated_over_joins_and_leaves(
 
 KILLED = """
 import sys, time
-from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq import PushConsumer
 def listener(messages, context):
     for message in messages:
         sys.stdout.write(f"{message.queue_id} {message.queue_offset}\\n")
         sys.stdout.flush()
 consumer = PushConsumer(sys.argv[2], name_server=sys.argv[1], listener=listener, orderly=True,
-    consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    start="first")
 consumer.subscribe(sys.argv[3])
 consumer.start()
 time.sleep(600)
@@ -355,7 +353,7 @@ async def test_coroutine_listeners_in_order(
         name_server=cluster.name_server,
         listener=listener,
         orderly=True,
-        consume_from_where=FIRST,
+        start="first",
     ) as consumer:
         await consumer.subscribe(topic)
         await consumer.start()

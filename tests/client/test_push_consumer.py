@@ -7,9 +7,11 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import pytest
@@ -20,7 +22,6 @@ from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
     ConsumeContext,
-    ConsumeFromWhere,
     ConsumeStatus,
     Message,
     MessageExt,
@@ -33,7 +34,6 @@ from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 PATIENCE_S = 20
 
 
@@ -59,7 +59,7 @@ def make_consumer(
     with ExitStack() as stack:
 
         def make(listener: Any, **settings: Any) -> PushConsumer:
-            settings = {"consume_from_where": FIRST} | settings
+            settings = {"start": "first"} | settings
             consumer = PushConsumer(
                 group, name_server=cluster.name_server, listener=listener, **settings
             )
@@ -136,13 +136,13 @@ def test_nothing_is_lost_while_members_come_and_go(
 
 MEMBER_PROGRAM = """
 import sys, threading
-from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq import PushConsumer
 name_server, group, topic = sys.argv[1:]
 consumer = PushConsumer(
     group,
     name_server=name_server,
     listener=lambda messages, context: None,
-    consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    start="first",
     on_assign=lambda queues: print(len(queues), flush=True),
 )
 consumer.subscribe(topic)
@@ -421,13 +421,38 @@ def test_listener_that_outlasts_the_drain_is_left_and_its_message_comes_again(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("zone", [None, UTC])
+def test_a_new_group_begins_at_a_time(
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    zone: tzinfo | None,
+) -> None:
+    queue = producer.fetch_publish_queues(topic)[0]
+    first = producer.send(Message(topic, b"before"), queue=queue)
+    begun_ms = time.time() * 1000
+    wait_until("a later time of storing", lambda: time.time() * 1000 > begun_ms + 2)
+    last = producer.send(Message(topic, b"after"), queue=queue)
+    stored = [admin.view_message(topic, each.msg_id) for each in (first, last)]
+    stored_ms = [each.store_timestamp_ms for each in stored if each is not None]
+    assert stored_ms[0] < stored_ms[1]
+
+    seen = Seen()
+    make_consumer(seen, start=datetime.fromtimestamp(stored_ms[1] / 1000, zone)).start()
+    wait_until("the message of that time", lambda: seen.messages)
+
+    assert seen.bodies == {b"after": 1}
+
+
+@pytest.mark.slow
 def test_tags_are_filtered(
     cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
 ) -> None:
     seen = Seen()
     # "Aa" and "BB" have one hash code in Java, by which brokers filter.
     with PushConsumer(
-        group, name_server=cluster.name_server, listener=seen, consume_from_where=FIRST
+        group, name_server=cluster.name_server, listener=seen, start="first"
     ) as consumer:
         consumer.subscribe(topic, "Aa || C")
         consumer.start()
@@ -499,7 +524,7 @@ def test_everything_goes_on_after_the_broker_was_killed(group: str) -> None:
         with (
             Producer("GID_p", name_server=cluster.name_server, retry_times=6) as producer,
             PushConsumer(
-                group, name_server=cluster.name_server, listener=seen, consume_from_where=FIRST
+                group, name_server=cluster.name_server, listener=seen, start="first"
             ) as consumer,
         ):
             consumer.subscribe("T")
@@ -536,7 +561,7 @@ async def test_coroutine_listeners_run_on_the_loop(
     async with (
         AsyncProducer("GID_p", name_server=name_server) as producer,
         AsyncPushConsumer(
-            group, name_server=name_server, listener=listener, consume_from_where=FIRST
+            group, name_server=name_server, listener=listener, start="first"
         ) as consumer,
     ):
         await consumer.subscribe(topic)
@@ -556,7 +581,7 @@ async def test_asyncio_face_takes_plain_listeners_too(
     async with (
         AsyncProducer("GID_p", name_server=cluster.name_server) as producer,
         AsyncPushConsumer(
-            group, name_server=cluster.name_server, listener=seen, consume_from_where=FIRST
+            group, name_server=cluster.name_server, listener=seen, start="first"
         ) as consumer,
     ):
         await consumer.subscribe(topic)

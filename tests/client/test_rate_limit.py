@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import ConsumeFromWhere, LitePullConsumer, Message, Producer, PushConsumer
+from sparrowmq import LitePullConsumer, Message, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 RATE, PULLED, COUNT = 50, 5, 30
 
 pytestmark = pytest.mark.slow
@@ -33,7 +32,7 @@ def test_pulls_keep_to_the_rate(
 ) -> None:
     settings: dict[str, Any] = {
         "name_server": cluster.name_server,
-        "consume_from_where": FIRST,
+        "start": "first",
         "messages_per_s_max": RATE,
         "pull_batch_size": PULLED,
     }

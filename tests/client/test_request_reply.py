@@ -14,7 +14,6 @@ from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
     ConsumeContext,
-    ConsumeFromWhere,
     LitePullConsumer,
     Message,
     MessageExt,
@@ -35,8 +34,6 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.testing.embedded import EmbeddedCluster
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-
 
 @pytest.fixture
 def responder(cluster: EmbeddedCluster, topic: str, group: str) -> Iterator[PushConsumer]:
@@ -48,7 +45,7 @@ def responder(cluster: EmbeddedCluster, topic: str, group: str) -> Iterator[Push
                 producer.reply(message, message.body * (5_000 if b"large" in message.body else 1))
 
         with PushConsumer(
-            group, name_server=cluster.name_server, listener=answer, consume_from_where=FIRST
+            group, name_server=cluster.name_server, listener=answer, start="first"
         ) as consumer:
             consumer.subscribe(topic)
             consumer.start()

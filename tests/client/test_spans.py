@@ -18,7 +18,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
-    ConsumeFromWhere,
     ConsumeStatus,
     LitePullConsumer,
     Message,
@@ -30,8 +29,6 @@ from sparrowmq import (
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
-
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 class Spans:
@@ -87,7 +84,7 @@ def test_one_trace_goes_from_the_sender_through_the_message_into_the_listener(
         message = Message(topic, b"LH1234", tags="paid", keys=("k1", "k2"), sharding_key="LH")
         result = producer.send(message)
         client_id = producer.client_id
-    with PushConsumer(group, listener=take, consume_from_where=FIRST, **settings) as consumer:
+    with PushConsumer(group, listener=take, start="first", **settings) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         wait_until("consumed", lambda: bool(spans.of("process")))
@@ -146,7 +143,7 @@ def test_batch_is_one_span_and_a_call_with_several_messages_links_to_all(
     with PushConsumer(
         group,
         listener=lambda messages, context: None,
-        consume_from_where=FIRST,
+        start="first",
         consume_message_batch_max_size=8,
         **settings,
     ) as consumer:
@@ -203,7 +200,7 @@ def test_failed_send_and_failed_delivery_are_errors(
     assert (failed.attributes or {})["error.type"] == "sparrowmq.errors.UsageError"
     assert attributes_of(failed)["rocketmq.message.type"] == "delay"
     assert [event.name for event in failed.events] == ["exception"]
-    with PushConsumer(group, listener=take, consume_from_where=FIRST, **settings) as consumer:
+    with PushConsumer(group, listener=take, start="first", **settings) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         wait_until("delivered", lambda: len(spans.of("process")) == 2)
@@ -230,9 +227,7 @@ async def test_coroutine_listener_runs_in_its_span(
     async with AsyncProducer("GID_p", **settings) as producer:
         await producer.send_oneway(Message(topic, b"x"))
         (sent,) = spans.of("send")
-        async with AsyncPushConsumer(
-            group, listener=take, consume_from_where=FIRST, **settings
-        ) as consumer:
+        async with AsyncPushConsumer(group, listener=take, start="first", **settings) as consumer:
             await consumer.subscribe(topic)
             await consumer.start()
             async with asyncio.timeout(30):
@@ -253,7 +248,7 @@ def test_poll_is_a_span_with_links_once_it_returns_messages(
     }
     with Producer("GID_p", **settings) as producer:
         producer.send(Message(topic, b"a"))
-    with LitePullConsumer(group, consume_from_where=FIRST, **settings) as consumer:
+    with LitePullConsumer(group, start="first", **settings) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         wait_until("polled", lambda: bool(consumer.poll(timeout_ms=1_000)))

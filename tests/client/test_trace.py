@@ -13,7 +13,6 @@ import pytest
 from sparrowmq import (
     Admin,
     AsyncProducer,
-    ConsumeFromWhere,
     ConsumeStatus,
     LitePullConsumer,
     Message,
@@ -30,8 +29,6 @@ from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.protocol.trace import TraceEntry
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
-
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 def make_tracer() -> Tracer:
@@ -96,9 +93,7 @@ def read_trace(cluster: EmbeddedCluster, group: str, count: int) -> list[list[st
             entries.extend(found)
         return len(entries) >= count
 
-    with LitePullConsumer(
-        group, name_server=cluster.name_server, consume_from_where=FIRST
-    ) as consumer:
+    with LitePullConsumer(group, name_server=cluster.name_server, start="first") as consumer:
         consumer.subscribe(TRACE_TOPIC)
         consumer.start()
         wait_until(f"{count} entries", poll)
@@ -127,7 +122,7 @@ def test_every_message_is_traced_from_its_sending_to_its_consumption(
         ]
         batch = producer.send_batch([Message("traced", b"x"), Message("traced", b"yy")])
     ids = [result.msg_id for result in sent] + batch.msg_id.split(",")
-    with PushConsumer("GID_c", listener=take, consume_from_where=FIRST, **settings) as consumer:
+    with PushConsumer("GID_c", listener=take, start="first", **settings) as consumer:
         consumer.subscribe("traced")
         consumer.start()
         wait_until("all delivered, one twice", lambda: len(delivered) >= 13)

@@ -23,7 +23,6 @@ from sparrowmq import (
     TransactionState,
 )
 from sparrowmq.errors import ConfigError, UsageError
-from sparrowmq.model import ConsumeFromWhere
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.testing.embedded import EmbeddedCluster
@@ -60,7 +59,7 @@ def received(cluster: EmbeddedCluster, topic: str, group: str) -> Iterator[Recei
         f"{group}_c",
         name_server=cluster.name_server,
         listener=found,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
     )
     with consumer:
         consumer.subscribe(topic)

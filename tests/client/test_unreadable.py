@@ -13,7 +13,6 @@ from poison import send_stored
 from sparrowmq import (
     Admin,
     CompressionType,
-    ConsumeFromWhere,
     LitePullConsumer,
     Message,
     MessageExt,
@@ -33,7 +32,6 @@ from sparrowmq.protocol.record import Record, encode_record
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 MIB = 1024 * 1024
 GARBAGE = b"no zlib stream"
 
@@ -93,7 +91,7 @@ def start(cluster: EmbeddedCluster, group: str, seen: Seen) -> Iterator[Start]:
             group,
             name_server=cluster.name_server,
             listener=seen,
-            consume_from_where=FIRST,
+            start="first",
             **settings,
         )
         started.append(consumer)
@@ -203,7 +201,7 @@ def test_polling_skips_too_and_a_pull_by_hand_names_the_message(
     with LitePullConsumer(
         group,
         name_server=cluster.name_server,
-        consume_from_where=FIRST,
+        start="first",
         unreadable_policy=UnreadablePolicy.SKIP,
     ) as skipping:
         skipping.subscribe(poisoned.topic)

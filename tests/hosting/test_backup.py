@@ -13,7 +13,6 @@ from sparrowmq import Admin, LitePullConsumer, Message, Producer
 from sparrowmq.errors import StoreError, UsageError
 from sparrowmq.hosting import store_backup
 from sparrowmq.hosting.store_backup import back_up
-from sparrowmq.model import ConsumeFromWhere
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -64,7 +63,7 @@ def read_all(name_server: str) -> list[bytes]:
     with LitePullConsumer(
         "GID_restored",
         name_server=name_server,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
     ) as consumer:
         consumer.subscribe("T")
         consumer.start()

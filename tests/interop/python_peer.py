@@ -16,7 +16,6 @@ from typing import Any
 from sparrowmq import (
     Admin,
     ConsumeContext,
-    ConsumeFromWhere,
     Message,
     MessageExt,
     MessageQueue,
@@ -96,7 +95,7 @@ def consume(options: Mapping[str, str]) -> None:
         name_server=options["nameServer"],
         listener=listen,
         strategy=strategy(options),
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         client_ip=options.get("clientIp"),
         instance_name=options.get("instance"),
     )

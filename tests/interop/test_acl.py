@@ -12,7 +12,6 @@ import pytest
 from sparrowmq import (
     Admin,
     AsyncProducer,
-    ConsumeFromWhere,
     LitePullConsumer,
     Message,
     MessageExt,
@@ -28,7 +27,6 @@ pytestmark = [
     pytest.mark.parametrize("java", ["4.9.7"], indirect=True, scope="module"),
 ]
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 OWNER: dict[str, Any] = {"access_key": "owner-of-all", "secret_key": "owner-secret-1"}
 READER: dict[str, Any] = {"access_key": "reader-of-one", "secret_key": "reader-secret-1"}
 RULES = """\
@@ -82,7 +80,7 @@ async def test_every_client_signs(name_server: str) -> None:
         producer.send_oneway(Message("acl-all", b"four"))
     async with AsyncProducer("GID_acl_p", **settings) as asyncio_producer:
         await asyncio_producer.send(Message("acl-all", "fünf".encode(), tags="T"))
-    reader: dict[str, Any] = {"name_server": name_server, **READER, "consume_from_where": FIRST}
+    reader: dict[str, Any] = {"name_server": name_server, **READER, "start": "first"}
     with PushConsumer("GID_acl", listener=listener, orderly=True, **reader) as consumer:
         consumer.subscribe("acl-all")
         consumer.start()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq import Admin, Message, Producer, PushConsumer
 from sparrowmq.errors import BrokerError
 from waiting import wait_until
 
@@ -24,7 +24,7 @@ def test_two_groups_share_a_connection_and_one_leaves_alone(java: Any, cluster: 
             group,
             name_server=cluster.name_server,
             listener=lambda messages, _: got[group].update(m.body for m in messages),
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
             instance_name="shared",
         )
         made.subscribe(topic)

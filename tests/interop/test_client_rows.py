@@ -21,7 +21,6 @@ from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
     ConsumeContext,
-    ConsumeFromWhere,
     JsonSerializer,
     LitePullConsumer,
     Message,
@@ -37,8 +36,6 @@ from sparrowmq import (
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
-
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 class Flight(msgspec.Struct):
@@ -83,7 +80,7 @@ async def test_bodies_of_a_type_come_as_they_were_sent(java: Any, cluster: Any) 
     async with (
         AsyncProducer("GID_rows", name_server=cluster.name_server) as producer,
         AsyncLitePullConsumer(
-            "GID_rows_typed", name_server=cluster.name_server, consume_from_where=FIRST
+            "GID_rows_typed", name_server=cluster.name_server, start="first"
         ) as consumer,
     ):
         await producer.send(flights.message(topic, Flight("LH1234", 180)))
@@ -128,7 +125,7 @@ def test_listener_decides_on_each_message_and_a_dead_letter_is_resent(
             group,
             name_server=cluster.name_server,
             listener=decide,
-            consume_from_where=FIRST,
+            start="first",
             consume_message_batch_max_size=3,
         ) as consumer,
     ):
@@ -153,7 +150,7 @@ async def test_members_wait_and_keep_to_their_rate(java: Any, cluster: Any) -> N
         "GID_rows_waits",
         name_server=cluster.name_server,
         listener=keeper,
-        consume_from_where=FIRST,
+        start="first",
         messages_per_s_max=40,
         pull_batch_size=5,
     ) as consumer:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commands import Commands
-from sparrowmq import ConsumeFromWhere, ConsumeStatus, MessageExt, PushConsumer
+from sparrowmq import ConsumeStatus, MessageExt, PushConsumer
 from sparrowmq.cli.mqadmin import translate
 from waiting import wait_until
 
@@ -31,7 +31,7 @@ def smq(apache_cluster: Any) -> Iterator[Commands]:
         GROUP,
         name_server=apache_cluster.name_server,
         listener=lambda messages, context: consumed.extend(messages),
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
     ) as member:
         member.subscribe(TOPIC)
         member.start()
@@ -123,7 +123,7 @@ def test_dead_letters_and_the_members_of_every_group_are_listed(
                 group,
                 name_server=apache_cluster.name_server,
                 listener=lambda messages, context: ConsumeStatus.RECONSUME_LATER,
-                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+                start="first",
                 max_reconsume_times=0,
             )
             members.callback(member.close)

@@ -11,7 +11,6 @@ from poison import send_stored
 from sparrowmq import (
     Admin,
     CompressionType,
-    ConsumeFromWhere,
     LitePullConsumer,
     Message,
     MessageQueue,
@@ -81,7 +80,7 @@ def test_apaches_broker_takes_a_message_that_cannot_be_read_as_a_dead_letter(
         LitePullConsumer(
             "GID_unreadable",
             name_server=apache_cluster.name_server,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
             unreadable_policy=UnreadablePolicy.DEAD_LETTER,
         ) as consumer,
     ):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq import Message, Producer, PushConsumer
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -22,7 +22,7 @@ def test_mqadmin_shows_what_our_member_holds(apache_cluster: Any, java: Any) -> 
             group,
             name_server=apache_cluster.name_server,
             listener=lambda *_: seen.set(),
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
         ) as consumer,
     ):
         consumer.subscribe(topic)
@@ -57,7 +57,7 @@ def test_mqadmin_has_our_listener_consume_a_message(java: Any, cluster: Any) -> 
             group,
             name_server=cluster.name_server,
             listener=lambda messages, _: got.extend((m.body, m.broker_name) for m in messages),
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
         ) as consumer,
     ):
         consumer.subscribe(topic)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sparrowmq import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq import Admin, Message, Producer, PushConsumer
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
@@ -38,7 +38,7 @@ async def test_owners_and_lag_of_a_group_at_apaches_broker(apache_cluster: Any) 
         with PushConsumer(
             GROUP,
             listener=lambda messages, context: None,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
             **settings,
         ) as consumer:
             consumer.subscribe(TOPIC)

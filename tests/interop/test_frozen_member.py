@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from sparrowmq import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq import Admin, Message, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 OWNED_AGAIN_S = 20
 MEMBER_PROGRAM = """
 import sys, threading
-from sparrowmq import ConsumeFromWhere, PushConsumer
+from sparrowmq import PushConsumer
 name_server, group, topic = sys.argv[1:]
 def listener(messages, context):
     for message in messages:
@@ -28,7 +28,7 @@ consumer = PushConsumer(
     group,
     name_server=name_server,
     listener=listener,
-    consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    start="first",
 )
 consumer.subscribe(topic)
 consumer.start()
@@ -47,7 +47,7 @@ def test_queues_of_a_frozen_member_are_owned_again_within_20_s_and_come_once() -
             "GID_f",
             name_server=cluster.name_server,
             listener=lambda messages, _: taken.extend(m.body.decode() for m in messages),
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
         ) as awake,
     ):
         cluster.create_topic("T", queues=4)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import ConsumeContext, ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
+from sparrowmq import ConsumeContext, Message, MessageExt, Producer, PushConsumer
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -57,7 +57,7 @@ def test_joins_and_leaves_under_load_redeliver_nothing(cluster: Any) -> None:
             group,
             name_server=cluster.name_server,
             listener=seen,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
         )
         consumer.subscribe(topic)
         consumer.start()

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, ConsumeFromWhere, LitePullConsumer, Message, Producer, PullStatus
+from sparrowmq import Admin, LitePullConsumer, Message, Producer, PullStatus
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 PATIENCE_S = 60
 
 
 def make(cluster: Any, group: str, **settings: Any) -> LitePullConsumer:
-    settings = {"consume_from_where": FIRST} | settings
+    settings = {"start": "first"} | settings
     return LitePullConsumer(group, name_server=cluster.name_server, **settings)
 
 

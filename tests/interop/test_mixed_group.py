@@ -12,7 +12,6 @@ import pytest
 import waiting
 from sparrowmq import (
     ConsumeContext,
-    ConsumeFromWhere,
     ConsumeStatus,
     Message,
     MessageExt,
@@ -40,7 +39,7 @@ class PythonMember:
             name_server=cluster.name_server,
             listener=self._take,
             strategy=strategy,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
         )
         self._consumer.subscribe(topic, "*")
         self._consumer.start()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq import Admin, Message, Producer, PushConsumer
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -35,7 +35,7 @@ def test_members_of_both_kinds_share_a_group_of_a_namespace(
     with PushConsumer(
         group,
         listener=take,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         **settings,
     ) as ours:
         ours.subscribe(TOPIC)

@@ -13,7 +13,6 @@ import pytest
 
 import waiting
 from sparrowmq import (
-    ConsumeFromWhere,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     Message,
@@ -43,7 +42,7 @@ class PythonMember:
             name_server=cluster.name_server,
             listener=self._take,
             orderly=True,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
         )
         self._consumer.subscribe(topic)
         self._consumer.start()

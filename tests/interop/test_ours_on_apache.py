@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparrowmq import Admin, Message, MessageExt, Producer, PushConsumer
-from sparrowmq.model import ConsumeContext, ConsumeFromWhere, ConsumeStatus, SendStatus
+from sparrowmq.model import ConsumeContext, ConsumeStatus, SendStatus
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -47,7 +47,7 @@ def push_consumer(cluster: Any, group: str, inbox: Inbox, **options: Any) -> Pus
         group,
         name_server=cluster.name_server,
         listener=inbox,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         **options,
     )
 

@@ -11,7 +11,6 @@ from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
     ConsumeContext,
-    ConsumeFromWhere,
     Message,
     MessageExt,
     MessageQueue,
@@ -101,7 +100,7 @@ def test_we_answer_java_s_requests(java: Any, cluster: Any) -> None:
         with PushConsumer(
             "GID_py_repliers",
             listener=answer,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
             **settings,
         ) as consumer:
             consumer.subscribe(topic)

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from sparrowmq import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq import Admin, Message, Producer, PushConsumer
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -32,7 +32,7 @@ def test_consumer_is_in_the_trace_of_the_producer(apache_cluster: Any) -> None:
     with PushConsumer(
         "GID_spans_c",
         listener=lambda messages, context: None,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         **settings,
     ) as consumer:
         consumer.subscribe(TOPIC)

@@ -15,7 +15,6 @@ from certificates import Certificates
 from sparrowmq import (
     Admin,
     AsyncProducer,
-    ConsumeFromWhere,
     Message,
     Producer,
     PushConsumer,
@@ -76,7 +75,7 @@ def produce_and_consume(name_server: str, tls: ssl.SSLContext) -> None:
     with PushConsumer(
         "GID_tls",
         listener=lambda messages, context: got.extend(message.body for message in messages),
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         **settings,
     ) as consumer:
         consumer.subscribe(topic)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, ConsumeFromWhere, Message, Producer, PushConsumer
+from sparrowmq import Admin, Message, Producer, PushConsumer
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -46,7 +46,7 @@ def test_mqadmin_finds_where_a_message_was_sent_and_consumed(
     with PushConsumer(
         "GID_traced_c",
         listener=take,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         **settings,
     ) as consumer:
         consumer.subscribe(TOPIC)

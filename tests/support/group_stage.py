@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Self
 
 from members import MemberProcess
-from sparrowmq import ConsumeFromWhere, ConsumeStatus, Message, Producer, PushConsumer
+from sparrowmq import ConsumeStatus, Message, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -55,7 +55,7 @@ class GroupStage:
                 name_server=self.cluster.name_server,
                 client_ip="172.17.0.1",
                 instance_name=instance,
-                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+                start="first",
                 **extra,
             )
         )

@@ -18,7 +18,6 @@ from typing import Any, Protocol, Self
 
 from sparrowmq import (
     Admin,
-    ConsumeFromWhere,
     ConsumeOrderlyStatus,
     ConsumeStatus,
     LitePullConsumer,
@@ -140,7 +139,7 @@ class LiveGroups:
             name_server=self.cluster.name_server,
             client_ip="172.17.0.1",
             instance_name=instance,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
             **settings,
         )
         for name in [topic] if isinstance(topic, str) else topic:

@@ -12,7 +12,6 @@ import time
 from typing import Any
 
 from sparrowmq import (
-    ConsumeFromWhere,
     ConsumeOrderlyStatus,
     ConsumeStatus,
     MessageModel,
@@ -42,7 +41,7 @@ def main() -> None:
         asked.pop("group"),
         listener=listen,
         client_ip="172.17.0.1",
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         **asked,
     ) as member:
         member.subscribe(topic, expression)

@@ -14,7 +14,6 @@ from sparrowmq import (
     Admin,
     AsyncProducer,
     AsyncPushConsumer,
-    ConsumeFromWhere,
     Message,
     MessageExt,
     Producer,
@@ -31,7 +30,6 @@ from sparrowmq.testing import (
 )
 
 pytestmark = pytest.mark.slow
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 # Half of it or less on a machine that does nothing else.
 START_CPU_S_MAX = 0.3
 
@@ -135,7 +133,7 @@ def test_retries_come_when_the_clock_says_so(cluster: InProcessCluster) -> None:
             "GID_retried",
             name_server=cluster.name_server,
             listener=listener,
-            consume_from_where=FIRST,
+            start="first",
         ) as consumer,
     ):
         consumer.subscribe("retried")
@@ -168,7 +166,7 @@ def test_wait_until_consumed_waits_for_the_last_message(
             "GID_c",
             name_server=running.name_server,
             listener=lambda messages, context: seen.extend(m.body for m in messages),
-            consume_from_where=FIRST,
+            start="first",
         ) as consumer:
             consumer.subscribe("T")
             consumer.start()
@@ -190,7 +188,7 @@ async def test_event_loop_is_not_stopped_by_a_wait(cluster: InProcessCluster) ->
             "GID_async",
             name_server=cluster.name_server,
             listener=listener,  # type: ignore[arg-type]
-            consume_from_where=FIRST,
+            start="first",
         ) as consumer,
     ):
         await consumer.subscribe("async")

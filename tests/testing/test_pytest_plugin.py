@@ -23,7 +23,7 @@ from datetime import timedelta
 
 import pytest
 
-from sparrowmq import AsyncProducer, AsyncPushConsumer, ConsumeFromWhere, Message, Producer
+from sparrowmq import AsyncProducer, AsyncPushConsumer, Message, Producer
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -47,7 +47,7 @@ async def test_asyncio(rmq_cluster, rmq_topic, rmq_group, rmq_messages):
     async with (
         AsyncProducer("GID_p", name_server=address) as producer,
         AsyncPushConsumer(rmq_group, name_server=address, listener=listener,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET) as consumer,
+            start="first") as consumer,
     ):
         await consumer.subscribe(rmq_topic)
         await consumer.start()

@@ -42,7 +42,7 @@ from sparrowmq.errors import (
     TransportError,
     UsageError,
 )
-from sparrowmq.model import ConsumeContext, ConsumeFromWhere, Message, MessageExt
+from sparrowmq.model import ConsumeContext, Message, MessageExt
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 
 DEFAULT_PORT: Final = 9876
@@ -95,7 +95,7 @@ class QueueTasks:
         self._consumer = PushConsumer(
             group_of(topic),
             listener=self._listen,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            start="first",
             max_reconsume_times=RECONSUME_TIMES_MAX,
             **settings,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,7 @@ from sparrowmq.model import (
     MessageModel,
     UnreadablePolicy,
 )
+from sparrowmq.model.consuming import Start
 from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     DEFAULT_CONSUMER_GROUP,
@@ -379,25 +381,20 @@ class ConsumerConfig:
         only=(PUSH,),
         source="MessageListenerOrderly",
     )
-    consume_from_where: ConsumeFromWhere = setting(
-        ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        "the start in a queue without a committed offset",
+    start: Start = setting(
+        "last",
+        'the start in a queue without a committed offset: "first", "last", a `datetime` (local '
+        "time without a zone), or RocketMQ's `ConsumeFromWhere`, whose CONSUME_FROM_TIMESTAMP "
+        'is 30 minutes before the consumer is made; brokers make "last" "first", and those '
+        "before 5.0 a time as well, while the queue's first message is in memory",
+        kind=object,
         source="consumeFromWhere",
-    )
-    consume_timestamp_ms: int | None = setting(
-        None,
-        "the wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes before the start",
-        low=0,
-        high=2**63 - 1,
-        unit="ms since 1970",
-        kind=int,
-        source="consumeTimestamp",
     )
     # Differs from RocketMQ, whose members lose messages sent before they notice the queue.
     added_queues_from_first: bool = setting(
         True,
         "begin at the first message in queues that are added to a topic while it is consumed, "
-        "also under CONSUME_FROM_LAST_OFFSET",
+        'also with `start="last"`',
     )
     messages_per_s_max: int | None = setting(
         None,
@@ -550,6 +547,17 @@ class ConsumerConfig:
     times: ClientTimes = field(default_factory=ClientTimes)
 
     @property
+    def consume_from_where(self) -> ConsumeFromWhere:
+        """The start as heartbeats name it."""
+        if self.start == "first":
+            return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        if self.start == "last":
+            return ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+        if isinstance(self.start, datetime):
+            return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+        return self.start
+
+    @property
     def flow(self) -> FlowLimits:
         """The limits of one queue above which pulling pauses."""
         return FlowLimits(
@@ -565,6 +573,13 @@ class ConsumerConfig:
                 f"the consumer group must not be {DEFAULT_CONSUMER_GROUP}; choose another name"
             )
         check_settings(self)
+        if self.start not in ("first", "last") and not isinstance(
+            self.start, datetime | ConsumeFromWhere
+        ):
+            raise ConfigError(
+                f'start is {self.start!r}; it must be "first", "last", a datetime, or a '
+                "ConsumeFromWhere, such as ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET"
+            )
         if self.pull_timeout_ms <= self.pull_suspend_ms:
             raise ConfigError(
                 f"pull_timeout_ms is {self.pull_timeout_ms}; it must be more than "
@@ -619,7 +634,9 @@ class ClientKind:
         for name in given:
             if name in known:
                 continue
-            near = get_close_matches(name.lower(), known, n=1)
+            plain = name.replace("_", "").lower()
+            near = [row.name for row in known.values() if row.source.lower() == plain]
+            near = near or get_close_matches(name.lower(), known, n=1)
             hint = f"did you mean {near[0]}" if near else f"there are {', '.join(sorted(known))}"
             raise ConfigError(f"{self.name} has no setting {name!r}; {hint}")
 

@@ -58,7 +58,7 @@ class LocalOffsets:
         if failure is not None:
             raise ConfigError(
                 f"the offsets in {self._path} cannot be read ({failure}); remove the file to begin "
-                "where consume_from_where says"
+                "where `start` says"
             )
         return {}
 

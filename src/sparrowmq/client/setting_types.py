@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from sparrowmq.membership.client_id import ClientIdRule
-from sparrowmq.model import CompressionType, ConsumeFromWhere, MessageModel, UnreadablePolicy
+from sparrowmq.model import CompressionType, MessageModel, UnreadablePolicy
+from sparrowmq.model.consuming import Start
 from sparrowmq.strategies.registry import StrategyChoice
 
 if TYPE_CHECKING:
@@ -171,19 +172,16 @@ class PushConsumerSettings(TypedDict, total=False):
     `False`.
     """
 
-    consume_from_where: ConsumeFromWhere
-    """The start in a queue without a committed offset. Default:
-    `ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET`.
-    """
-
-    consume_timestamp_ms: int | None
-    """The wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes before the start. From 0
-    to 9,223,372,036,854,775,807 ms since 1970.
+    start: Start
+    """The start in a queue without a committed offset: "first", "last", a `datetime` (local time
+    without a zone), or RocketMQ's `ConsumeFromWhere`, whose CONSUME_FROM_TIMESTAMP is 30
+    minutes before the consumer is made; brokers make "last" "first", and those before 5.0 a
+    time as well, while the queue's first message is in memory. Default: `'last'`.
     """
 
     added_queues_from_first: bool
     """Begin at the first message in queues that are added to a topic while it is consumed, also
-    under CONSUME_FROM_LAST_OFFSET. Default: `True`.
+    with `start="last"`. Default: `True`.
     """
 
     messages_per_s_max: int | None
@@ -345,19 +343,16 @@ class LitePullConsumerSettings(TypedDict, total=False):
     local_offset_dir: Path | str | None
     """The directory of a BROADCASTING member's offset file; None: `~/.rocketmq_offsets`."""
 
-    consume_from_where: ConsumeFromWhere
-    """The start in a queue without a committed offset. Default:
-    `ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET`.
-    """
-
-    consume_timestamp_ms: int | None
-    """The wall-clock time of CONSUME_FROM_TIMESTAMP; None: 30 minutes before the start. From 0
-    to 9,223,372,036,854,775,807 ms since 1970.
+    start: Start
+    """The start in a queue without a committed offset: "first", "last", a `datetime` (local time
+    without a zone), or RocketMQ's `ConsumeFromWhere`, whose CONSUME_FROM_TIMESTAMP is 30
+    minutes before the consumer is made; brokers make "last" "first", and those before 5.0 a
+    time as well, while the queue's first message is in memory. Default: `'last'`.
     """
 
     added_queues_from_first: bool
     """Begin at the first message in queues that are added to a topic while it is consumed, also
-    under CONSUME_FROM_LAST_OFFSET. Default: `True`.
+    with `start="last"`. Default: `True`.
     """
 
     messages_per_s_max: int | None

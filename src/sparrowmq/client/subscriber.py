@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple, Protocol, TypeAlias
 
 from sparrowmq.calling.effects import Event, Task
@@ -317,9 +318,10 @@ class Subscriber:
     @property
     def consume_timestamp_ms(self) -> int:
         """The wall-clock time of CONSUME_FROM_TIMESTAMP."""
-        chosen_ms = self.config.consume_timestamp_ms
-        default_ms = self.start_timestamp_ms - CONSUME_TIMESTAMP_BACK_MS
-        return default_ms if chosen_ms is None else chosen_ms
+        start = self.config.start
+        if isinstance(start, datetime):
+            return round(start.timestamp() * 1000)
+        return self.start_timestamp_ms - CONSUME_TIMESTAMP_BACK_MS
 
     @property
     def is_broadcasting(self) -> bool:

@@ -189,7 +189,7 @@ def _name_missing_extension() -> None:
     if speedups.obstacle:
         LOG.info(
             "the extension in C %s: this broker lays out batches and indexes keys in Python, which "
-            "takes several times as long; pip install 'sparrowmq[speedups]' brings it",
+            "takes several times as long; pip install ./speedups in a checkout brings it",
             speedups.obstacle,
         )
 

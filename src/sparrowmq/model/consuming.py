@@ -6,7 +6,9 @@ Tests: golden/test_golden_option.py.
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import Enum
+from typing import Literal, TypeAlias
 
 
 class MessageModel(Enum):
@@ -34,6 +36,9 @@ class ConsumeFromWhere(Enum):
     CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
     CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+Start: TypeAlias = Literal["first", "last"] | datetime | ConsumeFromWhere
 
 
 class UnreadablePolicy(Enum):

@@ -18,7 +18,7 @@ from pathlib import Path
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.client.faces.blocking import PushConsumer
 from sparrowmq.errors import SparrowError
-from sparrowmq.model import ConsumeContext, ConsumeFromWhere, MessageExt, MessageQueue
+from sparrowmq.model import ConsumeContext, MessageExt, MessageQueue
 from sparrowmq.processes.logbook import Failed, Logbook, open_logbook
 from sparrowmq.processes.member_log import (
     CONSUMED_SUFFIX,
@@ -113,7 +113,7 @@ def _consume(member: LoggedMember, options: argparse.Namespace) -> None:
         on_assign=member.on_assign,
         on_revoke=member.on_revoke,
         on_lost=member.on_lost,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        start="first",
         consume_message_batch_max_size=options.messages_per_call,
         client_ip=options.client_ip,
         instance_name=options.instance_name,

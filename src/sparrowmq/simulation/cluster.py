@@ -15,7 +15,7 @@ from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.administer import create_topic
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
-from sparrowmq.model import ConsumeFromWhere, MessageQueue
+from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import TRANS_HALF_TOPIC, retry_topic
 from sparrowmq.simulation import transaction_producers
 from sparrowmq.simulation.checkers import Checkers, OwnershipCheck, judge_ownership
@@ -275,12 +275,8 @@ class SimulatedCluster:
                 consume_thread_count=scenario.consume_thread_count,
                 orderly=scenario.is_orderly,
                 max_reconsume_times=scenario.retries_max,
-                consume_from_where=(
-                    # Behind expired messages a new group would begin at a queue's end by default.
-                    ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-                    if scenario.faults.expiry
-                    else ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-                ),
+                # Behind expired messages a new group would begin at a queue's end by default.
+                start="first" if scenario.faults.expiry else "last",
             ),
             self.timeline,
             self.network,

@@ -423,7 +423,7 @@ class PushConsumer:
     def wait_assigned(self, timeout_ms: int = WAIT_MS) -> list[MessageQueue]:
         """Wait until this member has queues and consumes all of them; return the queues, in order.
 
-        Messages sent afterwards are delivered, also under CONSUME_FROM_LAST_OFFSET.
+        Messages sent afterwards are delivered, also with `start="last"`.
 
         Returns: [] if the time runs out first; in a group with more members than queues, some
         members get no queue.

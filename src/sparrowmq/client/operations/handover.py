@@ -11,6 +11,7 @@ MQClientAPIImpl.lockBatchMQ and unlockBatchMQ.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sparrowmq.calling.effects import Now, Operation, Sleep
@@ -234,7 +235,10 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
     config = subscriber.config
     timeout_ms = config.times.invoke_timeout_ms
     address = subscriber.get_broker_address(queue)
-    committed = yield from _find_committed(subscriber, queue, is_sure=False)
+    # RocketMQ's 0 for "none" while the first message is in memory would hide a chosen time; in the
+    # retry topic it keeps messages that failed before the first commit.
+    has_time = isinstance(config.start, datetime) and queue.topic != subscriber.retry_topic
+    committed = yield from _find_committed(subscriber, queue, is_sure=has_time)
     start = choose_start_position(
         config.consume_from_where,
         committed,
