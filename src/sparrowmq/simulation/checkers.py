@@ -4,7 +4,10 @@ The model knows the place of each message (from the stores, as records become re
 messages that listeners have finished, and the acknowledged messages and committed offsets. It uses
 none of the clients' own records.
 
-1. An acknowledged message is readable at its offset, now and after every restart (SYNC).
+1. An acknowledged message is readable at its offset, now and after every restart. A broker that
+   acknowledges before the flush (ASYNC) may lose the end of its log in a power cut, as far as it
+   was not flushed, and nothing follows from the lost messages: no offset lies beyond a queue's end,
+   and the messages that take the lost ones' offsets are consumed.
 2. A consume queue entry points at its record, and the record holds what a producer sent.
 3. A committed offset lies within the contiguous prefix of finished messages: consumed, or stored
    again for a retry or among the dead letters. No message of the group is skipped.
@@ -157,6 +160,9 @@ class Checkers:
         # The copies that must come after a confirmed send-back, and the copies that came.
         self._owed: dict[Copy, None] = {}
         self._again: set[Copy] = set()
+        # Messages that a power cut has taken, and their places.
+        self.lost: set[bytes] = set()
+        self._lost_at: set[tuple[MessageQueue, int, bytes]] = set()
         self._expired: set[bytes] = set()
         self._dead: set[bytes] = set()
         self._consumed: set[bytes] = set()
@@ -168,9 +174,8 @@ class Checkers:
         # The listed holder of the queue's lock at that time.
         self._holder: dict[MessageQueue, str | None] = {}
         self._committed_by: dict[MessageQueue, str] = {}
-        # By host and queue, when the group's offset was asked for last.
         self._asked_ms: dict[tuple[str, MessageQueue], int] = {}
-        # The offsets in the broker's file; and the later commits with their instants.
+        # The offsets in the broker's file, and the later commits.
         self._saved: dict[MessageQueue, int] = {}
         self._unsaved: dict[MessageQueue, list[_Commit]] = {}
         self._delivered: dict[MessageQueue, set[int]] = {}
@@ -216,6 +221,44 @@ class Checkers:
                 for offset, copy in enumerate(copies[begin:], begin):
                     self._check_entry(queue, offset, store, copy)
         self.check_stored(broker_name, store)
+
+    def note_lost(self, broker_name: str, store: MessageStore, *, flushed_position: int) -> None:
+        """Note what a broker with asynchronous flush has lost since its log was flushed so far."""
+        lost: list[tuple[MessageQueue, int, Copy]] = []
+        for queue in [q for q in self._copies if q.broker_name == broker_name]:
+            end = store.queues.max_offset(queue.topic, queue.queue_id)
+            copies = self._copies[queue]
+            lost += [(queue, offset, copies[offset]) for offset in range(end, len(copies))]
+            del copies[end:]
+            self._prefix[queue] = min(self.prefix(queue), end)
+            self._finished[queue] = {o for o in self._finished.get(queue, ()) if o < end}
+            acked = self._acked_at.get(queue, {})
+            for offset in [o for o in acked if o >= end]:
+                del acked[offset]
+        if not lost:
+            return
+        self.lost.update(copy.payload for _, _, copy in lost)
+        self._lost_at.update((queue, offset, copy.payload) for queue, offset, copy in lost)
+        for (name, position), (queue, offset) in tuple(self._places.items()):
+            if name == broker_name and offset >= len(self._copies[queue]):
+                del self._places[name, position]
+                if position < flushed_position:
+                    self.fail(f"{_name(queue)} offset {offset}: lost, and it was flushed")
+        kept = {copy.payload for copies in self._copies.values() for copy in copies}
+        for _, _, copy in lost:
+            # A message that was sent back is finished where it stood first.
+            if copy.payload not in kept or copy.reconsume_times:
+                self.acked.pop(copy.payload, None)
+                self._owed = {c: None for c in self._owed if c.payload != copy.payload}
+        self._trace.add(f"{broker_name} has lost {len(lost)} messages")
+        self.ledger.note_lost()
+        self.delays.note_lost(broker_name)
+
+    def is_lost(self, queue: MessageQueue, message: MessageExt) -> bool:
+        """Return whether a power cut has taken a message from its place."""
+        offset, copies = message.queue_offset, self._copies.get(queue, [])
+        is_there = offset < len(copies) and copies[offset].payload == message.body
+        return (queue, offset, message.body) in self._lost_at and not is_there
 
     def _check_entry(
         self, queue: MessageQueue, offset: int, store: MessageStore, known: Copy | None
@@ -319,6 +362,9 @@ class Checkers:
         """
         shown = payload.decode().rstrip(".")
         self._trace.add(f"{shown} acknowledged at {_name(queue)} {offset}")
+        if payload in self.lost:
+            # It may have been lost before this answer came.
+            return
         self.acked[payload] = queue
         self.delays.note_acked(payload, now_ms=self._trace.now_ms)
         if self.delays.is_delayed(payload):
@@ -339,7 +385,9 @@ class Checkers:
     def note_delivered(self, queue: MessageQueue, messages: Sequence[MessageExt]) -> None:
         """Note that a listener gets messages."""
         copies = self._copies.get(queue, [])
-        if self._is_orderly:
+        # A member may have had a lost message before.
+        messages = [message for message in messages if not self.is_lost(queue, message)]
+        if self._is_orderly and messages:
             self._check_order(queue, [message.queue_offset for message in messages])
         for message in messages:
             offset = message.queue_offset
@@ -597,6 +645,11 @@ class Checkers:
                 self._forgotten[queue] = before, now_ms
             saved = self._saved.get(queue)
             allowed = {saved, *(commit.offset for commit in self._unsaved[queue])}
+            end = len(self._copies.get(queue, ()))
+            if any(offset is not None and offset > end for offset in allowed):
+                allowed.add(end)
+            if loaded is not None and loaded > end:
+                self.fail(f"{_name(queue)}: {loaded} after a restart, and the queue ends at {end}")
             if loaded not in allowed:
                 self.fail(f"{_name(queue)}: {loaded} after a restart, {saved} was written")
             self._unsaved[queue].clear()

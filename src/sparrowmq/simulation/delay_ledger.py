@@ -108,6 +108,10 @@ class DelayLedger:
         if self._is_calm and early_ms > IN_TIME_MS:
             self._fail(f"{payload!r}: its recall is refused {early_ms} ms before its time")
 
+    def note_lost(self, broker_name: str) -> None:
+        """Note that a broker may have lost recalls: their messages may come or not."""
+        self._recalled = {place for place in self._recalled if place[0] != broker_name}
+
     def may_be_gone(self, payload: bytes) -> bool:
         """Return whether a message need not come, since it may be recalled."""
         return payload in self._asked

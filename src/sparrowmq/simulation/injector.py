@@ -180,8 +180,7 @@ class Injector:
 
     def _broker_power_cut(self) -> str | None:
         broker = self._draw_broker()
-        # Without sync flush a power cut may take anything.
-        if broker is None or not self._cluster.scenario.sync_flush:
+        if broker is None:
             return None
         broker.power_off()
         self._restart_later(broker)
@@ -189,8 +188,7 @@ class Injector:
 
     def _write_power_cut(self) -> str | None:
         broker = self._draw_broker()
-        # Without sync flush a power cut may take anything.
-        if broker is None or not self._cluster.scenario.sync_flush:
+        if broker is None:
             return None
 
         dice = self._dice
@@ -212,9 +210,8 @@ class Injector:
             broker.kill()
             self._cluster.trace.add(f"{broker.name} is killed while it writes")
             self._later(SOON_MS, partial(self._start, broker))
-            if self._cluster.scenario.sync_flush:
-                # What the start has served must be on the disk by now.
-                self._later(SOON_MS + 1, partial(self._lose_power_again, broker))
+            # With synchronous flush, what the start has served must be on the disk by now.
+            self._later(SOON_MS + 1, partial(self._lose_power_again, broker))
 
         broker.end_while_writing(end)
         return f"{broker.name} is to be killed while it writes"
@@ -289,7 +286,7 @@ class Injector:
 
     def _disk_failure(self) -> str | None:
         broker = self._draw_broker()
-        if broker is None or not self._cluster.scenario.sync_flush or broker.storage.is_failing:
+        if broker is None or broker.storage.is_failing:
             return None
         broker.storage.fail()
 

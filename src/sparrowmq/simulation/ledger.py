@@ -50,6 +50,8 @@ class TransactionLedger:
         self._ended: dict[bytes, TransactionState] = {}
         # By message id, when a broker got the end.
         self._end_ms: dict[str, int] = {}
+        # The transactions of which a broker may have lost a part.
+        self._torn: set[bytes] = set()
         self._stored: Counter[bytes] = Counter()
         self._put_away: set[bytes] = set()
 
@@ -71,7 +73,8 @@ class TransactionLedger:
 
     def note_half(self, payload: bytes) -> None:
         """Note the acknowledgement of a half message."""
-        self._acked.add(payload)
+        if payload not in self._torn:
+            self._acked.add(payload)
 
     def decide(self, payload: bytes, outcome: TransactionState, *, unknown_times: int) -> None:
         """Decide on a transaction; the first `unknown_times` questions still get UNKNOWN."""
@@ -90,7 +93,8 @@ class TransactionLedger:
 
     def note_ended(self, payload: bytes, outcome: TransactionState) -> None:
         """Note that a broker has confirmed the end of a transaction to its producer."""
-        self._ended[payload] = outcome
+        if payload not in self._torn:
+            self._ended[payload] = outcome
 
     def note_question(self, msg_id: str, *, now_ms: int) -> None:
         """Note that a broker's question for a transaction's outcome has arrived."""
@@ -118,6 +122,12 @@ class TransactionLedger:
         self._stored[payload] += 1
         if outcome is not _COMMIT:
             self._fail(f"{payload!r}: in {topic}, and the outcome is {outcome.name}")
+
+    def note_lost(self) -> None:
+        """Note that a broker has lost the end of its log: only rule 1 holds for what has begun."""
+        self._torn.update(self._outcomes)
+        self._acked.clear()
+        self._ended.clear()
 
     def find_open(self, expired: Collection[bytes]) -> str | None:
         """Return a fault after the brokers' decisions on all transactions, None for none.

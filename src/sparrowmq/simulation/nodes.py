@@ -35,7 +35,7 @@ from sparrowmq.simulation.machine import SimulatedServer
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
-from sparrowmq.store.config import StoreConfig
+from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.journal import Journal
@@ -142,12 +142,14 @@ class BrokerNode:
         self._wall_ms = START_TIMESTAMP_MS - START_MS + wall_ms
         self._rounds: dict[RoundLane, Round] = {}
         self._save_ms = 0
-        # The last instant at which the log was not flushed as far as members read it.
+        # The last instant at which the log was not flushed to its end.
         self._unflushed_ms = 0
         self._checked_position: int | None = None
         # The send-backs under way; each is called when the broker confirms it.
         self._backs: dict[tuple[Connection, int], Callable[[], None]] = {}
         self._has_stopped = False
+        # How far the log was flushed when the process ended.
+        self._flushed_position = 0
         # Ends the process while the broker writes, if this is planned.
         self._end_writing: Callable[[], None] | None = None
 
@@ -315,6 +317,7 @@ class BrokerNode:
             process.kill()
             self._rounds = {}
             self._has_stopped = True
+            self._flushed_position = self._store.flushed_position
             self.let_write()
         return process
 
@@ -322,6 +325,11 @@ class BrokerNode:
 
     def _check_start(self) -> None:
         self.broker.settle(now_ms=self.monotonic_ms())
+        if self.config.flush is FlushMode.ASYNC:
+            self._checkers.note_lost(
+                self.name, self._store, flushed_position=self._flushed_position
+            )
+            self._checked_position = None
         self._checkers.check_restarted(self.name, self._store)
         if self._has_stopped:
             self._checkers.check_reloaded(
@@ -338,7 +346,7 @@ class BrokerNode:
     def _tick(self) -> None:
         assert self.process is not None
         self._host.tick()
-        if self._store.flushed_position < self._store.readable_position:
+        if self._store.flushed_position < self._store.appended_position:
             self._unflushed_ms = self._timeline.now_ms
         if RoundLane.SAVE not in self._rounds:
             self._checkers.check_saving(

@@ -59,7 +59,8 @@ UNUSED_MS = 1_000
 class Queued:
     """A message of `send_nowait`: its result, once it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
         self.ended = Event()
         self.result: SendResult | None = None
         self.error: Exception | None = None
@@ -169,7 +170,7 @@ class Sends:
         if publisher.batcher is None:
             publisher.batcher = Batcher(publisher.config)
             yield Spawn(batches.serve(publisher, publisher.batcher), "batches")
-        queued = Queued()
+        queued = Queued(message.body)
         if message.sharding_key and not message.delay_level:
             self._queued.setdefault(message.sharding_key, []).append(queued)
         publisher.batcher.incoming.append(Pending(message, None, queued.done))
@@ -201,7 +202,8 @@ class Sends:
             if not queued.ended.is_set:
                 self._checkers.fail(f"{name} of key {key} overtook a message queued before")
             found = queued.result
-            if found is None or found.queue != result.queue:
+            is_lost = queued.payload in self._checkers.lost
+            if found is None or found.queue != result.queue or is_lost:
                 continue
             if found.queue_offset >= result.queue_offset:
                 self._checkers.fail(f"{name} of key {key} stands before a message queued before")

@@ -114,7 +114,8 @@ class Workload:
             if self._dice.random() < 0.5:
                 raise ValueError("the listener does not like this message")
             return ConsumeStatus.RECONSUME_LATER
-        self._checkers.note_consumed(queue, [message.queue_offset for message in messages])
+        kept = [message for message in messages if not self._checkers.is_lost(queue, message)]
+        self._checkers.note_consumed(queue, [message.queue_offset for message in kept])
         return None
 
     def _fails(self, message: MessageExt) -> bool:
