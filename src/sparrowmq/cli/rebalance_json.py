@@ -85,23 +85,7 @@ def json_of_findings(view: GroupView, findings: Sequence[Finding]) -> Json:
         "growth_per_second": round(sum(rate.growth_per_s for rate in view.rates.values()), 3)
         if view.rates
         else None,
-        "findings": [
-            {
-                "rule": finding.rule,
-                "severity": finding.severity.name.lower(),
-                "title": finding.title,
-                "title_parts": encode_phrase(finding.title),
-                "evidence": list(finding.evidence),
-                "evidence_parts": encode_phrase(finding.evidence),
-                "consequence": finding.consequence,
-                "consequence_parts": encode_phrase(finding.consequence),
-                "remedy": finding.remedy,
-                "unowned": _queues(finding.unowned),
-                "double": _queues(finding.double),
-                "members": list(finding.members),
-            }
-            for finding in findings
-        ],
+        "findings": [_finding(finding) for finding in findings],
     }
 
 
@@ -232,6 +216,24 @@ def _head(snapshot: GroupSnapshot) -> Json:
         "interval_ms": snapshot.interval_ms,
         "strategy": snapshot.strategy,
         "strategy_is_known": snapshot.strategy_is_known,
+    }
+
+
+def _finding(finding: Finding) -> Json:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity.name.lower(),
+        "title": finding.title,
+        "title_parts": encode_phrase(finding.title),
+        "evidence": list(finding.evidence),
+        "evidence_parts": encode_phrase(finding.evidence),
+        "consequence": finding.consequence,
+        "consequence_parts": encode_phrase(finding.consequence),
+        "remedy": finding.remedy,
+        "unowned": _queues(finding.unowned),
+        "double": _queues(finding.double),
+        "members": list(finding.members),
+        "effects": [_finding(effect) for effect in finding.effects],
     }
 
 

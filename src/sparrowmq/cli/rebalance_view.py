@@ -216,16 +216,7 @@ def render_findings(view: GroupView, findings: Sequence[Finding]) -> RenderableT
                 words().phrase(finding.title),
             )
         )
-        lines = Table(box=None, pad_edge=False, show_header=False)
-        lines.add_column(style="dim", no_wrap=True)
-        lines.add_column()
-        for number, line in enumerate(finding.evidence):
-            lines.add_row("" if number else words()("seen"), words().phrase(line))
-        if finding.consequence:
-            lines.add_row(words()("means"), words().phrase(finding.consequence))
-        if finding.remedy:
-            lines.add_row(words()("do"), words().remedy(finding.rule, finding.remedy))
-        parts += [Padding(lines, (0, 0, 1, 2))]
+        parts.append(Padding(_finding_lines(finding), (0, 0, 1, 2)))
     if not findings:
         parts.append(
             Text(
@@ -241,6 +232,23 @@ def render_findings(view: GroupView, findings: Sequence[Finding]) -> RenderableT
                 )
             )
     return Constrain(Group(*parts), PROSE_WIDTH)
+
+
+def _finding_lines(finding: Finding) -> Table:
+    """Make the lines below a finding's title; of an effect only the title is shown."""
+    lines = Table(box=None, pad_edge=False, show_header=False)
+    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column()
+    for number, line in enumerate(finding.evidence):
+        lines.add_row("" if number else words()("seen"), words().phrase(line))
+    if finding.consequence:
+        lines.add_row(words()("means"), words().phrase(finding.consequence))
+    if finding.remedy:
+        lines.add_row(words()("do"), words().remedy(finding.rule, finding.remedy))
+    for number, effect in enumerate(finding.effects):
+        title = f"{effect.rule} {words().phrase(effect.title)}"
+        lines.add_row("" if number else words()("explains"), title)
+    return lines
 
 
 def render_explanation(explanation: Explanation) -> RenderableType:

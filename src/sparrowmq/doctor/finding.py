@@ -33,6 +33,7 @@ class Finding:
         unowned: the queues that nobody consumes because of the fault.
         double: the queues that more than one member consumes because of the fault.
         members: the client ids concerned.
+        effects: what other rules find only because of this fault: it is their first cause.
     """
 
     rule: str
@@ -44,6 +45,7 @@ class Finding:
     unowned: tuple[MessageQueue, ...] = ()
     double: tuple[MessageQueue, ...] = ()
     members: tuple[str, ...] = ()
+    effects: tuple[Finding, ...] = ()
 
 
 def describe_queues(queues: Iterable[MessageQueue]) -> Phrase:

@@ -24,7 +24,6 @@ from sparrowmq.doctor import (
 from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.group_view import GroupView, examine
-from sparrowmq.words import Phrase
 
 Rule: TypeAlias = Callable[[GroupView], list[Finding]]
 
@@ -112,7 +111,7 @@ EFFECTS: Mapping[str, frozenset[str]] = MappingProxyType(
 def diagnose(snapshot: GroupSnapshot) -> list[Finding]:
     """Return a group's faults: by severity, then by the backlog that they explain.
 
-    One fault is one finding: the effects of another fault only stand in its evidence.
+    One fault is one finding: its effects are folded under it.
     """
     view = examine(snapshot)
     found = _join_effects(apply_rules(view))
@@ -130,13 +129,9 @@ def _join_effects(found: list[Finding]) -> list[Finding]:
     joined: list[Finding] = []
     while left:
         cause, *others = left
-        effects = [each for each in others if _explains(cause, each)]
+        effects = tuple(each for each in others if _explains(cause, each))
         left = [each for each in others if each not in effects]
-        if effects:
-            titles = tuple(Phrase("{rule} {title}", rule=f.rule, title=f.title) for f in effects)
-            line = Phrase("this fault also shows as: {titles}", titles=titles)
-            cause = replace(cause, evidence=(*cause.evidence, line))
-        joined.append(cause)
+        joined.append(replace(cause, effects=effects))
     return joined
 
 

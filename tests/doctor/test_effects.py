@@ -1,0 +1,76 @@
+"""What a fault explains is folded under its finding, by every drawer."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import Environment, FileSystemLoader
+from rich.console import Console
+
+import sparrowmq.dash
+from sparrowmq.cli.rebalance_json import json_of_findings
+from sparrowmq.cli.rebalance_view import render_findings
+from sparrowmq.doctor import Finding, diagnose
+from sparrowmq.doctor.group_snapshot import TopicPace
+from sparrowmq.doctor.group_view import GroupView, examine
+from sparrowmq.words.catalog import Words
+
+SLOW = "10.0.0.1@1"
+EFFECT = "1 of 2 members: the backlog does not shrink"
+
+
+@pytest.fixture
+def slow_group(seen_group: Any) -> tuple[GroupView, list[Finding]]:
+    """A member whose listener is slow (Q12), so that the member is behind (Q07)."""
+    group = seen_group()
+    group.flow(0, 1, then=(1_000, 100), now=(1_003, 103))
+    group.report(SLOW, paces=(TopicPace("T", 2_400.0, 0.4),))
+    snapshot = group.snapshot()
+    return examine(snapshot), diagnose(snapshot)
+
+
+def test_a_finding_has_its_effects_and_their_evidence(
+    slow_group: tuple[GroupView, list[Finding]],
+) -> None:
+    (cause,) = slow_group[1]
+
+    assert cause.rule == "Q12"
+    assert [(effect.rule, effect.title) for effect in cause.effects] == [("Q07", EFFECT)]
+    assert cause.effects[0].evidence[0].startswith(f"{SLOW}: ")
+    assert not any("Q07" in line for line in cause.evidence)
+
+
+def test_the_command_line_names_effects_below_the_remedy(
+    slow_group: tuple[GroupView, list[Finding]],
+) -> None:
+    out = StringIO()
+    Console(file=out, width=100).print(render_findings(*slow_group))
+
+    last = [line for line in out.getvalue().splitlines() if line.strip()][-1]
+    assert last.split() == ["explains", "Q07", *EFFECT.split()]
+
+
+def test_json_has_effects_as_findings(slow_group: tuple[GroupView, list[Finding]]) -> None:
+    (cause,) = json_of_findings(*slow_group)["findings"]
+    (effect,) = cause["effects"]
+
+    assert (effect["rule"], effect["title"], effect["effects"]) == ("Q07", EFFECT, [])
+    assert effect.keys() == cause.keys()
+
+
+def test_the_page_folds_effects_under_their_cause(
+    slow_group: tuple[GroupView, list[Finding]],
+) -> None:
+    templates = Path(sparrowmq.dash.__file__).parent / "templates"
+    pages = Environment(loader=FileSystemLoader(templates), autoescape=True)
+    draw: Any = pages.get_template("parts.html").module
+
+    page = str(draw.finding(slow_group[1][0], "warn", Words("en")))
+
+    assert page.count("<details") == page.count("</details>") == 2
+    assert page.index("Remedy") < page.index("Explains") < page.index(EFFECT)
+    # The first cause's remedy is the only one, and only the cause is a place to link to.
+    assert page.count("Remedy") == page.count('id="finding-') == 1
