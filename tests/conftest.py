@@ -7,6 +7,7 @@ that do alone, on the files of another directory; one whose file or cases are no
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # Hypothesis fails an example that takes over 0.2 s: on a busy machine that says nothing.
 settings.register_profile("sparrowmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sparrowmq")
+
+# The default port of the gRPC service is one for the machine: tests that need one take a free port.
+os.environ.setdefault("SPARROWMQ_GRPC_PORT", "-1")
 
 _HOME = Path(__file__).parent / "golden"
 

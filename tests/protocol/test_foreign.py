@@ -49,4 +49,6 @@ def test_answer_to_http_2_is_settings_and_a_goaway_with_a_text() -> None:
     assert (kind, flags, stream) == (7, 0, 0)
     # The last stream that was served, and PROTOCOL_ERROR.
     assert unpack(">II", body[:8]) == (0, 1)
-    assert body[8:] == b"this port speaks RocketMQ's remoting protocol, and no gRPC"
+    assert (
+        body[8:] == b"this port speaks RocketMQ's remoting protocol, and no gRPC; use --grpc-port's"
+    )

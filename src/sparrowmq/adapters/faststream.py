@@ -53,7 +53,6 @@ from faststream.specification.schema import Message as MessageSpec
 
 from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
 from sparrowmq.client.faces.aio_admin import AsyncAdmin
-from sparrowmq.client.outgoing import RESERVED_PROPERTIES
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import (
     ConsumeContext,
@@ -62,7 +61,7 @@ from sparrowmq.model import (
     Message,
     MessageExt,
 )
-from sparrowmq.model.message import PROPERTY_SHARDING_KEY, PROPERTY_TAGS
+from sparrowmq.model.message import PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RESERVED_PROPERTIES
 
 LOG = logging.getLogger("sparrowmq.faststream")
 # The properties for FastStream's fields beside headers.

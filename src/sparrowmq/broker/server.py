@@ -23,10 +23,13 @@ from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
 from sparrowmq.calling import clock
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Operation
+from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.limits import ServerLimits
+from sparrowmq.serving.local_connection import LocalConnection
 from sparrowmq.serving.remoting_server import RemotingServer
 from sparrowmq.serving.world import LoopWorld
 from sparrowmq.store.config import COMMIT_LOG_FILE_SIZE, StoreConfig
@@ -125,6 +128,35 @@ class BrokerServer:
     def broker(self) -> Broker:
         """The broker machine."""
         return self._broker
+
+    @property
+    def broker_name(self) -> str:
+        """The broker's name."""
+        return self._broker.state.config.broker_name
+
+    @property
+    def body_bytes_max(self) -> int:
+        """The size of the largest body that the broker takes."""
+        return self._broker.state.config.message_bytes_max
+
+    def find_topic(self, topic: str) -> TopicConfig | None:
+        """Return a topic's settings, None if there is no such topic."""
+        return self._broker.state.topics.find(topic)
+
+    def find_group(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return a consumer group's settings, None if there is no such group."""
+        return self._broker.state.groups.find(group)
+
+    def connect(
+        self,
+        address: str,
+        *,
+        on_request: Callable[[RemotingCommand], RemotingCommand | None],
+        on_closed: Callable[[], None],
+    ) -> LocalConnection:
+        """Connect to the broker inside this process, in the name of a peer."""
+        link = self._server.make_local_link()
+        return LocalConnection(link, address, on_request=on_request, on_closed=on_closed)
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
         """Use another TLS context for new connections of clients."""

@@ -119,6 +119,14 @@ def create_topic(
         str | None,
         typer.Option("--cluster", help="create the topic only at the brokers of this cluster"),
     ] = None,
+    message_type: Annotated[
+        str | None,
+        typer.Option(
+            "--message-type",
+            help="what clients of RocketMQ 5 may send: NORMAL (default), FIFO, DELAY, "
+            "TRANSACTION or MIXED",
+        ),
+    ] = None,
 ) -> None:
     """Create a topic, and wait until clients can use it.
 
@@ -129,7 +137,11 @@ def create_topic(
     if name in cluster.run(topics.list_topics(cluster.directory)):
         raise UsageError(f"topic {name!r} exists already; `sparrowmq topic update` changes it")
     operation = administer.create_topic(
-        cluster.directory, name, queues=queues, cluster=cluster_name
+        cluster.directory,
+        name,
+        queues=queues,
+        cluster=cluster_name,
+        message_type=None if message_type is None else message_type.upper(),
     )
     route = cluster.run(operation)
     if cluster.as_json:

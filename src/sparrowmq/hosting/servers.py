@@ -1,9 +1,10 @@
 """A name server, a broker, or both, in the foreground of this process.
 
 The process prints exactly one line on stdout, once it serves: `ready nameserver=HOST:PORT
-broker=HOST:PORT`, or one of the two parts, and `health=HOST:PORT` with a health port. Logs go to
-stderr. SIGTERM and SIGINT stop the process cleanly with exit code 0. Exit code 1 means that a
-directory or port is in use, 2 a wrong setting. Tests: test_hosting.py, cli/test_up.py.
+broker=HOST:PORT`, or one of the two parts, `grpc=HOST:PORT` with a gRPC service, and
+`health=HOST:PORT` with a health port. Logs go to stderr. SIGTERM and SIGINT stop the process
+cleanly with exit code 0. Exit code 1 means that a directory or port is in use, 2 a wrong setting.
+Tests: test_hosting.py, cli/test_up.py.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from sparrowmq.hosting.broker_processes import (
     serve_brokers,
 )
 from sparrowmq.hosting.certificate_files import CertificateFiles
+from sparrowmq.hosting.grpc_port import serving_grpc
 from sparrowmq.hosting.health import serve_health
 from sparrowmq.hosting.settings import PORT_MAX, HostSettings, TlsMode
 from sparrowmq.nameserver.server import NameServerServer
@@ -76,7 +78,8 @@ def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None =
     async def serve(stop: asyncio.Event) -> None:
         _name_missing_extension()
         async with serving_both(settings) as both:
-            _print_ready(f"nameserver={both.name_server} broker={both.broker}{both.health}")
+            grpc = f" grpc={both.grpc}" if both.grpc else ""
+            _print_ready(f"nameserver={both.name_server} broker={both.broker}{grpc}{both.health}")
             if on_ready is not None:
                 on_ready(both.name_server)
             await stop.wait()
@@ -87,11 +90,13 @@ def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None =
 class Serving(NamedTuple):
     """A running name server and broker.
 
-    `health` is the health port's part of the ready line, "" without a health port.
+    `grpc` is the address of the gRPC service, "" without one. `health` is the health port's part of
+    the ready line, "" without a health port.
     """
 
     name_server: str
     broker: str
+    grpc: str
     health: str
     server: BrokerServer
 
@@ -124,10 +129,12 @@ async def serving_both(
             credentials=own if settings.acl else None,
             wall_clock=wall_clock,
         ) as (broker_address, server),
+        serving_grpc(ip, settings, server, access=access, timestamp_ms=wall_clock) as grpc_port,
         _health(ip, settings, server) as health,
     ):
-        shown = _join(_advertised(ip, settings.advertise), port)
-        yield Serving(shown, broker_address, health, server)
+        shown = _advertised(ip, settings.advertise)
+        grpc = "" if grpc_port is None else _join(shown, grpc_port)
+        yield Serving(_join(shown, port), broker_address, grpc, health, server)
 
 
 def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None) -> int:
@@ -143,6 +150,11 @@ def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None)
             for number in range(1, settings.brokers + 1)
         ]
         _check_places(settings, places)
+        if settings.grpc_port is not None and settings.grpc_port >= 0:
+            raise ConfigError(
+                f"--grpc-port {settings.grpc_port}: the gRPC service needs a broker in the same "
+                f"process; leave out --brokers {settings.brokers}, or the port"
+            )
         async with (
             _access(settings, own=own) as access,
             _name_server(ip, settings, data / "nameserver", access=access) as port,

@@ -50,6 +50,17 @@ class HostSettings:
         only=_BROKERS,
         source="NettyServerConfig.listenPort of the broker",
     )
+    grpc_port: int | None = setting(
+        None,
+        "the port of the gRPC service, for clients of RocketMQ 5; 0 takes any free port, -1 serves "
+        "none; by default 8081, if the extra grpc is installed and the port is free; one broker "
+        "alone serves it",
+        low=-1,
+        high=PORT_MAX,
+        kind=int,
+        only=(UP,),
+        source="ProxyConfig.grpcServerPort",
+    )
     brokers: int = setting(
         1,
         "the number of brokers, each in a process of its own, as one broker uses one core; the "

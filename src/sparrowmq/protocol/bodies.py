@@ -17,7 +17,7 @@ from functools import cache
 from typing import ClassVar, TypeVar
 
 import msgspec
-from msgspec import Struct, inspect
+from msgspec import UNSET, Struct, UnsetType, inspect
 from msgspec.structs import force_setattr
 
 from sparrowmq.errors import RemoteProtocolError
@@ -179,6 +179,11 @@ class DataVersion(Struct, frozen=True, kw_only=True, rename=wire_names()):
     counter: Int64 = 0
 
 
+# TopicAttributes.TOPIC_MESSAGE_TYPE_ATTRIBUTE, and the types that a topic may have here.
+MESSAGE_TYPE_ATTRIBUTE = "message.type"
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+
+
 class TopicConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """A topic as its broker keeps it."""
 
@@ -193,6 +198,8 @@ class TopicConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: Int32 = 0
     order: bool = False
+    # RocketMQ 5.x; the attribute `message.type` is the type of the topic's messages.
+    attributes: dict[str, str] | UnsetType = UNSET
 
 
 class TopicConfigTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
@@ -380,6 +387,8 @@ class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_nam
     broker_id: Int64 = MASTER_ID
     which_broker_when_consume_slowly: Int64 = 1
     notify_consumer_ids_changed_enable: bool = True
+    # RocketMQ 5.x: whether the group's clients of the gRPC service consume in order.
+    consume_message_orderly: bool | UnsetType = UNSET
 
 
 class CreateTopicListRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -85,7 +85,8 @@ def inflate(body: bytes, *, sys_flag: int, bytes_max: int) -> bytes | None:
 
 
 def _inflate_zlib(body: bytes, bytes_max: int) -> bytes | None:
-    stream = zlib.decompressobj()
+    # Clients of the gRPC service write gzip under the same flag; this reads both.
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
         plain = stream.decompress(body, bytes_max + 1)
     except zlib.error as error:

@@ -443,20 +443,26 @@ def _write(value: Any, write: _Write, line: bytes | None) -> None:
 _FLAT = (inspect.StrType, inspect.IntType, inspect.BoolType, inspect.NoneType)
 
 
+def _is_flat(kind: inspect.Type) -> bool:
+    if isinstance(kind, inspect.DictType):
+        return isinstance(kind.key_type, inspect.StrType) and _is_flat(kind.value_type)
+    return isinstance(kind, _FLAT)
+
+
 @cache
 def _nullable_fields(struct_type: type[msgspec.Struct]) -> tuple[str, ...] | None:
     """Return the names of the fields that may be None.
 
     A Struct none of whose fields is None is written in the dialect as in JSON.
 
-    Returns: None for a type with fields other than texts and integers.
+    Returns: None for a type with fields other than texts, integers, and texts by name.
     """
     found = inspect.type_info(struct_type)
     assert isinstance(found, inspect.StructType)
     nullable: list[str] = []
     for field in found.fields:
         kinds = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
-        if not all(isinstance(kind, _FLAT) for kind in kinds):
+        if not all(_is_flat(kind) for kind in kinds):
             return None
         if any(isinstance(kind, inspect.NoneType) for kind in kinds):
             nullable.append(field.name)
@@ -500,7 +506,7 @@ def _write_object(members: Iterable[tuple[bytes, Any]], write: _Write, line: byt
     inner = None if line is None else line + b"\t"
     separator = b"{"
     for key, item in members:
-        if item is None:
+        if item is None or item is msgspec.UNSET:
             continue
         write(separator)
         if inner is not None and key[:1] == b'"':

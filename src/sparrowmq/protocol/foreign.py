@@ -29,7 +29,9 @@ _SETTINGS, _GOAWAY, _PROTOCOL_ERROR = 4, 7, 1
 class Foreign(Enum):
     """A protocol that is not RocketMQ's; the value says who speaks it, and what to try."""
 
-    HTTP_2 = "HTTP/2 (gRPC); use a client of the remoting protocol, and its port"
+    HTTP_2 = (
+        "HTTP/2 (gRPC); clients of RocketMQ 5 use --grpc-port's, others the remoting protocol's"
+    )
     HTTP_1 = "HTTP; use the remoting protocol's port, or for health --health-port's"
     TLS = "TLS; use TLS on both sides (a server's is --tls-cert, a client's tls=), or on neither"
 
@@ -40,7 +42,7 @@ class Foreign(Enum):
 
 
 def _http_2_answer() -> bytes:
-    text = _SAID % b"gRPC"
+    text = _SAID % b"gRPC; use --grpc-port's"
     body = _PROTOCOL_ERROR.to_bytes(8, "big") + text
     return _http_2_frame(_SETTINGS, b"") + _http_2_frame(_GOAWAY, body)
 

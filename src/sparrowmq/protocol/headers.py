@@ -347,6 +347,8 @@ class CreateTopicRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_na
     topic_filter_type: str
     topic_sys_flag: Int32 | None = None
     order: bool = False
+    # 5.x: `+name=value` and `-name`, separated by commas.
+    attributes: str | None = None
 
 
 class DeleteTopicRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -325,6 +325,11 @@ class AccessControl:
             return str(error)
         return None
 
+    def find_secret(self, access_key: str) -> str | None:
+        """Return an account's secret key; None if there is no such account."""
+        account = self.table.accounts.get(access_key)
+        return None if account is None else account.secret_key
+
     def _check(self, command: RemotingCommand, address: str) -> None:
         fields = command.ext_fields or {}
         account = self._authenticate(fields, command.body, address.rpartition(":")[0].strip("[]"))

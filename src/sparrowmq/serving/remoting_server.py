@@ -165,6 +165,10 @@ class RemotingServer:
         """Return the server's side of a connection that is being accepted."""
         return Link(self, self._limits, self._world, tls=self._tls, takes_plain=self._takes_plain)
 
+    def make_local_link(self) -> Link:
+        """Return the server's side of a connection inside this process, which needs no TLS."""
+        return Link(self, self._limits, self._world, tls=None)
+
     def begin_sweeps(self) -> None:
         """Begin to check the limits on time, every `sweep_ms`."""
         self._sweeper = self._world.call_later(self._limits.sweep_ms, self._sweep)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparrowmq.client.outgoing import RESERVED_PROPERTIES
+from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.spark.row_encoding import PROPERTY_WRITE_ID
 from sparrowmq.store.record_check import CRC_PROPERTY

@@ -27,7 +27,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparrowmq.client.outgoing import RESERVED_PROPERTIES
 from sparrowmq.errors import UsageError
 from sparrowmq.model.message import (
     BODY_BYTES_MAX,
@@ -35,6 +34,7 @@ from sparrowmq.model.message import (
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
+    RESERVED_PROPERTIES,
 )
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
 from sparrowmq.spark.write_ids import WriteIds

@@ -36,6 +36,7 @@ class EmbeddedCluster:
         data_dir: the directory of the data, which stays; None takes a temporary directory, which
             `close` removes.
         flush: "sync" acknowledges a message once it is on the disk, "async" at once.
+        serves_grpc: whether clients of RocketMQ 5 are served too, which needs the extra `grpc`.
         options: further options of `sparrowmq up`, without `--brokers`.
         tls: the context with which `create_topic` connects, if `options` make the servers speak
             TLS.
@@ -48,6 +49,7 @@ class EmbeddedCluster:
         data_dir: Path | str | None = None,
         *,
         flush: Literal["sync", "async"] = "sync",
+        serves_grpc: bool = False,
         options: tuple[str, ...] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -66,8 +68,9 @@ class EmbeddedCluster:
         self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
-        self._ports = (0, 0)
-        self._addresses = ("", "")
+        # Without the service, no broker of a test takes the port of another.
+        self._ports = (0, 0, 0 if serves_grpc else -1)
+        self._addresses = ("", "", "")
 
     def __enter__(self) -> Self:
         self.start()
@@ -90,6 +93,11 @@ class EmbeddedCluster:
     def broker(self) -> str:
         """The broker's address, `ip:port`."""
         return self._addresses[1]
+
+    @property
+    def grpc(self) -> str:
+        """The address for clients of RocketMQ 5, `ip:port`; "" without `serves_grpc`."""
+        return self._addresses[2]
 
     @property
     def log_path(self) -> Path:
@@ -120,6 +128,7 @@ class EmbeddedCluster:
         command = [
             *(sys.executable, "-m", "sparrowmq.hosting", "--stop-with-stdin"),
             *("--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1])),
+            *("--grpc-port", str(self._ports[2])),
             *("--data", str(self.data_dir), "--flush", self._flush),
             # A test must pass on a machine with a full disk.
             *("--disk-force-percent", "100", "--disk-full-percent", "100"),
@@ -139,8 +148,12 @@ class EmbeddedCluster:
         if not line.startswith("ready ") or not found.keys() >= {"nameserver", "broker"}:
             self.kill()
             raise ClusterFailed(f"the servers did not start: {self.log_path.read_text()[-2000:]}")
-        self._addresses = (found["nameserver"], found["broker"])
-        self._ports = (_port(self.name_server), _port(self.broker))
+        self._addresses = (found["nameserver"], found["broker"], found.get("grpc", ""))
+        self._ports = (
+            _port(self.name_server),
+            _port(self.broker),
+            _port(self.grpc) if self.grpc else -1,
+        )
 
     def stop(self) -> None:
         """Stop the servers cleanly, as SIGTERM does; nothing happens if they do not run."""

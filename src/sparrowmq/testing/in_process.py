@@ -145,6 +145,7 @@ class InProcessCluster:
         settings = HostSettings(
             nameserver_port=0,
             broker_port=0,
+            grpc_port=-1,
             data=Path(self._directory.name),
             # No process reads the files later.
             broker=BrokerConfig(flush=FlushMode.ASYNC),

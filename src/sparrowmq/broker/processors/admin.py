@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
@@ -17,6 +17,8 @@ from sparrowmq.broker.topic_configs import FILTER_TYPES, QUEUE_COUNT_MAX, find_n
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol import bodies
 from sparrowmq.protocol.bodies import (
+    MESSAGE_TYPE_ATTRIBUTE,
+    MESSAGE_TYPES,
     AuditedStats,
     BrokerStatsData,
     BrokerStatsItem,
@@ -80,6 +82,7 @@ AUDIT_ANSWER_MAX = 50
 def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Output]:
     """Make or change a topic; the answer waits until the topic is written and registered."""
     header = decode_header(CreateTopicRequestHeader, request.command.ext_fields)
+    before = state.topics.find(header.topic)
     topic = TopicConfig(
         topic_name=header.topic,
         read_queue_nums=header.read_queue_nums,
@@ -88,12 +91,33 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Ou
         topic_filter_type=header.topic_filter_type,
         topic_sys_flag=header.topic_sys_flag or 0,
         order=header.order,
+        attributes=_change_attributes(before, header.attributes),
     )
     fault = _find_topic_fault(state, topic)
     if fault is not None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
     facts = _put_topic(state, request, topic)
     return [*_answer_when_safe(state, request, registers=True), *facts]
+
+
+def _change_attributes(
+    before: TopicConfig | None, changes: str | None
+) -> dict[str, str] | UnsetType:
+    """Return a topic's attributes after a change such as `+message.type=FIFO`."""
+    found = dict(before.attributes) if before is not None and before.attributes else {}
+    for change in changes.split(",") if changes else ():
+        sign, name, value = change[:1], *change[1:].partition("=")[::2]
+        if sign == "-":
+            found.pop(name, None)
+        elif sign != "+" or name != MESSAGE_TYPE_ATTRIBUTE or value not in MESSAGE_TYPES:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"{change!r} is not an attribute of topics here; give +{MESSAGE_TYPE_ATTRIBUTE}= "
+                f"and one of {', '.join(MESSAGE_TYPES)}",
+            )
+        else:
+            found[name] = value
+    return found or UNSET
 
 
 def create_topics(state: BrokerState, request: Request) -> Sequence[Output]:

@@ -78,7 +78,12 @@ class AsyncAdmin:
         await self.close()
 
     async def create_topic(
-        self, topic: str, queues: int = 8, *, cluster: str | None = None
+        self,
+        topic: str,
+        queues: int = 8,
+        *,
+        cluster: str | None = None,
+        message_type: str | None = None,
     ) -> TopicRoute:
         """Create a topic at every master that does not have it; wait until clients can use it.
 
@@ -87,8 +92,12 @@ class AsyncAdmin:
         Args:
             queues: the number of queues on each broker.
             cluster: create the topic only at the brokers of this cluster; None for all.
+            message_type: the type of the messages that clients of RocketMQ 5 may send: NORMAL,
+                FIFO, DELAY, TRANSACTION or MIXED; None for NORMAL. Other clients send any.
         """
-        operation = administer.create_topic(self._directory, topic, queues=queues, cluster=cluster)
+        operation = administer.create_topic(
+            self._directory, topic, queues=queues, cluster=cluster, message_type=message_type
+        )
         return await self._driver.run(operation)
 
     async def delete_topic(self, topic: str) -> None:
@@ -156,6 +165,7 @@ class AsyncAdmin:
         is_enabled: bool | None = None,
         max_reconsume_times: int | None = None,
         retry_queues: int | None = None,
+        is_orderly: bool | None = None,
         dry_run: bool = False,
     ) -> list[GroupChange]:
         """Change a group's settings at every broker, and return the former and new settings there.
@@ -167,6 +177,7 @@ class AsyncAdmin:
             max_reconsume_times: how often a failed message is delivered again before it becomes a
                 dead letter.
             retry_queues: the number of queues of the retry topic at each broker.
+            is_orderly: whether the group's clients of RocketMQ 5 consume in order.
             dry_run: return the changes without making them.
 
         Raises: ConfigError.
@@ -178,6 +189,7 @@ class AsyncAdmin:
                 is_enabled=is_enabled,
                 max_reconsume_times=max_reconsume_times,
                 retry_queues=retry_queues,
+                is_orderly=is_orderly,
             )
         )
         if not dry_run:

@@ -77,7 +77,12 @@ class Admin:
         self.close()
 
     def create_topic(
-        self, topic: str, queues: int = 8, *, cluster: str | None = None
+        self,
+        topic: str,
+        queues: int = 8,
+        *,
+        cluster: str | None = None,
+        message_type: str | None = None,
     ) -> TopicRoute:
         """Create a topic at every master that does not have it; wait until clients can use it.
 
@@ -86,8 +91,12 @@ class Admin:
         Args:
             queues: the number of queues on each broker.
             cluster: create the topic only at the brokers of this cluster; None for all.
+            message_type: the type of the messages that clients of RocketMQ 5 may send: NORMAL,
+                FIFO, DELAY, TRANSACTION or MIXED; None for NORMAL. Other clients send any.
         """
-        operation = administer.create_topic(self._directory, topic, queues=queues, cluster=cluster)
+        operation = administer.create_topic(
+            self._directory, topic, queues=queues, cluster=cluster, message_type=message_type
+        )
         return self._driver.run(operation)
 
     def delete_topic(self, topic: str) -> None:
@@ -155,6 +164,7 @@ class Admin:
         is_enabled: bool | None = None,
         max_reconsume_times: int | None = None,
         retry_queues: int | None = None,
+        is_orderly: bool | None = None,
         dry_run: bool = False,
     ) -> list[GroupChange]:
         """Change a group's settings at every broker, and return the former and new settings there.
@@ -166,6 +176,7 @@ class Admin:
             max_reconsume_times: how often a failed message is delivered again before it becomes a
                 dead letter.
             retry_queues: the number of queues of the retry topic at each broker.
+            is_orderly: whether the group's clients of RocketMQ 5 consume in order.
             dry_run: return the changes without making them.
 
         Raises: ConfigError.
@@ -177,6 +188,7 @@ class Admin:
                 is_enabled=is_enabled,
                 max_reconsume_times=max_reconsume_times,
                 retry_queues=retry_queues,
+                is_orderly=is_orderly,
             )
         )
         if not dry_run:

@@ -26,6 +26,7 @@ from sparrowmq.client.route_cache import QUEUES_MAX, TopicRoute
 from sparrowmq.config import check_range
 from sparrowmq.errors import (
     BrokerError,
+    ConfigError,
     InvokeTimeout,
     RemoteProtocolError,
     RouteError,
@@ -38,7 +39,14 @@ from sparrowmq.membership.process_queue import MIB
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC, check_topic
 from sparrowmq.model.queue import queue_order
-from sparrowmq.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, ConsumerConnection
+from sparrowmq.protocol.bodies import (
+    MASTER_ID,
+    MESSAGE_TYPE_ATTRIBUTE,
+    MESSAGE_TYPES,
+    PERM_READ,
+    PERM_WRITE,
+    ConsumerConnection,
+)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
     CreateTopicRequestHeader,
@@ -121,7 +129,12 @@ def master_addresses(directory: Directory, *, cluster: str | None = None) -> Ope
 
 
 def create_topic(
-    directory: Directory, topic: str, *, queues: int = 8, cluster: str | None = None
+    directory: Directory,
+    topic: str,
+    *,
+    queues: int = 8,
+    cluster: str | None = None,
+    message_type: str | None = None,
 ) -> Operation[TopicRoute]:
     """Create a topic at every master that does not have it; wait until the topic is known.
 
@@ -130,14 +143,26 @@ def create_topic(
 
     Args:
         queues: the number of queues at each broker, for reading and for writing.
+        message_type: one of `MESSAGE_TYPES`, for clients of RocketMQ 5; None for NORMAL.
 
-    Raises: ConfigError for a bad name; BrokerError if a broker refuses; RouteError; TransportError.
+    Raises: ConfigError for a bad name or type; BrokerError if a broker refuses; RouteError;
+    TransportError.
     """
     topic = check_topic(directory.namespace.wrap(topic))
     check_range("queues", queues, 1, QUEUES_MAX)
+    attributes = None
+    if message_type is not None:
+        if message_type not in MESSAGE_TYPES:
+            raise ConfigError(
+                f"message_type is {message_type!r}; it must be one of {', '.join(MESSAGE_TYPES)}"
+            )
+        attributes = f"+{MESSAGE_TYPE_ATTRIBUTE}={message_type}"
     addresses = yield from master_addresses(directory, cluster=cluster)
     outcomes = yield from gather(
-        [_create_missing(directory, address, topic, queues=queues) for address in addresses],
+        [
+            _create_missing(directory, address, topic, queues=queues, attributes=attributes)
+            for address in addresses
+        ],
         name=f"create topic {topic}",
     )
     created = [address for address, is_new in zip(addresses, outcomes, strict=True) if is_new]
@@ -146,7 +171,7 @@ def create_topic(
 
 
 def _create_missing(
-    directory: Directory, address: str, topic: str, *, queues: int
+    directory: Directory, address: str, topic: str, *, queues: int, attributes: str | None
 ) -> Operation[bool]:
     """Create a topic at a broker that does not have it; return whether it was missing."""
     try:
@@ -170,6 +195,7 @@ def _create_missing(
         perm=PERM_READ | PERM_WRITE,
         topic_filter_type="SINGLE_TAG",
         topic_sys_flag=0,
+        attributes=attributes,
     )
     code = RequestCode.UPDATE_AND_CREATE_TOPIC
     yield from ask(address, code, header, timeout_ms=directory.timeout_ms)

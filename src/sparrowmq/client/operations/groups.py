@@ -99,6 +99,7 @@ def plan_group_update(
     is_enabled: bool | None = None,
     max_reconsume_times: int | None = None,
     retry_queues: int | None = None,
+    is_orderly: bool | None = None,
 ) -> Operation[list[GroupChange]]:
     """Return the changes that an update of a group's settings would make, without making them.
 
@@ -108,6 +109,7 @@ def plan_group_update(
         is_enabled: whether brokers give messages to the group; None leaves the setting.
         max_reconsume_times: how often a failed message comes again before it is a dead letter.
         retry_queues: how many queues the retry topic has at each broker.
+        is_orderly: whether the group's clients of RocketMQ 5 consume in order.
 
     Raises: ConfigError; RouteError if no broker is known; ConnectFailed; BrokerError;
     TransportError.
@@ -123,6 +125,7 @@ def plan_group_update(
         "consume_enable": is_enabled,
         "retry_max_times": max_reconsume_times,
         "retry_queue_nums": retry_queues,
+        "consume_message_orderly": is_orderly,
     }
     settings = {name: value for name, value in wanted.items() if value is not None}
     known = yield from find_group_settings(directory, group)

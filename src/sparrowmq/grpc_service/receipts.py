@@ -1,0 +1,140 @@
+"""Delivered messages: acknowledgement, change of their time, dead letters. Asks the broker's POP.
+
+A receipt handle is the handle of POP and the message's place in the commit log, which a dead letter
+needs. Source: AckMessageActivity, ChangeInvisibleDurationActivity,
+ForwardMessageToDLQActivity of 5.5.0. Tests: test_server.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.grpc_service.callers import Caller
+from sparrowmq.grpc_service.client_table import Clients
+from sparrowmq.grpc_service.messages import Code
+from sparrowmq.grpc_service.statuses import Rejected
+from sparrowmq.model.message import DEAD_LETTER_LEVEL
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    decode_header,
+    encode_header,
+)
+from sparrowmq.protocol.pop_handle import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopHandle,
+    parse_handle,
+)
+
+_POSITION_FIELD = 8
+_DIGITS_MAX = 19
+
+
+class Receipt(NamedTuple):
+    """A message on its way to, or at, a consumer.
+
+    Args:
+        position: the message's place in the commit log.
+    """
+
+    group: str
+    topic: str
+    handle: PopHandle
+    position: int
+
+    @property
+    def text(self) -> str:
+        """The receipt handle."""
+        return f"{self.handle.encode()} {self.position}"
+
+    @property
+    def expires_ms(self) -> int:
+        """When the message becomes visible again, by the broker's clock, in ms since 1970."""
+        return self.handle.pop_timestamp_ms + self.handle.invisible_ms
+
+
+def parse_receipt(group: str, topic: str, text: str) -> Receipt:
+    """Return the receipt of a receipt handle. Raises: Rejected."""
+    try:
+        handle = parse_handle(text)
+    except RemoteProtocolError as error:
+        raise Rejected(Code.INVALID_RECEIPT_HANDLE, str(error)) from None
+    position = text.split(" ")[_POSITION_FIELD:][:1]
+    number = position[0] if position else ""
+    if not (number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX):
+        reason = f"the handle {text[:80]!r} does not say where the message is stored"
+        raise Rejected(Code.INVALID_RECEIPT_HANDLE, reason)
+    return Receipt(group, topic, handle, int(number))
+
+
+async def acknowledge(clients: Clients, caller: Caller, receipt: Receipt) -> None:
+    """Finish a message. Raises: Rejected."""
+    header = AckMessageRequestHeader(
+        consumer_group=receipt.group,
+        topic=receipt.topic,
+        queue_id=receipt.handle.queue_id,
+        extra_info=receipt.handle.encode(),
+        offset=receipt.handle.queue_offset,
+    )
+    asked = RemotingCommand(code=RequestCode.ACK_MESSAGE, ext_fields=encode_header(header))
+    await clients.ask_well(caller, asked)
+
+
+async def change_invisible(
+    clients: Clients,
+    caller: Caller,
+    receipt: Receipt,
+    *,
+    invisible_ms: int,
+    is_attempt: bool = True,
+) -> Receipt:
+    """Let a message be invisible for another time, from now on; return it with its new handle.
+
+    Args:
+        is_attempt: whether the next receipt counts as an attempt.
+
+    Raises: Rejected.
+    """
+    handle = receipt.handle
+    header = ChangeInvisibleTimeRequestHeader(
+        consumer_group=receipt.group,
+        topic=receipt.topic,
+        queue_id=handle.queue_id,
+        extra_info=handle.encode(),
+        offset=handle.queue_offset,
+        invisible_time_ms=invisible_ms,
+        suspend=not is_attempt,
+    )
+    asked = RemotingCommand(
+        code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext_fields=encode_header(header)
+    )
+    answer = await clients.ask_well(caller, asked)
+    found = decode_header(ChangeInvisibleTimeResponseHeader, answer.ext_fields)
+    changed = handle._replace(
+        start_offset=handle.queue_offset,
+        pop_timestamp_ms=found.pop_timestamp_ms,
+        invisible_ms=found.invisible_time_ms,
+        revive_queue_id=found.revive_qid,
+    )
+    return receipt._replace(handle=changed)
+
+
+async def give_up(clients: Clients, caller: Caller, receipt: Receipt, *, message_id: str) -> None:
+    """Put a message among the group's dead letters, and finish it then. Raises: Rejected."""
+    header = ConsumerSendMsgBackRequestHeader(
+        position=receipt.position,
+        group=receipt.group,
+        delay_level=DEAD_LETTER_LEVEL,
+        origin_msg_id=message_id,
+        origin_topic=receipt.topic,
+        max_reconsume_times=0,
+    )
+    asked = RemotingCommand(
+        code=RequestCode.CONSUMER_SEND_MSG_BACK, ext_fields=encode_header(header)
+    )
+    await clients.ask_well(caller, asked)
+    await acknowledge(clients, caller, receipt)

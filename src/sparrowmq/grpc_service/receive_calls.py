@@ -1,0 +1,297 @@
+"""Receives, acknowledgements, changes of the invisible time, and dead letters.
+
+The messages of all the topic's queues are popped, whatever queue a request names, as by Apache's
+proxy. Source: ReceiveMessageActivity of 5.5.0. Differs from RocketMQ: the broker itself makes dead
+letters of messages that failed too often, and a group is made at its first receive, where the
+broker may make groups. Tests: test_server.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import NamedTuple
+
+from sparrowmq.grpc_service.callers import Caller
+from sparrowmq.grpc_service.checks import check_group, check_topic
+from sparrowmq.grpc_service.client_table import BrokerPort, Clients
+from sparrowmq.grpc_service.message_content import to_message, to_ms, to_timestamp
+from sparrowmq.grpc_service.messages import (
+    AckMessageRequest,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    Code,
+    FilterType,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    Status,
+)
+from sparrowmq.grpc_service.receipts import (
+    Receipt,
+    acknowledge,
+    change_invisible,
+    give_up,
+    parse_receipt,
+)
+from sparrowmq.grpc_service.renewals import RENEWED_MS, Renewals
+from sparrowmq.grpc_service.statuses import Rejected, check_answer, common_status, ok
+from sparrowmq.model import MessageExt
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import decode_header, encode_header
+from sparrowmq.protocol.pop_handle import (
+    INIT_MAX,
+    NORMAL_MARK,
+    POP_COUNT_MAX,
+    PopHandle,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+    parse_popped,
+)
+from sparrowmq.protocol.record import decode_messages
+
+# ProxyConfig of 5.5.0.
+POLLING_MS_MIN, POLLING_MS_MAX = 5_000, 20_000
+INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 10_000, 12 * 3_600_000
+ACKS_MAX = 1_024
+# What an answer may take beyond the wait.
+ANSWER_MS = 3_000
+# Messages whose receiver has gone meanwhile are visible again after this.
+UNSENT_MS = 1_000
+_ALL_QUEUES = -1
+_NONE_FOUND = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
+
+
+class _Received(NamedTuple):
+    message: MessageExt
+    receipt: Receipt
+
+
+class ReceiveService:
+    """Serves receives and what follows them.
+
+    Args:
+        timestamp_ms: the broker's wall clock, in milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerPort,
+        clients: Clients,
+        renewals: Renewals,
+        *,
+        timestamp_ms: Callable[[], int],
+    ) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._renewals = renewals
+        self._timestamp_ms = timestamp_ms
+        # Pops and releases whose calls have ended.
+        self._left: set[asyncio.Future[None]] = set()
+
+    async def receive(
+        self, caller: Caller, request: ReceiveMessageRequest, remaining_s: float | None
+    ) -> AsyncGenerator[ReceiveMessageResponse]:
+        """Yield the status, the messages, and the time of their delivery.
+
+        Args:
+            remaining_s: the time until the call's deadline; None for no deadline.
+
+        Raises: Rejected.
+        """
+        popping = asyncio.ensure_future(self._pop(caller, self._pop_of(request, remaining_s)))
+        try:
+            received = await asyncio.shield(popping)
+        except asyncio.CancelledError:
+            self._keep(self._release(caller, popping))
+            raise
+        at = 0
+        try:
+            status = ok()
+            if not received:
+                status = Status(code=Code.MESSAGE_NOT_FOUND, message="no message came")
+            yield ReceiveMessageResponse(status=status)
+            for message, receipt in received:
+                found = to_message(message, topic=receipt.topic, receipt_handle=receipt.text)
+                if request.auto_renew:
+                    self._renewals.add(caller, receipt)
+                yield ReceiveMessageResponse(message=found)
+                at += 1
+        except (asyncio.CancelledError, GeneratorExit):
+            self._keep(self._release_all(caller, received[at:]))
+            raise
+        yield ReceiveMessageResponse(delivery_timestamp=to_timestamp(self._timestamp_ms()))
+
+    def _pop_of(
+        self, request: ReceiveMessageRequest, remaining_s: float | None
+    ) -> PopMessageRequestHeader:
+        group = check_group(request.group)
+        settings = self._broker.find_group(group)
+        wanted = request.filter_expression
+        invisible_ms = RENEWED_MS
+        if not request.auto_renew:
+            invisible_ms = _check_invisible(to_ms(request.invisible_duration), INVISIBLE_MS_MIN)
+        return PopMessageRequestHeader(
+            consumer_group=group,
+            topic=check_topic(request.message_queue.topic),
+            queue_id=_ALL_QUEUES,
+            max_msg_nums=min(max(1, request.batch_size), POP_COUNT_MAX),
+            invisible_time_ms=invisible_ms,
+            poll_time_ms=_polling_ms(request, remaining_s),
+            born_timestamp_ms=self._timestamp_ms(),
+            init_mode=INIT_MAX,
+            exp_type="SQL92" if wanted.type == FilterType.SQL else "TAG",
+            exp=wanted.expression or "*",
+            order=settings is not None and settings.consume_message_orderly is True,
+            attempt_id=request.attempt_id or None,
+        )
+
+    async def _pop(self, caller: Caller, header: PopMessageRequestHeader) -> list[_Received]:
+        asked = RemotingCommand(code=RequestCode.POP_MESSAGE, ext_fields=encode_header(header))
+        timeout_ms = header.poll_time_ms + ANSWER_MS
+        answer = await self._clients.ask(caller, asked, timeout_ms=timeout_ms)
+        if answer.code in _NONE_FOUND:
+            return []
+        check_answer(answer)
+        found = decode_header(PopMessageResponseHeader, answer.ext_fields)
+        starts = {each.queue_id: start for each, start in parse_popped(found)}
+        messages: list[MessageExt] = []
+        at, body = 0, answer.body or b""
+        while at < len(body):
+            decoded = decode_messages(body, broker_name=self._broker.broker_name, at=at)
+            if decoded.fault is not None:
+                raise Rejected(Code.INTERNAL_SERVER_ERROR, f"the broker answers {decoded.fault}")
+            at = decoded.end
+            messages += decoded.messages
+        return [
+            _Received(message, _receipt_of(header, found, message, starts[message.queue_id]))
+            for message in messages
+        ]
+
+    async def _release(self, caller: Caller, popping: Awaitable[list[_Received]]) -> None:
+        """Give back what a pop brings whose receiver has gone."""
+        try:
+            received = await popping
+        except Rejected:
+            return
+        await self._release_all(caller, received)
+
+    async def _release_all(self, caller: Caller, received: list[_Received]) -> None:
+        for _, receipt in received:
+            try:
+                async with self._renewals.end(caller, receipt) as latest:
+                    await change_invisible(
+                        self._clients, caller, latest, invisible_ms=UNSENT_MS, is_attempt=False
+                    )
+            except Rejected:
+                # It comes again after its whole time.
+                continue
+
+    def _keep(self, work: Awaitable[None]) -> None:
+        future = asyncio.ensure_future(work)
+        self._left.add(future)
+        future.add_done_callback(self._left.discard)
+
+    async def acknowledge(self, caller: Caller, request: AckMessageRequest) -> AckMessageResponse:
+        """Finish messages; the answer has an entry for each."""
+        group, topic = check_group(request.group), check_topic(request.topic)
+        if len(request.entries) > ACKS_MAX:
+            text = f"the request has {len(request.entries)} entries; the limit is {ACKS_MAX}"
+            raise Rejected(Code.BAD_REQUEST, text)
+        entries: list[AckMessageResultEntry] = []
+        for entry in request.entries:
+            status = ok()
+            try:
+                receipt = parse_receipt(group, topic, entry.receipt_handle)
+                async with self._renewals.end(caller, receipt) as latest:
+                    await acknowledge(self._clients, caller, latest)
+            except Rejected as error:
+                status = error.status
+            entries.append(
+                AckMessageResultEntry(
+                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+                )
+            )
+        if not entries:
+            raise Rejected(Code.BAD_REQUEST, "the request has no entry")
+        return AckMessageResponse(
+            status=common_status([entry.status for entry in entries]), entries=entries
+        )
+
+    async def change_invisible(
+        self, caller: Caller, request: ChangeInvisibleDurationRequest
+    ) -> ChangeInvisibleDurationResponse:
+        """Let a message be invisible for another time, from now on."""
+        group, topic = check_group(request.group), check_topic(request.topic)
+        invisible_ms = _check_invisible(to_ms(request.invisible_duration), 0)
+        receipt = parse_receipt(group, topic, request.receipt_handle)
+        async with self._renewals.end(caller, receipt) as latest:
+            changed = await change_invisible(
+                self._clients,
+                caller,
+                latest,
+                invisible_ms=invisible_ms,
+                is_attempt=not request.suspend,
+            )
+        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text)
+
+    async def give_up(
+        self, caller: Caller, request: ForwardMessageToDeadLetterQueueRequest
+    ) -> ForwardMessageToDeadLetterQueueResponse:
+        """Put a message among the group's dead letters."""
+        group, topic = check_group(request.group), check_topic(request.topic)
+        receipt = parse_receipt(group, topic, request.receipt_handle)
+        async with self._renewals.end(caller, receipt) as latest:
+            await give_up(self._clients, caller, latest, message_id=request.message_id)
+        return ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+
+def _receipt_of(
+    header: PopMessageRequestHeader,
+    found: PopMessageResponseHeader,
+    message: MessageExt,
+    start_offset: int,
+) -> Receipt:
+    handle = PopHandle(
+        start_offset,
+        found.pop_timestamp_ms,
+        found.invisible_time_ms,
+        found.revive_qid,
+        NORMAL_MARK,
+        message.broker_name,
+        message.queue_id,
+        message.queue_offset,
+    )
+    return Receipt(header.consumer_group, header.topic, handle, message.commit_log_position)
+
+
+def _check_invisible(invisible_ms: int, least_ms: int) -> int:
+    if not least_ms <= invisible_ms <= INVISIBLE_MS_MAX:
+        text = (
+            f"the invisible time is {invisible_ms / 1000:g} s; it must be from "
+            f"{least_ms // 1000} s to {INVISIBLE_MS_MAX // 1000} s"
+        )
+        raise Rejected(Code.ILLEGAL_INVISIBLE_TIME, text)
+    return invisible_ms
+
+
+def _polling_ms(request: ReceiveMessageRequest, remaining_s: float | None) -> int:
+    """Return how long a receive waits, within the call's deadline. Raises: Rejected."""
+    remaining_ms = POLLING_MS_MAX + ANSWER_MS if remaining_s is None else int(remaining_s * 1000)
+    asked_ms = POLLING_MS_MAX
+    if request.HasField("long_polling_timeout"):
+        asked_ms = to_ms(request.long_polling_timeout)
+    polling_ms = min(max(asked_ms, POLLING_MS_MIN), POLLING_MS_MAX)
+    if polling_ms <= remaining_ms:
+        return polling_ms
+    if remaining_ms < POLLING_MS_MIN:
+        text = (
+            f"the call's deadline is in {remaining_ms} ms; a receive waits for at least "
+            f"{POLLING_MS_MIN} ms"
+        )
+        raise Rejected(Code.ILLEGAL_POLLING_TIME, text)
+    return remaining_ms

@@ -1,0 +1,118 @@
+"""Renewals: a message of a push consumer stays invisible while its client lives.
+
+A push consumer does not say how long its listener takes. The service makes such a message invisible
+for a minute, and for another one before each minute ends. Once the client is gone, its messages
+come again in seconds. Differs from RocketMQ: every renewal is for one minute, and a client is gone
+when its stream has ended and it has not called for `SILENCE_MS`.
+
+Source: ReceiptHandleProcessor of 5.5.0. Tests: test_renewals.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+from sparrowmq.grpc_service.callers import Caller
+from sparrowmq.grpc_service.client_table import Client, Clients
+from sparrowmq.grpc_service.receipts import Receipt, change_invisible
+from sparrowmq.grpc_service.statuses import Rejected
+
+RENEWED_MS = 60_000
+# A message is renewed when so little of its time is left.
+LEFT_MS = 20_000
+LOOK_S = 1.0
+# Clients send a heartbeat every 10 s.
+SILENCE_MS = 15_000
+# The messages of a gone client are visible again after this.
+RELEASED_MS = 1_000
+# ProxyConfig.renewMaxTimeMillis: a listener that takes longer has lost its message.
+RENEWAL_MS_MAX = 3 * 3_600_000
+# Messages of one client; its own cache holds 1,024. What is beyond comes again after a minute.
+RENEWED_MAX = 4_096
+
+
+@dataclass(slots=True, eq=False)
+class _Renewed:
+    receipt: Receipt
+    caller: Caller
+    begun_ms: int
+    # An acknowledgement waits for a renewal under way, which changes the handle.
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Renewals:
+    """The messages that are renewed.
+
+    Args:
+        timestamp_ms: the broker's wall clock, in milliseconds since 1970.
+    """
+
+    def __init__(self, clients: Clients, *, timestamp_ms: Callable[[], int]) -> None:
+        self._clients = clients
+        self._timestamp_ms = timestamp_ms
+        # By client and by the receipt handle that the client has.
+        self._renewed: dict[Client, dict[str, _Renewed]] = {}
+
+    def add(self, caller: Caller, receipt: Receipt) -> None:
+        """Renew a message from now on."""
+        of_client = self._renewed.setdefault(self._clients.find(caller), {})
+        if len(of_client) < RENEWED_MAX:
+            of_client[receipt.text] = _Renewed(receipt, caller, self._timestamp_ms())
+
+    @contextlib.asynccontextmanager
+    async def end(self, caller: Caller, receipt: Receipt) -> AsyncGenerator[Receipt]:
+        """Renew a message no more; yield it with the handle that is valid now."""
+        client = self._clients.find(caller)
+        renewed = self._renewed.get(client, {}).pop(receipt.text, None)
+        if renewed is None:
+            yield receipt
+            return
+        if not self._renewed[client]:
+            del self._renewed[client]
+        async with renewed.lock:
+            yield renewed.receipt
+
+    async def run(self) -> None:
+        """Renew until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Renew what is due, and release the messages of clients that are gone."""
+        now_ms = self._timestamp_ms()
+        for client, of_client in list(self._renewed.items()):
+            is_gone = not client.streams and now_ms - client.seen_ms > SILENCE_MS
+            for receipt, renewed in list(of_client.items()):
+                is_due = renewed.receipt.expires_ms - now_ms <= LEFT_MS
+                is_old = now_ms - renewed.begun_ms > RENEWAL_MS_MAX
+                if not (is_gone or is_due or is_old):
+                    continue
+                is_kept = not (is_gone or is_old) and await self._renew(renewed)
+                if not is_kept:
+                    of_client.pop(receipt, None)
+                if is_gone:
+                    await self._change(renewed, RELEASED_MS)
+            if not of_client and self._renewed.get(client) is of_client:
+                del self._renewed[client]
+
+    async def release(self, client: Client) -> None:
+        """Let the messages of a client that has ended come again soon."""
+        for renewed in self._renewed.pop(client, {}).values():
+            await self._change(renewed, RELEASED_MS)
+
+    async def _renew(self, renewed: _Renewed) -> bool:
+        async with renewed.lock:
+            return await self._change(renewed, RENEWED_MS)
+
+    async def _change(self, renewed: _Renewed, invisible_ms: int) -> bool:
+        try:
+            renewed.receipt = await change_invisible(
+                self._clients, renewed.caller, renewed.receipt, invisible_ms=invisible_ms
+            )
+        except Rejected:
+            return False
+        return True

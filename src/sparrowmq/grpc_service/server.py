@@ -1,0 +1,230 @@
+"""The gRPC server: it names the caller of each call, and turns errors into statuses.
+
+The server runs on the event loop of the broker. gRPC's own threads read and write the sockets.
+Tests: test_server.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from sparrowmq.calling.bounded_log import BoundedLog
+from sparrowmq.grpc_service.callers import Caller, identify
+from sparrowmq.grpc_service.client_table import BrokerPort, Clients
+from sparrowmq.grpc_service.messages import (
+    METHODS,
+    SERVICE,
+    Code,
+    Method,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    Status,
+    TelemetryCommand,
+)
+from sparrowmq.grpc_service.receive_calls import ReceiveService
+from sparrowmq.grpc_service.renewals import Renewals
+from sparrowmq.grpc_service.route_calls import Routes
+from sparrowmq.grpc_service.send_calls import SendService
+from sparrowmq.grpc_service.sessions import Sessions
+from sparrowmq.grpc_service.statuses import Rejected, ok
+from sparrowmq.serving.access_control import AccessControl
+from sparrowmq.serving.remoting_server import bind
+
+# ProxyConfig of 5.5.0: grpcMaxInboundMessageSize.
+MESSAGE_BYTES_MAX = 130 * 1024 * 1024
+# Calls of one connection at a time: a client has a few waiting calls for each of its queues.
+CALLS_PER_CONNECTION_MAX = 1_024
+# The official clients ping every 300 s, also without calls.
+PING_INTERVAL_MS_MIN = 10_000
+# A stop waits so long for the calls that still run.
+STOP_GRACE_S = 1.0
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Two servers must not share a port.
+    ("grpc.so_reuseport", 0),
+)
+
+LOG = logging.getLogger("sparrowmq.grpc_service")
+
+
+class GrpcServer:
+    """The gRPC service of one broker.
+
+    Args:
+        access: the access rules; None allows everything.
+        timestamp_ms: the broker's wall clock, in milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerPort,
+        *,
+        access: AccessControl | None,
+        timestamp_ms: Callable[[], int],
+    ) -> None:
+        self._access = access
+        self._clients = Clients(broker)
+        self._renewals = Renewals(self._clients, timestamp_ms=timestamp_ms)
+        self._timestamp_ms = timestamp_ms
+        self._sessions = Sessions(broker, self._clients, self._renewals, timestamp_ms=timestamp_ms)
+        self._receives = ReceiveService(
+            broker, self._clients, self._renewals, timestamp_ms=timestamp_ms
+        )
+        routes = Routes(broker)
+        sends = SendService(broker, self._clients, timestamp_ms=timestamp_ms)
+        self._calls: dict[str, Callable[[Caller, Any], Awaitable[Any]]] = {
+            "QueryRoute": routes.query_route,
+            "QueryAssignment": routes.query_assignment,
+            "Heartbeat": self._sessions.heartbeat,
+            "NotifyClientTermination": self._sessions.terminate,
+            "SendMessage": sends.send,
+            "EndTransaction": sends.end_transaction,
+            "RecallMessage": sends.recall,
+            "AckMessage": self._receives.acknowledge,
+            "ChangeInvisibleDuration": self._receives.change_invisible,
+            "ForwardMessageToDeadLetterQueue": self._receives.give_up,
+        }
+        self._streams: dict[str, Callable[[Any, Any], Any]] = {
+            "Telemetry": self._telemetry,
+            "ReceiveMessage": self._receive,
+        }
+        self._renewing: asyncio.Task[None] | None = None
+        self._failures = BoundedLog(LOG)
+        self._server: Any = None
+
+    async def start(self, ip: str, port: int, *, tls: grpc.ServerCredentials | None = None) -> int:
+        """Serve; return the port, which is a free one for port 0.
+
+        Args:
+            tls: the certificate of a service that speaks TLS alone; None for plain text.
+
+        Raises: OSError if the address cannot be bound.
+        """
+        # gRPC's own error says neither why nor what to do.
+        with contextlib.closing(bind(ip, port)):
+            pass
+        self._server = grpc.aio.server(options=_OPTIONS)
+        handlers = {
+            method.name: self._handler(method)
+            for method in METHODS
+            if method.name in self._calls or method.name in self._streams
+        }
+        generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        self._server.add_generic_rpc_handlers((generic,))
+        address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        if tls is None:
+            bound: int = self._server.add_insecure_port(address)
+        else:
+            bound = self._server.add_secure_port(address, tls)
+        await self._server.start()
+        self._renewing = asyncio.create_task(self._renewals.run())
+        return bound
+
+    async def stop(self) -> None:
+        """End the streams, and stop serving."""
+        self._clients.end_streams()
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE_S)
+
+    def _handler(self, method: Method) -> Any:
+        kinds = {
+            (False, False): grpc.unary_unary_rpc_method_handler,
+            (False, True): grpc.unary_stream_rpc_method_handler,
+            (True, True): grpc.stream_stream_rpc_method_handler,
+        }
+        serve = self._streams.get(method.name) or self._serving(method)
+        return kinds[method.streams_requests, method.streams_responses](
+            serve,
+            request_deserializer=method.request.FromString,
+            response_serializer=method.response.SerializeToString,
+        )
+
+    def _serving(self, method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
+        """Return the function that serves a call with one answer."""
+        call, response = self._calls[method.name], method.response
+
+        async def serve(request: Any, context: Any) -> Any:
+            try:
+                return await call(self._identify(context), request)
+            except Rejected as rejected:
+                return response(status=rejected.status)
+            except Exception as error:
+                return response(status=self._fail(method.name, context, error))
+
+        return serve
+
+    def _identify(self, context: Any) -> Caller:
+        caller = identify(dict(context.invocation_metadata()), context.peer(), self._access)
+        self._clients.find(caller).seen_ms = self._timestamp_ms()
+        return caller
+
+    async def _receive(
+        self, request: ReceiveMessageRequest, context: Any
+    ) -> AsyncIterator[ReceiveMessageResponse]:
+        try:
+            caller = self._identify(context)
+            remaining_s = context.time_remaining()
+            receiving = self._receives.receive(caller, request, remaining_s)
+            async with contextlib.aclosing(receiving) as responses:
+                async for response in responses:
+                    yield response
+        except Rejected as rejected:
+            yield ReceiveMessageResponse(status=rejected.status)
+        except Exception as error:
+            status = self._fail("ReceiveMessage", context, error)
+            yield ReceiveMessageResponse(status=status)
+
+    def _fail(self, name: str, context: Any, error: Exception) -> Status:
+        """Log a failure of the service, and return the status of the answer."""
+        kind = (name, type(error))
+        self._failures.log(
+            logging.ERROR, kind, "%s of %s failed", name, context.peer(), error=error
+        )
+        text = f"{type(error).__name__}: {error}"
+        return Status(code=Code.INTERNAL_SERVER_ERROR, message=text)
+
+    async def _telemetry(self, requests: AsyncIterator[TelemetryCommand], context: Any) -> None:
+        """Answer a client's settings, and pass on the broker's questions, until the client ends."""
+        try:
+            caller = self._identify(context)
+            client = self._clients.find(caller)
+            commands = self._clients.open_stream(client)
+        except Rejected as rejected:
+            await self._abort(context, rejected)
+            return
+        writer = asyncio.create_task(_write_all(commands, context))
+        try:
+            async for command in requests:
+                if command.HasField("settings"):
+                    settings = self._sessions.settle(client, command.settings)
+                    await commands.put(TelemetryCommand(status=ok(), settings=settings))
+        except Rejected as rejected:
+            await self._abort(context, rejected)
+        finally:
+            writer.cancel()
+            self._clients.close_stream(client, commands)
+
+    async def _abort(self, context: Any, rejected: Rejected) -> None:
+        code = grpc.StatusCode.INVALID_ARGUMENT
+        if rejected.code == Code.UNAUTHORIZED:
+            code = grpc.StatusCode.UNAUTHENTICATED
+        await context.abort(code, str(rejected))
+
+
+async def _write_all(commands: asyncio.Queue[TelemetryCommand | None], context: Any) -> None:
+    while (command := await commands.get()) is not None:
+        await context.write(command)

@@ -1,0 +1,186 @@
+"""The life of a client: settings by telemetry, heartbeats, and the end.
+
+Source: ClientActivity, GrpcClientSettingsManager of 5.5.0. Differs from RocketMQ: a client whose
+settings are not known yet, as after a restart of the service, is served by its group's settings.
+Tests: test_server.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sparrowmq.grpc_service.callers import Caller
+from sparrowmq.grpc_service.checks import check_group
+from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients
+from sparrowmq.grpc_service.message_content import to_duration
+from sparrowmq.grpc_service.messages import (
+    CustomizedBackoff,
+    ExponentialBackoff,
+    FilterType,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Metric,
+    NotifyClientTerminationRequest,
+    NotifyClientTerminationResponse,
+    RetryPolicy,
+    Settings,
+)
+from sparrowmq.grpc_service.renewals import Renewals
+from sparrowmq.grpc_service.statuses import ok
+from sparrowmq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import UnregisterClientRequestHeader, encode_header
+from sparrowmq.protocol.subscription import parse_subscription
+
+# ClientConfig and ProxyConfig of 5.5.0.
+SEND_ATTEMPTS_MAX = 3
+RECEIVE_BATCH_SIZE = 32
+LONG_POLLING_MS = 20_000
+# CustomizedRetryPolicy: the waits before the attempts after the first.
+RETRY_WAITS_S = (
+    *(1, 5, 10, 30),
+    *(minutes * 60 for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+
+
+def merge_settings(
+    given: Settings, group: SubscriptionGroupConfig | None, *, body_bytes_max: int
+) -> Settings:
+    """Return a client's settings with what the service decides."""
+    merged = Settings()
+    merged.CopyFrom(given)
+    merged.metric.CopyFrom(Metric(on=False))
+    if given.HasField("publishing"):
+        merged.publishing.validate_message_type = True
+        merged.publishing.max_body_size = body_bytes_max
+        backoff = ExponentialBackoff(
+            initial=to_duration(10), max=to_duration(1_000), multiplier=2.0
+        )
+        policy = RetryPolicy(max_attempts=SEND_ATTEMPTS_MAX, exponential_backoff=backoff)
+    else:
+        merged.subscription.fifo = group is not None and bool(group.consume_message_orderly)
+        merged.subscription.receive_batch_size = RECEIVE_BATCH_SIZE
+        merged.subscription.long_polling_timeout.CopyFrom(to_duration(LONG_POLLING_MS))
+        waits = CustomizedBackoff(next=[to_duration(wait * 1_000) for wait in RETRY_WAITS_S])
+        policy = RetryPolicy(max_attempts=attempts_max(group), customized_backoff=waits)
+    merged.backoff_policy.CopyFrom(policy)
+    return merged
+
+
+def attempts_max(group: SubscriptionGroupConfig | None) -> int:
+    """Return how often a group's message is delivered before it is a dead letter."""
+    defaults = SubscriptionGroupConfig(group_name="") if group is None else group
+    return defaults.retry_max_times + 1
+
+
+class Sessions:
+    """Serves settings, heartbeats and ends of clients.
+
+    Args:
+        timestamp_ms: the wall clock, in milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerPort,
+        clients: Clients,
+        renewals: Renewals,
+        *,
+        timestamp_ms: Callable[[], int],
+    ) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._renewals = renewals
+        self._timestamp_ms = timestamp_ms
+
+    def settle(self, client: Client, given: Settings) -> Settings:
+        """Keep a client's settings; return them as the service answers. Raises: Rejected."""
+        group = None
+        if given.HasField("subscription"):
+            group = self._broker.find_group(check_group(given.subscription.group))
+        client.settings = merge_settings(given, group, body_bytes_max=self._broker.body_bytes_max)
+        client.settled_ms = self._timestamp_ms()
+        return client.settings
+
+    async def heartbeat(self, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Register the client's groups at the broker.
+
+        A client whose settings are not known is registered once they come.
+        """
+        del request
+        client = self._clients.find(caller)
+        data = HeartbeatData(
+            client_id=caller.client_id,
+            producer_data_set=list(_producers(client)),
+            consumer_data_set=list(_consumers(client)),
+        )
+        if data.producer_data_set or data.consumer_data_set:
+            await _register(self._clients, caller, data)
+        return HeartbeatResponse(status=ok())
+
+    async def terminate(
+        self, caller: Caller, request: NotifyClientTerminationRequest
+    ) -> NotifyClientTerminationResponse:
+        """Forget a client, and unregister its groups at the broker."""
+        client = self._clients.find(caller)
+        await self._renewals.release(client)
+        if request.HasField("group") and request.group.name:
+            header = UnregisterClientRequestHeader(
+                client_id=caller.client_id, consumer_group=check_group(request.group)
+            )
+            asked = RemotingCommand(
+                code=RequestCode.UNREGISTER_CLIENT, ext_fields=encode_header(header)
+            )
+            await self._clients.ask_well(caller, asked)
+        self._clients.forget(client)
+        return NotifyClientTerminationResponse(status=ok())
+
+
+async def register_producer(clients: Clients, caller: Caller, topic: str) -> None:
+    """Make the caller a member of a topic's producer group, which is asked for outcomes."""
+    client = clients.find(caller)
+    if topic not in client.transaction_topics or client.connection is None:
+        data = HeartbeatData(
+            client_id=caller.client_id, producer_data_set=[ProducerData(group_name=topic)]
+        )
+        await _register(clients, caller, data)
+        client.transaction_topics.add(topic)
+
+
+async def _register(clients: Clients, caller: Caller, data: HeartbeatData) -> None:
+    asked = RemotingCommand(code=RequestCode.HEART_BEAT, body=encode_body(data))
+    await clients.ask_well(caller, asked)
+
+
+def _producers(client: Client) -> Iterator[ProducerData]:
+    topics = set(client.transaction_topics)
+    if client.settings is not None and client.settings.HasField("publishing"):
+        topics |= {topic.name for topic in client.settings.publishing.topics}
+    for topic in sorted(topics):
+        yield ProducerData(group_name=topic)
+
+
+def _consumers(client: Client) -> Iterator[ConsumerData]:
+    settings = client.settings
+    if settings is None or not settings.HasField("subscription"):
+        return
+    subscriptions: list[SubscriptionData] = [
+        parse_subscription(
+            entry.topic.name,
+            entry.expression.expression or "*",
+            sub_version=client.settled_ms,
+            expression_type="SQL92" if entry.expression.type == FilterType.SQL else "TAG",
+        )
+        for entry in settings.subscription.subscriptions
+    ]
+    yield ConsumerData(
+        group_name=settings.subscription.group.name, subscription_data_set=subscriptions
+    )

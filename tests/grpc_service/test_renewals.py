@@ -1,0 +1,136 @@
+"""Renewals by a virtual clock, at a broker that answers every change."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparrowmq.grpc_service.callers import Caller
+from sparrowmq.grpc_service.client_table import Client, Clients
+from sparrowmq.grpc_service.messages import Code
+from sparrowmq.grpc_service.receipts import Receipt, parse_receipt
+from sparrowmq.grpc_service.renewals import RENEWAL_MS_MAX, SILENCE_MS, Renewals
+from sparrowmq.grpc_service.statuses import Rejected
+from sparrowmq.protocol.codes import LanguageCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.pop_handle import PopHandle
+
+START_MS = 1_800_000_000_000
+CALLER = Caller("consumer@1", "127.0.0.1:5", LanguageCode.OTHER, None)
+
+
+class AnsweringClients(Clients):
+    """Clients of a broker that changes the time of every message, until it `refuses`."""
+
+    def __init__(self) -> None:
+        self.client = Client(CALLER)
+        self.now_ms = START_MS
+        self.refuses = False
+        # The invisible times that were asked for.
+        self.asked: list[int] = []
+
+    def find(self, caller: Caller) -> Client:
+        return self.client
+
+    async def ask_well(
+        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    ) -> RemotingCommand:
+        if self.refuses:
+            raise Rejected(Code.INVALID_RECEIPT_HANDLE, "too late")
+        fields = request.ext_fields or {}
+        self.asked.append(int(fields["invisibleTime"]))
+        fields = {
+            "popTime": str(self.now_ms),
+            "invisibleTime": fields["invisibleTime"],
+            "reviveQid": "0",
+        }
+        return RemotingCommand(code=0, ext_fields=fields)
+
+
+@pytest.fixture
+def clients() -> AnsweringClients:
+    return AnsweringClients()
+
+
+@pytest.fixture
+def renewals(clients: AnsweringClients) -> Renewals:
+    return Renewals(clients, timestamp_ms=lambda: clients.now_ms)
+
+
+def received(clients: AnsweringClients) -> Receipt:
+    clients.client.seen_ms = clients.now_ms
+    handle = PopHandle(3, clients.now_ms, 60_000, 0, "0", "broker-a", 1, 3)
+    return Receipt("GID", "T", handle, 1_234)
+
+
+async def pass_time(clients: AnsweringClients, renewals: Renewals, seconds: int) -> None:
+    for _ in range(seconds):
+        clients.now_ms += 1_000
+        await renewals.look()
+
+
+async def test_a_living_clients_message_is_renewed_before_each_minute_ends(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    receipt = received(clients)
+    renewals.add(CALLER, receipt)
+    for _ in range(18):
+        await pass_time(clients, renewals, 10)
+        clients.client.seen_ms = clients.now_ms
+
+    assert clients.asked == [60_000] * 4
+    async with renewals.end(CALLER, receipt) as latest:
+        assert latest.handle.pop_timestamp_ms > receipt.handle.pop_timestamp_ms
+        assert latest.position == 1_234
+    await pass_time(clients, renewals, 60)
+    assert len(clients.asked) == 4
+
+
+async def test_messages_of_a_silent_client_come_again_in_seconds(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    renewals.add(CALLER, received(clients))
+    await pass_time(clients, renewals, SILENCE_MS // 1_000)
+    assert clients.asked == []
+    await pass_time(clients, renewals, 2)
+    assert clients.asked == [1_000]
+
+
+async def test_a_clients_end_releases_its_messages(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    renewals.add(CALLER, received(clients))
+    await renewals.release(clients.client)
+
+    assert clients.asked == [1_000]
+    await renewals.release(clients.client)
+    assert clients.asked == [1_000]
+
+
+async def test_renewals_end_after_a_refusal_and_after_hours(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    renewals.add(CALLER, received(clients))
+    clients.refuses = True
+    clients.client.seen_ms = clients.now_ms + 45_000
+    await pass_time(clients, renewals, 45)
+    clients.refuses = False
+    clients.client.seen_ms = clients.now_ms + RENEWAL_MS_MAX * 2
+    await pass_time(clients, renewals, 60)
+    assert clients.asked == []
+
+    renewals.add(CALLER, received(clients))
+    clients.client.seen_ms = clients.now_ms + RENEWAL_MS_MAX * 2
+    await pass_time(clients, renewals, RENEWAL_MS_MAX // 1_000 + 120)
+    count = len(clients.asked)
+    await pass_time(clients, renewals, 120)
+    assert len(clients.asked) == count
+
+
+def test_a_receipt_handle_is_read_as_it_was_written(clients: AnsweringClients) -> None:
+    receipt = received(clients)
+
+    assert parse_receipt("GID", "T", receipt.text) == receipt
+    for text in (receipt.handle.encode(), f"{receipt.handle.encode()} -1", "x" * 600):
+        with pytest.raises(Rejected) as raised:
+            parse_receipt("GID", "T", text)
+        assert raised.value.code == Code.INVALID_RECEIPT_HANDLE

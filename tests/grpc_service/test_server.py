@@ -1,0 +1,395 @@
+"""The gRPC service of a running broker, called through a channel."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from grpc_caller import GrpcCaller
+from sparrowmq import Admin, LitePullConsumer, Message, Producer
+from sparrowmq.grpc_service.messages import (
+    ClientType,
+    Code,
+    Duration,
+    Encoding,
+    FilterExpression,
+    FilterType,
+    MessageQueue,
+    MessageType,
+    Publishing,
+    Resource,
+    Settings,
+    Subscription,
+    SubscriptionEntry,
+    TelemetryCommand,
+    Timestamp,
+    TransactionResolution,
+)
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
+
+if TYPE_CHECKING:
+    from certificates import Certificates
+
+RULES = """\
+accounts:
+- accessKey: owner-of-all
+  secretKey: owner-secret-1
+  admin: true
+- accessKey: reader-1
+  secretKey: reader-secret-1
+  topicPerms: [T=SUB]
+  groupPerms: [GID_any=SUB]
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    options = ("--transaction-timeout-ms", "1000", "--transaction-check-interval-ms", "500")
+    with EmbeddedCluster(serves_grpc=True, options=options) as started:
+        with Admin(name_server=started.name_server) as admin:
+            admin.create_topic("T", 4)
+            admin.create_topic("T_fifo", 4, message_type="FIFO")
+            admin.create_topic("T_delay", 2, message_type="DELAY")
+            admin.create_topic("T_transaction", 2, message_type="TRANSACTION")
+        yield started
+
+
+@pytest.fixture
+def caller(cluster: EmbeddedCluster) -> Iterator[GrpcCaller]:
+    with GrpcCaller(cluster.grpc) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(cluster: EmbeddedCluster, request: pytest.FixtureRequest) -> str:
+    name = f"T_{request.node.name[5:60]}"
+    cluster.create_topic(name, 2)
+    return name
+
+
+def settled(caller: GrpcCaller, settings: Settings) -> tuple[Any, queue.Queue[Any]]:
+    """Open a telemetry stream with settings; return the stream and its requests' queue."""
+    commands: queue.Queue[Any] = queue.Queue()
+    commands.put(TelemetryCommand(settings=settings))
+    stream = caller.telemetry(iter(commands.get, None))
+    return stream, commands
+
+
+def consumer_settings(group: str, topic: str) -> Settings:
+    entry = SubscriptionEntry(
+        topic=Resource(name=topic),
+        expression=FilterExpression(type=FilterType.TAG, expression="*"),
+    )
+    return Settings(
+        client_type=ClientType.SIMPLE_CONSUMER,
+        subscription=Subscription(group=Resource(name=group), subscriptions=[entry]),
+    )
+
+
+def test_route_leads_to_where_the_client_asked(caller: GrpcCaller) -> None:
+    route = caller.call("QueryRoute", topic=Resource(name="T"), endpoints=caller.endpoints)
+
+    assert route.status.code == Code.OK
+    assert [each.id for each in route.message_queues] == [0, 1, 2, 3]
+    assert {each.broker.endpoints.addresses[0].port for each in route.message_queues} == {
+        caller.endpoints.addresses[0].port
+    }
+    assert list(route.message_queues[0].accept_message_types) == [MessageType.NORMAL]
+
+
+def test_unknown_names_and_calls_without_a_client_id_have_their_codes(
+    cluster: EmbeddedCluster, caller: GrpcCaller
+) -> None:
+    unknown = caller.call("QueryRoute", topic=Resource(name="none"), endpoints=caller.endpoints)
+    assert unknown.status.code == Code.TOPIC_NOT_FOUND
+    bad = caller.call("QueryRoute", topic=Resource(name="a b"), endpoints=caller.endpoints)
+    assert bad.status.code == Code.ILLEGAL_TOPIC
+    with GrpcCaller(cluster.grpc, " ") as nobody:
+        answer = nobody.call("QueryRoute", topic=Resource(name="T"), endpoints=caller.endpoints)
+    assert answer.status.code == Code.CLIENT_ID_REQUIRED
+
+
+def test_message_reads_alike_by_both_protocols(
+    cluster: EmbeddedCluster, caller: GrpcCaller, topic: str
+) -> None:
+    caller.send(topic, b"by grpc", tag="a", keys=["k1", "k2"], properties={"colour": "red"})
+    with Producer("GID_remoting", name_server=cluster.name_server) as producer:
+        producer.send(Message(topic, b"by remoting" * 1_000, tags="b", keys=("k3",)))
+
+    _, messages = caller.receive(topic, "GID_both_receive")
+    found = {message.system_properties.tag: message for message in messages}
+    if len(found) < 2:
+        found |= {
+            message.system_properties.tag: message
+            for message in caller.receive(topic, "GID_both_receive")[1]
+        }
+    assert found["a"].body == b"by grpc"
+    assert dict(found["a"].user_properties) == {"colour": "red"}
+    assert found["b"].body == b"by remoting" * 1_000
+    assert found["b"].system_properties.body_encoding == Encoding.IDENTITY
+    assert list(found["b"].system_properties.keys) == ["k3"]
+    with LitePullConsumer("GID_both_pull", name_server=cluster.name_server) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        pulled: list[Any] = []
+
+        def has_both() -> bool:
+            pulled.extend(consumer.poll(timeout_ms=100))
+            return len(pulled) == 2
+
+        wait_until("both messages", has_both)
+    ours = next(each for each in pulled if each.tags == "a")
+    assert (ours.body, ours.keys, ours.properties["colour"]) == (b"by grpc", ("k1", "k2"), "red")
+
+
+def test_acknowledged_message_never_comes_again_and_others_do(
+    caller: GrpcCaller, topic: str
+) -> None:
+    caller.send(topic, b"done")
+    caller.send(topic, b"again")
+    received: list[Any] = []
+    while len(received) < 2:
+        received += caller.receive(topic, "GID_ack")[1]
+    done, again = sorted(received, key=lambda each: bytes(each.body), reverse=True)
+
+    assert caller.ack(topic, "GID_ack", done).code == Code.OK
+    changed = caller.change(topic, "GID_ack", again, Duration(nanos=100_000_000))
+    assert changed.status.code == Code.OK
+    assert caller.ack(topic, "GID_ack", again).code == Code.INVALID_RECEIPT_HANDLE
+    _, (second,) = caller.receive(topic, "GID_ack")
+    assert second.body == b"again"
+    assert second.system_properties.delivery_attempt == 2
+    assert caller.ack(topic, "GID_ack", second).code == Code.OK
+    status, nothing = caller.receive(topic, "GID_ack")
+    assert (status.code, nothing) == (Code.MESSAGE_NOT_FOUND, [])
+
+
+def test_foreign_and_broken_handles_acknowledge_nothing(caller: GrpcCaller, topic: str) -> None:
+    caller.send(topic, b"mine")
+    _, (message,) = caller.receive(topic, "GID_mine")
+    system = message.system_properties
+
+    assert caller.ack(topic, "GID_other", message).code == Code.INVALID_RECEIPT_HANDLE
+    for handle in ("", "x", system.receipt_handle.replace(" ", "  "), "1 2 3 4 5 6 7 8 9"):
+        system.receipt_handle = handle
+        assert caller.ack(topic, "GID_mine", message).code == Code.INVALID_RECEIPT_HANDLE
+
+
+def test_dead_letters_are_those_of_the_group(
+    cluster: EmbeddedCluster, caller: GrpcCaller, topic: str
+) -> None:
+    caller.send(topic, b"poison")
+    _, (message,) = caller.receive(topic, "GID_poison")
+    answer = caller.call(
+        "ForwardMessageToDeadLetterQueue",
+        group=Resource(name="GID_poison"),
+        topic=Resource(name=topic),
+        receipt_handle=message.system_properties.receipt_handle,
+        message_id=message.system_properties.message_id,
+    )
+
+    assert answer.status.code == Code.OK
+    with Admin(name_server=cluster.name_server) as admin:
+        assert [each.body for each in admin.dead_letters("GID_poison")] == [b"poison"]
+
+
+def test_a_message_group_keeps_its_queue_and_types_are_checked(caller: GrpcCaller) -> None:
+    sent = [
+        caller.send("T_fifo", b"%d" % number, message_group="ride-7", message_type=MessageType.FIFO)
+        for number in range(5)
+    ]
+    assert {each.status.code for each in sent} == {Code.OK}
+    assert [each.offset for each in sent] == list(range(5))
+    wrong = caller.send("T_fifo", b"x")
+    assert wrong.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+
+def test_delayed_message_comes_in_time_unless_it_is_recalled(caller: GrpcCaller) -> None:
+    due_s = int(time.time()) + 2
+    for body in (b"kept", b"recalled"):
+        entry = caller.send(
+            "T_delay",
+            body,
+            delivery_timestamp=Timestamp(seconds=due_s),
+            message_type=MessageType.DELAY,
+        )
+        assert entry.status.code == Code.OK
+    recalled = caller.call(
+        "RecallMessage", topic=Resource(name="T_delay"), recall_handle=entry.recall_handle
+    )
+    assert recalled.status.code == Code.OK
+
+    _, messages = caller.receive("T_delay", "GID_delay", wait_s=10)
+    assert [each.body for each in messages] == [b"kept"]
+    assert time.time() >= due_s
+
+
+def test_transactions_are_ended_and_undecided_ones_are_asked_for(caller: GrpcCaller) -> None:
+    publishing = Publishing(topics=[Resource(name="T_transaction")])
+    stream, commands = settled(
+        caller, Settings(client_type=ClientType.PRODUCER, publishing=publishing)
+    )
+    assert next(stream).settings.publishing.max_body_size > 0
+    entries = {
+        body: caller.send("T_transaction", body, message_type=MessageType.TRANSACTION)
+        for body in (b"commit", b"rollback", b"asked")
+    }
+
+    def end(body: bytes, resolution: TransactionResolution, transaction_id: str) -> int:
+        answer = caller.call(
+            "EndTransaction",
+            topic=Resource(name="T_transaction"),
+            message_id=entries[body].message_id,
+            transaction_id=transaction_id,
+            resolution=resolution,
+        )
+        code: int = answer.status.code
+        return code
+
+    for body, resolution in (
+        (b"commit", TransactionResolution.COMMIT),
+        (b"rollback", TransactionResolution.ROLLBACK),
+    ):
+        assert end(body, resolution, entries[body].transaction_id) == Code.OK
+    question = next(stream).recover_orphaned_transaction_command
+    assert question.message.body == b"asked"
+    assert end(b"asked", TransactionResolution.COMMIT, question.transaction_id) == Code.OK
+    assert end(b"asked", TransactionResolution.COMMIT, "no id") == Code.INVALID_TRANSACTION_ID
+    received: set[bytes] = set()
+    while len(received) < 2:
+        for message in caller.receive("T_transaction", "GID_transaction")[1]:
+            received.add(bytes(message.body))
+            caller.ack("T_transaction", "GID_transaction", message)
+    assert received == {b"commit", b"asked"}
+    commands.put(None)
+
+
+def test_settings_of_a_consumer_are_completed_and_its_heartbeat_registers_it(
+    cluster: EmbeddedCluster, caller: GrpcCaller, topic: str
+) -> None:
+    stream, commands = settled(caller, consumer_settings("GID_heartbeat", topic))
+    merged = next(stream).settings
+    assert merged.subscription.receive_batch_size == 32
+    assert merged.subscription.long_polling_timeout.seconds == 20
+    assert merged.backoff_policy.customized_backoff.next[0].seconds == 1
+    assert merged.backoff_policy.max_attempts == 17
+
+    assert caller.call("Heartbeat").status.code == Code.OK
+    with Admin(name_server=cluster.name_server) as admin:
+        assert admin.consumer_ids("GID_heartbeat") == ["tester@1"]
+        ended = caller.call("NotifyClientTermination", group=Resource(name="GID_heartbeat"))
+        assert ended.status.code == Code.OK
+        wait_until(
+            "the end", lambda: not admin.consumer_connections("GID_heartbeat").connection_set
+        )
+    commands.put(None)
+
+
+def test_a_receive_that_is_given_up_loses_no_message(caller: GrpcCaller, topic: str) -> None:
+    waiting = caller.call(
+        "ReceiveMessage",
+        timeout_s=8,
+        group=Resource(name="GID_given_up"),
+        message_queue=MessageQueue(topic=Resource(name=topic)),
+        batch_size=1,
+        invisible_duration=Duration(seconds=600),
+        long_polling_timeout=Duration(seconds=5),
+    )
+    time.sleep(0.5)
+    waiting.cancel()
+    time.sleep(0.2)
+    caller.send(topic, b"late")
+
+    _, (message,) = caller.receive(topic, "GID_given_up", wait_s=15)
+    assert (message.body, message.system_properties.delivery_attempt) == (b"late", 1)
+
+
+def test_assignment_is_every_message_and_bounds_of_receives_are_told(
+    caller: GrpcCaller, topic: str
+) -> None:
+    answer = caller.call(
+        "QueryAssignment",
+        topic=Resource(name=topic),
+        group=Resource(name="GID_any"),
+        endpoints=caller.endpoints,
+    )
+    assert [each.message_queue.id for each in answer.assignments] == [-1]
+    status, _ = caller.receive(topic, "GID_any", invisible_duration=Duration(seconds=1))
+    assert status.code == Code.ILLEGAL_INVISIBLE_TIME
+
+
+def test_access_control_holds_for_each_call(tmp_path: Path) -> None:
+    rules = tmp_path / "acl.yml"
+    rules.write_text(RULES)
+    options = ("--acl", str(rules))
+    with EmbeddedCluster(serves_grpc=True, options=options) as secured:
+        with Admin(
+            name_server=secured.name_server, access_key="owner-of-all", secret_key="owner-secret-1"
+        ) as admin:
+            admin.create_topic("T", 1)
+        with (
+            GrpcCaller(secured.grpc) as nobody,
+            GrpcCaller(secured.grpc, keys=("owner-of-all", "no")) as forger,
+        ):
+            for caller in (nobody, forger):
+                assert caller.send("T", b"x").status.code == Code.UNAUTHORIZED
+                assert caller.receive("T", "GID_any")[0].code == Code.UNAUTHORIZED
+        with GrpcCaller(secured.grpc, keys=("owner-of-all", "owner-secret-1")) as signer:
+            assert signer.send("T", b"x").status.code == Code.OK
+        with GrpcCaller(secured.grpc, keys=("reader-1", "reader-secret-1")) as reader:
+            assert reader.send("T", b"x").status.code == Code.UNAUTHORIZED
+            assert reader.receive("T", "GID_any")[0].code == Code.OK
+
+
+def test_a_port_in_use_is_an_error_if_it_was_asked_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-m", "sparrowmq.hosting"]
+        ports = ["--nameserver-port", "0", "--broker-port", "0"]
+        port = str(taken.getsockname()[1])
+        result = subprocess.run(
+            [*command, *ports, "--grpc-port", port, "--data", str(tmp_path)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert result.returncode == 1
+    assert port in result.stderr
+
+
+def test_the_service_speaks_the_servers_tls(certificates: Certificates) -> None:
+    pair = certificates.server
+    options = ("--tls-cert", str(pair.path), "--tls-key", str(pair.key))
+    trust = ssl.create_default_context(cafile=certificates.ca.path)
+    with EmbeddedCluster(serves_grpc=True, options=options, tls=trust) as secured:
+        secured.create_topic("T", 1)
+        with GrpcCaller(secured.grpc, ca=certificates.ca.path) as caller:
+            assert caller.send("T", b"x").status.code == Code.OK
+        with GrpcCaller(secured.grpc) as plain, pytest.raises(grpc.RpcError):
+            plain.call("Heartbeat", timeout_s=5)
+
+
+def test_the_service_needs_its_broker_in_the_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sparrowmq.hosting", "--brokers", "2", "--grpc-port", "0"]
+    result = subprocess.run(
+        [*command, "--nameserver-port", "0", "--data", str(tmp_path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "--brokers 2" in result.stderr
