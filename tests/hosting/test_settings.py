@@ -23,7 +23,7 @@ def test_every_setting_has_a_help_and_a_default_of_its_kind() -> None:
 def test_each_command_has_the_settings_of_its_servers() -> None:
     up, names, broker = (settings_of(each).keys() for each in (UP, NAME_SERVER, BROKER))
 
-    assert up - broker == {"nameserver_port", "brokers"}
+    assert up - broker == {"nameserver_port", "brokers", "grpc_port"}
     assert broker - up == {"nameserver", "tls_ca", "acl_credentials"}
     assert names - broker == {"nameserver_port"}
     assert {"host", "data", "acl", "tls_mode"} <= names
