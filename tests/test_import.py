@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -29,8 +30,24 @@ def test_every_name_is_what_type_checkers_see() -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="'sparrowmq' has no attribute 'Consumer'"):
-        _ = sparrowmq.Consumer  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="'sparrowmq' has no attribute 'Nothing'"):
+        _ = sparrowmq.Nothing  # type: ignore[attr-defined]
+
+
+def test_import_of_another_clients_name_says_ours() -> None:
+    with pytest.raises(ImportError, match="did you mean PushConsumer or LitePullConsumer"):
+        from sparrowmq import Consumer  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_names_of_other_clients_lead_to_ours() -> None:
+    ours = {
+        name
+        for text in sparrowmq._NAMES_ELSEWHERE.values()
+        for name in re.findall(r"[A-Z]\w+", text)
+    }
+
+    assert ours <= set(sparrowmq.__all__)
+    assert not sparrowmq._NAMES_ELSEWHERE.keys() & set(sparrowmq.__all__)
 
 
 def test_import_loads_no_room() -> None:

@@ -215,10 +215,33 @@ _MODULES = {
 }
 
 
+# What a user of another client looks for here.
+_NAMES_ELSEWHERE = {
+    "AIOKafkaConsumer": "AsyncLitePullConsumer",
+    "AIOKafkaProducer": "AsyncProducer",
+    "AdminClient": "Admin",
+    "AsyncConsumer": "AsyncPushConsumer or AsyncLitePullConsumer",
+    "BlockingConnection": "Producer, PushConsumer or LitePullConsumer",
+    "Client": "Producer, PushConsumer or LitePullConsumer",
+    "Connection": "Producer, PushConsumer or LitePullConsumer",
+    "Consumer": "PushConsumer or LitePullConsumer",
+    "DefaultMQProducer": "Producer",
+    "DefaultMQPushConsumer": "PushConsumer",
+    "KafkaAdminClient": "Admin",
+    "KafkaConsumer": "LitePullConsumer",
+    "KafkaProducer": "Producer",
+    "PullConsumer": "LitePullConsumer",
+    "connect": "Producer, PushConsumer or LitePullConsumer",
+}
+
+
 if not TYPE_CHECKING:
     # Type checkers go by the imports above, so that a name that is not there is an error to them.
     def __getattr__(name: str) -> Any:
         if name not in __all__:
+            if ours := _NAMES_ELSEWHERE.get(name):
+                # Of an AttributeError, `from sparrowmq import ...` would not show the text.
+                raise ImportError(f"sparrowmq has no {name}; did you mean {ours}", name=name)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(import_module(_MODULES.get(name, "sparrowmq.model")), name)
         globals()[name] = found

@@ -17,7 +17,13 @@ from sparrowmq import (
     SimpleConsumer,
     UnreadablePolicy,
 )
-from sparrowmq.client.config import KINDS, ClientConfig, ConsumerConfig, ProducerConfig
+from sparrowmq.client.config import (
+    KINDS,
+    NAMES_ELSEWHERE,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+)
 from sparrowmq.config import Setting, rows_of
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.consuming import Start
@@ -128,6 +134,12 @@ def test_setting_arrives_where_it_is_used() -> None:
         ("LitePullConsumer", "orderly", "LitePullConsumer has no setting 'orderly'"),
         ("Producer", "zzz", "there are access_key, avoid_slow_brokers, batch_bytes_max"),
         ("Admin", "timeout", "did you mean timeout_ms"),
+        ("Producer", "bootstrap_servers", "did you mean name_server"),
+        ("Producer", "bootstrap.servers", "did you mean name_server"),
+        ("PushConsumer", "on_message_callback", "did you mean listener"),
+        ("LitePullConsumer", "group_id", "did you mean group"),
+        ("LitePullConsumer", "auto_offset_reset", "did you mean start"),
+        ("Admin", "group_id", "Admin has no setting 'group_id'; there are"),
     ],
 )
 def test_unknown_setting_is_refused_with_the_nearest(kind: str, name: str, words: str) -> None:
@@ -135,6 +147,13 @@ def test_unknown_setting_is_refused_with_the_nearest(kind: str, name: str, words
         CLIENTS[kind](**{name: 1})
 
     assert words in str(caught.value)
+
+
+def test_names_of_other_clients_lead_to_what_there_is() -> None:
+    ours = {name for kind in KINDS.values() for name in (*kind.rows(), *kind.arguments)}
+
+    assert set(NAMES_ELSEWHERE.values()) <= ours
+    assert not ours & NAMES_ELSEWHERE.keys()
 
 
 @pytest.mark.parametrize(

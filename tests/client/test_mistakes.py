@@ -145,6 +145,8 @@ def test_type_checker_sees_what_is_no_strategy_and_no_plain_listener() -> None:
         Message("T", b"x", keys="order-1")  # type: ignore[arg-type]
     with pytest.raises(UsageError):
         Message("T", "text")  # type: ignore[arg-type]
+    with Producer("G", name_server=NOWHERE) as producer, pytest.raises(UsageError):
+        producer.send(Message("T", b"x"), QUEUE)  # type: ignore[arg-type]
 
 
 async def test_consumer_of_the_asyncio_face_takes_coroutine_functions_of_any_kind() -> None:
@@ -313,6 +315,11 @@ def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> Non
     ("call", "words"),
     [
         (lambda p: p.send("text"), "'text' is not a Message: give Message(topic, body)"),
+        (lambda p: p.send("T", b"x"), "'T' is not a Message: give Message('T', body)"),
+        (lambda p: p.send_nowait("T", b"x"), "'T' is not a Message: give Message('T', body)"),
+        (lambda p: p.send_oneway("T", b"x"), "'T' is not a Message: give Message('T', body)"),
+        (lambda p: p.request("T", b"x"), "'T' is not a Message: give Message('T', body)"),
+        (lambda p: p.send(Message("T", b"x"), QUEUE), "after the Message: give queue=... by name"),
         (lambda p: p.send(b"bytes"), "is not a Message"),
         (lambda p: p.send(MESSAGE_EXT), "make a new Message from its topic, body and tags"),
         (lambda p: p.send([Message("T", b"x")]), "use send_batch for several messages"),

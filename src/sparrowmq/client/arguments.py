@@ -67,13 +67,21 @@ def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def check_message(message: Message) -> None:
-    """Raise a UsageError unless this is a `Message`."""
+def check_message(message: Message, *more: object) -> None:
+    """Raise a UsageError unless this is a `Message`, and nothing more.
+
+    Args:
+        more: what stood after the message, as a topic and a body do in Kafka's clients.
+    """
     if isinstance(message, Message):
+        if more:
+            raise UsageError(f"{_short(more[0])} stands after the Message: give queue=... by name")
         return
     hint = "give Message(topic, body)"
     if isinstance(message, MessageExt):
         hint = "a MessageExt was received; make a new Message from its topic, body and tags"
+    elif more and isinstance(message, str):
+        hint = f"give Message({_short(message)}, body)"
     elif isinstance(message, list | tuple):
         hint = "use send_batch for several messages"
     raise UsageError(f"{_short(message)} is not a Message: {hint}")

@@ -612,12 +612,41 @@ class AdminConfig:
         check_settings(self)
 
 
+# What Kafka's, RabbitMQ's and other RocketMQ clients call a setting or an argument of ours.
+NAMES_ELSEWHERE = {
+    "auto_offset_reset": "start",
+    "bootstrap_servers": "name_server",
+    "brokers": "name_server",
+    "callback": "listener",
+    "client_id": "instance_name",
+    "compression_type": "compress_type",
+    "consumer_group": "group",
+    "enable_auto_commit": "auto_commit",
+    "endpoints": "name_server",
+    "group_id": "group",
+    "group_name": "group",
+    "host": "name_server",
+    "max_poll_records": "pull_batch_size",
+    "message_listener": "listener",
+    "name_server_address": "name_server",
+    "namesrv_addr": "name_server",
+    "on_message": "listener",
+    "on_message_callback": "listener",
+    "partition_assignment_strategy": "strategy",
+    "producer_group": "group",
+    "retries": "retry_times",
+    "security_protocol": "tls",
+    "ssl_context": "tls",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ClientKind:
-    """A kind of client: its name, and the tables that hold its settings."""
+    """A kind of client: its name, the tables that hold its settings, and its other arguments."""
 
     name: str
     tables: tuple[type[DataclassInstance], ...]
+    arguments: tuple[str, ...] = ("group", "name_server")
 
     def rows(self) -> dict[str, Setting]:
         """Return the rows of all its settings, by name."""
@@ -635,6 +664,9 @@ class ClientKind:
             if name in known:
                 continue
             plain = name.replace("_", "").lower()
+            ours = NAMES_ELSEWHERE.get(name.replace(".", "_"), "")
+            if ours in known or ours in self.arguments:
+                raise ConfigError(f"{self.name} has no setting {name!r}; did you mean {ours}")
             near = [row.name for row in known.values() if row.source.lower() == plain]
             near = near or get_close_matches(name.lower(), known, n=1)
             hint = f"did you mean {near[0]}" if near else f"there are {', '.join(sorted(known))}"
@@ -659,9 +691,9 @@ KINDS = {
     kind.name: kind
     for kind in (
         ClientKind("Producer", (ProducerConfig, *_OF_ALL)),
-        ClientKind(PUSH, (ConsumerConfig, *_OF_ALL)),
+        ClientKind(PUSH, (ConsumerConfig, *_OF_ALL), ("group", "name_server", "listener")),
         ClientKind(LITE_PULL, (ConsumerConfig, *_OF_ALL)),
         ClientKind(SIMPLE, (AdminConfig, ClientConfig)),
-        ClientKind("Admin", (AdminConfig, ClientConfig)),
+        ClientKind("Admin", (AdminConfig, ClientConfig), ("name_server",)),
     )
 }

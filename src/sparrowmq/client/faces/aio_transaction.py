@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Never, Self, TypeVar, Unpack
 
 from sparrowmq.calling.effects import Operation
+from sparrowmq.client.arguments import check_message
 from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinator
 from sparrowmq.client.faces.task_host import TAKES_COROUTINES, TaskHost, open_instance
 from sparrowmq.client.instances import INSTANCES
@@ -104,7 +105,9 @@ class AsyncTransactionProducer:
         INSTANCES.register_coordinator(self._coordinator, self._instance)
         self._host.start(self._loop, name=f"sparrowmq-transactions-{group}")
 
-    async def send_half(self, message: Message, *, queue: QueueChoice | None = None) -> HalfMessage:
+    async def send_half(
+        self, message: Message, *more: Never, queue: QueueChoice | None = None
+    ) -> HalfMessage:
         """Send a message that waits for `commit` or `rollback`.
 
         Args:
@@ -113,6 +116,7 @@ class AsyncTransactionProducer:
         Raises: UsageError before `start`, after `close`, or if the message is delayed; else as
         `Producer.send`. After SendFailed a half message may be stored, and `check` asked for it.
         """
+        check_message(message, *more)
         self._check_running()
         return await self._run(transactions.send_half(self._coordinator, message, queue=queue))
 

@@ -15,10 +15,11 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Never, Self, TypeVar, Unpack
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Operation, bounded
+from sparrowmq.client.arguments import check_message
 from sparrowmq.client.assembly import (
     LEAVE_TIMEOUT_MS,
     add_subscription,
@@ -114,7 +115,7 @@ class Producer:
         """The producer's client id at brokers."""
         return self._publisher.config.client_id
 
-    def send(self, message: Message, *, queue: QueueChoice | None = None) -> SendResult:
+    def send(self, message: Message, *more: Never, queue: QueueChoice | None = None) -> SendResult:
         """Send a message and return its place in the broker's store.
 
         A message with a sharding key or a `queue` waits for the answers to those that `send_nowait`
@@ -128,6 +129,8 @@ class Producer:
         failed (one of them may have stored the message); RouteError or ConnectFailed if the topic
         or the name server is not found; BrokerError if the broker refuses the message for good.
         """
+        if more:
+            check_message(message, *more)
         publisher = self._publisher
         self._check_open()
         now_ms = clock.monotonic_ms()
@@ -162,13 +165,14 @@ class Producer:
             return self._run(observe_batch(publisher, messages, send))
         return self._send(direct)
 
-    def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
+    def send_oneway(self, message: Message, *more: Never, queue: QueueChoice | None = None) -> None:
         """Write a message to the connection and no answer; the message may be lost."""
+        check_message(message, *more)
         send = partial(sending.send_oneway, self._publisher, queue=queue)
         self._run(observe(self._publisher, message, send))
 
     def send_nowait(
-        self, message: Message, *, queue: QueueChoice | None = None
+        self, message: Message, *more: Never, queue: QueueChoice | None = None
     ) -> Future[SendResult]:
         """Queue a message to be sent soon, with others of its queue as one request.
 
@@ -183,6 +187,8 @@ class Producer:
         Raises: UsageError or ConfigError for a message that `send` would refuse, and after
         `close`; BufferFull if `buffer_bytes_max` of bodies wait already.
         """
+        if more:
+            check_message(message, *more)
         self._check_open()
         return self._batches.add(message, queue)
 
@@ -194,7 +200,7 @@ class Producer:
     def request(
         self,
         message: Message,
-        *,
+        *more: Never,
         queue: QueueChoice | None = None,
         timeout_ms: int = 3_000,
     ) -> MessageExt:
@@ -207,6 +213,7 @@ class Producer:
         Raises: as `send`; InvokeTimeout if no reply came in time: the message may still be
         consumed.
         """
+        check_message(message, *more)
         ask = partial(
             request_reply.request,
             self._publisher,

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Never, Self, TypeVar, Unpack
 
 from sparrowmq.calling.effects import Operation
+from sparrowmq.client.arguments import check_message
 from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinator
 from sparrowmq.client.faces.thread_host import TAKES_COROUTINES, ThreadHost, open_instance
 from sparrowmq.client.instances import INSTANCES
@@ -102,7 +103,9 @@ class TransactionProducer:
         INSTANCES.register_coordinator(self._coordinator, self._instance)
         self._host.start(self._loop, name=f"sparrowmq-transactions-{group}")
 
-    def send_half(self, message: Message, *, queue: QueueChoice | None = None) -> HalfMessage:
+    def send_half(
+        self, message: Message, *more: Never, queue: QueueChoice | None = None
+    ) -> HalfMessage:
         """Send a message that waits for `commit` or `rollback`.
 
         Args:
@@ -111,6 +114,7 @@ class TransactionProducer:
         Raises: UsageError before `start`, after `close`, or if the message is delayed; else as
         `Producer.send`. After SendFailed a half message may be stored, and `check` asked for it.
         """
+        check_message(message, *more)
         self._check_running()
         return self._run(transactions.send_half(self._coordinator, message, queue=queue))
 
