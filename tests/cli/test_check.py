@@ -10,6 +10,7 @@ import pytest
 from commands import Commands
 from members import MemberProcess
 from sparrowmq import PushConsumer
+from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -99,7 +100,32 @@ def test_doctor_looks_at_all_groups_worst_first(smq: Commands) -> None:
     limited = smq("rebalance", "doctor", "--interval", "0", "--limit", "1", "--fail-on", "error")
     assert limited.exit_code == 1
     assert "the 1 of 3 groups" in limited.stderr
+    assert limited.stdout.splitlines()[-1] == "not looked at: 2 of 3 groups"
     assert "nothing is wrong with GID_works" in smq("rebalance", "doctor", "--interval", "0").stdout
+
+
+def test_doctor_says_at_which_groups_it_did_not_look(smq: Commands) -> None:
+    options = ("rebalance", "doctor", "--interval", "0")
+    found = smq.json(*options, "--limit", "1")
+    names = {group["group"] for group in found["groups"]} | set(found["not_looked_at"])
+
+    assert names == {"GID_twins", "GID_abandoned", "GID_works"}
+    assert len(found["not_looked_at"]) == 2
+    assert smq.json(*options)["not_looked_at"] == []
+    assert "not looked at" not in smq(*options).stdout
+
+
+def test_doctor_looks_at_many_groups_in_one_pass() -> None:
+    with EmbeddedCluster(flush="async") as cluster:
+        smq = Commands(cluster.name_server)
+        for number in range(GROUPS_AT_ONCE + 1):
+            smq("group", "update", f"GID_{number}", "--yes")
+        groups = smq.json("rebalance", "doctor", "--interval", "0.2")["groups"]
+
+    assert len(groups) == GROUPS_AT_ONCE + 1
+    # Every group is seen for the first time before any is seen again.
+    begins = [group["timestamp_ms"] - group["interval_ms"] for group in groups]
+    assert max(begins) <= min(group["timestamp_ms"] for group in groups)
 
 
 def test_strategy_needs_a_group(smq: Commands) -> None:

@@ -7,7 +7,6 @@ Ctrl-C.
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,9 @@ from rich.live import Live
 from sparrowmq.cli import rebalance_json, rebalance_view
 from sparrowmq.cli.connecting import AsJson, CommandCluster, GroupName, complete_group, on_cluster
 from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
+from sparrowmq.cli.language import words
 from sparrowmq.cli.output import make_console, print_json, print_on
-from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
+from sparrowmq.client.operations.groups import take_snapshots
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import GroupSnapshot, Severity, diagnose
@@ -47,6 +47,8 @@ from sparrowmq.model.names import check_group
 from sparrowmq.strategies.registry import strategy_from
 from sparrowmq.words import count_of
 
+# The groups that one run of the doctor looks at.
+GROUPS_MAX = 500
 # Only the members know the settings of these strategies, so that owners come from their reports.
 _STRATEGIES_WITH_SETTINGS = frozenset({"CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY"})
 
@@ -151,10 +153,10 @@ def doctor(
         typer.Option(
             "--limit",
             min=1,
-            max=500,
-            help="without a group: look at N groups, those with the most lag first",
+            max=GROUPS_MAX,
+            help="without a group: look at N groups at most, those with the most lag first",
         ),
-    ] = GROUPS_AT_ONCE,
+    ] = GROUPS_MAX,
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="exit with 1 if a finding is at least this severe")
     ] = FailOn.NEVER,
@@ -166,6 +168,7 @@ def doctor(
       sparrowmq rebalance doctor GID_board
       sparrowmq rebalance doctor --fail-on error      # all groups; for a job
     """
+    left_out: list[str] = []
     if group is not None:
         look = _looking(cluster, group, strategy)
         if interval:
@@ -174,40 +177,44 @@ def doctor(
     else:
         if strategy is not None:
             raise UsageError("--strategy applies to one group; name the group")
-        snapshots = _look_at_all(cluster, limit, interval)
+        snapshots, left_out = _look_at_all(cluster, limit, interval)
     diagnoses = [(examine(snapshot), diagnose(snapshot)) for snapshot in snapshots]
     diagnoses.sort(key=lambda pair: _urgency(*pair))
     if cluster.as_json:
         reports = [rebalance_json.json_of_findings(*pair) for pair in diagnoses]
-        print_json({"groups": reports} if group is None else reports[0])
+        if group is None:
+            print_json({"groups": reports, "not_looked_at": left_out})
+        else:
+            print_json(reports[0])
     else:
         _print_diagnoses(diagnoses, is_all=group is None)
+        if left_out:
+            count = words().count(len(diagnoses) + len(left_out), "group")
+            print(words()("not looked at: {n} of {groups}", n=len(left_out), groups=count))
     if fail_on is not FailOn.NEVER:
         worst = Severity[fail_on.name]
         if any(finding.severity >= worst for _, found in diagnoses for finding in found):
             raise typer.Exit(EXIT_FOUND)
 
 
-def _look_at_all(cluster: CommandCluster, limit: int, interval_s: float) -> list[GroupSnapshot]:
-    """Look at the groups with the most lag, several at a time."""
+def _look_at_all(
+    cluster: CommandCluster, limit: int, interval_s: float
+) -> tuple[list[GroupSnapshot], list[str]]:
+    """Look at the groups with the most lag; return also the names of those not looked at."""
     seen = cluster.run(take_overview(cluster.directory))
     names = [group.group for group in seen.groups]
     if len(names) > limit:
         say(f"looking at the {limit} of {len(names)} groups with the most lag; see --limit")
     if interval_s and names:
-        count = min(limit, len(names))
-        rounds = math.ceil(count / GROUPS_AT_ONCE)
-        say(
-            f"looking at {count_of(count, 'group')} twice, {interval_s:g} s apart"
-            + (f", {GROUPS_AT_ONCE} at a time: {rounds * interval_s:.0f} s" if rounds > 1 else "")
-        )
+        count = count_of(min(limit, len(names)), "group")
+        say(f"looking at {count} twice, {interval_s:g} s apart")
     operation = take_snapshots(cluster.directory, names[:limit], interval_ms=_ms(interval_s))
     found, failures = cluster.run(operation)
     for name, error in failures.items():
         say(f"group {name} was left out: {error}")
     if failures and not found:
         raise next(iter(failures.values()))
-    return found
+    return found, [*failures, *names[limit:]]
 
 
 def _urgency(view: GroupView, findings: list[Finding]) -> tuple[int, int, str]:

@@ -6,17 +6,17 @@ Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Tests: cli/test_topics_and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Operation, join
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import delete_topic, master_addresses
 from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
-from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.client.operations.snapshot import BegunSnapshot, begin_snapshot, end_snapshot
 from sparrowmq.config import check_range
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.errors import SparrowError
@@ -28,6 +28,8 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import DeleteSubscriptionGroupRequestHeader
+
+T = TypeVar("T")
 
 # Snapshots taken at the same time; each has a few requests under way.
 GROUPS_AT_ONCE = 24
@@ -49,7 +51,9 @@ def list_groups(directory: Directory) -> Operation[list[str]]:
 def take_snapshots(
     directory: Directory, groups: Sequence[str], *, interval_ms: int = 0
 ) -> Operation[tuple[list[GroupSnapshot], dict[str, SparrowError]]]:
-    """Take snapshots of groups, a few at a time.
+    """Take snapshots of groups in one pass: first samples of all groups, then the second ones.
+
+    A few groups are asked at a time, so that many groups do not flood the brokers.
 
     Args:
         groups: the groups' names.
@@ -57,18 +61,42 @@ def take_snapshots(
 
     Returns: the snapshots, in the order of `groups`, and the errors of the groups without one.
     """
+    begun = yield from _a_few_at_a_time([_begin(directory, group) for group in groups])
+    ended = iter(
+        (
+            yield from _a_few_at_a_time(
+                [
+                    end_snapshot(directory, each, interval_ms=interval_ms)
+                    for each in begun
+                    if not isinstance(each, SparrowError)
+                ]
+            )
+        )
+    )
     found: list[GroupSnapshot] = []
     failures: dict[str, SparrowError] = {}
-    for start in range(0, len(groups), GROUPS_AT_ONCE):
-        some = groups[start : start + GROUPS_AT_ONCE]
-        looks = [take_snapshot(directory, group, interval_ms=interval_ms) for group in some]
-        outcomes = yield from gather_outcomes(looks, name="snapshots")
-        for group, outcome in zip(some, outcomes, strict=True):
-            if isinstance(outcome, SparrowError):
-                failures[group] = outcome
-            else:
-                found.append(outcome)
+    for group, each in zip(groups, begun, strict=True):
+        outcome = each if isinstance(each, SparrowError) else next(ended)
+        if isinstance(outcome, SparrowError):
+            failures[group] = outcome
+        else:
+            found.append(outcome)
     return found, failures
+
+
+def _begin(directory: Directory, group: str) -> Operation[BegunSnapshot]:
+    begun = yield from begin_snapshot(directory, group)
+    # Members of further groups are asked only once these have answered.
+    yield from join(begun.asking)
+    return begun
+
+
+def _a_few_at_a_time(operations: Sequence[Operation[T]]) -> Operation[list[T | SparrowError]]:
+    outcomes: list[T | SparrowError] = []
+    for start in range(0, len(operations), GROUPS_AT_ONCE):
+        some = operations[start : start + GROUPS_AT_ONCE]
+        outcomes += yield from gather_outcomes(some, name="snapshots")
+    return outcomes
 
 
 class GroupChange(NamedTuple):

@@ -9,11 +9,11 @@ snapshot goes on, since snapshots are taken of sick clusters. Tests: doctor/test
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from sparrowmq.calling.effects import Operation, join, now, sleep, spawn, timestamp
+from sparrowmq.calling.effects import Operation, Task, join, now, sleep, spawn, timestamp
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.heartbeats import (
@@ -116,9 +116,26 @@ def take_snapshot(
     Raises: ConnectFailed if no name server answers; RouteError if no broker is known; UsageError
     if the group is unknown everywhere; TransportError if no broker answers.
     """
+    begun = yield from begin_snapshot(directory, group, asks_members=asks_members)
+    return (yield from end_snapshot(directory, begun, interval_ms=interval_ms, strategy=strategy))
+
+
+class BegunSnapshot(NamedTuple):
+    """A snapshot after its first sample, while its members are asked about themselves."""
+
+    group: str
+    brokers: Sequence[BrokerAt]
+    topics: Sequence[TopicSnapshot]
+    first: Sample
+    asking: Task
+
+
+def begin_snapshot(
+    directory: Directory, group: str, *, asks_members: bool = True
+) -> Operation[BegunSnapshot]:
+    """Take a snapshot's first sample and begin to ask its members; raises as `take_snapshot`."""
     brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
-    topics: tuple[str, ...] = ()
-    first = yield from _look(directory, group, brokers, topics)
+    first = yield from _look(directory, group, brokers, ())
     yield from _check_group_known(directory, group, first)
     topics = _topics_of(group, first)
     views = yield from _gather(
@@ -127,12 +144,25 @@ def take_snapshot(
     asking = yield from spawn(
         _ask_members(directory, group, first, is_wanted=asks_members), name=f"members of {group}"
     )
-    samples = [(yield from _with_uncommitted(directory, group, first, views))]
+    first = yield from _with_uncommitted(directory, group, first, views)
+    return BegunSnapshot(group, brokers, views, first, asking)
+
+
+def end_snapshot(
+    directory: Directory,
+    begun: BegunSnapshot,
+    *,
+    interval_ms: int = 0,
+    strategy: str | None = None,
+) -> Operation[GroupSnapshot]:
+    """Take a snapshot's second sample, `interval_ms` after the first, and wait for its members."""
+    group, views, samples = begun.group, begun.topics, [begun.first]
     if interval_ms > 0:
-        yield from sleep(interval_ms)
-        second = yield from _look(directory, group, brokers, topics)
+        yield from sleep(max(0, begun.first.at_ms + interval_ms - (yield from now())))
+        topics = [view.topic for view in views]
+        second = yield from _look(directory, group, begun.brokers, topics)
         samples.append((yield from _with_uncommitted(directory, group, second, views)))
-    reports: tuple[MemberReport, ...] = yield from join(asking)
+    reports: tuple[MemberReport, ...] = yield from join(begun.asking)
     reported = {report.strategy for report in reports if report.strategy}
     known = strategy or (reported.pop() if len(reported) == 1 else None)
     plan = None
