@@ -371,10 +371,12 @@ def test_q12_finds_a_listener_that_takes_long_and_is_behind(seen_group: Group) -
     group = seen_group()
     group.flow(0, 1, then=(1_000, 100), now=(1_000, 103))
     slow, quick = TopicPace("T", 2_400.0, 0.4), TopicPace("T", 12.0, 80.0)
-    group.report(FIRST, paces=(slow,))
+    group.report(FIRST, paces=(slow,), thread_count=20)
     group.report(SECOND, paces=(slow,))
 
     found = group.findings()["Q12"]
+
+    assert found.title == f"the listener of {FIRST} is slow: 2.4 s a call, 20 threads"
 
     # The second has as slow a listener, and nothing behind.
     assert found.members == (FIRST,)

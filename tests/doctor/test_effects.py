@@ -74,3 +74,15 @@ def test_the_page_folds_effects_under_their_cause(
     assert page.index("Remedy") < page.index("Explains") < page.index(EFFECT)
     # The first cause's remedy is the only one, and only the cause is a place to link to.
     assert page.count("Remedy") == page.count('id="finding-') == 1
+
+
+def test_a_slow_listener_comes_before_its_queues_that_stand_still(seen_group: Any) -> None:
+    group = seen_group()
+    group.flow(0, then=(1_000, 100), now=(1_000, 100))
+    group.flow(1, then=(1_000, 100), now=(1_000, 101))
+    group.report(SLOW, paces=(TopicPace("T", 8_000.0, 0.1),), thread_count=1)
+
+    (cause,) = diagnose(group.snapshot())
+
+    assert cause.title == f"the listener of {SLOW} is slow: 8 s a call, 1 thread"
+    assert "R30" in [effect.rule for effect in cause.effects]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
-from sparrowmq.doctor.group_snapshot import ProgressChange, Sample, TopicPace
+from sparrowmq.doctor.group_snapshot import MemberReport, ProgressChange, Sample, TopicPace
 from sparrowmq.doctor.group_view import COMMITTED_S, Flow, GroupView, describe_rates
 from sparrowmq.doctor.load_rules import find_crowded_queues
 from sparrowmq.doctor.membership_rules import user_loads
@@ -369,16 +369,24 @@ def find_slow_listeners(view: GroupView) -> list[Finding]:
             and view.lag([q for q in queues if q.topic == pace.topic]) >= BEHIND_MIN
         ]
         if slow:
-            findings.append(_listener_finding(view, client_id, slow))
+            findings.append(_listener_finding(view, report, slow))
     return findings
 
 
-def _listener_finding(view: GroupView, client_id: str, slow: list[TopicPace]) -> Finding:
+def _listener_finding(view: GroupView, report: MemberReport, slow: list[TopicPace]) -> Finding:
+    client_id, slowest_ms = report.client_id, max(pace.listener_ms for pace in slow)
     queues = [q for q in user_loads(view)[client_id] if q.topic in {p.topic for p in slow}]
     return Finding(
         rule="Q12",
         severity=Severity.WARN,
-        title=Phrase("the listener of {id} is slow", id=client_id),
+        title=Phrase(
+            "the listener of {id} is slow: {time} a call, {threads}",
+            id=client_id,
+            time=format_duration(slowest_ms),
+            threads=count_of(report.thread_count, "thread")
+            if report.thread_count
+            else Phrase("number of threads unknown"),
+        ),
         evidence=tuple(
             Phrase(
                 "{topic}: {time} per call, {rate} messages a second",

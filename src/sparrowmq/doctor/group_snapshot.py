@@ -257,6 +257,7 @@ class MemberReport:
         message_model: RocketMQ's name of the model, CLUSTERING or BROADCASTING; "" if not reported.
         is_orderly: whether the member consumes in order, and so needs a lock for each queue; None
             if not reported.
+        thread_count: the threads that call the member's listener; 0 if not reported.
         is_silent: whether the member was asked and did not answer in time.
         failure: the reason for a missing report; "" if the member answered.
     """
@@ -268,6 +269,7 @@ class MemberReport:
     strategy: str = ""
     message_model: str = ""
     is_orderly: bool | None = None
+    thread_count: int = 0
     is_silent: bool = False
     failure: str = ""
 

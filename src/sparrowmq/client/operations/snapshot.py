@@ -476,6 +476,7 @@ def _ask_member(
         )
     except SparrowError as error:
         return MemberReport(client_id=client_id, is_silent=is_silence(error), failure=str(error))
+    threads = info.properties.get("PROP_THREADPOOL_CORE_SIZE", "")
     return MemberReport(
         client_id=client_id,
         held=tuple(
@@ -499,6 +500,7 @@ def _ask_member(
         strategy=parse_strategy_name(info.properties.get("allocateMessageQueueStrategy", "")),
         message_model=info.properties.get("messageModel", ""),
         is_orderly=_ORDERLY.get(info.properties.get("PROP_CONSUMEORDERLY", "")),
+        thread_count=int(threads) if threads.isdecimal() else 0,
     )
 
 
