@@ -12,8 +12,8 @@ from sparrowmq.broker.flush_gate import FlushGate
 from sparrowmq.broker.processors import recall
 from sparrowmq.broker.processors.send import confirm
 from sparrowmq.broker.timer_messages import TimerMessages, TimerTable
-from sparrowmq.broker.transaction_checks import CheckStep, TransactionChecks
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from sparrowmq.protocol.bodies import DelayOffsetTable
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.faults import Faults, draw_delay_faults
 from sparrowmq.store.message_store import MessageStore
@@ -25,11 +25,18 @@ pytestmark = pytest.mark.slow
 DELAYED = {"message_count": 200, "pause_ms_max": 400, "delayed_share": 0.6}
 
 
+@pytest.mark.parametrize("table", [DelayOffsetTable, TimerTable], ids=["levels", "timers"])
 def test_progress_of_delays_ahead_of_the_flush_is_caught(
-    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch, table: type
 ) -> None:
-    monkeypatch.setattr(MessageStore, "appended_position", property(lambda _: 0))
-    monkeypatch.setattr(TransactionChecks, "step", lambda *_, **__: CheckStep([], 0))
+    hold = FlushGate.hold
+
+    def hold_no_delays(gate: FlushGate[Any], progress: Any, *, position: int) -> None:
+        tables = progress.values() if isinstance(progress, dict) else ()
+        is_of_delays = any(isinstance(held, table) for held in tables)
+        hold(gate, progress, position=0 if is_of_delays else position)
+
+    monkeypatch.setattr(FlushGate, "hold", hold_no_delays)
 
     assert " consumed by nobody" in run_drawn(draw_delay_faults, seeds=20)
 
@@ -123,21 +130,6 @@ def test_messages_that_a_restart_forgets_are_caught(
 
     violation = run_calm(Faults(broker_kill=6.0), seeds=5, **DELAYED)[-1].violation
     assert " consumed by nobody" in violation
-
-
-def test_progress_of_timers_ahead_of_the_flush_is_caught(
-    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold = FlushGate.hold
-
-    def hold_no_timers(gate: FlushGate[Any], progress: Any, *, position: int) -> None:
-        tables = progress.values() if isinstance(progress, dict) else ()
-        is_of_timers = any(isinstance(table, TimerTable) for table in tables)
-        hold(gate, progress, position=0 if is_of_timers else position)
-
-    monkeypatch.setattr(FlushGate, "hold", hold_no_timers)
-
-    assert " consumed by nobody" in run_drawn(draw_delay_faults, seeds=20)
 
 
 def test_recall_that_is_refused_without_a_reason_is_caught(
