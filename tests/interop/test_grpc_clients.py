@@ -1,8 +1,9 @@
-"""The official Python client of RocketMQ 5 on our broker; both protocols see the same messages."""
+"""The official clients of RocketMQ 5 on our broker; both protocols see the same messages."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from sparrowmq.testing import EmbeddedCluster
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 CLIENT = "rocketmq-python-client==5.1.2"
+JS_CLIENT = "rocketmq-client-nodejs@1.0.8"
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +72,62 @@ def test_the_official_python_client_sends_and_consumes(client_python: Path) -> N
     assert not {"rolled back", "recalled"} & attempts.keys()
     assert told["early_s"] <= 0
     assert told["order"] == [f"step {number}" for number in range(10)]
+
+
+@pytest.fixture(scope="module")
+def java_peer(rig: ModuleType) -> list[str]:
+    """The command of the program of `grpc_java/`; skips where Maven or its jars are missing."""
+    maven, java = rig.find_tool("mvn"), rig.find_tool("java")
+    home: Path = rig.CACHE / "grpc-java"
+    if not (home / "done").exists():
+        shutil.copytree(rig.HERE / "grpc_java", home, dirs_exist_ok=True)
+        goals = ("compile", "dependency:build-classpath", "-Dmdep.outputFile=classpath.txt")
+        built = subprocess.run(
+            [maven, "-q", "-B", *goals],
+            cwd=home,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        if built.returncode != 0:
+            pytest.skip(f"Maven could not build the Java client's program: {built.stdout[-300:]}")
+        (home / "done").touch()
+    jars = (home / "classpath.txt").read_text().strip()
+    return [java, "-cp", f"{home / 'target/classes'}:{jars}", "GrpcPeer"]
+
+
+@pytest.fixture(scope="module")
+def js_peer(rig: ModuleType) -> list[str]:
+    """The command of the program of `grpc_js/`; skips where npm or its packages are missing."""
+    node, npm = rig.find_tool("node"), rig.find_tool("npm")
+    home: Path = rig.CACHE / "grpc-js"
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "done").exists():
+        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", JS_CLIENT]
+        result = subprocess.run(
+            [*command, "--prefix", str(home)],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        if result.returncode != 0:
+            pytest.skip(f"npm could not get {JS_CLIENT}: {result.stderr[-300:]}")
+        (home / "done").touch()
+    return [node, str(rig.HERE / "grpc_js/peer.js"), str(home)]
+
+
+@pytest.mark.parametrize("language", ["java", "js"])
+def test_the_clients_of_other_languages_send_and_consume(
+    language: str, request: pytest.FixtureRequest
+) -> None:
+    program, *arguments = request.getfixturevalue(f"{language}_peer")
+    with EmbeddedCluster(serves_grpc=True) as cluster:
+        cluster.create_topic("T", 4)
+        # Node's program takes the address before the place of its packages.
+        at = 1 if language == "js" else len(arguments)
+        command = [program, *arguments[:at], cluster.grpc, *arguments[at:]]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert result.stdout.splitlines()[-1:] == ["simple 10 push 10"], result.stderr[-2000:]
