@@ -21,7 +21,7 @@ from jinja2.ext import babel_extract
 from sparrowmq.cli.language import help_texts
 from sparrowmq.cli.main import COMMANDS, build_app
 from sparrowmq.cli.rebalance_view import COLUMN_MEANINGS, COST_COLUMNS, SHARE_COLUMNS
-from sparrowmq.cli.top import ORDERS, TITLES
+from sparrowmq.cli.top import COLUMNS, ORDERS
 from sparrowmq.dash import web
 from sparrowmq.doctor import RULES, Severity
 from sparrowmq.doctor.owner_history import DURATION_TITLES
@@ -52,7 +52,7 @@ CHOSEN = {
     *("before", "after", "who owned what, from the event on", "the doctor says"),
     *(*SHARE_COLUMNS, *COST_COLUMNS, COLUMN_MEANINGS),
     *(each.meaning for each in WORKLOADS),
-    *(*TITLES, *ORDERS),
+    *(*(column.key for column in COLUMNS), *ORDERS),
     "This is not the password.",
     "rocketmq",
     "rocketmq 5",

@@ -43,13 +43,15 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @asynccontextmanager
-async def screen_of(cluster: EmbeddedCluster) -> AsyncGenerator[tuple[TopApp, Pilot[None]]]:
+async def screen_of(
+    cluster: EmbeddedCluster, width: int = 160
+) -> AsyncGenerator[tuple[TopApp, Pilot[None]]]:
     with open_cluster(
         nameserver=cluster.name_server, context=None, tls_ca=None, timeout=10.0
     ) as opened:
         app = TopApp(opened, 500)
         try:
-            async with app.run_test(size=(160, 40)) as pilot:
+            async with app.run_test(size=(width, 40)) as pilot:
                 yield app, pilot
         finally:
             await asyncio.to_thread(app.stop)
@@ -89,6 +91,25 @@ async def test_groups_are_shown_sorted_and_opened_by_keys(cluster: EmbeddedClust
         await pilot.press("space")
         assert "(paused)" in app.sub_title
         await pilot.press("q")
+
+
+async def test_a_terminal_of_60_columns_shows_what_matters_and_names_the_rest(
+    cluster: EmbeddedCluster,
+) -> None:
+    async with screen_of(cluster, 60) as (app, pilot):
+        await until("groups", pilot, lambda: len(names_of(app)) == 2)
+        table = app.query_one(DataTable)
+        left_out = app.query_one("#left-out", Static)
+
+        titles = [str(column.label) for column in table.ordered_columns]
+        assert (titles[:2], titles[-1]) == (["group", "lag"], "trouble")
+        assert "topics" not in titles
+        assert str(left_out.content).startswith("too narrow for ")
+        assert str(left_out.content).endswith("topics")
+        assert table.virtual_size.width <= 60
+        await pilot.resize_terminal(160, 40)
+        await until("all columns", pilot, lambda: len(table.ordered_columns) == 8)
+        assert not left_out.display
 
 
 async def test_a_cluster_that_goes_is_said_and_the_screen_stays(tmp_path: object) -> None:

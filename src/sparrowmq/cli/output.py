@@ -8,7 +8,7 @@ width, so that nothing is folded or dropped.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
@@ -109,13 +109,8 @@ def _print_table(
 ) -> None:
     known = {key for row in rows for key, value in row.items() if value not in (None, "", [], ())}
     shown = [column for column in columns if not column.optional or column.key in known]
-    left_out: list[str] = []
-    table = make_table(rows, shown)
-    while not fits(console, table) and any(c.optional and not c.keeps for c in shown):
-        last = max(at for at, c in enumerate(shown) if c.optional and not c.keeps)
-        left_out.insert(0, shown.pop(last).heading)
-        table = make_table(rows, shown)
-    print_on(console, table)
+    shown, left_out = leave_out(shown, lambda some: fits(console, make_table(rows, some)))
+    print_on(console, make_table(rows, shown))
     if left_out:
         say(
             words()(
@@ -123,6 +118,18 @@ def _print_table(
                 columns=", ".join(left_out),
             )
         )
+
+
+def leave_out(
+    columns: Sequence[OutputColumn], fit: Callable[[Sequence[OutputColumn]], bool]
+) -> tuple[list[OutputColumn], list[str]]:
+    """Leave out optional columns, the last first, until the others fit; return headings too."""
+    shown = list(columns)
+    left_out: list[str] = []
+    while not fit(shown) and any(c.optional and not c.keeps for c in shown):
+        last = max(at for at, c in enumerate(shown) if c.optional and not c.keeps)
+        left_out.insert(0, shown.pop(last).heading)
+    return shown, left_out
 
 
 def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn]) -> Table:

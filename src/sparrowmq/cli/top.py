@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, ClassVar, NamedTuple
 
 import typer
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -25,7 +26,7 @@ from sparrowmq.cli import rebalance_view
 from sparrowmq.cli.cluster import trouble_of
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.language import words
-from sparrowmq.cli.output import format_value
+from sparrowmq.cli.output import OutputColumn, format_value, leave_out
 from sparrowmq.client.operations.overview import (
     FlowRates,
     GroupOverview,
@@ -42,7 +43,17 @@ from sparrowmq.errors import SparrowError, UsageError
 # The number of looks that a sparkline shows.
 HISTORY_MAX = 30
 _BARS = " ▁▂▃▄▅▆▇█"
-TITLES = ("group", "lag", "lag before", "in/s", "out/s", "members", "topics", "trouble")
+# A narrow terminal leaves out the optional columns, the last first.
+COLUMNS = (
+    OutputColumn("group"),
+    OutputColumn("lag"),
+    OutputColumn("in/s", optional=True),
+    OutputColumn("out/s", optional=True),
+    OutputColumn("members", optional=True),
+    OutputColumn("lag before", optional=True),
+    OutputColumn("topics", optional=True),
+    OutputColumn("trouble", optional=True, keeps=True),
+)
 
 
 class GroupRow(NamedTuple):
@@ -208,7 +219,11 @@ class TopApp(App[None]):
     """The live screen."""
 
     TITLE = "sparrowmq top"
-    CSS = "#status { dock: bottom; height: 1; margin-bottom: 1; color: $text-muted; }"
+    CSS = (
+        "#status { dock: bottom; height: 1; margin-bottom: 1; color: $text-muted; }"
+        "#left-out { height: auto; margin-bottom: 1; color: $text-muted; }"
+        "DataTable { height: 1fr; }"
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", words()("quit")),
         *(Binding(key, f"sort('{name}')", words()(name)) for name, (key, _) in ORDERS.items()),
@@ -227,9 +242,8 @@ class TopApp(App[None]):
         """Make the widgets."""
         yield Header()
         table: DataTable[Text] = DataTable(cursor_type="row")
-        for name in TITLES:
-            table.add_column(words()(name), key=name)
         yield table
+        yield Static(id="left-out")
         yield Static(words()("looking …"), id="status")
         yield Footer()
 
@@ -240,6 +254,10 @@ class TopApp(App[None]):
     def stop(self) -> None:
         """End the thread that looks; called once the screen is closed."""
         self._poller.stop()
+
+    def on_resize(self) -> None:
+        """Choose the columns that fit the new width."""
+        self._draw()
 
     def on_seen(self, event: Seen) -> None:
         """Show a look at the cluster."""
@@ -299,9 +317,26 @@ class TopApp(App[None]):
     def _draw(self) -> None:
         table = self.screen_stack[0].query_one(DataTable)
         chosen = table.cursor_row
-        table.clear()
-        for row in sorted(self._rows, key=ORDERS[self._order][1]):  # type: ignore[arg-type]
-            table.add_row(*cells_of(row), key=row.group.group)
+        rows = sorted(self._rows, key=ORDERS[self._order][1])  # type: ignore[arg-type]
+        cells = {row.group.group: dict(zip(COLUMNS, cells_of(row), strict=True)) for row in rows}
+
+        def fit(columns: Sequence[OutputColumn]) -> bool:
+            widths = (
+                max(cell_len(c.heading), *(each[c].cell_len for each in cells.values()), 0)
+                for c in columns
+            )
+            return sum(width + 2 * table.cell_padding for width in widths) <= self.size.width
+
+        shown, left_out = leave_out(COLUMNS, fit)
+        table.clear(columns=True)
+        for column in shown:
+            table.add_column(column.heading, key=column.key)
+        for group, each in cells.items():
+            table.add_row(*(each[column] for column in shown), key=group)
+        note = words()("too narrow for {columns}", columns=", ".join(left_out)) if left_out else ""
+        said = self.screen_stack[0].query_one("#left-out", Static)
+        said.update(note)
+        said.display = bool(note)
         table.move_cursor(row=min(chosen, max(0, len(self._rows) - 1)))
 
 
@@ -311,11 +346,11 @@ def cells_of(row: GroupRow) -> Iterator[Text]:
     trouble = trouble_of(group)
     yield Text(group.group, "bold red" if trouble else "bold")
     yield Text(format_value(group.known_lag), justify="right")
-    yield Text(sparkline(lags), "yellow")
     yield Text(format_value(flow and flow.produced_per_s), justify="right")
     yield Text(format_value(flow and flow.consumed_per_s), justify="right")
     count = None if group.members is None else len(group.members)
     yield Text(format_value(count), justify="right")
+    yield Text(sparkline(lags), "yellow")
     yield Text(format_value([topic.topic for topic in group.topics]))
     yield Text(trouble, "bold red")
 
