@@ -138,7 +138,7 @@ def directory_of_all(context: Context, *, timeout_s: float) -> Directory:
 
     Raises: ConfigError as `client_settings`.
     """
-    connecting = {**client_settings(context), "namespace": None}
+    connecting: dict[str, Any] = {**client_settings(context), "namespace": None}
     return make_directory(context.name_server, timeout_ms=round(timeout_s * 1000), **connecting)
 
 
