@@ -393,3 +393,17 @@ def test_the_service_needs_its_broker_in_the_process(tmp_path: Path) -> None:
     )
     assert result.returncode == 2
     assert "--brokers 2" in result.stderr
+
+
+def test_a_client_at_the_remoting_port_fails_at_once_and_connects_once(
+    cluster: EmbeddedCluster,
+) -> None:
+    for address in (cluster.broker, cluster.name_server):
+        with GrpcCaller(address) as lost, pytest.raises(grpc.RpcError) as raised:
+            lost.call("Heartbeat", timeout_s=20)
+        # gRPC's own words for it.
+        assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert "HTTP status 400" in str(raised.value.details())
+    lines = [each for each in cluster.log_path.read_text().splitlines() if "HTTP/2 (gRPC)" in each]
+    assert 1 <= len(lines) <= 2
+    assert "--grpc-port" in lines[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from struct import unpack
-
 import pytest
 
 from sparrowmq.errors import RemoteProtocolError
@@ -36,19 +34,9 @@ def test_protocol_is_recognised_by_its_first_bytes(data: bytes, expected: Foreig
     assert (error.foreign if isinstance(error, ForeignProtocolError) else None) is expected
 
 
-def test_answer_to_http_2_is_settings_and_a_goaway_with_a_text() -> None:
-    answer = Foreign.HTTP_2.answer
-    frames: list[tuple[int, int, int, bytes]] = []
-    while answer:
-        size, stream = int.from_bytes(answer[:3], "big"), int.from_bytes(answer[5:9], "big")
-        frames.append((answer[3], answer[4], stream, answer[9 : 9 + size]))
-        answer = answer[9 + size :]
+def test_answer_to_http_2_is_one_that_clients_of_grpc_know_for_http_1() -> None:
+    head, body = Foreign.HTTP_2.answer.split(b"\r\n\r\n")
 
-    settings, (kind, flags, stream, body) = frames
-    assert settings == (4, 0, 0, b"")
-    assert (kind, flags, stream) == (7, 0, 0)
-    # The last stream that was served, and PROTOCOL_ERROR.
-    assert unpack(">II", body[:8]) == (0, 1)
-    assert (
-        body[8:] == b"this port speaks RocketMQ's remoting protocol, and no gRPC; use --grpc-port's"
-    )
+    assert head.startswith(b"HTTP/1.1 400 ")
+    said = b"this port speaks RocketMQ's remoting protocol, and no gRPC; use --grpc-port's\n"
+    assert body == said

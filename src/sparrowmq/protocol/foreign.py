@@ -2,14 +2,13 @@
 
 No frame of the remoting protocol begins so: its length would exceed every limit, or it would have
 a header without a byte.
-Source: RFC 9113 (3.4, 6.5, 6.8), RFC 9112 (3), RFC 8446 (5.1, 6.2).
+Source: RFC 9113 (3.4, 6.5), RFC 9112 (3), RFC 8446 (5.1, 6.2).
 """
 
 from __future__ import annotations
 
 import re
 from enum import Enum
-from struct import Struct as Layout
 
 from sparrowmq.errors import RemoteProtocolError
 
@@ -22,8 +21,6 @@ _TLS = re.compile(rb"[\x15\x16]\x03[\x00-\x04]")
 _HTTP_2 = re.compile(rb"PRI \* HT|\x00\x00[\x00-\xff]\x04\x00\x00\x00\x00", re.DOTALL)
 
 _SAID = b"this port speaks RocketMQ's remoting protocol, and no %b"
-_HTTP_2_FRAME = Layout(">HBBBI")
-_SETTINGS, _GOAWAY, _PROTOCOL_ERROR = 4, 7, 1
 
 
 class Foreign(Enum):
@@ -41,25 +38,17 @@ class Foreign(Enum):
         return _ANSWERS[self]
 
 
-def _http_2_answer() -> bytes:
-    text = _SAID % b"gRPC; use --grpc-port's"
-    body = _PROTOCOL_ERROR.to_bytes(8, "big") + text
-    return _http_2_frame(_SETTINGS, b"") + _http_2_frame(_GOAWAY, body)
-
-
-def _http_2_frame(kind: int, body: bytes) -> bytes:
-    return _HTTP_2_FRAME.pack(len(body) >> 8, len(body) & 0xFF, kind, 0, 0) + body
-
-
-def _http_1_answer() -> bytes:
-    text = _SAID % b"HTTP" + b"\n"
+def _http_1_answer(wanted: bytes) -> bytes:
+    text = _SAID % wanted + b"\n"
     head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
     return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(text), text)
 
 
 _ANSWERS = {
-    Foreign.HTTP_2: _http_2_answer(),
-    Foreign.HTTP_1: _http_1_answer(),
+    # Clients of gRPC recognise HTTP/1 and fail. After SETTINGS of HTTP/2 they would count the
+    # connection as made, and connect again and again at once.
+    Foreign.HTTP_2: _http_1_answer(b"gRPC; use --grpc-port's"),
+    Foreign.HTTP_1: _http_1_answer(b"HTTP"),
     # Clients of TLS say of a text that the peer does not speak TLS.
     Foreign.TLS: _SAID % b"TLS" + b"\n",
 }
