@@ -15,6 +15,7 @@ from sparrowmq.broker import (
     transaction_checks,
 )
 from sparrowmq.broker.processors import pop
+from sparrowmq.grpc_service import client_table, server
 from sparrowmq.protocol import bodies, fastjson, framing
 from sparrowmq.serving import descriptors
 from sparrowmq.serving.limits import ServerLimits
@@ -34,6 +35,8 @@ PLACES = (
     message_filter,
     relays,
     transaction_checks,
+    server,
+    client_table,
 )
 
 
@@ -46,5 +49,5 @@ def test_page_names_the_bounds_as_they_are() -> None:
         for name in documented
     }
 
-    assert len(documented) == 22
+    assert len(documented) == 26
     assert actual == documented
