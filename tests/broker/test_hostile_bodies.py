@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -120,13 +121,21 @@ def longest_step(outputs: Sequence[Output]) -> float:
     """Return the processor time of the longest step that the loop takes for an answer."""
     longest = 0.0
     while outputs and isinstance(outputs[0], Produce):
-        begin = time.process_time()
+        begin = time.thread_time()
         outputs = outputs[0].make()
-        longest = max(longest, time.process_time() - begin)
+        longest = max(longest, time.thread_time() - begin)
     return longest
 
 
-def test_answers_about_many_queues_are_made_in_short_steps(rig: Any) -> None:
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Let no garbage be collected: a collection's time is that of all earlier tests' objects."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_answers_about_many_queues_are_made_in_short_steps(rig: Any, no_collections: None) -> None:
     rig.create_topic("T", QUEUE_COUNT_MAX)
     offsets = rig.broker.state.offsets
     for number in range(10):
@@ -140,11 +149,11 @@ def test_answers_about_many_queues_are_made_in_short_steps(rig: Any) -> None:
     slow: dict[str, float] = {}
     for code in sorted(PROCESSORS.keys() - {RequestCode.DELETE_TOPIC_IN_BROKER}):
         command = RemotingCommand(code=code, ext_fields=fields, body=b"{}")
-        begin = time.process_time()
+        begin = time.thread_time()
 
         outputs = rig.broker.handle(command, PEER, now_ms=0, timestamp_ms=0)
 
-        taken = max(time.process_time() - begin, longest_step(outputs))
+        taken = max(time.thread_time() - begin, longest_step(outputs))
         if taken > STEP_SECONDS_MAX:
             slow[RequestCode(code).name] = taken
     assert slow == {}
