@@ -23,8 +23,6 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.protocol.pop_handle import (
-    AckMessageRequestHeader,
-    ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
     PopHandle,
     parse_handle,
@@ -73,13 +71,7 @@ def parse_receipt(group: str, topic: str, text: str) -> Receipt:
 
 async def acknowledge(clients: Clients, caller: Caller, receipt: Receipt) -> None:
     """Finish a message. Raises: Rejected."""
-    header = AckMessageRequestHeader(
-        consumer_group=receipt.group,
-        topic=receipt.topic,
-        queue_id=receipt.handle.queue_id,
-        extra_info=receipt.handle.encode(),
-        offset=receipt.handle.queue_offset,
-    )
+    header = receipt.handle.ack_header(receipt.group, receipt.topic)
     asked = RemotingCommand(code=RequestCode.ACK_MESSAGE, ext_fields=encode_header(header))
     await clients.ask_well(caller, asked)
 
@@ -95,32 +87,19 @@ async def change_invisible(
     """Let a message be invisible for another time, from now on; return it with its new handle.
 
     Args:
-        is_attempt: whether the next receipt counts as an attempt.
+        is_attempt: whether the next delivery counts as an attempt.
 
     Raises: Rejected.
     """
-    handle = receipt.handle
-    header = ChangeInvisibleTimeRequestHeader(
-        consumer_group=receipt.group,
-        topic=receipt.topic,
-        queue_id=handle.queue_id,
-        extra_info=handle.encode(),
-        offset=handle.queue_offset,
-        invisible_time_ms=invisible_ms,
-        suspend=not is_attempt,
+    header = receipt.handle.change_header(
+        receipt.group, receipt.topic, invisible_ms=invisible_ms, suspend=not is_attempt
     )
     asked = RemotingCommand(
         code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext_fields=encode_header(header)
     )
     answer = await clients.ask_well(caller, asked)
     found = decode_header(ChangeInvisibleTimeResponseHeader, answer.ext_fields)
-    changed = handle._replace(
-        start_offset=handle.queue_offset,
-        pop_timestamp_ms=found.pop_timestamp_ms,
-        invisible_ms=found.invisible_time_ms,
-        revive_queue_id=found.revive_qid,
-    )
-    return receipt._replace(handle=changed)
+    return receipt._replace(handle=receipt.handle.changed(found))
 
 
 async def give_up(clients: Clients, caller: Caller, receipt: Receipt, *, message_id: str) -> None:

@@ -45,14 +45,13 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import decode_header, encode_header
 from sparrowmq.protocol.pop_handle import (
     INIT_MAX,
-    NORMAL_MARK,
     POP_COUNT_MAX,
-    PopHandle,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
-    parse_popped,
+    decode_popped,
+    handle_of,
+    start_offsets,
 )
-from sparrowmq.protocol.record import decode_messages
 
 # ProxyConfig of 5.5.0.
 POLLING_MS_MIN, POLLING_MS_MAX = 5_000, 20_000
@@ -158,19 +157,15 @@ class ReceiveService:
             return []
         check_answer(answer)
         found = decode_header(PopMessageResponseHeader, answer.ext_fields)
-        starts = {each.queue_id: start for each, start in parse_popped(found)}
-        messages: list[MessageExt] = []
-        at, body = 0, answer.body or b""
-        while at < len(body):
-            decoded = decode_messages(body, broker_name=self._broker.broker_name, at=at)
-            if decoded.fault is not None:
-                raise Rejected(Code.INTERNAL_SERVER_ERROR, f"the broker answers {decoded.fault}")
-            at = decoded.end
-            messages += decoded.messages
-        return [
-            _Received(message, _receipt_of(header, found, message, starts[message.queue_id]))
-            for message in messages
-        ]
+        starts = start_offsets(found)
+        name = self._broker.broker_name
+        group, topic = header.consumer_group, header.topic
+        received: list[_Received] = []
+        for message in decode_popped(answer.body or b"", broker_name=name, address=name):
+            handle = handle_of(message, found, starts, address=name)
+            receipt = Receipt(group, topic, handle, message.commit_log_position)
+            received.append(_Received(message, receipt))
+        return received
 
     async def _release(self, caller: Caller, popping: Awaitable[list[_Received]]) -> None:
         """Give back what a pop brings whose receiver has gone."""
@@ -248,25 +243,6 @@ class ReceiveService:
         async with self._renewals.end(caller, receipt) as latest:
             await give_up(self._clients, caller, latest, message_id=request.message_id)
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
-
-
-def _receipt_of(
-    header: PopMessageRequestHeader,
-    found: PopMessageResponseHeader,
-    message: MessageExt,
-    start_offset: int,
-) -> Receipt:
-    handle = PopHandle(
-        start_offset,
-        found.pop_timestamp_ms,
-        found.invisible_time_ms,
-        found.revive_qid,
-        NORMAL_MARK,
-        message.broker_name,
-        message.queue_id,
-        message.queue_offset,
-    )
-    return Receipt(header.consumer_group, header.topic, handle, message.commit_log_position)
 
 
 def _check_invisible(invisible_ms: int, least_ms: int) -> int:

@@ -23,12 +23,14 @@ Tests: test_pop_handle.py.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.model import MessageExt
+from sparrowmq.protocol.record import decode_messages
 from sparrowmq.protocol.wire_names import Int32, Int64, prepare_types, wire_names
 
 # KeyBuilder.POP_ORDER_REVIVE_QUEUE.
@@ -217,6 +219,39 @@ class PopHandle(NamedTuple):
         """Return the handle's text."""
         return " ".join(map(str, self))
 
+    def ack_header(self, group: str, topic: str) -> AckMessageRequestHeader:
+        """Return the header that acknowledges the message; `topic` is what the mark means."""
+        return AckMessageRequestHeader(
+            consumer_group=group,
+            topic=topic,
+            queue_id=self.queue_id,
+            extra_info=self.encode(),
+            offset=self.queue_offset,
+        )
+
+    def change_header(
+        self, group: str, topic: str, *, invisible_ms: int, suspend: bool = False
+    ) -> ChangeInvisibleTimeRequestHeader:
+        """Return the header that changes for how long the message is invisible."""
+        return ChangeInvisibleTimeRequestHeader(
+            consumer_group=group,
+            topic=topic,
+            queue_id=self.queue_id,
+            extra_info=self.encode(),
+            offset=self.queue_offset,
+            invisible_time_ms=invisible_ms,
+            suspend=suspend,
+        )
+
+    def changed(self, answer: ChangeInvisibleTimeResponseHeader) -> PopHandle:
+        """Return the handle after a change of the time."""
+        return self._replace(
+            start_offset=self.queue_offset,
+            pop_timestamp_ms=answer.pop_timestamp_ms,
+            invisible_ms=answer.invisible_time_ms,
+            revive_queue_id=answer.revive_qid,
+        )
+
 
 def parse_handle(text: str) -> PopHandle:
     """Read a handle; fields after the eighth are the proxy's own.
@@ -275,6 +310,66 @@ def parse_popped(header: PopMessageResponseHeader) -> list[tuple[PoppedQueue, in
         offsets = [_number(each, text) for each in text.split(",")]
         found.append((PoppedQueue(key[0], key[1], offsets), _number(start, start)))
     return found
+
+
+def handle_of(
+    message: MessageExt,
+    answer: PopMessageResponseHeader,
+    starts: Mapping[tuple[str, int], int],
+    *,
+    address: str,
+) -> PopHandle:
+    """Return the handle of a message of the topic itself.
+
+    Args:
+        starts: the first offsets of the answer's queues, as `start_offsets` returns them.
+        address: the broker's, for the error.
+
+    Raises: RemoteProtocolError if the answer does not name the message's queue.
+    """
+    start = starts.get((NORMAL_MARK, message.queue_id))
+    if start is None:
+        raise RemoteProtocolError(
+            f"broker {address} answers a pop with a message of queue {message.queue_id} that the "
+            "answer does not name"
+        )
+    return PopHandle(
+        start,
+        answer.pop_timestamp_ms,
+        answer.invisible_time_ms,
+        answer.revive_qid,
+        NORMAL_MARK,
+        message.broker_name,
+        message.queue_id,
+        message.queue_offset,
+    )
+
+
+def decode_popped(body: bytes, *, broker_name: str, address: str) -> list[MessageExt]:
+    """Read the messages of an answer.
+
+    A message whose body cannot be read is left out: it stays invisible, and becomes a dead letter
+    at last.
+
+    Raises: RemoteProtocolError for damaged records.
+    """
+    messages: list[MessageExt] = []
+    at = 0
+    while at < len(body):
+        decoded = decode_messages(body, broker_name=broker_name, at=at)
+        if decoded.fault is not None:
+            raise RemoteProtocolError(f"broker {address} answers a pop with {decoded.fault}")
+        at = decoded.end
+        messages += decoded.messages
+    return messages
+
+
+def start_offsets(answer: PopMessageResponseHeader) -> dict[tuple[str, int], int]:
+    """Return the first offset of each queue of an answer, by mark and queue id.
+
+    Raises: as `parse_popped`.
+    """
+    return {(each.mark, each.queue_id): start for each, start in parse_popped(answer)}
 
 
 def _entries(text: str | None) -> dict[tuple[str, int], str]:

@@ -16,7 +16,7 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import get_broker_address, get_route
 from sparrowmq.client.operations.request import ask, error_of, make_request
 from sparrowmq.client.operations.send_back import send_dead_letter
-from sparrowmq.errors import RemoteProtocolError, TransportError, UsageError
+from sparrowmq.errors import TransportError, UsageError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import PROPERTY_FIRST_POP_TIME, PROPERTY_POP_CK
 from sparrowmq.model.names import retry_topic
@@ -28,16 +28,15 @@ from sparrowmq.protocol.pop_handle import (
     INIT_MIN,
     NORMAL_MARK,
     RETRY_MARK_V1,
-    AckMessageRequestHeader,
-    ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
     PopHandle,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
+    decode_popped,
+    handle_of,
     parse_handle,
-    parse_popped,
+    start_offsets,
 )
-from sparrowmq.protocol.record import decode_messages
 
 # ClientConfig.pollNameServerInterval.
 ROUTE_MS = 30_000
@@ -153,16 +152,13 @@ def _pop(
     if reply.code != ResponseCode.SUCCESS:
         raise error_of(reply, address)
     answer = decode_header(PopMessageResponseHeader, reply.ext_fields)
-    starts = {(each.mark, each.queue_id): start for each, start in parse_popped(answer)}
-    messages: list[MessageExt] = []
-    at, body = 0, reply.body or b""
-    while at < len(body):
-        decoded = decode_messages(body, broker_name=queue.broker_name, at=at)
-        if decoded.fault is not None:
-            raise RemoteProtocolError(f"broker {address} answers a pop with {decoded.fault}")
-        # A message whose body cannot be read stays invisible, and becomes a dead letter at last.
-        at = decoded.end
-        messages += [_with_handle(answer, message, starts, address) for message in decoded.messages]
+    starts = start_offsets(answer)
+    messages = [
+        _with_handle(answer, message, starts, address)
+        for message in decode_popped(
+            reply.body or b"", broker_name=queue.broker_name, address=address
+        )
+    ]
     return source.directory.namespace.unwrap_messages(messages)
 
 
@@ -176,22 +172,7 @@ def _with_handle(
     if PROPERTY_POP_CK in message.properties:
         # Apache's brokers name the handles of redelivered messages themselves.
         return message
-    start = starts.get((NORMAL_MARK, message.queue_id))
-    if start is None:
-        raise RemoteProtocolError(
-            f"broker {address} answers a pop with a message of queue {message.queue_id} that the "
-            "answer does not name"
-        )
-    handle = PopHandle(
-        start,
-        answer.pop_timestamp_ms,
-        answer.invisible_time_ms,
-        answer.revive_qid,
-        NORMAL_MARK,
-        message.broker_name,
-        message.queue_id,
-        message.queue_offset,
-    )
+    handle = handle_of(message, answer, starts, address=address)
     return _replace_handle(message, handle, answer.pop_timestamp_ms)
 
 
@@ -236,13 +217,7 @@ def acknowledge(source: PopSource, messages: Sequence[MessageExt]) -> Operation[
     for message in messages:
         handle = _handle_of(message)
         address, topic = yield from _place_of(source, message, handle)
-        header = AckMessageRequestHeader(
-            consumer_group=source.group,
-            topic=topic,
-            queue_id=handle.queue_id,
-            extra_info=handle.encode(),
-            offset=handle.queue_offset,
-        )
+        header = handle.ack_header(source.group, topic)
         timeout_ms = source.directory.timeout_ms
         yield from ask(address, RequestCode.ACK_MESSAGE, header, timeout_ms=timeout_ms)
 
@@ -256,24 +231,11 @@ def change_invisible(
     """
     handle = _handle_of(message)
     address, topic = yield from _place_of(source, message, handle)
-    header = ChangeInvisibleTimeRequestHeader(
-        consumer_group=source.group,
-        topic=topic,
-        queue_id=handle.queue_id,
-        extra_info=handle.encode(),
-        offset=handle.queue_offset,
-        invisible_time_ms=invisible_ms,
-    )
+    header = handle.change_header(source.group, topic, invisible_ms=invisible_ms)
     code, timeout_ms = RequestCode.CHANGE_MESSAGE_INVISIBLETIME, source.directory.timeout_ms
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
     answer = decode_header(ChangeInvisibleTimeResponseHeader, reply.ext_fields)
-    changed = handle._replace(
-        start_offset=handle.queue_offset,
-        pop_timestamp_ms=answer.pop_timestamp_ms,
-        invisible_ms=answer.invisible_time_ms,
-        revive_queue_id=answer.revive_qid,
-    )
-    return _replace_handle(message, changed, answer.pop_timestamp_ms)
+    return _replace_handle(message, handle.changed(answer), answer.pop_timestamp_ms)
 
 
 def reject(source: PopSource, message: MessageExt) -> Operation[None]:
