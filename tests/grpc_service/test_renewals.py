@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from sparrowmq.grpc_service.callers import Caller
-from sparrowmq.grpc_service.client_table import Client, Clients
-from sparrowmq.grpc_service.messages import Code
+from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients
+from sparrowmq.grpc_service.messages import (
+    Code,
+    HeartbeatRequest,
+    NotifyClientTerminationRequest,
+)
 from sparrowmq.grpc_service.receipts import Receipt, parse_receipt
 from sparrowmq.grpc_service.renewals import RENEWAL_MS_MAX, SILENCE_MS, Renewals
+from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.protocol.codes import LanguageCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -124,6 +131,22 @@ async def test_renewals_end_after_a_refusal_and_after_hours(
     count = len(clients.asked)
     await pass_time(clients, renewals, 120)
     assert len(clients.asked) == count
+
+
+async def test_callers_without_connection_or_stream_fill_no_table() -> None:
+    # Nothing of these calls reaches a broker.
+    broker = cast(BrokerPort, None)
+    clients = Clients(broker)
+    renewals = Renewals(clients, timestamp_ms=lambda: START_MS)
+    sessions = Sessions(broker, clients, renewals, timestamp_ms=lambda: START_MS)
+    for number in range(100):
+        caller = CALLER._replace(client_id=f"id-{number}")
+        assert clients.known(caller) is None
+        assert (await sessions.heartbeat(caller, HeartbeatRequest())).status.code == Code.OK
+        ended = await sessions.terminate(caller, NotifyClientTerminationRequest())
+        assert ended.status.code == Code.OK
+
+    assert len(clients) == 0
 
 
 def test_a_receipt_handle_is_read_as_it_was_written(clients: AnsweringClients) -> None:

@@ -111,6 +111,10 @@ class Clients:
             found = self._clients[key] = Client(caller)
         return found
 
+    def known(self, caller: Caller) -> Client | None:
+        """Return the client of a caller, None if it has neither connection nor stream."""
+        return self._clients.get(_key(caller))
+
     async def ask(
         self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> RemotingCommand:
@@ -149,6 +153,7 @@ class Clients:
     def open_stream(self, client: Client) -> asyncio.Queue[TelemetryCommand | None]:
         """Return the queue of commands for a new telemetry stream of a client. Raises: Rejected."""
         if self._stream_count >= STREAMS_MAX:
+            self._drop_unused(client)
             raise Rejected(Code.TOO_MANY_REQUESTS, f"{STREAMS_MAX} telemetry streams are open")
         self._stream_count += 1
         commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(COMMANDS_MAX)

@@ -58,9 +58,11 @@ class Renewals:
 
     def add(self, caller: Caller, receipt: Receipt) -> None:
         """Renew a message from now on."""
-        of_client = self._renewed.setdefault(self._clients.find(caller), {})
+        client, now_ms = self._clients.find(caller), self._timestamp_ms()
+        client.seen_ms = now_ms
+        of_client = self._renewed.setdefault(client, {})
         if len(of_client) < RENEWED_MAX:
-            of_client[receipt.text] = _Renewed(receipt, caller, self._timestamp_ms())
+            of_client[receipt.text] = _Renewed(receipt, caller, now_ms)
 
     @contextlib.asynccontextmanager
     async def end(self, caller: Caller, receipt: Receipt) -> AsyncGenerator[Receipt]:

@@ -169,7 +169,9 @@ class GrpcServer:
 
     def _identify(self, context: Any) -> Caller:
         caller = identify(dict(context.invocation_metadata()), context.peer(), self._access)
-        self._clients.find(caller).seen_ms = self._timestamp_ms()
+        # A call alone makes nobody a client: callers with ever new ids fill no table.
+        if (client := self._clients.known(caller)) is not None:
+            client.seen_ms = self._timestamp_ms()
         return caller
 
     async def _receive(

@@ -116,7 +116,9 @@ class Sessions:
         A client whose settings are not known is registered once they come.
         """
         del request
-        client = self._clients.find(caller)
+        client = self._clients.known(caller)
+        if client is None:
+            return HeartbeatResponse(status=ok())
         data = HeartbeatData(
             client_id=caller.client_id,
             producer_data_set=list(_producers(client)),
@@ -130,7 +132,9 @@ class Sessions:
         self, caller: Caller, request: NotifyClientTerminationRequest
     ) -> NotifyClientTerminationResponse:
         """Forget a client, and unregister its groups at the broker."""
-        client = self._clients.find(caller)
+        client = self._clients.known(caller)
+        if client is None:
+            return NotifyClientTerminationResponse(status=ok())
         await self._renewals.release(client)
         if request.HasField("group") and request.group.name:
             header = UnregisterClientRequestHeader(
