@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer.main
 from typer.core import TyperGroup
@@ -47,6 +47,9 @@ from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.hosting.settings import NAME_SERVER, SETTINGS
 from sparrowmq.spark.lag import SPARK_SERIES
 from texts import make_catalogs
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ROOT = Path(__file__).parent.parent
 CLIENT = ROOT / "src/sparrowmq/client"
@@ -148,14 +151,39 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 '''
+    users: dict[type[DataclassInstance], list[str]] = {}
     for kind in KINDS.values():
-        types = {each.name: each.type for table in kind.tables for each in fields(table)}
-        doc = f"Settings of `{kind.name}` and `Async{kind.name}`; each may be left out."
-        text += f'\n\nclass {kind.name}Settings(TypedDict, total=False):\n    """{doc}"""\n'
-        for name, row in kind.rows().items():
-            text += f"\n    {name}: {types[name]}\n{docstring(row)}"
+        for table in kind.tables:
+            users.setdefault(table, []).append(kind.name)
+    shared = [table for table, kinds in users.items() if len(kinds) > 1]
+    for table in shared:
+        text += f"\n\nclass _{table.__name__}(TypedDict, total=False):\n"
+        text += f'    """Settings of {", ".join(users[table])}."""\n'
+        text += members(table, of="")
+    for kind in KINDS.values():
+        bases = [f"_{table.__name__}" for table in kind.tables if table in shared]
+        text += f"\n\nclass {kind.name}Settings({', '.join(bases)}, total=False):\n"
+        text += (
+            f'    """Settings of `{kind.name}` and `Async{kind.name}`; each may be left out."""\n'
+        )
+        for table in kind.tables:
+            text += members(table, of=kind.name if table in shared else "")
     path = CLIENT / "setting_types.py"
     return path, tidy(text, path)
+
+
+def members(table: type[DataclassInstance], *, of: str) -> str:
+    """Return a table's settings as members of a class.
+
+    Args:
+        of: the kind of client that alone has them; "" for those of every user of the table.
+    """
+    types = {each.name: each.type for each in fields(table)}
+    return "".join(
+        f"\n    {name}: {types[name]}\n{docstring(row)}"
+        for name, row in rows_of(table).items()
+        if row.only == ((of,) if of else ())
+    )
 
 
 def docstring(row: Setting) -> str:
