@@ -348,6 +348,62 @@ def test_seek_right_after_assign_holds(
 
 
 @pytest.mark.slow
+def test_seek_to_a_time_right_after_assign_holds(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    send(producer, topic, ["0"], queue_id=0)
+    consumer = make_pull(subscribes=False)
+    queue = consumer.fetch_subscribe_queues(topic)[0]
+    stored_timestamp_ms = consumer.pull(queue, 0).messages[0].store_timestamp_ms
+    wait_until("later time", lambda: time.time() * 1000 > stored_timestamp_ms + 1)
+    send(producer, topic, ["1", "2"], queue_id=0)
+
+    consumer.assign([queue])
+    consumer.seek_to_time(consumer.pull(queue, 1).messages[0].store_timestamp_ms, queue)
+    assert numbers_of(poll_all(consumer, 2)) == [1, 2]
+
+
+@pytest.mark.slow
+def test_pause_right_after_assign_holds_as_long_as_the_queue_is_assigned(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    send(producer, topic, ["0"], queue_id=0)
+    send(producer, topic, ["10"], queue_id=1)
+    consumer = make_pull(subscribes=False)
+    queues = consumer.fetch_subscribe_queues(topic)
+
+    consumer.assign(queues[:2])
+    consumer.pause(queues[0])
+    assert numbers_of(poll_all(consumer, 1)) == [10]
+    assert consumer.getmany(timeout_ms=50) == []
+    consumer.resume(queues[0])
+    assert numbers_of(poll_all(consumer, 1)) == [0]
+
+    # A queue that was given and taken again before its membership began is not paused either.
+    consumer.assign(queues[2:3])
+    consumer.pause(queues[2])
+    consumer.assign(queues[1:2])
+    consumer.assign(queues[1:3])
+    send(producer, topic, ["20"], queue_id=2)
+    assert numbers_of(poll_all(consumer, 1)) == [20]
+
+
+def test_seek_needs_a_start(make_pull: Callable[..., Any], topic: str) -> None:
+    consumer = make_pull(subscribes=False, starts=False)
+    queue = consumer.fetch_subscribe_queues(topic)[0]
+    consumer.assign([queue])
+
+    for name, *arguments in (
+        ("seek", queue, 0),
+        ("seek_to_begin", queue),
+        ("seek_to_end", queue),
+        ("seek_to_time", 0, queue),
+    ):
+        with pytest.raises(UsageError, match="is not started"):
+            getattr(consumer, name)(*arguments)
+
+
+@pytest.mark.slow
 def test_seek_to_the_offset_of_a_time(
     make_pull: Callable[..., Any], producer: Producer, topic: str
 ) -> None:

@@ -240,17 +240,20 @@ class AsyncLitePullConsumer:
         Messages that have arrived are dropped, and messages already given are not committed: with
         `auto_commit` the new offset is.
 
-        Raises: UsageError if this consumer does not have the queue, or the queue has no such
-        offset; RouteError, TransportError, BrokerError.
+        Raises: UsageError before `start`, or if this consumer does not have the queue, or the queue
+        has no such offset; RouteError, TransportError, BrokerError.
         """
+        self._member.check_running()
         await self._member.run(poll.seek(self._state, queue, offset))
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Continue at the oldest message of each queue."""
+        self._member.check_running()
         await self._member.run(poll.seek_to_begin(self._state, queues))
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
         """Continue after the newest message of each queue."""
+        self._member.check_running()
         await self._member.run(poll.seek_to_end(self._state, queues))
 
     async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
@@ -259,9 +262,9 @@ class AsyncLitePullConsumer:
         The message may be older than the time. RocketMQ 5's brokers answer with the first one that
         is not.
 
-        Raises: UsageError for a queue that this consumer does not have; RouteError, TransportError,
-        BrokerError.
+        Raises: as `seek`.
         """
+        self._member.check_running()
         await self._member.run(poll.seek_to_time(self._state, queues, timestamp_ms=timestamp_ms))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:

@@ -253,6 +253,8 @@ def assign(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     member, subscriptions = state.subscriber.member, state.subscriber.subscriptions
     now_ms: int = yield Now()
     state.assigned = tuple(map(state.namespace.wrap_queue, queues))
+    # Queues that leave before their membership began are never announced as revoked.
+    state.paused.intersection_update(state.assigned)
     state.subscriber.is_assigned = True
     member.locks_queues = False
     topics = {queue.topic for queue in state.assigned}
