@@ -148,7 +148,9 @@ def test_a_file_that_is_none_of_sqlite_is_one_clear_error(tmp_path: Path) -> Non
     path = tmp_path / "dash.sqlite"
     path.write_bytes(b"no database at all, and longer than a header of SQLite has to be" * 9)
 
-    with pytest.raises(ConfigError, match=r"dash.sqlite cannot be kept: .*; choose another --data"):
+    with pytest.raises(
+        ConfigError, match=r"dash.sqlite cannot be opened: .*; choose another --data"
+    ):
         History(path, "one:9876")
 
 

@@ -68,8 +68,9 @@ def members_of(
         yield members
     finally:
         for member in members:
-            member.kill()
-            member.wait()
+            # At its end the block closes the pipes and waits.
+            with member:
+                member.kill()
 
 
 def lag_of(admin: Admin, group: str, topic: str) -> int:

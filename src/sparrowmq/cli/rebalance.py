@@ -11,16 +11,19 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.live import Live
 
+from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.cli import rebalance_json, rebalance_view
 from sparrowmq.cli.connecting import AsJson, CommandCluster, GroupName, complete_group, on_cluster
 from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import make_console, print_json, print_on
+from sparrowmq.cli.past_groups import json_of_past, read_past, render_past
 from sparrowmq.client.operations.groups import take_snapshots
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
@@ -44,6 +47,7 @@ from sparrowmq.doctor.workloads import (
 from sparrowmq.drills.drill import DrillKind, run_drill
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group
+from sparrowmq.model.spelling import TIME_HELP, parse_time
 from sparrowmq.strategies.registry import strategy_from
 from sparrowmq.words import count_of
 
@@ -160,6 +164,17 @@ def doctor(
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="exit with 1 if a finding is at least this severe")
     ] = FailOn.NEVER,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            help="do not look now, but say what happened since then by the live page's history: "
+            + TIME_HELP,
+        ),
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", help="with --since: the directory of the live page's history")
+    ] = Path("sparrowmq-data"),
 ) -> None:
     """Report what is wrong with a group, or with all: evidence, consequence and remedy.
 
@@ -167,7 +182,25 @@ def doctor(
     Examples:
       sparrowmq rebalance doctor GID_board
       sparrowmq rebalance doctor --fail-on error      # all groups; for a job
+      sparrowmq rebalance doctor GID_board --since 03:00      # what happened in the night
     """
+    if since is not None:
+        if strategy is not None or fail_on is not FailOn.NEVER:
+            raise UsageError("--strategy and --fail-on are for a look now; leave out --since")
+        _report_past(cluster, group, parse_time(since, now_timestamp_ms=timestamp_ms()), data)
+        return
+    _report_now(cluster, group, strategy, interval, limit, fail_on)
+
+
+def _report_now(
+    cluster: CommandCluster,
+    group: str | None,
+    strategy: str | None,
+    interval: float,
+    limit: int,
+    fail_on: FailOn,
+) -> None:
+    """Look at a group, or at all, and print the findings. Raises: typer.Exit by `fail_on`."""
     left_out: list[str] = []
     if group is not None:
         look = _looking(cluster, group, strategy)
@@ -195,6 +228,21 @@ def doctor(
         worst = Severity[fail_on.name]
         if any(finding.severity >= worst for _, found in diagnoses for finding in found):
             raise typer.Exit(EXIT_FOUND)
+
+
+def _report_past(cluster: CommandCluster, group: str | None, since_ms: int, data: Path) -> None:
+    """Say what happened to a group, or to all, since a time."""
+    name_server = cluster.context.name_server
+    found = read_past(data, name_server, group, since_ms=since_ms, until_ms=timestamp_ms())
+    if cluster.as_json:
+        reports = [json_of_past(past) for past in found]
+        print_json(reports[0] if group is not None else {"groups": reports})
+        return
+    console = make_console()
+    for past in found:
+        print_on(console, render_past(past))
+    if not any(past.watched for past in found):
+        say("nobody looked since then; the live page keeps a history while it runs")
 
 
 def _look_at_all(

@@ -37,7 +37,7 @@ from sparrowmq.dash.cluster_pages import (
     show_topics,
 )
 from sparrowmq.dash.group_page import show_group
-from sparrowmq.dash.history import History
+from sparrowmq.dash.history import FILE_NAME, History
 from sparrowmq.dash.lab import Lab, show_lab, start_drill
 from sparrowmq.dash.login import Access, Guard, check_host_name, make_password
 from sparrowmq.dash.message_pages import (
@@ -164,7 +164,7 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def watching(settings: DashSettings) -> AsyncGenerator[Watcher]:
     """Watch a cluster while the block runs. Raises: ConfigError."""
-    path = None if settings.data is None else settings.data / "dash.sqlite"
+    path = None if settings.data is None else settings.data / FILE_NAME
     with closing(History(path, settings.nameserver)) as history:
         async with open_driver(settings.directory.client) as driver:
             watcher = Watcher(settings.directory, driver, history)

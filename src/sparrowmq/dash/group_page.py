@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.overview import FlowRates
-from sparrowmq.dash.history import SEEN_MAX, History, LagSample
+from sparrowmq.dash.history import History, LagSample
 from sparrowmq.dash.matrix import (
     Matrix,
     MatrixColumn,
@@ -234,11 +234,7 @@ class _Chart:
         bucket_ms = max(10_000, window_s * 1000 // _BARS)
         self._columns = columns
         self._span = TimeWindow(since_ms, now_ms)
-        self.seen = history.seen(group.name, since_ms=since_ms)
-        watched = history.watched(group.name, since_ms=since_ms)
-        # If older changes were not read, the owners before the first one read are unknown.
-        known_ms = self.seen[0].timestamp_ms if len(self.seen) == SEEN_MAX else since_ms
-        self._watched = [(max(begin, known_ms), end) for begin, end in watched if end > known_ms]
+        self.seen, self._watched = history.look_back(group.name, since_ms=since_ms)
         samples = history.samples(group.name, since_ms=since_ms, bucket_ms=bucket_ms)
         self.lag_max = max((sample.lag for sample in samples), default=0)
         self.lag_chart = draw_lag(_within(samples, since_ms), self._span, bucket_ms=bucket_ms)

@@ -19,6 +19,8 @@ from sparrowmq.doctor.owner_history import At, OwnerChange, SeenEvent, list_seen
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 
+# The file in the page's directory.
+FILE_NAME = "dash.sqlite"
 # Looks that are further apart leave a gap, in which nobody looked.
 GAP_MS = 60_000
 # The shortest time between two stored samples of the lag.
@@ -181,6 +183,16 @@ class History:
                 view.timestamp_ms,
             )
 
+    def clusters(self) -> list[str]:
+        """Return the clusters whose groups the file has."""
+        rows = self._db.execute("SELECT DISTINCT cluster FROM watched ORDER BY 1")
+        return [cluster for (cluster,) in rows]
+
+    def groups(self) -> list[str]:
+        """Return the groups of the cluster that the file has."""
+        rows = self._execute("SELECT DISTINCT grp FROM watched WHERE cluster = ? ORDER BY 1")
+        return [group for (group,) in rows]
+
     def numbers(self, group: str) -> dict[str, int]:
         """Return the numbers of members, also of those that left within the last hour."""
         return dict(
@@ -225,6 +237,13 @@ class History:
             SEEN_MAX,
         ).fetchall()
         return rows[::-1]
+
+    def look_back(self, group: str, *, since_ms: int) -> tuple[list[At], list[tuple[int, int]]]:
+        """Return what `seen` and `watched` return, without times whose changes were left out."""
+        seen, watched = self.seen(group, since_ms=since_ms), self.watched(group, since_ms=since_ms)
+        # If older changes were not read, the owners before the first one read are unknown.
+        known_ms = seen[0].timestamp_ms if len(seen) == SEEN_MAX else since_ms
+        return seen, [(max(begin, known_ms), end) for begin, end in watched if end > known_ms]
 
     def samples(self, group: str, *, since_ms: int, bucket_ms: int) -> list[LagSample]:
         """Return the greatest values of each bucket of time, the oldest first."""
@@ -278,4 +297,4 @@ def _decode(text: str, *, is_change: bool) -> SeenEvent | OwnerChange:
 
 
 def _explain(path: Path | None, error: Exception) -> str:
-    return f"the history at {path} cannot be kept: {error}; choose another --data"
+    return f"the history at {path} cannot be opened: {error}; choose another --data"

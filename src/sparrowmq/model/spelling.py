@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, time, timedelta
 
 from sparrowmq.errors import UsageError
 
 _AGO = re.compile(r"-?([0-9]{1,9})(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MILLISECONDS = re.compile(r"[0-9]{11,14}")
-TIME_HELP = "2026-01-31T12:00, 30m (ago), or milliseconds since 1970"
+TIME_HELP = "2026-01-31T12:00, 12:00 (the last), 30m (ago), or milliseconds since 1970"
 
 
 def parse_time(text: str, *, now_timestamp_ms: int) -> int:
     """Return the wall-clock milliseconds of a text.
 
     Args:
-        text: ISO 8601, in this machine's zone unless the text names a zone; `30m`, `2h`, `1d` ago;
-            or milliseconds since 1970.
+        text: ISO 8601, in this machine's zone unless the text names a zone; a time of day, which
+            is the last one; `30m`, `2h`, `1d` ago; or milliseconds since 1970.
 
     Raises: UsageError if the text is not a time.
     """
@@ -28,9 +28,19 @@ def parse_time(text: str, *, now_timestamp_ms: int) -> int:
     if _MILLISECONDS.fullmatch(text):
         return int(text)
     try:
+        if ":" in text[:3]:
+            return _last_time_of_day(time.fromisoformat(text), now_timestamp_ms)
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
         raise UsageError(f"{text!r} is not a time; write {TIME_HELP}") from None
+
+
+def _last_time_of_day(clock: time, now_timestamp_ms: int) -> int:
+    now = datetime.fromtimestamp(now_timestamp_ms / 1000, clock.tzinfo)
+    found = datetime.combine(now.date(), clock)
+    if found > now:
+        found = datetime.combine(now.date() - timedelta(days=1), clock)
+    return round(found.timestamp() * 1000)
 
 
 def parse_queue(text: str) -> tuple[str, int]:

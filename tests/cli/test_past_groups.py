@@ -1,0 +1,158 @@
+"""`rebalance doctor --since`: what the live page saw, long after, and without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from commands import Commands
+from group_views import OF_A, QUEUES, view_at
+from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.dash.history import FILE_NAME, GAP_MS, History
+from sparrowmq.doctor.group_view import GroupView
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.spelling import parse_time
+
+CLUSTER = "127.0.0.1:1"
+SMQ = Commands(CLUSTER)
+Q0, Q1, Q2, Q3 = QUEUES
+HALF = {Q0: ("a",), Q1: ("a",), Q2: ("b",), Q3: ("b",)}
+MOVING = {Q0: ("a",), Q1: ("a",), Q2: ("b",), Q3: ()}
+Looks = Mapping[int, Mapping[MessageQueue, tuple[str, ...]]]
+
+
+def keep(data: Path, looks: Looks, *, group: str = "G", lag: int = 0) -> int:
+    """Keep looks so many milliseconds after a minute ago; return the time of that minute."""
+    begun_ms = timestamp_ms() - 60_000
+    before: GroupView | None = None
+    with closing(History(data / FILE_NAME, CLUSTER)) as history:
+        for after_ms, owners in looks.items():
+            at_ms = begun_ms + after_ms
+            view = view_at(at_ms, owners, before=before, offsets=100 + after_ms, lag=lag)
+            history.note(group, view, before)
+            before = view
+    return begun_ms
+
+
+def test_a_rebalance_has_its_reason_its_moves_and_its_cost(tmp_path: Path) -> None:
+    begun_ms = keep(tmp_path, {0: OF_A, 1_000: MOVING, 1_400: HALF, 9_000: HALF}, lag=12_345)
+
+    (rebalance,) = SMQ.json("rebalance", "doctor", "G", "--since", "1h", "--data", str(tmp_path))[
+        "rebalances"
+    ]
+    shown = SMQ("rebalance", "doctor", "G", "--since", "1h", "--data", str(tmp_path)).stdout
+
+    assert rebalance["timestamp_ms"] == begun_ms + 1_000
+    assert rebalance["reason"] == "b joined"
+    assert [(m["queue_id"], m["before"], m["after"]) for m in rebalance["moves"]] == [
+        (2, ["a"], ["b"]),
+        (3, ["a"], ["b"]),
+    ]
+    assert rebalance["longest_unowned_ms"] == 400
+    assert rebalance["settled_ms"] == 1_400
+    assert rebalance["consumed_twice_max"] == 12, "what its former owner had in hand"
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines[0].startswith("G since ")
+    assert lines[0].endswith(": 1 rebalance, 2 queues moved")
+    assert "moved a → b: broker-a:2, 3" in lines
+    assert "no owner: one, any 400 ms, 400 ms" in lines
+    assert "consumed twice 12 at most" in lines
+    assert any(line.startswith("greatest lag 12,345 at ") for line in lines)
+
+
+def test_times_in_which_nobody_looked_are_named(tmp_path: Path) -> None:
+    begun_ms = keep(tmp_path, {-3 * GAP_MS: OF_A, 0: HALF, 20_000: HALF})
+
+    found = SMQ.json(
+        "rebalance", "doctor", "G", "--since", f"{begun_ms - 60_000}", "--data", str(tmp_path)
+    )
+
+    assert found["watched"] == [
+        {"from_timestamp_ms": begun_ms, "until_timestamp_ms": begun_ms + 20_000}
+    ]
+    assert found["rebalances"] == [], "what changed while nobody looked is no rebalance"
+    until_ms = found["until_timestamp_ms"]
+    assert found["unwatched_ms"] == until_ms - (begun_ms - 60_000) - 20_000
+
+
+def test_queues_that_several_own_in_the_end_may_cost_more(tmp_path: Path) -> None:
+    keep(tmp_path, {0: OF_A, 1_000: {**OF_A, Q3: ("a", "b")}})
+
+    shown = SMQ("rebalance", "doctor", "G", "--since", "1h", "--data", str(tmp_path)).stdout
+
+    assert "at most, and what came later through queues with several owners" in shown
+
+
+def test_all_groups_are_told_those_with_rebalances_first(tmp_path: Path) -> None:
+    keep(tmp_path, {0: OF_A, 1_000: OF_A}, group="A_calm")
+    keep(tmp_path, {0: OF_A, 1_000: HALF}, group="B_moved")
+
+    found = SMQ.json("rebalance", "doctor", "--since", "1h", "--data", str(tmp_path))["groups"]
+
+    assert [each["group"] for each in found] == ["B_moved", "A_calm"]
+
+
+def test_without_looks_since_then_the_answer_says_so_and_what_keeps_a_history(
+    tmp_path: Path,
+) -> None:
+    keep(tmp_path, {0: OF_A, 1_000: HALF})
+
+    result = SMQ("rebalance", "doctor", "G", "--since", "30s", "--data", str(tmp_path))
+
+    assert result.exit_code == 0
+    assert "0 rebalances" in result.stdout
+    assert "watched  not once; the last look was at " in result.stdout
+    assert "nobody looked since then; the live page keeps a history" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("G", "--data", "missing"), "there is no history at missing/dash.sqlite: no live page"),
+        (("GG",), "does not have group GG; did you mean G?"),
+        (("G", "--strategy", "AVG"), "--strategy and --fail-on are for a look now"),
+    ],
+)
+def test_without_a_history_one_error_says_what_to_do(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    keep(tmp_path, {0: OF_A})
+    data = () if "--data" in arguments else ("--data", str(tmp_path))
+
+    result = SMQ("rebalance", "doctor", *arguments, *data, "--since", "1h")
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_history_of_another_cluster_names_it_and_the_command_that_keeps_one(
+    tmp_path: Path,
+) -> None:
+    keep(tmp_path, {0: OF_A})
+
+    result = Commands("other:9876")(
+        "rebalance", "doctor", "G", "--since", "1h", "--data", str(tmp_path)
+    )
+
+    assert result.exit_code == 2
+    assert f"has {CLUSTER}, not other:9876; `sparrowmq dash -n other:9876" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("now", "asked", "meant"),
+    [
+        ("2026-01-31T12:00", "03:00", "2026-01-31T03:00"),
+        ("2026-01-31T02:59", "03:00", "2026-01-30T03:00"),
+        ("2026-01-31T12:00", "11:59:30", "2026-01-31T11:59:30"),
+    ],
+)
+def test_a_time_of_day_is_the_last_one(now: str, asked: str, meant: str) -> None:
+    def ms(text: str) -> int:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+    assert parse_time(asked, now_timestamp_ms=ms(now)) == ms(meant)
