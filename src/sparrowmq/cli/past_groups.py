@@ -73,7 +73,7 @@ def read_past(
         data: the directory of the page. cluster: the name servers, as the page was given them.
 
     Raises: UsageError if there is no history of the cluster or the group, with what keeps one;
-        ConfigError for a file that is no history.
+        ConfigError if the file cannot be opened.
     """
     path = data / FILE_NAME
     command = shlex.join(["sparrowmq", "dash", "-n", cluster, "--data", str(data)])
