@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as directory:
     model = MessageModel.BROADCASTING
     consume(group="GID_all", message_model=model, local_offset_dir=directory)
 
-with LitePullConsumer("GID_pull", **common) as consumer:
+with PollConsumer("GID_pull", **common) as consumer:
     consumer.subscribe("T")
     consumer.start()
     consumer.wait_assigned()

@@ -66,7 +66,7 @@ RUFF = Path(sys.executable).with_name("ruff")
 FACES = {
     "aio.py": "blocking.py",
     "aio_admin.py": "blocking_admin.py",
-    "aio_pull.py": "blocking_pull.py",
+    "aio_poll.py": "blocking_poll.py",
     "aio_simple.py": "blocking_simple.py",
     "aio_member.py": "blocking_member.py",
     "aio_batches.py": "blocking_batches.py",

@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     from sparrowmq.client.directory import QueueLag
     from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
     from sparrowmq.client.faces.aio_admin import AsyncAdmin
-    from sparrowmq.client.faces.aio_pull import AsyncLitePullConsumer
+    from sparrowmq.client.faces.aio_poll import AsyncPollConsumer
     from sparrowmq.client.faces.aio_simple import AsyncSimpleConsumer
     from sparrowmq.client.faces.aio_transaction import AsyncTransactionProducer
     from sparrowmq.client.faces.blocking import Producer, PushConsumer
     from sparrowmq.client.faces.blocking_admin import Admin
-    from sparrowmq.client.faces.blocking_pull import LitePullConsumer
+    from sparrowmq.client.faces.blocking_poll import PollConsumer
     from sparrowmq.client.faces.blocking_simple import SimpleConsumer
     from sparrowmq.client.faces.blocking_transaction import TransactionProducer
-    from sparrowmq.client.lite_pull import PullResult
     from sparrowmq.client.operations.accounts import BrokerAccount
     from sparrowmq.client.operations.groups import GroupChange
     from sparrowmq.client.operations.message_trace import TraceStep
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from sparrowmq.client.operations.reset import ResetPlan
     from sparrowmq.client.operations.routes import BrokerAt
     from sparrowmq.client.operations.topics import TopicChange, TopicStatus
+    from sparrowmq.client.polling import PullResult
     from sparrowmq.client.route_cache import TopicRoute
     from sparrowmq.client.selectors import (
         select_at_random,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sparrowmq.client.serializers import JsonSerializer
     from sparrowmq.client.setting_types import (
         AdminSettings,
-        LitePullConsumerSettings,
+        PollConsumerSettings,
         ProducerSettings,
         PushConsumerSettings,
         SimpleConsumerSettings,
@@ -91,7 +91,7 @@ __all__ = [
     "Admin",
     "AdminSettings",
     "AsyncAdmin",
-    "AsyncLitePullConsumer",
+    "AsyncPollConsumer",
     "AsyncProducer",
     "AsyncPushConsumer",
     "AsyncSimpleConsumer",
@@ -116,8 +116,6 @@ __all__ = [
     "HalfMessage",
     "InvokeTimeout",
     "JsonSerializer",
-    "LitePullConsumer",
-    "LitePullConsumerSettings",
     "Message",
     "MessageExt",
     "MessageModel",
@@ -125,6 +123,8 @@ __all__ = [
     "MessageSelector",
     "NoWritableQueue",
     "Overview",
+    "PollConsumer",
+    "PollConsumerSettings",
     "Producer",
     "ProducerSettings",
     "PullResult",
@@ -163,7 +163,7 @@ _MODULES = {
     "Admin": "sparrowmq.client.faces.blocking_admin",
     "AdminSettings": "sparrowmq.client.setting_types",
     "AsyncAdmin": "sparrowmq.client.faces.aio_admin",
-    "AsyncLitePullConsumer": "sparrowmq.client.faces.aio_pull",
+    "AsyncPollConsumer": "sparrowmq.client.faces.aio_poll",
     "AsyncProducer": "sparrowmq.client.faces.aio",
     "AsyncPushConsumer": "sparrowmq.client.faces.aio",
     "AsyncSimpleConsumer": "sparrowmq.client.faces.aio_simple",
@@ -182,13 +182,13 @@ _MODULES = {
     "HalfMessage": "sparrowmq.client.transaction_outcomes",
     "InvokeTimeout": "sparrowmq.errors",
     "JsonSerializer": "sparrowmq.client.serializers",
-    "LitePullConsumer": "sparrowmq.client.faces.blocking_pull",
-    "LitePullConsumerSettings": "sparrowmq.client.setting_types",
     "NoWritableQueue": "sparrowmq.errors",
     "Overview": "sparrowmq.client.operations.overview",
+    "PollConsumer": "sparrowmq.client.faces.blocking_poll",
+    "PollConsumerSettings": "sparrowmq.client.setting_types",
     "Producer": "sparrowmq.client.faces.blocking",
     "ProducerSettings": "sparrowmq.client.setting_types",
-    "PullResult": "sparrowmq.client.lite_pull",
+    "PullResult": "sparrowmq.client.polling",
     "PullStatus": "sparrowmq.client.operations.pull",
     "PushConsumer": "sparrowmq.client.faces.blocking",
     "PushConsumerSettings": "sparrowmq.client.setting_types",
@@ -217,21 +217,23 @@ _MODULES = {
 
 # What a user of another client looks for here.
 _NAMES_ELSEWHERE = {
-    "AIOKafkaConsumer": "AsyncLitePullConsumer",
+    "AIOKafkaConsumer": "AsyncPollConsumer",
     "AIOKafkaProducer": "AsyncProducer",
     "AdminClient": "Admin",
-    "AsyncConsumer": "AsyncPushConsumer or AsyncLitePullConsumer",
-    "BlockingConnection": "Producer, PushConsumer or LitePullConsumer",
-    "Client": "Producer, PushConsumer or LitePullConsumer",
-    "Connection": "Producer, PushConsumer or LitePullConsumer",
-    "Consumer": "PushConsumer or LitePullConsumer",
+    "AsyncConsumer": "AsyncPushConsumer or AsyncPollConsumer",
+    "BlockingConnection": "Producer, PushConsumer or PollConsumer",
+    "Client": "Producer, PushConsumer or PollConsumer",
+    "Connection": "Producer, PushConsumer or PollConsumer",
+    "Consumer": "PushConsumer or PollConsumer",
+    "DefaultLitePullConsumer": "PollConsumer",
     "DefaultMQProducer": "Producer",
     "DefaultMQPushConsumer": "PushConsumer",
     "KafkaAdminClient": "Admin",
-    "KafkaConsumer": "LitePullConsumer",
+    "KafkaConsumer": "PollConsumer",
     "KafkaProducer": "Producer",
-    "PullConsumer": "LitePullConsumer",
-    "connect": "Producer, PushConsumer or LitePullConsumer",
+    "LitePullConsumer": "PollConsumer",
+    "PullConsumer": "PollConsumer",
+    "connect": "Producer, PushConsumer or PollConsumer",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, LitePullConsumer, Message, Producer
+from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import invoke
 from sparrowmq.errors import BrokerError, SparrowError
@@ -85,7 +85,7 @@ def test_an_account_does_what_it_may_and_no_more(cluster: EmbeddedCluster) -> No
         producer.send(Message("orders", b"by the user"))
         with pytest.raises(SparrowError, match="No default permission for topic: secret"):
             producer.send(Message("secret", b"1"))
-    with LitePullConsumer(
+    with PollConsumer(
         "GID_orders",
         name_server=cluster.name_server,
         start="first",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import LitePullConsumer, Message, Producer
+from sparrowmq import Message, PollConsumer, Producer
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -168,7 +168,7 @@ def test_a_consumer_that_comes_late_goes_on_at_what_is_kept(
 
 def _read_to(last: int, name_server: str) -> list[int]:
     got: list[int] = []
-    with LitePullConsumer(
+    with PollConsumer(
         "GID_c",
         name_server=name_server,
         start="first",
@@ -179,7 +179,7 @@ def _read_to(last: int, name_server: str) -> list[int]:
     return got
 
 
-def _read(consumer: LitePullConsumer, got: list[int]) -> list[int]:
+def _read(consumer: PollConsumer, got: list[int]) -> list[int]:
     for message in consumer.poll(timeout_ms=500):
         assert message.body == b"%d " % message.queue_offset + BODY
         got.append(message.queue_offset)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sparrowmq import LitePullConsumer, Message, Producer
+from sparrowmq import Message, PollConsumer, Producer
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def test_findings_and_tables_are_in_chinese_and_json_is_not(
     name_server = shared_cluster.name_server
     with Producer("GID_p", name_server=name_server) as producer:
         producer.send(Message("language", b"x"))
-    with LitePullConsumer(
+    with PollConsumer(
         "GID_language",
         name_server=name_server,
         start="first",

@@ -20,9 +20,9 @@ from sparrowmq import (
     Admin,
     AsyncAdmin,
     AsyncProducer,
-    LitePullConsumer,
     Message,
     MessageExt,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -99,10 +99,10 @@ def test_messages_pass_by_every_client(cluster: EmbeddedCluster, trusting: ssl.S
         consumer.subscribe("T_tls")
         consumer.start()
         wait_until("all consumed", lambda: len(consumed) >= len(bodies))
-    with LitePullConsumer("GID_l", start="first", **settings) as lite:
-        lite.subscribe("T_tls")
-        lite.start()
-        polled = [message.body for message in take_messages(lite, len(bodies))]
+    with PollConsumer("GID_l", start="first", **settings) as poller:
+        poller.subscribe("T_tls")
+        poller.start()
+        polled = [message.body for message in take_messages(poller, len(bodies))]
     with Admin(**settings) as admin:
         lag = [queue.lag for queue in admin.group_lag("GID_c", "T_tls")]
 
@@ -111,11 +111,11 @@ def test_messages_pass_by_every_client(cluster: EmbeddedCluster, trusting: ssl.S
     assert lag == [0, 0, 0, 0]
 
 
-def take_messages(lite: LitePullConsumer, count: int) -> list[MessageExt]:
+def take_messages(poller: PollConsumer, count: int) -> list[MessageExt]:
     found: list[MessageExt] = []
 
     def has_all() -> bool:
-        found.extend(lite.poll())
+        found.extend(poller.poll())
         return len(found) >= count
 
     wait_until("all polled", has_all)
@@ -125,12 +125,14 @@ def take_messages(lite: LitePullConsumer, count: int) -> list[MessageExt]:
 async def test_asyncio_face_speaks_it_too(
     cluster: EmbeddedCluster, trusting: ssl.SSLContext
 ) -> None:
+    # A topic of its own: another test counts the messages of T_tls.
+    cluster.create_topic("T_asyncio", queues=4)
     async with AsyncProducer("GID_a", name_server=cluster.name_server, tls=trusting) as producer:
         sent = await asyncio.gather(
-            *(producer.send(Message("T_tls", b"a%d" % number)) for number in range(100))
+            *(producer.send(Message("T_asyncio", b"a%d" % number)) for number in range(100))
         )
     async with AsyncAdmin(name_server=cluster.name_server, tls=trusting) as admin:
-        route = await admin.route("T_tls")
+        route = await admin.route("T_asyncio")
 
     assert len({(result.queue, result.queue_offset) for result in sent}) == 100
     assert len(route.brokers) == 1

@@ -16,9 +16,9 @@ import pytest
 from sparrowmq import (
     Admin,
     AsyncProducer,
-    LitePullConsumer,
     Message,
     MessageQueue,
+    PollConsumer,
     Producer,
     SendResult,
     SendStatus,
@@ -35,7 +35,7 @@ COUNT = 2_000
 def stored(cluster: EmbeddedCluster, topic: str) -> dict[MessageQueue, list[bytes]]:
     """Return what the queues hold."""
     found: dict[MessageQueue, list[bytes]] = {}
-    with LitePullConsumer("GID_look", name_server=cluster.name_server) as reader:
+    with PollConsumer("GID_look", name_server=cluster.name_server) as reader:
         for queue in reader.fetch_subscribe_queues(topic):
             found[queue], offset = [], 0
             while messages := reader.pull(queue, offset, 1_000).messages:

@@ -18,11 +18,11 @@ from sparrowmq import (
     ConsumeContext,
     ConsumeOrderlyStatus,
     ConsumeStatus,
-    LitePullConsumer,
     Message,
     MessageExt,
     MessageModel,
     MessageQueue,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -58,7 +58,7 @@ def make_consumer(
 @pytest.fixture
 def dead_letters(cluster: EmbeddedCluster, group: str) -> Iterator[Callable[[], list[MessageExt]]]:
     """Read the group's dead letters, by hand as an operator does."""
-    with LitePullConsumer("GID_operator", name_server=cluster.name_server) as reader:
+    with PollConsumer("GID_operator", name_server=cluster.name_server) as reader:
         queues: list[MessageQueue] = []
 
         def has_topic() -> bool:

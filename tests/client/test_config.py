@@ -11,7 +11,7 @@ import pytest
 from sparrowmq import (
     Admin,
     ConsumeFromWhere,
-    LitePullConsumer,
+    PollConsumer,
     Producer,
     PushConsumer,
     SimpleConsumer,
@@ -80,9 +80,7 @@ CLIENTS: dict[str, Any] = {
     "PushConsumer": lambda **given: PushConsumer(
         "GID_s", name_server="127.0.0.1:1", listener=lambda *_: None, **given
     ),
-    "LitePullConsumer": lambda **given: LitePullConsumer(
-        "GID_s", name_server="127.0.0.1:1", **given
-    ),
+    "PollConsumer": lambda **given: PollConsumer("GID_s", name_server="127.0.0.1:1", **given),
     "SimpleConsumer": lambda **given: SimpleConsumer("GID_s", name_server="127.0.0.1:1", **given),
     "Admin": lambda **given: Admin(name_server="127.0.0.1:1", **given),
 }
@@ -112,7 +110,7 @@ def test_range_of_a_setting_holds_at_the_face(kind: str, row: Setting) -> None:
 def test_setting_arrives_where_it_is_used() -> None:
     with Producer("GID_s", name_server="127.0.0.1:1", heartbeat_ms=7_000) as producer:
         assert producer._publisher.config.times.heartbeat_ms == 7_000
-    with LitePullConsumer(
+    with PollConsumer(
         "GID_s",
         name_server="127.0.0.1:1",
         pull_threshold_size_for_queue=3,
@@ -131,14 +129,14 @@ def test_setting_arrives_where_it_is_used() -> None:
         ("PushConsumer", "pullBatchSize", "did you mean pull_batch_size"),
         ("PushConsumer", "consume_from_where", "did you mean start"),
         ("PushConsumer", "auto_commit", "PushConsumer has no setting 'auto_commit'"),
-        ("LitePullConsumer", "orderly", "LitePullConsumer has no setting 'orderly'"),
+        ("PollConsumer", "orderly", "PollConsumer has no setting 'orderly'"),
         ("Producer", "zzz", "there are access_key, avoid_slow_brokers, batch_bytes_max"),
         ("Admin", "timeout", "did you mean timeout_ms"),
         ("Producer", "bootstrap_servers", "did you mean name_server"),
         ("Producer", "bootstrap.servers", "did you mean name_server"),
         ("PushConsumer", "on_message_callback", "did you mean listener"),
-        ("LitePullConsumer", "group_id", "did you mean group"),
-        ("LitePullConsumer", "auto_offset_reset", "did you mean start"),
+        ("PollConsumer", "group_id", "did you mean group"),
+        ("PollConsumer", "auto_offset_reset", "did you mean start"),
         ("Admin", "group_id", "Admin has no setting 'group_id'; there are"),
     ],
 )

@@ -13,9 +13,9 @@ import pytest
 from sparrowmq import (
     Admin,
     AsyncProducer,
-    LitePullConsumer,
     Message,
     MessageModel,
+    PollConsumer,
     Producer,
     PushConsumer,
     TransactionProducer,
@@ -122,8 +122,8 @@ def test_reprs_tell_group_id_and_state(cluster: EmbeddedCluster, topic: str, gro
     with Producer("GID_p", **at) as producer:
         assert repr(producer) == f"<Producer of GID_p: {producer.client_id}, open>"
     assert repr(producer).endswith("closed>")
-    with LitePullConsumer(group, **at) as polled:
-        assert repr(polled) == f"<LitePullConsumer of {group}: {polled.client_id}, not started>"
+    with PollConsumer(group, **at) as polled:
+        assert repr(polled) == f"<PollConsumer of {group}: {polled.client_id}, not started>"
     with TransactionProducer("GID_t", check=lambda m: TransactionState.UNKNOWN, **at) as half:
         assert repr(half) == f"<TransactionProducer of GID_t: {half.client_id}, not started>"
     with Admin(**at) as admin:
@@ -149,7 +149,7 @@ def test_seek_to_time_goes_on_at_the_message_of_that_time(
         send(cluster, topic, 1)
         wait_a_millisecond()
     third = read_messages(cluster.name_server, topic)[2]
-    with LitePullConsumer(group, name_server=cluster.name_server) as consumer:
+    with PollConsumer(group, name_server=cluster.name_server) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         queues = consumer.wait_assigned()

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from sparrowmq import (
-    AsyncLitePullConsumer,
+    AsyncPollConsumer,
     AsyncProducer,
     AsyncPushConsumer,
     ClientIdRule,
-    LitePullConsumer,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
 
-FACES = [Producer, PushConsumer, LitePullConsumer]
-ASYNC_FACES = [AsyncProducer, AsyncPushConsumer, AsyncLitePullConsumer]
+FACES = [Producer, PushConsumer, PollConsumer]
+ASYNC_FACES = [AsyncProducer, AsyncPushConsumer, AsyncPollConsumer]
 
 
 def make(face: Any, **settings: Any) -> Any:

@@ -16,10 +16,10 @@ from sparrowmq import (
     Admin,
     AsyncProducer,
     AsyncPushConsumer,
-    LitePullConsumer,
     Message,
     MessageModel,
     MessageQueue,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -48,8 +48,8 @@ class Stage:
         consumer = PushConsumer(group, name_server=self._cluster.name_server, **settings)
         return self._stack.enter_context(consumer)
 
-    def make_lite(self, **settings: Any) -> LitePullConsumer:
-        consumer = LitePullConsumer(self._group, name_server=self._cluster.name_server, **settings)
+    def make_poller(self, **settings: Any) -> PollConsumer:
+        consumer = PollConsumer(self._group, name_server=self._cluster.name_server, **settings)
         return self._stack.enter_context(consumer)
 
 
@@ -90,7 +90,7 @@ def test_other_face_and_other_kind_are_refused_too(
 ) -> None:
     same: dict[str, Any] = {"client_ip": "10.0.0.1", "instance_name": "same"}
     stage.make(**same).start()
-    lite = stage.make_lite(**same)
+    poller = stage.make_poller(**same)
 
     async def start() -> None:
         async with AsyncPushConsumer(
@@ -98,7 +98,7 @@ def test_other_face_and_other_kind_are_refused_too(
         ) as consumer:
             await consumer.start()
 
-    for begin in (lite.start, lambda: asyncio.run(start())):
+    for begin in (poller.start, lambda: asyncio.run(start())):
         with pytest.raises(UsageError, match=r"10\.0\.0\.1@same in this process already"):
             begin()
 
@@ -137,9 +137,9 @@ def test_equal_subscriptions_in_other_words_are_equal(stage: Stage) -> None:
         if expression is not None:
             consumer.subscribe("T", expression)
         consumer.start()
-    lite = stage.make_lite()
-    lite.assign([MessageQueue("U", "broker-a", 0)])
-    lite.start()
+    poller = stage.make_poller()
+    poller.assign([MessageQueue("U", "broker-a", 0)])
+    poller.start()
 
 
 def addresses_of(admin: Admin, *groups: str) -> list[set[str]]:
@@ -200,17 +200,17 @@ def test_closed_client_is_closed_also_while_others_of_its_id_go_on(
 ) -> None:
     same: Any = {"client_ip": "10.0.0.1", "instance_name": "shared"}
     stage.make(**same, group="GID_goes_on").start()
-    lite = stage.make_lite(**same)
+    poller = stage.make_poller(**same)
     producer = Producer("GID_p", name_server=cluster.name_server, **same)
     producer.send(Message(topic, b"1"))
-    queue = lite.fetch_subscribe_queues(topic)[0]
+    queue = poller.fetch_subscribe_queues(topic)[0]
     producer.close()
-    lite.close()
+    poller.close()
 
     for use in (
         lambda: producer.send(Message(topic, b"2")),
-        lambda: lite.pull(queue, 0),
-        lite.commit,
+        lambda: poller.pull(queue, 0),
+        poller.commit,
     ):
         with pytest.raises(UsageError, match=r"10\.0\.0\.1@shared is closed"):
             use()

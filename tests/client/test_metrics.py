@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from sparrowmq import (
     AsyncProducer,
     ConsumeStatus,
-    LitePullConsumer,
     Message,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -65,14 +65,14 @@ def test_sends_and_deliveries_are_counted_and_timed(
     assert value("consumed_messages_total", group=group, outcome="succeeded") == 4
 
 
-async def test_asyncio_producer_and_lite_pull_consumer_are_counted(
+async def test_asyncio_producer_and_poll_consumer_are_counted(
     cluster: EmbeddedCluster, topic: str, group: str
 ) -> None:
     registry = CollectorRegistry()
     settings: dict[str, Any] = {"name_server": cluster.name_server, "metrics_registry": registry}
     async with AsyncProducer("GID_p", **settings) as producer:
         await producer.send(Message(topic, b"a"))
-    with LitePullConsumer(group, start="first", **settings) as consumer:
+    with PollConsumer(group, start="first", **settings) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         wait_until("polled", lambda: bool(consumer.poll(timeout_ms=1_000)))

@@ -19,11 +19,11 @@ from sparrowmq import (
     Admin,
     AsyncPushConsumer,
     ConsumeContext,
-    LitePullConsumer,
     Message,
     MessageExt,
     MessageQueue,
     MessageSelector,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -126,11 +126,9 @@ def test_wrong_setting_of_a_consumer_is_refused_where_it_is_made(
         ({"message_model": "BROADCASTING"}, "such as MessageModel.BROADCASTING"),
     ],
 )
-def test_wrong_setting_of_a_lite_pull_consumer_is_refused(
-    settings: dict[str, Any], words: str
-) -> None:
+def test_wrong_setting_of_a_poll_consumer_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        LitePullConsumer("GID_c", name_server=NOWHERE, **settings)
+        PollConsumer("GID_c", name_server=NOWHERE, **settings)
 
     assert said(caught.value, words)
 
@@ -278,7 +276,7 @@ def test_end_without_a_start_is_a_warning(
 def test_consumer_that_is_dropped_without_a_start_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    forgotten = LitePullConsumer("GID_c", name_server=NOWHERE)
+    forgotten = PollConsumer("GID_c", name_server=NOWHERE)
     forgotten.subscribe("T")
     member = forgotten._member
     del forgotten
@@ -299,7 +297,7 @@ def test_consumer_that_was_made_and_not_used_is_not_worth_a_word(
 
 def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> None:
     """It would wait for ever."""
-    with LitePullConsumer("GID_c", name_server=hostile.address) as made:
+    with PollConsumer("GID_c", name_server=hostile.address) as made:
         made.start()
 
         with pytest.raises(UsageError, match="call subscribe or assign first"):
@@ -361,11 +359,10 @@ def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: st
     ],
 )
 def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], words: str) -> None:
-    with (
-        LitePullConsumer("GID_c", name_server=NOWHERE) as made,
-        pytest.raises(UsageError) as caught,
-    ):
-        call(made)
+    with PollConsumer("GID_c", name_server=NOWHERE) as made:
+        made.start()
+        with pytest.raises(UsageError) as caught:
+            call(made)
 
     assert said(caught.value, words)
 

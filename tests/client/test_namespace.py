@@ -12,9 +12,9 @@ from sparrowmq import (
     Admin,
     AsyncProducer,
     ConsumeStatus,
-    LitePullConsumer,
     Message,
     MessageQueue,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -110,13 +110,13 @@ def test_push_consumer_gets_plain_names_also_of_what_comes_again(
     assert len(retry.publish_queues) == 1
 
 
-def test_lite_pull_consumer_names_queues_plainly(inside: dict[str, Any]) -> None:
+def test_poll_consumer_names_queues_plainly(inside: dict[str, Any]) -> None:
     with Admin(**inside) as admin, Producer("GID_p", **inside) as producer:
         admin.create_topic("lite", 1)
         for number in range(5):
             producer.send(Message("lite", b"%d" % number))
     queue = MessageQueue("lite", "broker-a", 0)
-    with LitePullConsumer("GID_lite", start="first", **inside) as consumer:
+    with PollConsumer("GID_lite", start="first", **inside) as consumer:
         assert consumer.fetch_subscribe_queues("lite") == [queue]
         consumer.assign([queue])
         consumer.start()

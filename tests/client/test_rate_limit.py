@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import LitePullConsumer, Message, Producer, PushConsumer
+from sparrowmq import Message, PollConsumer, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -43,7 +43,7 @@ def test_pulls_keep_to_the_rate(
 
     consumer: Any
     if is_polled:
-        consumer = LitePullConsumer(group, **settings)
+        consumer = PollConsumer(group, **settings)
     else:
         consumer = PushConsumer(group, listener=take, **settings)
     with consumer:

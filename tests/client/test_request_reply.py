@@ -14,10 +14,10 @@ from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
     ConsumeContext,
-    LitePullConsumer,
     Message,
     MessageExt,
     MessageQueue,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -107,7 +107,7 @@ def test_request_without_a_reply_ends_in_time(cluster: EmbeddedCluster, topic: s
         assert producer._instance.replies == {}
 
     with (
-        LitePullConsumer("GID_late", name_server=cluster.name_server) as reader,
+        PollConsumer("GID_late", name_server=cluster.name_server) as reader,
         Producer("GID_late", name_server=cluster.name_server, retry_times=0) as late,
     ):
         (message,) = [

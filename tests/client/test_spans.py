@@ -19,8 +19,8 @@ from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
     ConsumeStatus,
-    LitePullConsumer,
     Message,
+    PollConsumer,
     Producer,
     PushConsumer,
     TransactionProducer,
@@ -248,7 +248,7 @@ def test_poll_is_a_span_with_links_once_it_returns_messages(
     }
     with Producer("GID_p", **settings) as producer:
         producer.send(Message(topic, b"a"))
-    with LitePullConsumer(group, start="first", **settings) as consumer:
+    with PollConsumer(group, start="first", **settings) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         wait_until("polled", lambda: bool(consumer.poll(timeout_ms=1_000)))

@@ -14,8 +14,8 @@ from sparrowmq import (
     Admin,
     AsyncProducer,
     ConsumeStatus,
-    LitePullConsumer,
     Message,
+    PollConsumer,
     Producer,
     PushConsumer,
     TransactionProducer,
@@ -93,7 +93,7 @@ def read_trace(cluster: EmbeddedCluster, group: str, count: int) -> list[list[st
             entries.extend(found)
         return len(entries) >= count
 
-    with LitePullConsumer(group, name_server=cluster.name_server, start="first") as consumer:
+    with PollConsumer(group, name_server=cluster.name_server, start="first") as consumer:
         consumer.subscribe(TRACE_TOPIC)
         consumer.start()
         wait_until(f"{count} entries", poll)

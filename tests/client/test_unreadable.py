@@ -13,11 +13,11 @@ from poison import send_stored
 from sparrowmq import (
     Admin,
     CompressionType,
-    LitePullConsumer,
     Message,
     MessageExt,
     MessageModel,
     MessageQueue,
+    PollConsumer,
     Producer,
     PushConsumer,
     UnreadablePolicy,
@@ -188,7 +188,7 @@ def test_the_message_goes_to_the_dead_letters_as_it_is(
     dead_letters = MessageQueue(f"%DLQ%{group}", "broker-a", 0)
     assert admin.max_offset(dead_letters) == 1
     with (
-        LitePullConsumer("GID_look", name_server=cluster.name_server) as looking,
+        PollConsumer("GID_look", name_server=cluster.name_server) as looking,
         pytest.raises(UnreadableMessage, match="message POISON at offset 0 of %DLQ%"),
     ):
         looking.pull(dead_letters, 0)
@@ -198,7 +198,7 @@ def test_the_message_goes_to_the_dead_letters_as_it_is(
 def test_polling_skips_too_and_a_pull_by_hand_names_the_message(
     cluster: EmbeddedCluster, poisoned: MessageQueue, group: str
 ) -> None:
-    with LitePullConsumer(
+    with PollConsumer(
         group,
         name_server=cluster.name_server,
         start="first",
@@ -212,7 +212,7 @@ def test_polling_skips_too_and_a_pull_by_hand_names_the_message(
 
     assert bodies == [b"0", b"1", b"3"]
     assert ([m.body for m in by_hand.messages], by_hand.next_offset) == ([b"3"], 4)
-    with LitePullConsumer("GID_stopping", name_server=cluster.name_server) as stopping:
+    with PollConsumer("GID_stopping", name_server=cluster.name_server) as stopping:
         before = stopping.pull(poisoned, 0)
         with pytest.raises(UnreadableMessage, match="message POISON at offset 2"):
             stopping.pull(poisoned, 2)

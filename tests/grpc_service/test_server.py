@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from grpc_caller import GrpcCaller
-from sparrowmq import Admin, LitePullConsumer, Message, Producer
+from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.grpc_service.messages import (
     ClientType,
     Code,
@@ -139,7 +139,7 @@ def test_message_reads_alike_by_both_protocols(
     assert found["b"].body == b"by remoting" * 1_000
     assert found["b"].system_properties.body_encoding == Encoding.IDENTITY
     assert list(found["b"].system_properties.keys) == ["k3"]
-    with LitePullConsumer("GID_both_pull", name_server=cluster.name_server) as consumer:
+    with PollConsumer("GID_both_pull", name_server=cluster.name_server) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         pulled: list[Any] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparrowmq import Admin, LitePullConsumer, Message, Producer
+from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.errors import StoreError, UsageError
 from sparrowmq.hosting import store_backup
 from sparrowmq.hosting.store_backup import back_up
@@ -60,7 +60,7 @@ class Load:
 
 def read_all(name_server: str) -> list[bytes]:
     bodies: list[bytes] = []
-    with LitePullConsumer(
+    with PollConsumer(
         "GID_restored",
         name_server=name_server,
         start="first",

@@ -12,9 +12,9 @@ import pytest
 from sparrowmq import (
     Admin,
     AsyncProducer,
-    LitePullConsumer,
     Message,
     MessageExt,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -85,7 +85,7 @@ async def test_every_client_signs(name_server: str) -> None:
         consumer.subscribe("acl-all")
         consumer.start()
         wait_until("all messages", lambda: len(got) >= 5)
-    with LitePullConsumer("GID_acl_pull", **reader) as polled:
+    with PollConsumer("GID_acl_pull", **reader) as polled:
         polled.subscribe("acl-all")
         polled.start()
         texts = [str(polled.getone(20_000)) for _ in range(5)]

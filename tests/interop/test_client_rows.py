@@ -17,14 +17,14 @@ import pytest
 
 from sparrowmq import (
     Admin,
-    AsyncLitePullConsumer,
+    AsyncPollConsumer,
     AsyncProducer,
     AsyncPushConsumer,
     ConsumeContext,
     JsonSerializer,
-    LitePullConsumer,
     Message,
     MessageExt,
+    PollConsumer,
     Producer,
     PushConsumer,
     SendFailed,
@@ -79,7 +79,7 @@ async def test_bodies_of_a_type_come_as_they_were_sent(java: Any, cluster: Any) 
     flights, guests = JsonSerializer(Flight), JsonSerializer(Guest)
     async with (
         AsyncProducer("GID_rows", name_server=cluster.name_server) as producer,
-        AsyncLitePullConsumer(
+        AsyncPollConsumer(
             "GID_rows_typed", name_server=cluster.name_server, start="first"
         ) as consumer,
     ):
@@ -175,7 +175,7 @@ def test_live_group_goes_back_to_a_time(java: Any, cluster: Any) -> None:
         Admin(name_server=name_server) as admin,
         Producer("GID_rows", name_server=name_server) as producer,
         PushConsumer("GID_rows_back", name_server=name_server, listener=keeper) as consumer,
-        LitePullConsumer("GID_rows_sought", name_server=name_server) as polled,
+        PollConsumer("GID_rows_sought", name_server=name_server) as polled,
     ):
         for each in (consumer, polled):
             each.subscribe(topic)

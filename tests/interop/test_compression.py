@@ -11,9 +11,9 @@ from poison import send_stored
 from sparrowmq import (
     Admin,
     CompressionType,
-    LitePullConsumer,
     Message,
     MessageQueue,
+    PollConsumer,
     Producer,
     UnreadablePolicy,
 )
@@ -43,7 +43,7 @@ def test_what_java_compresses_is_read(
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Drocketmq.message.compressType={kind.name}")
     java_producer(our_cluster, topic=topic, count=3, padding=PADDING)
 
-    with LitePullConsumer("GID_look", name_server=our_cluster.name_server) as reading:
+    with PollConsumer("GID_look", name_server=our_cluster.name_server) as reading:
         found = reading.pull(MessageQueue(topic, "broker-a", 0), 0).messages
 
     assert [b"m-%d" % n + b"x" * PADDING for n in range(3)] == [m.body for m in found]
@@ -77,7 +77,7 @@ def test_apaches_broker_takes_a_message_that_cannot_be_read_as_a_dead_letter(
         admin.create_topic(queue.topic, queues=1)
     with (
         Producer("GID_unreadable_p", name_server=apache_cluster.name_server) as producer,
-        LitePullConsumer(
+        PollConsumer(
             "GID_unreadable",
             name_server=apache_cluster.name_server,
             start="first",

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from sparrowmq import Admin, LitePullConsumer
+from sparrowmq import Admin, PollConsumer
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -55,7 +55,7 @@ def test_the_official_python_client_sends_and_consumes(client_python: Path) -> N
         )
         assert result.returncode == 0, result.stderr[-2000:]
         told = json.loads(result.stdout.splitlines()[-1])
-        with LitePullConsumer("GID_remoting", name_server=cluster.name_server) as consumer:
+        with PollConsumer("GID_remoting", name_server=cluster.name_server) as consumer:
             consumer.subscribe("T")
             consumer.start()
             bodies: set[str] = set()

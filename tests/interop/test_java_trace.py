@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from sparrowmq import LitePullConsumer
+from sparrowmq import PollConsumer
 from sparrowmq.errors import SparrowError
 from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.pipeline.duplicates.judging import attribute, find_events, find_missing
@@ -25,7 +25,7 @@ TOPIC = "traced"
 COUNT = 12
 
 
-def count_entries(consumer: LitePullConsumer, kind: bytes) -> int:
+def count_entries(consumer: PollConsumer, kind: bytes) -> int:
     """Count the entries of a kind that the trace topic holds."""
     try:
         queues = consumer.fetch_subscribe_queues(TRACE_TOPIC)
@@ -44,7 +44,7 @@ def test_deliveries_and_losses_are_found_in_javas_trace(
     cluster.create_topic(TOPIC, queues=2)
     java_push_consumer(cluster, topic=TOPIC, group="GID_traced", trace=True)
     sent = java_producer(cluster, topic=TOPIC, count=COUNT, trace=True)
-    with LitePullConsumer("GID_looks", name_server=cluster.name_server) as consumer:
+    with PollConsumer("GID_looks", name_server=cluster.name_server) as consumer:
         for kind in (b"Pub\x01", b"SubBefore\x01"):
             wait_until(
                 f"{kind!r} traced",

@@ -12,10 +12,10 @@ import pytest
 
 from sparrowmq import (
     Admin,
-    LitePullConsumer,
     Message,
     MessageQueue,
     MessageSelector,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -142,7 +142,7 @@ class Asking:
         self._socket.close()
 
 
-def chosen(consumer: LitePullConsumer, condition: str) -> list[int]:
+def chosen(consumer: PollConsumer, condition: str) -> list[int]:
     """Return the offsets of all messages that the broker gives for a condition."""
     offsets: list[int] = []
     at = 0
@@ -163,8 +163,8 @@ def test_same_conditions_choose_the_same_messages(apache: Any, our_cluster: Any)
     hits = 0
     theirs, ours = Asking(apache.broker), Asking(our_cluster.broker)
     with (
-        LitePullConsumer(GROUP, name_server=apache.name_server) as of_apache,
-        LitePullConsumer(GROUP, name_server=our_cluster.name_server) as of_ours,
+        PollConsumer(GROUP, name_server=apache.name_server) as of_apache,
+        PollConsumer(GROUP, name_server=our_cluster.name_server) as of_ours,
     ):
         for condition in (*BY_HAND, *generated):
             their_code, their_remark = theirs.check(condition)

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 from poison import send_stored
-from sparrowmq import Admin, CompressionType, LitePullConsumer, Message, MessageQueue, Producer
+from sparrowmq import Admin, CompressionType, Message, MessageQueue, PollConsumer, Producer
 from sparrowmq.errors import RemoteProtocolError, UnreadableMessage
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol.compression import COMPRESSED, compress_body
@@ -180,7 +180,7 @@ def test_the_broker_puts_the_message_among_the_dead_letters_of_the_group(
     with Admin(name_server=cluster.name_server) as admin:
         assert admin.max_offset(dead_letters) == 1
     with (
-        LitePullConsumer("GID_look", name_server=cluster.name_server) as looking,
+        PollConsumer("GID_look", name_server=cluster.name_server) as looking,
         pytest.raises(UnreadableMessage, match="message POISON at offset 0 of %DLQ%GID_s"),
     ):
         looking.pull(dead_letters, 0)

@@ -20,9 +20,9 @@ from sparrowmq import (
     Admin,
     ConsumeOrderlyStatus,
     ConsumeStatus,
-    LitePullConsumer,
     Message,
     MessageQueue,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -88,7 +88,7 @@ class LiveGroups:
         self._thread.join()
         self._held.close()
 
-    def hold(self, client: LitePullConsumer) -> LitePullConsumer:
+    def hold(self, client: PollConsumer) -> PollConsumer:
         """Close a client at the end."""
         self._held.callback(client.close)
         return client

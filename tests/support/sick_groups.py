@@ -15,10 +15,10 @@ from typing import Any
 from live_groups import LiveCluster, LiveGroups, fail
 from sparrowmq import (
     ConsumeStatus,
-    LitePullConsumer,
     MessageModel,
     MessageQueue,
     MessageSelector,
+    PollConsumer,
 )
 from sparrowmq.doctor import Finding, Severity
 from waiting import wait_until
@@ -165,7 +165,7 @@ class Wards:
 
     def _poll(self, topic: str) -> None:
         consumer = self.groups.hold(
-            LitePullConsumer("h-polls", name_server=self.groups.cluster.name_server)
+            PollConsumer("h-polls", name_server=self.groups.cluster.name_server)
         )
         consumer.subscribe(topic)
         consumer.start()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from sparrowmq import LitePullConsumer, Message, MessageExt, MessageQueue, Producer
+from sparrowmq import Message, MessageExt, MessageQueue, PollConsumer, Producer
 from sparrowmq.spark.checkpoint_offsets import decode_offsets
 from sparrowmq.testing import EmbeddedCluster
 
@@ -176,7 +176,7 @@ def committed_ends(checkpoint: Path) -> dict[MessageQueue, int]:
 def read_messages(cluster: EmbeddedCluster, ends: Mapping[MessageQueue, int]) -> list[MessageExt]:
     """Return the messages of queues from the first on."""
     found: list[MessageExt] = []
-    with LitePullConsumer("GID_kills_look", name_server=cluster.name_server) as consumer:
+    with PollConsumer("GID_kills_look", name_server=cluster.name_server) as consumer:
         for queue, end in ends.items():
             at = 0
             while at < end:

@@ -13,7 +13,7 @@ from sparrowmq.calling.scheduler import NEVER_MS
 from sparrowmq.client.arguments import check_function
 from sparrowmq.client.config import (
     KINDS,
-    LITE_PULL,
+    POLL,
     PUSH,
     SIMPLE,
     AdminConfig,
@@ -27,15 +27,15 @@ from sparrowmq.client.config import (
 )
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
-from sparrowmq.client.lite_pull import LitePull
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.client.notices import NoticeLog
 from sparrowmq.client.operations.pop import PopSource
+from sparrowmq.client.polling import Polling
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.setting_types import (
-    LitePullConsumerSettings,
+    PollConsumerSettings,
     ProducerSettings,
     PushConsumerSettings,
     SimpleConsumerSettings,
@@ -255,16 +255,16 @@ def check_functions(
             check_function(name, function, ("queues",), is_async=is_async)
 
 
-def make_lite_pull(
+def make_polling(
     group: str,
     *,
     name_server: str | Sequence[str] | None,
     callbacks: RebalanceCallbacks,
     is_async: bool,
-    **settings: Unpack[LitePullConsumerSettings],
-) -> LitePull:
-    """Make the state of a new lite pull consumer; see `check_functions`. Raises: ConfigError."""
-    KINDS[LITE_PULL].check_names(settings)
+    **settings: Unpack[PollConsumerSettings],
+) -> Polling:
+    """Make the state of a new poll consumer; see `check_functions`. Raises: ConfigError."""
+    KINDS[POLL].check_names(settings)
     check_functions(_no_listener, callbacks, is_async=is_async)
     subscriber = _make_subscriber(
         group,
@@ -274,7 +274,7 @@ def make_lite_pull(
         settings,
         consume_type=ConsumeType.CONSUME_ACTIVELY,
     )
-    state = LitePull(subscriber=subscriber)
+    state = Polling(subscriber=subscriber)
     log = subscriber.report
 
     def report(notice: Notice) -> None:
@@ -296,7 +296,7 @@ def _find_local_store(config: ConsumerConfig) -> LocalOffsets | None:
 
 
 def _no_listener(*_: object) -> None:
-    raise AssertionError("a lite pull consumer has no listener")
+    raise AssertionError("a poll consumer has no listener")
 
 
 def suspend(subscriber: Subscriber) -> None:

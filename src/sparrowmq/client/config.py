@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="DataclassInstance")
 
-PUSH, LITE_PULL, SIMPLE = "PushConsumer", "LitePullConsumer", "SimpleConsumer"
+PUSH, POLL, SIMPLE = "PushConsumer", "PollConsumer", "SimpleConsumer"
 # The answer to a batch names every message, with up to 57 characters, in one field of its header;
 # a field of more than 32 KiB is refused.
 BATCH_COUNT_MAX = 512
@@ -342,7 +342,7 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How a push or lite pull consumer consumes.
+    """How a push or poll consumer consumes.
 
     Args:
         group: the consumer group.
@@ -512,7 +512,7 @@ class ConsumerConfig:
     auto_commit: bool = setting(
         True,
         "commit finished messages every `commit_interval_ms`; False commits only on `commit`",
-        only=(LITE_PULL,),
+        only=(POLL,),
         source="autoCommit",
     )
     # Differs from RocketMQ: 1 s, not 5 s, and each commit is answered, so that a late commit never
@@ -692,7 +692,7 @@ KINDS = {
     for kind in (
         ClientKind("Producer", (ProducerConfig, *_OF_ALL)),
         ClientKind(PUSH, (ConsumerConfig, *_OF_ALL), ("group", "name_server", "listener")),
-        ClientKind(LITE_PULL, (ConsumerConfig, *_OF_ALL)),
+        ClientKind(POLL, (ConsumerConfig, *_OF_ALL)),
         ClientKind(SIMPLE, (AdminConfig, ClientConfig)),
         ClientKind("Admin", (AdminConfig, ClientConfig), ("name_server",)),
     )

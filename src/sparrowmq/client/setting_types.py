@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _ClientConfig(TypedDict, total=False):
-    """Settings of Producer, PushConsumer, LitePullConsumer, SimpleConsumer, Admin."""
+    """Settings of Producer, PushConsumer, PollConsumer, SimpleConsumer, Admin."""
 
     namespace: str | None
     """A prefix of every topic and group on the wire, as in `ns%orders`, so that several
@@ -43,7 +43,7 @@ class _ClientConfig(TypedDict, total=False):
 
 
 class _IdentityConfig(TypedDict, total=False):
-    """Settings of Producer, PushConsumer, LitePullConsumer."""
+    """Settings of Producer, PushConsumer, PollConsumer."""
 
     client_ip: str | None
     """The address in the client id; None takes this machine's."""
@@ -62,7 +62,7 @@ class _IdentityConfig(TypedDict, total=False):
 
 
 class _ClientTimes(TypedDict, total=False):
-    """Settings of Producer, PushConsumer, LitePullConsumer."""
+    """Settings of Producer, PushConsumer, PollConsumer."""
 
     invoke_timeout_ms: int
     """The time limit of a request without a limit of its own. From 1 to 3,600,000 ms. Default:
@@ -85,7 +85,7 @@ class _ClientTimes(TypedDict, total=False):
 
 
 class _SightConfig(TypedDict, total=False):
-    """Settings of Producer, PushConsumer, LitePullConsumer."""
+    """Settings of Producer, PushConsumer, PollConsumer."""
 
     tracer_provider: TracerProvider | None
     """The OpenTelemetry provider of spans, such as `opentelemetry.trace.get_tracer_provider()`;
@@ -99,7 +99,7 @@ class _SightConfig(TypedDict, total=False):
 
 
 class _ConsumerConfig(TypedDict, total=False):
-    """Settings of PushConsumer, LitePullConsumer."""
+    """Settings of PushConsumer, PollConsumer."""
 
     strategy: StrategyChoice
     """The strategy that divides the group's queues: a name, a strategy, or a function; every
@@ -291,10 +291,10 @@ class PushConsumerSettings(
     """
 
 
-class LitePullConsumerSettings(
+class PollConsumerSettings(
     _ConsumerConfig, _ClientConfig, _IdentityConfig, _ClientTimes, _SightConfig, total=False
 ):
-    """Settings of `LitePullConsumer` and `AsyncLitePullConsumer`; each may be left out."""
+    """Settings of `PollConsumer` and `AsyncPollConsumer`; each may be left out."""
 
     auto_commit: bool
     """Commit finished messages every `commit_interval_ms`; False commits only on `commit`.

@@ -15,7 +15,7 @@ from typing import Final
 
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.faces.blocking_admin import Admin
-from sparrowmq.client.faces.blocking_pull import LitePullConsumer
+from sparrowmq.client.faces.blocking_poll import PollConsumer
 from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX, TOOLS_GROUP
@@ -76,7 +76,7 @@ def read_messages(
     _refuse_event_loop("read_messages")
     until_ms = _now_ms() + timeout_ms
     found: list[MessageExt] = []
-    with LitePullConsumer(TOOLS_GROUP, name_server=name_server) as consumer:
+    with PollConsumer(TOOLS_GROUP, name_server=name_server) as consumer:
         positions = dict.fromkeys(consumer.fetch_subscribe_queues(topic), 0)
         while True:
             count_before = len(found)

@@ -15,10 +15,10 @@ from sparrowmq import (
     AsyncPushConsumer,
     ConsumeOrderlyStatus,
     ConsumeStatus,
-    LitePullConsumer,
     Message,
     MessageExt,
     MessageQueue,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -180,7 +180,7 @@ def test_a_message_that_cannot_be_read_is_refused_with_the_reason(
 def test_consumer_that_polls_has_no_listener_to_ask(
     cluster: EmbeddedCluster, admin: Admin, sent: str, topic: str, group: str
 ) -> None:
-    with LitePullConsumer(group, name_server=cluster.name_server) as consumer:
+    with PollConsumer(group, name_server=cluster.name_server) as consumer:
         consumer.subscribe(topic, "B")
         consumer.start()
         wait_until("it is known", lambda: is_known(admin, group))

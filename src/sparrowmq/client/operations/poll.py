@@ -1,8 +1,8 @@
-"""A lite pull consumer's operations: its member loop and the user's calls.
+"""A poll consumer's operations: its member loop and the user's calls.
 
 The loop is the push consumer's loop with other operations to deliver, to commit and to find shares.
-Offsets that the user asks for by queue are an administrator's operations (`LitePull.directory`).
-Source: DefaultLitePullConsumerImpl.java. Tests: client/test_lite_pull.py.
+Offsets that the user asks for by queue are an administrator's operations (`Polling.directory`).
+Source: DefaultLitePullConsumerImpl.java. Tests: client/test_poll_consumer.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import partial
 
 from sparrowmq.calling.effects import Now, Operation, Sleep, Wait
 from sparrowmq.client.arguments import check_offset, check_queue, check_queues
-from sparrowmq.client.lite_pull import LitePull, PullResult
 from sparrowmq.client.operations.administer import (
     committed_offset,
     get_broker_address,
@@ -35,6 +34,7 @@ from sparrowmq.client.operations.pull import (
 )
 from sparrowmq.client.operations.pull_answer import read_answer
 from sparrowmq.client.operations.rebalance import find_shares
+from sparrowmq.client.polling import Polling, PullResult
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
 from sparrowmq.membership.actions import Commit, Rebalance, SendBack
@@ -51,7 +51,7 @@ SEEK_RETRY_MS = 10
 POLL_TIMEOUT_MS = 5_000
 
 
-def serve(state: LitePull) -> Operation[None]:
+def serve(state: Polling) -> Operation[None]:
     """Run the member until it has left the group, and keep messages ready for polls."""
     carriers: dict[type, Carrier] = {
         Rebalance: partial(_rebalance, state),
@@ -61,7 +61,7 @@ def serve(state: LitePull) -> Operation[None]:
     yield from run_member(state.subscriber, carriers, lambda _, delivery: state.deliver(delivery))
 
 
-def _rebalance(state: LitePull, subscriber: Subscriber, _: Rebalance) -> Operation[None]:
+def _rebalance(state: Polling, subscriber: Subscriber, _: Rebalance) -> Operation[None]:
     member = subscriber.member
     if state.assigned is None:
         shares = yield from find_shares(subscriber)
@@ -83,7 +83,7 @@ def _keep(subscriber: Subscriber, action: SendBack) -> Operation[None]:
     subscriber.wake.set()
 
 
-def _commit(state: LitePull, subscriber: Subscriber, action: Commit) -> Operation[None]:
+def _commit(state: Polling, subscriber: Subscriber, action: Commit) -> Operation[None]:
     """Commit, or check the user's commit if the user commits.
 
     The start position is committed in either case. Otherwise, if the queue is given up before the
@@ -107,7 +107,7 @@ def _commit(state: LitePull, subscriber: Subscriber, action: Commit) -> Operatio
     subscriber.wake.set()
 
 
-def _store_offset(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
+def _store_offset(state: Polling, queue: MessageQueue, offset: int) -> Operation[None]:
     subscriber = state.subscriber
     config = subscriber.config
     if subscriber.is_broadcasting:
@@ -123,7 +123,7 @@ def _store_offset(state: LitePull, queue: MessageQueue, offset: int) -> Operatio
     )
 
 
-def fetch(state: LitePull, count_max: int, *, timeout_ms: int | None) -> Operation[bool]:
+def fetch(state: Polling, count_max: int, *, timeout_ms: int | None) -> Operation[bool]:
     """Wait until messages can be taken; False if the time runs out or the consumer has closed.
 
     Raises: UsageError if `count_max` is below 1, or if nothing was subscribed or assigned.
@@ -145,7 +145,7 @@ def fetch(state: LitePull, count_max: int, *, timeout_ms: int | None) -> Operati
     return False
 
 
-def pause(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+def pause(state: Polling, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Return no messages of these queues until `resume`. Raises: UsageError for others' queues."""
     wrapped = [state.namespace.wrap_queue(queue) for queue in check_queues(queues)]
     for queue in wrapped:
@@ -154,7 +154,7 @@ def pause(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     yield from ()
 
 
-def resume(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+def resume(state: Polling, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Return messages of these queues again."""
     wrap = state.namespace.wrap_queue
     state.paused.difference_update(wrap(queue) for queue in check_queues(queues))
@@ -162,7 +162,7 @@ def resume(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     yield from ()
 
 
-def seek(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
+def seek(state: Polling, queue: MessageQueue, offset: int) -> Operation[None]:
     """Go on at another offset of a queue; cached messages of the queue are dropped.
 
     Raises: UsageError if the queue is not in hand or has no such offset; RouteError,
@@ -178,14 +178,14 @@ def seek(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
     yield from _go_on_at(state, queue, offset)
 
 
-def seek_to_begin(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+def seek_to_begin(state: Polling, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Go on at the oldest message of each queue. Raises: as `seek`."""
     for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)
         yield from _go_on_at(state, queue, (yield from queue_min_offset(state.directory, queue)))
 
 
-def seek_to_end(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+def seek_to_end(state: Polling, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Go on after the newest message of each queue. Raises: as `seek`."""
     for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)
@@ -193,7 +193,7 @@ def seek_to_end(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[No
 
 
 def seek_to_time(
-    state: LitePull, queues: Sequence[MessageQueue], *, timestamp_ms: int
+    state: Polling, queues: Sequence[MessageQueue], *, timestamp_ms: int
 ) -> Operation[None]:
     """Go on at the message stored nearest to a wall-clock time. Raises: as `seek`."""
     for queue in map(state.namespace.wrap_queue, check_queues(queues)):
@@ -202,7 +202,7 @@ def seek_to_time(
         yield from _go_on_at(state, queue, found)
 
 
-def _go_on_at(state: LitePull, queue: MessageQueue, offset: int) -> Operation[None]:
+def _go_on_at(state: Polling, queue: MessageQueue, offset: int) -> Operation[None]:
     subscriber = state.subscriber
     now_ms: int = yield Now()
     deadline_ms = now_ms + SEEK_TIMEOUT_MS
@@ -218,7 +218,7 @@ def _go_on_at(state: LitePull, queue: MessageQueue, offset: int) -> Operation[No
     subscriber.wake.set()
 
 
-def commit(state: LitePull, offsets: Mapping[MessageQueue, int] | None) -> Operation[None]:
+def commit(state: Polling, offsets: Mapping[MessageQueue, int] | None) -> Operation[None]:
     """Commit the messages returned so far, or these offsets, and wait for the answers.
 
     Raises: UsageError for a queue that is not in hand; TransportError, BrokerError.
@@ -230,7 +230,7 @@ def commit(state: LitePull, offsets: Mapping[MessageQueue, int] | None) -> Opera
     state.committed.update(chosen)
 
 
-def committed(state: LitePull, queue: MessageQueue) -> Operation[int | None]:
+def committed(state: Polling, queue: MessageQueue) -> Operation[int | None]:
     """Return the offset that the group has committed for a queue; None for none.
 
     Raises: RouteError, TransportError, BrokerError.
@@ -242,7 +242,7 @@ def committed(state: LitePull, queue: MessageQueue) -> Operation[int | None]:
     return (yield from committed_offset(state.directory, subscriber.config.group, queue))
 
 
-def assign(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
+def assign(state: Polling, queues: Sequence[MessageQueue]) -> Operation[None]:
     """Consume exactly these queues, without a share of the group's queues.
 
     Raises: UsageError if topics are subscribed.
@@ -267,7 +267,7 @@ def assign(state: LitePull, queues: Sequence[MessageQueue]) -> Operation[None]:
     state.subscriber.wake.set()
 
 
-def subscribe_queues(state: LitePull, topic: str) -> Operation[list[MessageQueue]]:
+def subscribe_queues(state: Polling, topic: str) -> Operation[list[MessageQueue]]:
     """Return the queues of a topic that can be read, in order.
 
     Raises: TopicRouteNotFound; ConnectFailed, BrokerError.
@@ -278,7 +278,7 @@ def subscribe_queues(state: LitePull, topic: str) -> Operation[list[MessageQueue
 
 
 def pull_queue(
-    state: LitePull,
+    state: Polling,
     queue: MessageQueue,
     offset: int,
     *,

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from sparrowmq.client.arguments import is_coroutine_function
 from sparrowmq.client.config import SightConfig
-from sparrowmq.client.lite_pull import LitePull
+from sparrowmq.client.polling import Polling
 from sparrowmq.client.publisher import Publisher, SendObserver
 from sparrowmq.client.subscriber import AsyncListener, AsyncOrderlyListener, Subscriber
 from sparrowmq.errors import ConfigError
@@ -49,8 +49,8 @@ def observe_consumer(subscriber: Subscriber, sight: SightConfig) -> None:
         subscriber.listener = _watched(subscriber.listener, metrics.watch)
 
 
-def observe_polls(state: LitePull, sight: SightConfig) -> None:
-    """Attach the observers of polls to a new lite pull consumer. Raises: ConfigError."""
+def observe_polls(state: Polling, sight: SightConfig) -> None:
+    """Attach the observers of polls to a new poll consumer. Raises: ConfigError."""
     subscriber = state.subscriber
     if sight.tracer_provider is not None:
         make = _import("spans", "tracer_provider", "opentelemetry").ConsumeSpans

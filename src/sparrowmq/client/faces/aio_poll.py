@@ -1,7 +1,7 @@
 """The asyncio face of polling: each method awaits one operation, and nothing more.
 
-The synchronous face, `blocking_pull.py`, is generated from this file by `make generate`.
-Tests: client/test_lite_pull.py.
+The synchronous face, `blocking_poll.py`, is generated from this file by `make generate`.
+Tests: client/test_poll_consumer.py.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Self, Unpack
 from sparrowmq.calling import clock
 from sparrowmq.client.assembly import (
     add_subscription,
-    make_lite_pull,
+    make_polling,
     make_subscription,
     remove_subscription,
 )
 from sparrowmq.client.faces.aio_member import AsyncMember
 from sparrowmq.client.faces.task_host import TAKES_COROUTINES
-from sparrowmq.client.lite_pull import PullResult
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
 from sparrowmq.client.operations.waiting import WAIT_MS, wait_assigned
-from sparrowmq.client.setting_types import LitePullConsumerSettings
+from sparrowmq.client.polling import PullResult
+from sparrowmq.client.setting_types import PollConsumerSettings
 from sparrowmq.client.subscriber import AsyncRebalanceListener, ConsumeCounters, RebalanceCallbacks
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
@@ -34,7 +34,7 @@ from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 POOL_SIZE = 2
 
 
-class AsyncLitePullConsumer:
+class AsyncPollConsumer:
     """A consumer that the program polls: `async for message in consumer`, `getone`, `getmany`.
 
     Either `subscribe` topics, and the group's members share the queues, or `assign` queues by
@@ -49,7 +49,7 @@ class AsyncLitePullConsumer:
         on_revoke: called with queues that this consumer gives up, after their last message.
         on_lost: called with queues that went to another member while this one stood still or was
             cut off.
-        settings: see `LitePullConsumerSettings`.
+        settings: see `PollConsumerSettings`.
 
     Raises: ConfigError.
     """
@@ -62,9 +62,9 @@ class AsyncLitePullConsumer:
         on_assign: AsyncRebalanceListener | None = None,
         on_revoke: AsyncRebalanceListener | None = None,
         on_lost: AsyncRebalanceListener | None = None,
-        **settings: Unpack[LitePullConsumerSettings],
+        **settings: Unpack[PollConsumerSettings],
     ) -> None:
-        self._state = make_lite_pull(
+        self._state = make_polling(
             group,
             name_server=name_server,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),

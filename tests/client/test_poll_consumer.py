@@ -1,4 +1,4 @@
-"""Lite pull consumers by both faces against a real broker: shares, polling, offsets, closing."""
+"""Poll consumers by both faces against a real broker: shares, polling, offsets, closing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import pytest
 
 from sparrowmq import (
     Admin,
-    AsyncLitePullConsumer,
-    LitePullConsumer,
+    AsyncPollConsumer,
     Message,
     MessageExt,
     MessageModel,
     MessageQueue,
     MessageSelector,
+    PollConsumer,
     Producer,
     PullStatus,
 )
@@ -55,7 +55,7 @@ class LoopThread:
 class Awaited:
     """The asyncio face, used from a thread as the synchronous one is."""
 
-    def __init__(self, consumer: AsyncLitePullConsumer, thread: LoopThread) -> None:
+    def __init__(self, consumer: AsyncPollConsumer, thread: LoopThread) -> None:
         self._consumer = consumer
         self._thread = thread
 
@@ -100,9 +100,9 @@ def make_pull(
             settings = defaults | settings
             consumer: Any
             if thread is None:
-                consumer = LitePullConsumer(group, **settings)
+                consumer = PollConsumer(group, **settings)
             else:
-                consumer = Awaited(AsyncLitePullConsumer(group, **settings), thread)
+                consumer = Awaited(AsyncPollConsumer(group, **settings), thread)
             stack.callback(consumer.close)
             if subscribes:
                 consumer.subscribe(topic)

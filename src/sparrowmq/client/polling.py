@@ -1,4 +1,4 @@
-"""The state of a lite pull consumer beside its membership: the messages on their way to the user.
+"""The state of a poll consumer beside its membership: the messages on their way to the user.
 
 The group-member machine delivers as to a listener, but a delivery becomes a *batch* that waits
 in the inbox until the user asks. Two threads may be at work, and each has its part:
@@ -9,6 +9,7 @@ in the inbox until the user asks. Two threads may be at work, and each has its p
   `given` and `done` of a batch forward. So iterating costs a change of threads once per batch.
 
 A message counts as done when the user asks for the next one (or by `end`), never earlier.
+Tests: test_poll_consumer.py.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class PolledBatch:
 
 
 @dataclass(slots=True, kw_only=True)
-class LitePull:
-    """A lite pull consumer's state.
+class Polling:
+    """A poll consumer's state.
 
     Args:
         subscriber: its membership; the listener is not used.

@@ -1,4 +1,4 @@
-"""Our lite pull consumer on Apache's name server and broker, and beside Java's in one group."""
+"""Our poll consumer on Apache's name server and broker, and beside Java's in one group."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, LitePullConsumer, Message, Producer, PullStatus
+from sparrowmq import Admin, Message, PollConsumer, Producer, PullStatus
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 PATIENCE_S = 60
 
 
-def make(cluster: Any, group: str, **settings: Any) -> LitePullConsumer:
+def make(cluster: Any, group: str, **settings: Any) -> PollConsumer:
     settings = {"start": "first"} | settings
-    return LitePullConsumer(group, name_server=cluster.name_server, **settings)
+    return PollConsumer(group, name_server=cluster.name_server, **settings)
 
 
 def fill(cluster: Any, topic: str, *, queues: int, count: int) -> list[bytes]:
@@ -34,7 +34,7 @@ def send(cluster: Any, topic: str, count: int) -> list[bytes]:
     return bodies
 
 
-def poll_all(consumer: LitePullConsumer, count: int) -> list[bytes]:
+def poll_all(consumer: PollConsumer, count: int) -> list[bytes]:
     found: list[bytes] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < count:
@@ -44,10 +44,10 @@ def poll_all(consumer: LitePullConsumer, count: int) -> list[bytes]:
 
 
 def test_members_share_the_queues_and_commit_what_is_done(apache_cluster: Any) -> None:
-    sent = fill(apache_cluster, "lite-share", queues=8, count=200)
-    with make(apache_cluster, "GID_lite") as first, make(apache_cluster, "GID_lite") as second:
+    sent = fill(apache_cluster, "poll-share", queues=8, count=200)
+    with make(apache_cluster, "GID_poll") as first, make(apache_cluster, "GID_poll") as second:
         for consumer in (first, second):
-            consumer.subscribe("lite-share")
+            consumer.subscribe("poll-share")
             consumer.start()
         deadline = time.monotonic() + PATIENCE_S
         found: list[bytes] = []
@@ -58,13 +58,13 @@ def test_members_share_the_queues_and_commit_what_is_done(apache_cluster: Any) -
 
     assert sorted(sent) == sorted(set(found))
     with Admin(name_server=apache_cluster.name_server) as admin:
-        assert sum(lag.lag for lag in admin.group_lag("GID_lite", "lite-share")) == 0
+        assert sum(lag.lag for lag in admin.group_lag("GID_poll", "poll-share")) == 0
 
 
 def test_assigned_queues_and_own_commits(apache_cluster: Any) -> None:
-    fill(apache_cluster, "lite-assign", queues=2, count=20)
+    fill(apache_cluster, "poll-assign", queues=2, count=20)
     with make(apache_cluster, "GID_lite_assign", auto_commit=False) as consumer:
-        queues = consumer.fetch_subscribe_queues("lite-assign")
+        queues = consumer.fetch_subscribe_queues("poll-assign")
         consumer.assign(queues)
         consumer.start()
         poll_all(consumer, 20)
@@ -74,9 +74,9 @@ def test_assigned_queues_and_own_commits(apache_cluster: Any) -> None:
 
 
 def test_pulls_by_hand_tell_each_status(apache_cluster: Any) -> None:
-    fill(apache_cluster, "lite-pull", queues=1, count=8)
-    with make(apache_cluster, "GID_lite_pull") as consumer:
-        (queue,) = consumer.fetch_subscribe_queues("lite-pull")
+    fill(apache_cluster, "polled", queues=1, count=8)
+    with make(apache_cluster, "GID_polled") as consumer:
+        (queue,) = consumer.fetch_subscribe_queues("polled")
 
         found = consumer.pull(queue, 0, expression="A")
         assert (found.status, found.next_offset) == (PullStatus.FOUND, 8)
@@ -103,7 +103,7 @@ def java_member(java: Any) -> Iterator[Any]:
 
 
 def test_java_and_python_share_the_queues(cluster: Any, java_member: Any) -> None:
-    topic = cluster.create_topic("lite-mixed", queues=8)
+    topic = cluster.create_topic("poll-mixed", queues=8)
     java = java_member(cluster, topic=topic, group="GID_lite_mixed")
     ours: list[tuple[int, int]] = []
     with make(cluster, "GID_lite_mixed") as consumer:

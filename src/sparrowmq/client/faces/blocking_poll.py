@@ -1,6 +1,6 @@
-# Made of aio_pull.py by `make generate`; change that file.
+# Made of aio_poll.py by `make generate`; change that file.
 """The synchronous face of polling: each method runs one operation, and nothing more.
-Tests: client/test_lite_pull.py.
+Tests: client/test_poll_consumer.py.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Self, Unpack
 from sparrowmq.calling import clock
 from sparrowmq.client.assembly import (
     add_subscription,
-    make_lite_pull,
+    make_polling,
     make_subscription,
     remove_subscription,
 )
 from sparrowmq.client.faces.blocking_member import Member
 from sparrowmq.client.faces.thread_host import TAKES_COROUTINES
-from sparrowmq.client.lite_pull import PullResult
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
 from sparrowmq.client.operations.waiting import WAIT_MS, wait_assigned
-from sparrowmq.client.setting_types import LitePullConsumerSettings
+from sparrowmq.client.polling import PullResult
+from sparrowmq.client.setting_types import PollConsumerSettings
 from sparrowmq.client.subscriber import ConsumeCounters, RebalanceCallbacks, RebalanceListener
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
@@ -33,7 +33,7 @@ from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 POOL_SIZE = 2
 
 
-class LitePullConsumer:
+class PollConsumer:
     """A consumer that the program polls: `for message in consumer`, `getone`, `getmany`.
 
     Either `subscribe` topics, and the group's members share the queues, or `assign` queues by
@@ -48,7 +48,7 @@ class LitePullConsumer:
         on_revoke: called with queues that this consumer gives up, after their last message.
         on_lost: called with queues that went to another member while this one stood still or was
             cut off.
-        settings: see `LitePullConsumerSettings`.
+        settings: see `PollConsumerSettings`.
 
     Raises: ConfigError.
     """
@@ -61,9 +61,9 @@ class LitePullConsumer:
         on_assign: RebalanceListener | None = None,
         on_revoke: RebalanceListener | None = None,
         on_lost: RebalanceListener | None = None,
-        **settings: Unpack[LitePullConsumerSettings],
+        **settings: Unpack[PollConsumerSettings],
     ) -> None:
-        self._state = make_lite_pull(
+        self._state = make_polling(
             group,
             name_server=name_server,
             callbacks=RebalanceCallbacks(on_assign, on_revoke, on_lost),
