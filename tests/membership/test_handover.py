@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from queue_messages import message
+from queue_messages import in_hand, message
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.membership.actions import (
     AbandonPull,
@@ -377,7 +377,7 @@ def test_lock_is_given_back_after_the_last_commit_is_answered() -> None:
     member.committed(Q0, epoch, offset=6, now_ms=4)
     committed = member.due(4)
     held = member.holds(Q0)
-    member.unlocked(Q0, epoch)
+    in_hand(member, Q0, epoch).unlocked()
 
     assert draining == []
     assert drained == [Commit(Q0, epoch, 6, is_last=True)]
@@ -470,7 +470,7 @@ def test_member_leaves_while_locks_are_given_back_and_is_done_when_they_are() ->
     leaving = member.due(3)
     member.left()
     is_done_early = member.is_done
-    member.unlocked(Q0, epoch)
+    in_hand(member, Q0, epoch).unlocked()
     member.due(4)
 
     assert [type(action) for action in draining] == [AbandonPull]

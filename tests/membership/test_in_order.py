@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from queue_messages import in_hand
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.membership.actions import (
     Acquire,
@@ -227,7 +228,7 @@ def test_message_that_came_too_often_is_a_dead_letter_before_the_queue_goes_on()
     assert isinstance(back, SendBack)
     assert ([m.queue_offset for m in back.messages], back.delay_level) == ([0], -1)
     assert world.deliveries() == []
-    world.member.sent_back(Q0, back.epoch, done=[0], failed=[], now_ms=20)
+    in_hand(world.member, Q0, back.epoch).sent_back(done=[0], failed=[], now_ms=20)
     assert offsets(world.delivery()) == [1]
 
 
@@ -236,7 +237,7 @@ def test_dead_letter_that_cannot_be_sent_holds_the_queue_and_comes_again() -> No
     world.end(world.delivery(), SUSPEND)
     (back,) = world.due(SendBack)
     assert isinstance(back, SendBack)
-    world.member.sent_back(Q0, back.epoch, done=[], failed=[0], now_ms=0)
+    in_hand(world.member, Q0, back.epoch).sent_back(done=[], failed=[0], now_ms=0)
 
     world.pass_ms(4_999)
     assert world.deliveries() == []

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from queue_messages import message
+from queue_messages import in_hand, message
 from sparrowmq.membership.actions import (
     AbandonPull,
     Acquire,
@@ -177,7 +177,7 @@ def test_queues_given_are_acquired_and_then_pulled() -> None:
     assert member.take_facts() == [AssignmentChanged((Q0, Q1), (Q0, Q1), ())]
     assert member.due(0) == [Acquire(Q0, 1, False), Acquire(Q1, 2, False)]
     member.acquired(Q0, 1, offset=7, is_committed=True, now_ms=1)
-    member.acquire_failed(Q1, 2, now_ms=1)
+    in_hand(member, Q1, 2).acquire_failed(1)
     assert member.due(1) == [Pull(Q0, 1, 7)]
     assert member.due(1) == []
     assert member.due(1 + RETRY_FIRST_MS) == [Acquire(Q1, 2, False)]
@@ -370,13 +370,13 @@ def test_failed_pull_is_repeated_with_growing_waits_up_to_a_second() -> None:
     waits, now_ms = [], 0
     for _ in range(6):
         assert of_type(member.due(now_ms), Pull) == [Pull(Q0, 1, 0)]
-        member.pull_failed(Q0, epochs[Q0], offset=0, now_ms=now_ms)
+        in_hand(member, Q0, epochs[Q0]).pull_failed(0, now_ms)
         wait = 0
         while not (repeated := of_type(member.due(now_ms + wait), Pull)):
             wait += 100
         assert repeated == [Pull(Q0, 1, 0)]
         waits.append(wait)
-        member.pull_failed(Q0, epochs[Q0], offset=0, now_ms=now_ms + wait)
+        in_hand(member, Q0, epochs[Q0]).pull_failed(0, now_ms + wait)
         now_ms += wait + 1_000
 
     assert waits == [100, 400, 1000, 1000, 1000, 1000]
@@ -508,7 +508,7 @@ def test_broker_that_forgot_us_is_told_and_pulls_do_not_wait() -> None:
     member.due(0)
 
     member.registration_missing(5)
-    member.pull_failed(Q0, epochs[Q0], offset=0, now_ms=5)
+    in_hand(member, Q0, epochs[Q0]).pull_failed(0, 5)
 
     assert member.due(5) == [Heartbeat()]
     member.heartbeat_done(reached=1, failed=0, now_ms=6)
@@ -585,7 +585,7 @@ def test_failed_messages_are_sent_back_and_then_done() -> None:
     member.consumed(delivery, acked_count=1, delay_level=5)
 
     assert of_type(member.due(2), SendBack) == [SendBack(Q0, 1, (message(1),), 5)]
-    member.sent_back(Q0, epoch, done=[1], failed=[], now_ms=3)
+    in_hand(member, Q0, epoch).sent_back(done=[1], failed=[], now_ms=3)
     member.due(3)
     member.committed(Q0, epoch, offset=1, now_ms=3)
     assert of_type(member.due(2_000), Commit) == [Commit(Q0, 1, 2, is_last=False)]
@@ -596,7 +596,7 @@ def test_message_that_cannot_be_sent_back_is_consumed_again_here() -> None:
     member.consumed(delivery, acked_count=0)
     member.due(2)
 
-    member.sent_back(Q0, epoch, done=[0], failed=[1], now_ms=3)
+    in_hand(member, Q0, epoch).sent_back(done=[0], failed=[1], now_ms=3)
 
     assert of_type(member.due(2 + LOCAL_RETRY_MS), Deliver) == []
     assert member.next_due_ms(2 + LOCAL_RETRY_MS) == 3 + LOCAL_RETRY_MS
@@ -621,7 +621,7 @@ def test_listener_that_never_returns_has_its_messages_sent_back_once() -> None:
     assert of_type(member.due(6_002), SendBack) == [SendBack(Q0, 1, (message(0),), 3)]
     assert of_type(member.due(7_003), SendBack) == []
     member.committed(Q0, epoch, offset=0, now_ms=7_004)
-    member.sent_back(Q0, epoch, done=[0], failed=[], now_ms=8_100)
+    in_hand(member, Q0, epoch).sent_back(done=[0], failed=[], now_ms=8_100)
     assert of_type(member.due(8_100), Commit) == [Commit(Q0, 1, 1, is_last=False)]
     member.consumed(delivery, acked_count=0)
     assert of_type(member.due(8_200), SendBack) == []
@@ -671,7 +671,7 @@ def test_failed_repetition_of_a_commit_is_waited_for() -> None:
     member.due(10)
     member.committed(Q0, epoch, offset=2, now_ms=20)
     member.due(5_020)
-    member.commit_failed(Q0, epoch, now_ms=5_030)
+    in_hand(member, Q0, epoch).commit_failed(5_030)
 
     assert member.due(5_030) == []
     assert member.next_due_ms(5_030) == 6_030
@@ -731,7 +731,7 @@ def test_offset_of_messages_that_the_broker_lost_is_not_committed(found: int) ->
 
 def test_nothing_is_pulled_or_committed_before_the_broker_has_answered() -> None:
     member, epoch = reconnected([0, 1, 2])
-    member.pull_failed(Q0, epoch, offset=3, now_ms=40)
+    in_hand(member, Q0, epoch).pull_failed(3, 40)
 
     actions = member.due(5_000)
 
@@ -765,7 +765,7 @@ def given_up_uncommitted(*, found: int, has_newest: bool = True) -> list[Action]
     for now_ms in (20, 20 + LAST_COMMIT_MS):
         for action in of_type(member.due(now_ms), Commit):
             assert isinstance(action, Commit)
-            member.commit_failed(Q0, epoch, now_ms=now_ms)
+            in_hand(member, Q0, epoch).commit_failed(now_ms)
     assert member.due(20 + 2 * LAST_COMMIT_MS)[-1:] != [Commit(Q0, epoch, 3, is_last=True)]
     assert CommitLost(Q0, 3) in member.take_facts()
 
@@ -854,10 +854,10 @@ def test_last_commit_is_repeated_and_then_given_up() -> None:
     last = Commit(Q0, 1, 2, is_last=True)
 
     assert member.due(2) == [AbandonPull(Q0, 1), last]
-    member.commit_failed(Q0, epoch, now_ms=3)
+    in_hand(member, Q0, epoch).commit_failed(3)
     assert member.due(4) == []
     assert member.due(103) == [last]
-    member.commit_failed(Q0, epoch, now_ms=3 + LAST_COMMIT_MS)
+    in_hand(member, Q0, epoch).commit_failed(3 + LAST_COMMIT_MS)
     assert of_type(member.due(3 + LAST_COMMIT_MS), Commit) == []
 
     assert member.take_facts() == [CommitLost(Q0, 2)]

@@ -252,7 +252,8 @@ class World:
         elif isinstance(action, Unlock):
             if is_good:
                 self.locks.unlock_batch("G", [queue], cid)
-            member.unlocked(queue, epoch)
+            if (owned := member.find_queue(queue, epoch)) is not None:
+                owned.unlocked()
         elif isinstance(action, Pull):
             end = min(self.ends[queue], action.offset + PULL_COUNT)
             if is_good:
@@ -264,19 +265,15 @@ class World:
                     next_offset=max(end, action.offset),
                     now_ms=now_ms,
                 )
-            else:
-                member.pull_failed(queue, epoch, offset=action.offset, now_ms=now_ms)
+            elif (owned := member.find_queue(queue, epoch)) is not None:
+                owned.pull_failed(action.offset, now_ms)
         elif isinstance(action, SendBack):
             offsets = [message.queue_offset for message in action.messages]
             done = offsets if is_good else []
             self.note_consumed(queue, done)
-            member.sent_back(
-                queue,
-                epoch,
-                done=done,
-                failed=[offset for offset in offsets if offset not in done],
-                now_ms=now_ms,
-            )
+            failed = [offset for offset in offsets if offset not in done]
+            if (owned := member.find_queue(queue, epoch)) is not None:
+                owned.sent_back(done=done, failed=failed, now_ms=now_ms)
         else:
             assert isinstance(action, Commit)
             self.commit(member, action, is_good=is_good)
@@ -291,7 +288,8 @@ class World:
             if wants_lock and self.chance.random() < 0.5:
                 # The answer was lost, not the request.
                 self.locks.try_lock_batch("G", [queue], cid, now_ms=now_ms)
-            member.acquire_failed(queue, epoch, now_ms=now_ms)
+            if (owned := member.find_queue(queue, epoch)) is not None:
+                owned.acquire_failed(now_ms)
             return
         if wants_lock and not self.locks.try_lock_batch("G", [queue], cid, now_ms=now_ms):
             is_listed = self.locks.find_owner("G", queue, now_ms=now_ms) in self.listed
@@ -366,7 +364,8 @@ class World:
 
     def commit(self, member: GroupMember, action: Commit, *, is_good: bool) -> None:
         if not is_good:
-            member.commit_failed(action.queue, action.epoch, now_ms=self.now_ms)
+            if (owned := member.find_queue(action.queue, action.epoch)) is not None:
+                owned.commit_failed(self.now_ms)
             return
         lost = [n for n in range(action.offset) if (action.queue, n) not in self.consumed]
         assert lost == [], f"{action} passes messages that nobody consumed"

@@ -1,7 +1,9 @@
-"""Messages as pulls of a queue return them."""
+"""A member's queues in hand, and messages as pulls of a queue return them."""
 
 from __future__ import annotations
 
+from sparrowmq.membership.member import GroupMember
+from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.model import MessageExt, MessageQueue
 
 QUEUE = MessageQueue("T", "b", 0)
@@ -18,3 +20,10 @@ def message(offset: int, queue: MessageQueue = QUEUE) -> MessageExt:
         queue_offset=offset,
         commit_log_position=100 * offset,
     )
+
+
+def in_hand(member: GroupMember, queue: MessageQueue, epoch: int) -> OwnedQueue:
+    """Return the queue of that epoch, which the member must have in hand."""
+    owned = member.find_queue(queue, epoch)
+    assert owned is not None
+    return owned

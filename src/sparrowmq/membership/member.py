@@ -481,6 +481,17 @@ class GroupMember:
 
     # --- what happened to a queue -----------------------------------------------------------
 
+    def find_queue(self, queue: MessageQueue, epoch: int) -> OwnedQueue | None:
+        """Return a queue to which something has happened, to be told of it, and wake it.
+
+        None if the queue of that epoch is no longer in hand: what happened concerns nobody now.
+        """
+        owned = self._queues.get(queue)
+        if owned is None or owned.epoch != epoch:
+            return None
+        owned.quiet_until_ms = 0
+        return owned
+
     def acquired(
         self,
         queue: MessageQueue,
@@ -499,7 +510,7 @@ class GroupMember:
             has_newest: whether the broker still has the newest message that we pulled before.
             lock_sent_ms: when the request for the queue's lock was sent; None without the lock.
         """
-        owned = self._find(queue, epoch)
+        owned = self.find_queue(queue, epoch)
         if owned is None:
             return
         owned.acquired(
@@ -529,7 +540,7 @@ class GroupMember:
             has_newest: whether the broker still has the newest message that was pulled.
             lock_sent_ms: when the request for the queue's lock was sent; None without the lock.
         """
-        owned = self._find(queue, epoch)
+        owned = self.find_queue(queue, epoch)
         if owned is None:
             return
         fact = owned.regained(
@@ -548,7 +559,7 @@ class GroupMember:
         Args:
             is_owner_listed: whether the queue's former owner is still in the group.
         """
-        owned = self._find(queue, epoch)
+        owned = self.find_queue(queue, epoch)
         if owned is None:
             return False
         if not owned.lock_refused(
@@ -581,18 +592,6 @@ class GroupMember:
         refused = [self._queues[queue] for queue in action.queues if queue in self._queues]
         self._locks.members_asked(refused, in_hand, now_ms)
 
-    def callback_returned(self, queue: MessageQueue, epoch: int) -> None:
-        """Note that the user's `on_assign` or `on_revoke` for the queue has returned."""
-        owned = self._find(queue, epoch)
-        if owned is not None:
-            owned.calls.returned()
-
-    def unlocked(self, queue: MessageQueue, epoch: int) -> None:
-        """Note that the queue's lock was given back, or could not be."""
-        owned = self._find(queue, epoch)
-        if owned is not None:
-            owned.unlocked()
-
     def _lose(self, owned: OwnedQueue, fact: Fact, now_ms: int) -> None:
         """Begin anew in a queue, or end its drain: its messages are not as we know them."""
         self._facts.append(fact)
@@ -604,12 +603,6 @@ class GroupMember:
         # Only another member's ownership ends ours; what a broker has lost does not.
         former = None if isinstance(fact, QueueLost) else owned
         self._give(owned.queue, now_ms, former=former).set_back(owned, now_ms)
-
-    def acquire_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
-        """Ask again later: the queue's lock or its start position could not be found out."""
-        owned = self._find(queue, epoch)
-        if owned is not None:
-            owned.acquire_failed(now_ms)
 
     def pulled(
         self,
@@ -627,7 +620,7 @@ class GroupMember:
         Args:
             is_cut: whether the answer had further messages, for which there was no room.
         """
-        owned = self._find(queue, epoch)
+        owned = self.find_queue(queue, epoch)
         if owned is not None:
             owned.pulled(
                 offset,
@@ -639,7 +632,7 @@ class GroupMember:
 
     def next_pull(self, queue: MessageQueue, epoch: int, now_ms: int) -> Pull | None:
         """Return the queue's next pull if it is due now, without waiting for `due`."""
-        owned = self._find(queue, epoch)
+        owned = self.find_queue(queue, epoch)
         if owned is None or self.is_suspended:
             return None
         return owned.begin_pull(now_ms, self._config.flow)
@@ -648,7 +641,7 @@ class GroupMember:
         self, queue: MessageQueue, epoch: int, *, offset: int, corrected_offset: int, now_ms: int
     ) -> None:
         """Go on at the corrected offset: the broker does not have `offset`."""
-        owned = self._find(queue, epoch)
+        owned = self.find_queue(queue, epoch)
         if owned is None:
             return
         self._facts.append(OffsetCorrected(queue, offset, corrected_offset))
@@ -687,12 +680,6 @@ class GroupMember:
         abandoned = owned.lose()
         if abandoned is not None:
             self._abandoned.append(abandoned)
-
-    def pull_failed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
-        """Pull again later: the pull from `offset` failed."""
-        owned = self._find(queue, epoch)
-        if owned is not None:
-            owned.pull_failed(offset, now_ms)
 
     def take_back(self, delivery: Deliver) -> None:
         """Let the messages of a delivery wait again: the listener was not called with them."""
@@ -739,40 +726,12 @@ class GroupMember:
                 delivery.messages, outcome, sends_back=sends_back, now_ms=now_ms
             )
 
-    def sent_back(
-        self,
-        queue: MessageQueue,
-        epoch: int,
-        *,
-        done: Collection[int],
-        failed: Collection[int],
-        now_ms: int,
-    ) -> None:
-        """Take in, by offset, which messages were sent back and which could not be."""
-        owned = self._find(queue, epoch)
-        if owned is not None:
-            owned.sent_back(done=done, failed=failed, now_ms=now_ms)
-
     def committed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
         """Note that the broker has the committed offset."""
-        owned = self._find(queue, epoch)
+        owned = self.find_queue(queue, epoch)
         if owned is not None:
             wait_ms = commit_wait_ms(len(self._queues), longest_ms=self._config.commit_ms)
             owned.committed(offset, now_ms, wait_ms=wait_ms)
-
-    def commit_failed(self, queue: MessageQueue, epoch: int, *, now_ms: int) -> None:
-        """Commit again later: the broker may or may not have the offset."""
-        owned = self._find(queue, epoch)
-        if owned is not None:
-            owned.commit_failed(now_ms)
-
-    def _find(self, queue: MessageQueue, epoch: int) -> OwnedQueue | None:
-        """Return a queue to which something has happened, if it is still the one of that epoch."""
-        owned = self._queues.get(queue)
-        if owned is None or owned.epoch != epoch:
-            return None
-        owned.quiet_until_ms = 0
-        return owned
 
     def _wake(self) -> Collection[OwnedQueue]:
         """Wake the queues in hand, to all of which something happens, and return them."""

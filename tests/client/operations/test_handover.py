@@ -42,13 +42,19 @@ MAX_OFFSET = 77
 
 
 class BrokerCondition:
-    """In the place of the member: what it is told. It goes on without a lock that is refused."""
+    """In the place of the member and its queues: what they are told.
+
+    The member goes on without a lock that is refused.
+    """
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.history = QueueHistory()
         self.history.note("T", [OLD], cid_all=["me", "other"])
         self.history.note("T", [OLD, ADDED], cid_all=["me", "other"])
+
+    def find_queue(self, *_: object) -> BrokerCondition:
+        return self
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         def note(*_: object, **told: Any) -> bool:

@@ -41,6 +41,8 @@ def _notify_in_order(subscriber: Subscriber) -> Operation[None]:
                 # The user's code may raise anything.
                 subscriber.report(RebalanceListenerFailed(error))
         for change in changes:
-            if not isinstance(change, QueueLost):
-                member.callback_returned(change.queue, change.epoch)
+            if isinstance(change, QueueLost):
+                continue
+            if (owned := member.find_queue(change.queue, change.epoch)) is not None:
+                owned.calls.returned()
         subscriber.wake.set()

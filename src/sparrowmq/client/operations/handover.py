@@ -108,7 +108,8 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
     except SparrowError as error:
         subscriber.report(RequestFailed("start offset", queue, error))
         now_ms = yield Now()
-        member.acquire_failed(queue, epoch, now_ms=now_ms)
+        if (owned := member.find_queue(queue, epoch)) is not None:
+            owned.acquire_failed(now_ms)
     subscriber.wake.set()
 
 
@@ -141,7 +142,8 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
     except SparrowError as error:
         subscriber.report(RequestFailed("committed offset", queue, error))
         now_ms = yield Now()
-        member.acquire_failed(queue, epoch, now_ms=now_ms)
+        if (owned := member.find_queue(queue, epoch)) is not None:
+            owned.acquire_failed(now_ms)
     subscriber.wake.set()
 
 
@@ -327,7 +329,8 @@ def unlock(subscriber: Subscriber, action: Unlock) -> Operation[None]:
             if not may_be_under_way:
                 break
             yield Sleep(UNLOCK_RETRY_MS)
-    subscriber.member.unlocked(queue, epoch)
+    if (owned := subscriber.member.find_queue(queue, epoch)) is not None:
+        owned.unlocked()
     subscriber.wake.set()
 
 

@@ -317,7 +317,8 @@ def _send_back(subscriber: Subscriber, action: SendBack) -> Operation[None]:
     failed = offsets[len(done) :]
     subscriber.counters.sent_back += len(done)
     now_ms: int = yield Now()
-    subscriber.member.sent_back(action.queue, action.epoch, done=done, failed=failed, now_ms=now_ms)
+    if (owned := subscriber.member.find_queue(action.queue, action.epoch)) is not None:
+        owned.sent_back(done=done, failed=failed, now_ms=now_ms)
     subscriber.wake.set()
 
 
@@ -377,7 +378,8 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
     except SparrowError as error:
         subscriber.report(RequestFailed("commit", queue, error))
         now_ms: int = yield Now()
-        member.commit_failed(queue, epoch, now_ms=now_ms)
+        if (owned := member.find_queue(queue, epoch)) is not None:
+            owned.commit_failed(now_ms)
     else:
         now_ms = yield Now()
         member.committed(queue, epoch, offset=offset, now_ms=now_ms)

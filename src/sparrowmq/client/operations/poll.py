@@ -79,7 +79,8 @@ def _keep(subscriber: Subscriber, action: SendBack) -> Operation[None]:
     """Leave messages that were not given to the user to the queue's next owner."""
     offsets = [message.queue_offset for message in action.messages]
     now_ms: int = yield Now()
-    subscriber.member.sent_back(action.queue, action.epoch, done=(), failed=offsets, now_ms=now_ms)
+    if (owned := subscriber.member.find_queue(action.queue, action.epoch)) is not None:
+        owned.sent_back(done=(), failed=offsets, now_ms=now_ms)
     subscriber.wake.set()
 
 
@@ -102,8 +103,8 @@ def _commit(state: Polling, subscriber: Subscriber, action: Commit) -> Operation
     now_ms: int = yield Now()
     if is_done:
         subscriber.member.committed(queue, epoch, offset=offset, now_ms=now_ms)
-    else:
-        subscriber.member.commit_failed(queue, epoch, now_ms=now_ms)
+    elif (owned := subscriber.member.find_queue(queue, epoch)) is not None:
+        owned.commit_failed(now_ms)
     subscriber.wake.set()
 
 
