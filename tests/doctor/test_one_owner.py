@@ -12,20 +12,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from io import StringIO
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
+from textual.app import App
+from textual.widgets import Static
 
 from live_groups import LiveGroups
 from sparrowmq import ConsumeStatus
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.cli.rebalance_json import json_of_group
 from sparrowmq.cli.rebalance_view import render_group
+from sparrowmq.cli.top import GroupScreen
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.dash.history import History
+from sparrowmq.dash.lab import Drill, Lab, show_lab
 from sparrowmq.dash.matrix import make_columns, make_matrix
+from sparrowmq.dash.web import View, Visit
 from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.doctor.owner_history import (
     UNSETTLED_MS,
@@ -37,11 +42,14 @@ from sparrowmq.doctor.owner_history import (
     measure,
 )
 from sparrowmq.doctor.ownership import OwnerState
+from sparrowmq.drills.drill import DrillKind, Phase, Report
+from sparrowmq.drills.stage import LEAD_MS
 from sparrowmq.exporter.group_counts import GroupCounts
 from sparrowmq.exporter.watch import make_families
 from sparrowmq.model import MessageQueue
 from sparrowmq.pipeline.snapshot_tables import tables_of
 from sparrowmq.testing import EmbeddedCluster
+from sparrowmq.words.catalog import Words
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -176,16 +184,19 @@ def by_exporter(view: GroupView) -> Owners:
 
 
 def draw(view: GroupView) -> str:
-    """Draw the group on a wide terminal, as the command line and `top` do."""
+    """Draw the group on a wide terminal, as the command line does."""
+    return on_terminal(render_group(view, Console(width=200)))
+
+
+def on_terminal(drawn: RenderableType) -> str:
     file = StringIO()
-    console = Console(file=file, width=200)
-    console.print(render_group(view, console))
+    Console(file=file, width=200).print(drawn)
     return file.getvalue()
 
 
-def by_terminal(view: GroupView) -> dict[int, str]:
+def by_terminal(text: str) -> dict[int, str]:
     """Return the last cell of each queue's row."""
-    lines = draw(view).splitlines()
+    lines = text.splitlines()
     begin = next(at for at, line in enumerate(lines) if line.strip() == TOPIC)
     shown = [line.split() for line in lines[begin + 1 : begin + 1 + QUEUES]]
     return {int(row[0].partition(":")[2]): row[-1] for row in shown}
@@ -215,7 +226,7 @@ def test_every_view_names_the_same_owners(views: list[tuple[str, GroupView]]) ->
             q: sorted(ids) for q, ids in owners.items()
         }, what
         assert view.unowned == sum(not ids for ids in owners.values()), what
-        ending = by_terminal(view)
+        ending = by_terminal(draw(view))
         assert [q for q, last in ending.items() if last == "nobody"] == [
             q for q, state in states.items() if state == "unowned"
         ], what
@@ -235,6 +246,18 @@ def test_every_view_gives_a_member_the_same_number_of_queues(
         assert counts_by_page(view) == counts, what
         once = {each for each, count in view.members.items() if count == 1}
         assert counts_by_terminal(view) == {each: counts[each] for each in once}, what
+
+
+async def test_top_draws_the_owners_of_the_command_line(views: list[tuple[str, GroupView]]) -> None:
+    app = App[None]()
+    async with app.run_test(size=(200, 60)):
+        for what, view in views:
+            screen = GroupScreen(GROUP)
+            await app.push_screen(screen)
+            screen.update(view, [])
+            shown = cast(RenderableType, screen.query_one("#matrix", Static).content)
+
+            assert by_terminal(on_terminal(shown)) == by_terminal(draw(view)), what
 
 
 def unowned_ms(spans: Iterable[OwnedSpan]) -> dict[int, int]:
@@ -302,6 +325,49 @@ def test_every_view_names_the_same_time_without_owner(views: list[tuple[str, Gro
     settled = [each.settled_ms for each in began if each.settled_ms is not None]
     counts.note(view_after(views[-1][1]), ())
     assert counts.rebalance_s_sum == pytest.approx(sum(settled) / 1000)
+
+
+async def test_lab_draws_the_time_without_owner_that_a_drill_measured(
+    views: list[tuple[str, GroupView]],
+) -> None:
+    holdings, since_ms = holdings_of(views), views[0][1].timestamp_ms
+    until_ms = views[-1][1].timestamp_ms
+    measured = measure(holdings, queues(), since_ms=since_ms, until_ms=until_ms)
+    spans = list_spans(holdings, queues(), since_ms=since_ms - LEAD_MS, until_ms=until_ms)
+    seen = views[-1][1].snapshot
+    lab = Lab(cast(Any, None))
+    lab.drill = Drill(kind=DrillKind.JOIN, begun_ms=0)
+    lab.drill.result = Report(
+        kind=DrillKind.JOIN,
+        phases=(Phase("a member joins", measured),),
+        before=seen,
+        after=seen,
+        sent=0,
+        consumed=0,
+        twice=0,
+        changes=(),
+        spans=tuple(
+            OwnedSpan(s.queue, s.start_ms - since_ms, s.end_ms - since_ms, s.owners) for s in spans
+        ),
+        late_work=None,
+    )
+
+    shown = await show_lab(
+        lab, Visit(request=cast(Any, None), session=cast(Any, None), words=Words("en"), query={})
+    )
+
+    assert isinstance(shown, View)
+    (table,) = shown.tables
+    cells = {
+        column.key: cell.value for column, cell in zip(table.columns, table.rows[0], strict=True)
+    }
+    assert cells["longest_unowned_ms"] == measured.longest_unowned_ms
+    assert cells["any_unowned_ms"] == measured.any_unowned_ms
+    without = unowned_ms(span for span in spans if span.end_ms > since_ms)
+    lines = cast(Any, shown.context["lines"])
+    assert {int(line.label) for line in lines if "nobody" in line.spoken} >= {
+        queue_id for queue_id, ms in without.items() if ms
+    }
 
 
 def test_json_and_page_name_the_same_time_since_when(views: list[tuple[str, GroupView]]) -> None:

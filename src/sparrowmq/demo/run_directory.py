@@ -32,7 +32,6 @@ class DemoDirectory(NamedTuple):
     Args:
         table: the Parquet table of the job ingest.
         output: the printed output of each process.
-        question, answers: the question to the batch job, and what it answers.
     """
 
     report: Path
@@ -43,8 +42,6 @@ class DemoDirectory(NamedTuple):
     run: Path
     logbooks: Path
     output: Path
-    question: Path
-    answers: Path
 
     @classmethod
     def within(cls, root: Path) -> DemoDirectory:
@@ -59,8 +56,6 @@ class DemoDirectory(NamedTuple):
             run=run,
             logbooks=run / "logbooks",
             output=run / "output",
-            question=run / "question.json",
-            answers=run / "answers.json",
         )
 
 
