@@ -28,7 +28,6 @@ from sparrowmq.broker.message_filter import (
     EXAMINED_COUNT_MAX,
     MessageFilter,
     keep_matching,
-    make_filter,
 )
 from sparrowmq.broker.pop_changes import (
     PopChange,
@@ -39,13 +38,19 @@ from sparrowmq.broker.pop_changes import (
 )
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
 from sparrowmq.broker.processors.offsets import begins_in_memory
-from sparrowmq.broker.processors.pull import hold
+from sparrowmq.broker.processors.pull import (
+    find_consuming_group,
+    find_readable_topic,
+    given_filter,
+    hold,
+    wrong_queue,
+)
 from sparrowmq.broker.processors.send_back import put_dead_letter
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
 from sparrowmq.broker.state import BrokerState
-from sparrowmq.errors import LocalProtocolError, ProtocolError
+from sparrowmq.errors import ProtocolError
 from sparrowmq.model.names import POP_LOG_TOPIC
-from sparrowmq.protocol.bodies import PERM_READ, TopicConfig, decode_body
+from sparrowmq.protocol.bodies import TopicConfig, decode_body
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import decode_header, encode_header
@@ -65,8 +70,6 @@ from sparrowmq.protocol.pop_handle import (
     parse_handle,
 )
 from sparrowmq.protocol.record import Record, decode_record, scan_records
-from sparrowmq.protocol.sql92 import EXPRESSION_LENGTH_MAX
-from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.serving.requests import FAQ, Refusal, Request
 from sparrowmq.store.results import Dispatched, GetResult, GetStatus, PutStatus
@@ -222,22 +225,8 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
             f"the broker[{state.config.address}] pop message's num is {header.max_msg_nums}; "
             f"it must be from 1 to {POP_COUNT_MAX}",
         )
-    topic = find_readable(state, request, name)
-    if not ALL_QUEUES <= header.queue_id < topic.read_queue_nums:
-        raise Refusal(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId[{header.queue_id}] is illegal, topic:[{name}] "
-            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-            f"consumer:[/{request.connection.address}]",
-        )
-    settings = state.find_group(group, timestamp_ms=request.timestamp_ms)
-    if settings is None:
-        raise Refusal(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group [{group}] does not exist, {FAQ}",
-        )
-    if not settings.consume_enable:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+    topic = find_queues(state, request, name, header.queue_id)
+    find_consuming_group(state, request, group)
     if state.pops.is_pulled(group, name, now_ms=request.now_ms):
         raise Refusal(
             ResponseCode.NO_PERMISSION,
@@ -245,37 +234,16 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
             "and changes while all its members are stopped",
         )
     invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
-    return _Pop(header, topic, _filter(header), invisible_ms)
+    wanted = given_filter(name, header.exp, sub_version=0, expression_type=header.exp_type)
+    return _Pop(header, topic, wanted, invisible_ms)
 
 
-def find_readable(state: BrokerState, request: Request, name: str) -> TopicConfig:
-    """Return a topic's settings. Raises: Refusal if there is no such topic, or it is closed."""
-    topic = state.topics.find(name)
-    if topic is None:
-        raise Refusal(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"The topic {name} not exist, consumer: {request.connection.address} {FAQ}",
-        )
-    if not topic.perm & PERM_READ:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
+def find_queues(state: BrokerState, request: Request, name: str, queue_id: int) -> TopicConfig:
+    """Return the settings of a topic that has this queue, or any if it is ALL_QUEUES."""
+    topic = find_readable_topic(state, name)
+    if not ALL_QUEUES <= queue_id < topic.read_queue_nums:
+        raise wrong_queue(request, topic, queue_id, ResponseCode.INVALID_PARAMETER)
     return topic
-
-
-def _filter(header: PopMessageRequestHeader) -> MessageFilter:
-    expression = header.exp
-    try:
-        if expression and len(expression) > EXPRESSION_LENGTH_MAX:
-            raise LocalProtocolError(f"an expression of {len(expression)} characters")
-        return make_filter(
-            parse_subscription(
-                header.topic, expression, sub_version=0, expression_type=header.exp_type
-            )
-        )
-    except LocalProtocolError as error:
-        raise Refusal(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"parse the consumer's subscription failed: {error}",
-        ) from error
 
 
 def _refuse_while_failing(state: BrokerState) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from sparrowmq.broker.message_filter import MessageFilter
-from sparrowmq.broker.processors.pop import ALL_QUEUES, POP_BYTES_MAX, find_readable
-from sparrowmq.broker.processors.pull import hold
+from sparrowmq.broker.processors.pop import ALL_QUEUES, POP_BYTES_MAX, find_queues
+from sparrowmq.broker.processors.pull import find_readable_topic, hold
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.protocol.bodies import TopicConfig
@@ -25,13 +25,13 @@ from sparrowmq.protocol.pop_handle import (
     PollingInfoRequestHeader,
 )
 from sparrowmq.serving.connections import Output, Reply
-from sparrowmq.serving.requests import Refusal, Request, answer
+from sparrowmq.serving.requests import Request, answer
 
 
 def peek(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the next messages of a group that were never popped."""
     header = decode_header(PeekMessageRequestHeader, request.command.ext_fields)
-    topic = find_readable(state, request, header.topic)
+    topic = find_queues(state, request, header.topic, header.queue_id)
     left, size, rest, found = min(header.max_msg_nums, POP_COUNT_MAX), 0, 0, list[bytes]()
     for queue_id in _queue_ids(topic, header.queue_id):
         offset = _next_offset(state, header.consumer_group, header.topic, queue_id)
@@ -56,7 +56,7 @@ def peek(state: BrokerState, request: Request) -> Sequence[Output]:
 def notify(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer once there is something to pop, or at the end of the wait."""
     header = decode_header(NotificationRequestHeader, request.command.ext_fields)
-    topic = find_readable(state, request, header.topic)
+    topic = find_queues(state, request, header.topic, header.queue_id)
     has_message = _has_message(state, header, topic)
     if has_message or header.poll_time_ms <= 0 or request.command.is_oneway:
         return answer(request, ext_fields=_noticed(has_message=has_message))
@@ -94,18 +94,12 @@ def _noticed(*, has_message: bool, is_full: bool = False) -> dict[str, str]:
 def polling_info(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the number of pops that wait at a place."""
     header = decode_header(PollingInfoRequestHeader, request.command.ext_fields)
-    find_readable(state, request, header.topic)
+    find_readable_topic(state, header.topic)
     place = pop_place(header.consumer_group, header.topic, header.queue_id)
     return answer(request, ext_fields={"pollingNum": str(state.holds.count_at(place))})
 
 
 def _queue_ids(topic: TopicConfig, queue_id: int) -> Iterable[int]:
-    if not ALL_QUEUES <= queue_id < topic.read_queue_nums:
-        raise Refusal(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
-            f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
-        )
     return range(topic.read_queue_nums) if queue_id == ALL_QUEUES else (queue_id,)
 
 

@@ -21,7 +21,7 @@ from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX, HeldPull
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX, BrokerState
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import MessageModel
-from sparrowmq.protocol.bodies import PERM_READ
+from sparrowmq.protocol.bodies import PERM_READ, SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, ResponseCode, SerializeType
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, response_to
 from sparrowmq.protocol.framing import FRAME_BYTES_MAX, HEADER_BYTES_MAX, frame_json_header
@@ -158,31 +158,10 @@ def _answer(
 def _check(state: BrokerState, request: Request, header: PullMessageRequestHeader) -> MessageFilter:
     """Refuse a pull that is not allowed; return the filter of the messages."""
     group_name = header.consumer_group
-    settings = state.find_group(group_name, timestamp_ms=request.timestamp_ms)
-    if settings is None:
-        raise Refusal(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group [{group_name}] does not exist, {FAQ}",
-        )
-    if not settings.consume_enable:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
-    topic = state.topics.find(header.topic)
-    if topic is None:
-        raise Refusal(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"topic[{header.topic}] not exist, apply first please! {FAQ}",
-        )
-    if not topic.perm & PERM_READ:
-        raise Refusal(
-            ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden"
-        )
+    settings = find_consuming_group(state, request, group_name)
+    topic = find_readable_topic(state, header.topic)
     if not 0 <= header.queue_id < topic.read_queue_nums:
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR,
-            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-            f"consumer:[/{request.connection.address}]",
-        )
+        raise wrong_queue(request, topic, header.queue_id, ResponseCode.SYSTEM_ERROR)
     if not state.pops.may_pull(group_name, header.topic, now_ms=request.now_ms):
         raise Refusal(
             ResponseCode.NO_PERMISSION,
@@ -190,22 +169,65 @@ def _check(state: BrokerState, request: Request, header: PullMessageRequestHeade
             "messages or by queues, and changes while all its members are stopped",
         )
     if header.sys_flag & PULL_SUBSCRIPTION:
-        return _given_filter(header)
+        return given_filter(
+            header.topic,
+            header.subscription,
+            sub_version=header.sub_version,
+            expression_type=header.expression_type,
+        )
     return _subscribed_filter(state, header, settings.consume_broadcast_enable)
 
 
-def _given_filter(header: PullMessageRequestHeader) -> MessageFilter:
-    """Return the filter in the pull itself."""
-    expression = header.subscription
+# --- the checks of pulls and pops ---------------------------------------------------------------
+
+
+def find_consuming_group(
+    state: BrokerState, request: Request, name: str
+) -> SubscriptionGroupConfig:
+    """Return a group's settings. Raises: Refusal if there is no such group, or it is closed."""
+    settings = state.find_group(name, timestamp_ms=request.timestamp_ms)
+    if settings is None:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group [{name}] does not exist, {FAQ}",
+        )
+    if not settings.consume_enable:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+    return settings
+
+
+def find_readable_topic(state: BrokerState, name: str) -> TopicConfig:
+    """Return a topic's settings. Raises: Refusal if there is no such topic, or it is closed."""
+    topic = state.topics.find(name)
+    if topic is None:
+        raise Refusal(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}"
+        )
+    if not topic.perm & PERM_READ:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden")
+    return topic
+
+
+def wrong_queue(request: Request, topic: TopicConfig, queue_id: int, code: ResponseCode) -> Refusal:
+    """Return the refusal of a queue that a topic does not have, with a pull's or a pop's code."""
+    return Refusal(
+        code,
+        f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
+        f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+        f"consumer:[/{request.connection.address}]",
+    )
+
+
+def given_filter(
+    topic: str, expression: str | None, *, sub_version: int, expression_type: str | None
+) -> MessageFilter:
+    """Return the filter in the request itself. Raises: Refusal if it cannot be parsed."""
     try:
         if expression and len(expression) > EXPRESSION_LENGTH_MAX:
             raise LocalProtocolError(f"an expression of {len(expression)} characters")
         return make_filter(
             parse_subscription(
-                header.topic,
-                expression,
-                sub_version=header.sub_version,
-                expression_type=header.expression_type,
+                topic, expression, sub_version=sub_version, expression_type=expression_type
             )
         )
     except LocalProtocolError as error:
