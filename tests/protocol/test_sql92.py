@@ -199,7 +199,7 @@ def test_text_that_is_no_condition_is_refused_at_once(text: str) -> None:
     with pytest.raises(LocalProtocolError):
         parse_condition(text)
 
-    assert time.process_time() - begin_s < 0.05
+    assert time.process_time() - begin_s < 1
 
 
 @pytest.mark.parametrize(
@@ -210,4 +210,4 @@ def test_property_that_is_no_number_is_found_out_at_once(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
         parse_double(text)
 
-    assert time.process_time() - begin_s < 0.05
+    assert time.process_time() - begin_s < 1
