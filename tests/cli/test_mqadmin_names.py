@@ -29,6 +29,7 @@ from sparrowmq.testing import EmbeddedCluster
         ("queryMsgByKey -k K -t T", "msg find K --topic T"),
         ("sendMessage -p body -t T -k K -c A", "send T body --key K --tag A"),
         ("printMsg -t T", "tail T --from earliest"),
+        ("setConsumeMode -c C -g G -t T -m POP", "group mode G --topic T --mode POP"),
         ("deleteTopic -c C -t T --yes", "topic delete T --yes"),
     ],
 )

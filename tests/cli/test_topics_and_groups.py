@@ -266,6 +266,20 @@ def test_members_that_are_connected_go_on_where_they_are_told(
         wait_until("all consumed again", lambda: len(bodies) == 6)
 
 
+def test_groups_mode_is_set_and_shown(smq: Commands) -> None:
+    words = ("group", "mode", "GID_mode", "--topic", "modal")
+    assert smq("topic", "create", "modal", "--queues", "2").exit_code == 0
+
+    dry = smq.json(*words, "--mode", "pop", "--share", "2")
+    assert [(row["mode"], row["share"]) for row in dry["changes"]] == [("pull → pop", "0 → 2")]
+    assert smq.json(*words, "--mode", "POP", "--yes")["applied"]
+
+    assert smq.json(*words, "--mode", "pop")["changes"] == []
+    assert smq.json(*words, "--mode", "pull")["changes"][0]["mode"] == "pop → pull"
+    wrong = smq(*words, "--mode", "push")
+    assert (wrong.exit_code, "give pull or pop" in wrong.stderr) == (2, True)
+
+
 def test_group_settings_are_changed_and_the_group_deleted(smq: Commands) -> None:
     dry = smq.json("group", "update", "GID_set", "--retries", "3")
     assert [row["max_reconsume_times"] for row in dry["changes"]] == ["– → 3"]

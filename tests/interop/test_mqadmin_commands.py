@@ -91,6 +91,7 @@ SCRIPT = (
     Run("consumeMessage -t {topic} -b broker-a -i 2 -o 0 -c 2", SHAPE),
     Run("checkMsgSendRT -t {topic} -a 3", SHAPE),
     Run("updateSubGroup -b {broker} -g GID_cloned"),
+    Run("setConsumeMode -b {broker} -t {topic} -g GID_cloned -m POP -q 8", version="5.5.0"),
     Run("cloneGroupOffset -s {group} -d GID_cloned -t {topic}"),
     Run("consumerProgress -g GID_cloned", SHAPE),
     Run("resetOffsetByTime -g {group} -t {topic} -s 0"),
@@ -123,7 +124,6 @@ LEFT_OUT: dict[str, int | str] = {
     "updateNamesrvConfig -k serverWorkerThreads -v 9 -n {name_server}": (
         "settings cannot be changed remotely; restart the name server with the new ones"
     ),
-    "setConsumeMode -b {broker} -t {topic} -g {group} -m POP -q 8": 401,
     "updateStaticTopic -t static -qn 4 -c DefaultCluster -n {name_server}": 513,
     "addBroker -c {broker} -b /none": 902,
     "removeBroker -c {broker} -b DefaultCluster:broker-a:0": 903,

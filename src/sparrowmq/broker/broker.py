@@ -24,6 +24,7 @@ from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.processors import (
     access_rules,
     admin,
+    assignments,
     clients,
     consumer_questions,
     group_offsets,
@@ -47,6 +48,7 @@ from sparrowmq.broker.timer_messages import TimerMessages
 from sparrowmq.broker.topic_configs import TopicConfigs
 from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.model.names import SCHEDULE_TOPIC, is_system_topic
+from sparrowmq.protocol.bodies import TopicRouteData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RESPONSE_FLAG, RemotingCommand
 from sparrowmq.protocol.record import encode_host
@@ -106,6 +108,9 @@ PROCESSORS: Mapping[int, Processor[BrokerState]] = MappingProxyType(
         RequestCode.HEART_BEAT: clients.heartbeat,
         RequestCode.UNREGISTER_CLIENT: clients.unregister_client,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
+        RequestCode.QUERY_ASSIGNMENT: assignments.query,
+        RequestCode.SET_MESSAGE_REQUEST_MODE: assignments.set_mode,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: assignments.all_modes,
         RequestCode.GET_GROUP_PLAN: plans.group_plan,
         RequestCode.OFFER_GROUP_PLAN: plans.offer_plan,
         RequestCode.LOCK_BATCH_MQ: clients.lock_batch,
@@ -278,6 +283,7 @@ class Broker:
             or state.journal.is_asked
             or state.saves.is_asked
             or state.registrations.is_asked
+            or state.route_questions.is_asked
         )
 
     def tick(self, *, now_ms: int, timestamp_ms: int) -> list[Output]:
@@ -340,6 +346,7 @@ class Broker:
             or state.journal.is_asked
             or state.saves.is_asked
             or state.registrations.is_asked
+            or state.route_questions.is_asked
         )
 
     def flush_work(self, *, now_ms: int) -> FlushWork | None:
@@ -430,6 +437,14 @@ class Broker:
         topics = self.state.topics
         base, self._registered_version = self._registered_version, topics.version
         return RegistrationWork(number, base, topics.take_unregistered(), topics.table())
+
+    def asked_routes(self) -> list[str]:
+        """Return the topics whose routes are to be asked of the name servers."""
+        return self.state.route_questions.begin()
+
+    def routed(self, topic: str, route: TopicRouteData | None) -> list[Output]:
+        """Process a topic's route, None if no name server has one: answer who waits for it."""
+        return assignments.assign(self.state, topic, route)
 
     def registered(self, *, is_complete: bool, now_ms: int) -> list[Output]:
         """Process the end of a registration.

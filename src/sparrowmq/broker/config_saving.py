@@ -1,10 +1,10 @@
 """Decides when the broker's configuration is written, and which tables.
 
-Changes of topics, consumer groups, queue locks and plans are appended to a journal. A reply that
-depends on a change waits until the journal has the change. The tables' files (topics.json and
-subscriptionGroup.json are RocketMQ's) are written when no change came for an interval, when the
-journal has grown long, and at the end. The files replace the journal before them; after a clean
-stop there is no journal.
+Changes of topics, consumer groups, queue locks, plans and request modes are appended to a journal.
+A reply that depends on a change waits until the journal has the change. The tables' files
+(topics.json, subscriptionGroup.json and messageRequestMode.json are RocketMQ's) are written when no
+change came for an interval, when the journal has grown long, and at the end. The files replace the
+journal before them; after a clean stop there is no journal.
 
 Committed offsets and the progress of delayed messages change constantly, and no reply waits for
 them. Their files are written whole once in an interval, as in RocketMQ, and never run ahead of the
@@ -27,6 +27,7 @@ from sparrowmq.broker.journal_records import (
     GroupTableChange,
     LockChange,
     PlanChange,
+    RequestModeChange,
     TopicTableChange,
     encode_changes,
 )
@@ -40,6 +41,7 @@ from sparrowmq.protocol.bodies import (
     ConsumerOffsetTable,
     DelayOffsetTable,
     GroupPlanTable,
+    RequestModeTable,
     SubscriptionGroupTable,
     TopicConfigTable,
     encode_body,
@@ -50,6 +52,7 @@ TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
 DELAYS_FILE = "delayOffset.json"
+MODES_FILE = "messageRequestMode.json"
 # These files are SparrowMQ's own; RocketMQ forgets its locks when it stops.
 LOCKS_FILE = "queueLock.json"
 PLANS_FILE = "groupPlan.json"
@@ -74,6 +77,7 @@ class SavedTables(NamedTuple):
     timers: TimerTable | None = None
     locks: LockTable | None = None
     plans: GroupPlanTable | None = None
+    modes: RequestModeTable | None = None
     audit: AuditTable | None = None
     pops: PopTable | None = None
     changes: Sequence[Change] = ()
@@ -180,6 +184,7 @@ class ConfigSaving:
             queue_lock_file.restore(state.locks, saved.locks, now_ms=now_ms)
         for name, plan in (saved.plans or GroupPlanTable()).plans.items():
             state.plans.restore(name, plan, now_ms=now_ms)
+        state.modes.load(saved.modes or RequestModeTable())
         for change in saved.changes:
             if isinstance(change, TopicTableChange):
                 state.topics.replay(change)
@@ -189,6 +194,8 @@ class ConfigSaving:
                 state.locks.restore([SavedLock(*_lock_of(change))], now_ms=now_ms)
             elif isinstance(change, PlanChange):
                 state.plans.restore(change.group, change.plan, now_ms=now_ms)
+            elif isinstance(change, RequestModeChange):
+                state.modes.replay(change)
         if state.topics.add_missing(timestamp_ms=timestamp_ms):
             state.note_topics_changed()
         self.tick()
@@ -202,9 +209,8 @@ class ConfigSaving:
     def tick(self) -> None:
         """Ask for the files that are due; call it once in each interval of saving."""
         state = self._state
-        if any(
-            table.is_unwritten for table in (state.topics, state.groups, state.locks, state.plans)
-        ):
+        journalled = (state.topics, state.groups, state.locks, state.plans, state.modes)
+        if any(table.is_unwritten for table in journalled):
             state.journal.ask()
         is_long = self._change_count >= JOURNAL_CHANGES_MAX
         self._due_files = {
@@ -233,6 +239,8 @@ class ConfigSaving:
             self._due_files.add(LOCKS_FILE)
         if state.plans.is_unwritten:
             self._due_files.add(PLANS_FILE)
+        if state.modes.is_unwritten:
+            self._due_files.add(MODES_FILE)
         state.pops.is_changed |= state.pops.needs_table
         state.saves.ask()
 
@@ -254,6 +262,7 @@ class ConfigSaving:
             *state.groups.take_changes(),
             *locks,
             *state.plans.take_changes(),
+            *state.modes.take_changes(),
         ]
         self._note_unfiled(changes, number)
         return JournalWork(number, self._segment, self._filed, changes)
@@ -277,6 +286,8 @@ class ConfigSaving:
                 state.locks.note_unwritten(change.group, change.queue)
             elif isinstance(change, PlanChange):
                 state.plans.note_unwritten(change.group)
+            elif isinstance(change, RequestModeChange):
+                state.modes.note_unwritten(change.topic, change.group)
         return state.pending.fail_journal(work.number, str(error))
 
     def _begin_segment(self) -> None:
@@ -331,6 +342,8 @@ class ConfigSaving:
             filed = FiledVersions(filed.topics, state.groups.version)
         if PLANS_FILE in due:
             tables[PLANS_FILE] = state.plans.table()
+        if MODES_FILE in due:
+            tables[MODES_FILE] = state.modes.table()
         locks = state.locks.save(now_ms=now_ms) if LOCKS_FILE in due else None
         # Later changes are added to these versions, whether or not the files get written.
         self._filed = filed
@@ -366,6 +379,7 @@ _FILES: Mapping[type[Struct], str] = {
     GroupTableChange: GROUPS_FILE,
     LockChange: LOCKS_FILE,
     PlanChange: PLANS_FILE,
+    RequestModeChange: MODES_FILE,
 }
 
 

@@ -159,6 +159,8 @@ class BrokerHost:
         registration = broker.registration_work()
         if registration is not None:
             self._world.begin_operation(self._register(registration))
+        for topic in broker.asked_routes():
+            self._world.begin_operation(self._find_route(topic))
 
     def first_rounds(self) -> Iterator[Round]:
         """Yield the rounds to run before the broker serves."""
@@ -253,6 +255,11 @@ class BrokerHost:
         is_complete = not self._unreached
         now_ms = self._world.monotonic_ms()
         self._world.perform(self._broker.registered(is_complete=is_complete, now_ms=now_ms))
+        self._world.end_turn()
+
+    def _find_route(self, topic: str) -> Operation[None]:
+        route = yield from self._registrar.find_route(topic, name_servers=self._name_servers)
+        self._world.perform(self._broker.routed(topic, route))
         self._world.end_turn()
 
     def leave(self) -> Operation[None]:

@@ -1,4 +1,4 @@
-"""The records of the broker's journal: changes of topics, groups, queue locks and plans.
+"""The records of the broker's journal: changes of topics, groups, queue locks, plans and modes.
 
 A change holds the new value of a name, None for a removed name. Applying a change twice therefore
 has no further effect. `FiledVersions` begins each segment: the versions of the files to which the
@@ -16,7 +16,13 @@ from msgspec import Struct
 
 from sparrowmq.errors import StoreError
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.bodies import DataVersion, GroupPlan, SubscriptionGroupConfig, TopicConfig
+from sparrowmq.protocol.bodies import (
+    DataVersion,
+    GroupPlan,
+    RequestMode,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
 
 
 class FiledVersions(Struct, frozen=True, tag="files", tag_field="what"):
@@ -58,7 +64,22 @@ class PlanChange(Struct, frozen=True, tag="plan", tag_field="what"):
     plan: GroupPlan | None
 
 
-Change: TypeAlias = FiledVersions | TopicTableChange | GroupTableChange | LockChange | PlanChange
+class RequestModeChange(Struct, frozen=True, tag="mode", tag_field="what"):
+    """How a group consumes a topic; None for the way of all groups."""
+
+    topic: str
+    group: str
+    mode: RequestMode | None
+
+
+Change: TypeAlias = (
+    FiledVersions
+    | TopicTableChange
+    | GroupTableChange
+    | LockChange
+    | PlanChange
+    | RequestModeChange
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[Change])

@@ -1,4 +1,4 @@
-"""The operations by which a broker registers at the name servers.
+"""The operations by which a broker registers at the name servers, and asks them for routes.
 
 All topics of a broker make a large body, and each new topic is registered at once. The broker
 therefore first asks a name server for its version of this broker's topics. A name server with the
@@ -9,21 +9,26 @@ the broker or never answered gets all topics. Tests: test_server.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.calling.effects import Operation, invoke
-from sparrowmq.errors import BrokerError
+from sparrowmq.errors import BrokerError, SparrowError
 from sparrowmq.protocol.bodies import (
     MASTER_ID,
     DataVersion,
     RegisterBrokerBody,
     TopicConfigTable,
+    TopicRouteData,
+    decode_body,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import (
+    GetRouteInfoRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
@@ -36,6 +41,8 @@ from sparrowmq.protocol.register_body import compute_body_crc, encode_register_b
 # BrokerConfig.registerBrokerTimeoutMills is 6 s; a topic's creation waits for it.
 REGISTER_TIMEOUT_MS = 3_000
 UNREGISTER_TIMEOUT_MS = 1_000
+# A member of Java waits 3 s for its assignment.
+ROUTE_TIMEOUT_MS = 1_000
 
 
 class RegistrationWork(NamedTuple):
@@ -112,6 +119,23 @@ class Registrar:
             code=RequestCode.REGISTER_BROKER, ext_fields=encode_header(header), body=data
         )
         yield from _invoke_checked(name_server, request, timeout_ms=REGISTER_TIMEOUT_MS)
+
+    def find_route(
+        self, topic: str, *, name_servers: Sequence[str]
+    ) -> Operation[TopicRouteData | None]:
+        """Return a topic's route over all brokers, None if no name server has answered with one.
+
+        Yields: Invoke.
+        """
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        for address in name_servers:
+            request = RemotingCommand(
+                code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields=encode_header(header)
+            )
+            with suppress(SparrowError):
+                reply = yield from _invoke_checked(address, request, timeout_ms=ROUTE_TIMEOUT_MS)
+                return decode_body(TopicRouteData, reply.body)
+        return None
 
     def unregister(self, *, name_server: str) -> Operation[None]:
         """Unregister the broker at one name server.

@@ -26,7 +26,9 @@ from sparrowmq.broker.pull_hold import PullHold
 from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.broker.rates import Rates, TotalsByKey
 from sparrowmq.broker.relays import Relays
+from sparrowmq.broker.request_modes import RequestModes
 from sparrowmq.broker.rounds import Rounds
+from sparrowmq.broker.route_questions import RouteQuestions
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.timer_messages import TimerMessages
 from sparrowmq.broker.topic_configs import TopicConfigs
@@ -103,6 +105,8 @@ class BrokerState:
     locks: QueueLockTable = field(default_factory=QueueLockTable)
     lock_waits: LockWaits = field(default_factory=LockWaits)
     plans: PlanRegister = field(default_factory=PlanRegister)
+    modes: RequestModes = field(default_factory=RequestModes)
+    route_questions: RouteQuestions = field(default_factory=RouteQuestions)
     holds: PullHold = field(default_factory=PullHold)
     pops: PopQueues = field(default_factory=PopQueues)
     # The answers to the pops, acknowledgements and changes of this turn.

@@ -1,4 +1,4 @@
-"""`sparrowmq group`: list, show, reset, update and delete consumer groups.
+"""`sparrowmq group`: list, show, reset, update and delete consumer groups, and set their modes.
 
 Tests: test_topics_and_groups.py.
 """
@@ -251,6 +251,55 @@ def update_group(
         apply=lambda: cluster.run(settings.update_group(cluster.directory, planned)),
         done=f"group {name} was changed",
         unchanged=f"every broker has these settings of group {name}",
+    )
+
+
+@group.command("mode")
+@on_cluster
+def set_mode(
+    cluster: CommandCluster,
+    name: GroupName,
+    topic: Annotated[str, typer.Option("--topic", "-t", help="the topic")],
+    mode: Annotated[
+        str, typer.Option("--mode", help="pull: by queues, or pop: message by message")
+    ],
+    share: Annotated[
+        int,
+        typer.Option("--share", min=0, help="pop: members that share a queue; 0 shares all queues"),
+    ] = 0,
+    yes: Yes = False,
+) -> None:
+    """Set how a group's members consume a topic if they let the brokers divide it.
+
+    Members of Java with setClientRebalance(false) follow the mode; other members choose themselves.
+
+    \b
+    Examples:
+      sparrowmq group mode GID_board --topic flights --mode pop --yes
+    """
+    if mode.lower() not in ("pull", "pop"):
+        raise UsageError(f"--mode {mode}: give pull or pop")
+    operation = settings.plan_request_mode(
+        cluster.directory, name, topic, "POP" if mode.lower() == "pop" else "PULL", share=share
+    )
+    with naming_topic(cluster, topic):
+        planned = [each for each in cluster.run(operation) if each.before != each.after]
+    rows: list[Json] = [
+        {
+            "broker": change.broker.name,
+            "mode": arrow(change.before.mode.lower(), change.after.mode.lower()),
+            "share": arrow(change.before.pop_share_queue_num, change.after.pop_share_queue_num),
+        }
+        for change in planned
+    ]
+    carry_out(
+        cluster,
+        rows,
+        tuple(map(OutputColumn, ("broker", "mode", "share"))),
+        is_confirmed=yes,
+        apply=lambda: cluster.run(settings.set_request_mode(cluster.directory, planned)),
+        done=f"group {name} was changed",
+        unchanged=f"every broker has this mode of group {name}",
     )
 
 

@@ -57,6 +57,19 @@ ALIASES: Mapping[str, Alias] = {
     "consumerConnection": Alias(("group", "show"), (_GROUP,)),
     "consumerStatus": Alias(("rebalance", "show"), (_GROUP,)),
     "deleteSubGroup": Alias(("group", "delete"), (_GROUP,), _CLUSTER),
+    "setConsumeMode": Alias(
+        ("group", "mode"),
+        (_GROUP,),
+        {
+            "t": "--topic",
+            "topicName": "--topic",
+            "m": "--mode",
+            "mode": "--mode",
+            "q": "--share",
+            "popShareQueueNum": "--share",
+            **_CLUSTER,
+        },
+    ),
     "resetOffsetByTime": Alias(
         ("group", "reset"),
         (_GROUP,),

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, inspect
@@ -322,6 +322,50 @@ class GroupPlanAnswer(Struct, frozen=True, kw_only=True, rename=wire_names()):
     epoch: Int64 = 0
     plan: GroupPlan | None = None
     loads: GroupLoadsBody | None = None
+
+
+class RequestMode(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """SET_MESSAGE_REQUEST_MODE: how the members of a group that ask brokers consume a topic.
+
+    Args:
+        mode: by queues (`PULL`) or by messages (`POP`).
+        pop_share_queue_num: by messages, with how many members a member shares its queues; 0 for
+            all members and queues.
+    """
+
+    topic: str
+    consumer_group: str
+    mode: Literal["PULL", "POP"] = "PULL"
+    pop_share_queue_num: Int32 = 0
+
+
+class RequestModeTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """`config/messageRequestMode.json`: the modes by topic and group."""
+
+    message_request_mode_map: dict[str, dict[str, RequestMode]] = {}
+
+
+class QueryAssignmentBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_ASSIGNMENT: a member asks which queues of a topic it has."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str = ""
+    message_model: MessageModel = MessageModel.CLUSTERING
+
+
+class QueueAssignment(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """A queue of a member, -1 for all queues of a broker, and the way to consume it."""
+
+    message_queue: MessageQueue
+    mode: Literal["PULL", "POP"]
+
+
+class AssignmentsBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """QUERY_ASSIGNMENT's answer; None if the member is to keep the queues that it has."""
+
+    message_queue_assignments: list[QueueAssignment] | None = None
 
 
 class GroupPlanTable(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -33,7 +33,12 @@ from sparrowmq.model.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
 )
-from sparrowmq.protocol.bodies import HeartbeatData, LockBatchRequestBody, decode_body
+from sparrowmq.protocol.bodies import (
+    HeartbeatData,
+    LockBatchRequestBody,
+    QueryAssignmentBody,
+    decode_body,
+)
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.pop_handle import BatchAckBody
@@ -429,6 +434,12 @@ def _of_batch_ack(fields: Fields, body: bytes | None) -> Sequence[Need]:
     return list(needs)
 
 
+def _of_assignment(fields: Fields, body: bytes | None) -> Sequence[Need]:
+    del fields
+    asked = decode_body(QueryAssignmentBody, body)
+    return _topic(asked.topic, Permission.SUB) + _group(asked.consumer_group)
+
+
 _PULL = _of_topic(Permission.SUB, group="consumerGroup")
 _LOOK = _of_topic(Permission.ANY)
 _OF_CONSUMER_GROUP = _of_group("consumerGroup")
@@ -470,6 +481,7 @@ _NEEDS: Mapping[int, _FindNeeds] = MappingProxyType(
         RequestCode.UNREGISTER_CLIENT: _OF_CONSUMER_GROUP,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: _OF_CONSUMER_GROUP,
         RequestCode.GET_GROUP_PLAN: _OF_CONSUMER_GROUP,
+        RequestCode.QUERY_ASSIGNMENT: _of_assignment,
         RequestCode.OFFER_GROUP_PLAN: _OF_CONSUMER_GROUP,
         RequestCode.GET_CONSUMER_RUNNING_INFO: _OF_CONSUMER_GROUP,
         RequestCode.GET_CONSUMER_CONNECTION_LIST: _OF_CONSUMER_GROUP,

@@ -255,6 +255,11 @@ public final class Peer {
         consumer.setNamesrvAddr(options.get("nameServer"));
         consumer.setAllocateMessageQueueStrategy(strategy(options));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (options.containsKey("clientRebalance")) {
+            // Of 5.x alone.
+            consumer.getClass().getMethod("setClientRebalance", boolean.class)
+                .invoke(consumer, Boolean.parseBoolean(options.get("clientRebalance")));
+        }
         if (options.containsKey("namespace")) {
             consumer.setNamespace(options.get("namespace"));
         }

@@ -170,6 +170,7 @@ def delete_topic(state: BrokerState, request: Request) -> Sequence[Output]:
             facts += _note_forgotten(state, request, group, header.topic, detail="the topic")
         facts += state.audit.note(request, "deleted", topic=header.topic)
         state.offsets.remove_topic(header.topic)
+        state.modes.forget(topic=header.topic)
     return [*_answer_when_safe(state, request, registers=True), *facts]
 
 
@@ -234,6 +235,7 @@ def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
     """Remove a consumer group's settings and, if asked, its offsets."""
     header = decode_header(DeleteSubscriptionGroupRequestHeader, request.command.ext_fields)
     if state.groups.remove(header.group_name, timestamp_ms=request.timestamp_ms):
+        state.modes.forget(group=header.group_name)
         state.note_groups_changed()
     facts: list[Fact] = []
     if header.remove_offset:

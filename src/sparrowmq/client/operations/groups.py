@@ -6,7 +6,7 @@ Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Tests: cli/test_topics_and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -15,13 +15,15 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import delete_topic, master_addresses
 from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.request import ask, decode_answer
-from sparrowmq.client.operations.routes import BrokerAt, find_brokers
+from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
 from sparrowmq.client.operations.snapshot import BegunSnapshot, begin_snapshot, end_snapshot
 from sparrowmq.config import check_range
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.errors import SparrowError
-from sparrowmq.model.names import check_group, dlq_topic, is_system_group, retry_topic
+from sparrowmq.model.names import check_group, check_topic, dlq_topic, is_system_group, retry_topic
 from sparrowmq.protocol.bodies import (
+    RequestMode,
+    RequestModeTable,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     encode_body,
@@ -177,6 +179,64 @@ def update_group(directory: Directory, changes: Sequence[GroupChange]) -> Operat
         if change.after != change.before
     ]
     yield from gather(requests, name="update group")
+
+
+class ModeChange(NamedTuple):
+    """How a group consumes a topic at one broker, before and after."""
+
+    broker: BrokerAt
+    before: RequestMode
+    after: RequestMode
+
+
+def plan_request_mode(
+    directory: Directory, group: str, topic: str, mode: Literal["PULL", "POP"], *, share: int = 0
+) -> Operation[list[ModeChange]]:
+    """Return what `set_request_mode` would change at the topic's brokers, without changing it.
+
+    Args:
+        mode: whether the group's members that let brokers divide pull queues or pop messages.
+        share: by messages, with how many members a member shares its queues; 0 for all.
+
+    Raises: ConfigError; TopicRouteNotFound; ConnectFailed; BrokerError, from a broker of 4.x too,
+    which knows no modes; TransportError.
+    """
+    check_group(group)
+    check_topic(topic)
+    check_range("share", share, 0, RETRIES_MAX)
+    group, topic = directory.namespace.wrap(group), directory.namespace.wrap(topic)
+    after = RequestMode(topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share)
+    route = yield from find_route(directory.name_servers, topic, timeout_ms=directory.timeout_ms)
+    brokers = [
+        BrokerAt(each.broker_name, each.cluster or "", each.broker_addrs[min(each.broker_addrs)])
+        for each in sorted(route.broker_datas, key=lambda each: each.broker_name)
+        if each.broker_addrs
+    ]
+    code, timeout_ms = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, directory.timeout_ms
+    asked = [ask(broker.address, code, timeout_ms=timeout_ms) for broker in brokers]
+    replies = yield from gather(asked, name="request modes")
+    changes: list[ModeChange] = []
+    for broker, reply in zip(brokers, replies, strict=True):
+        modes = decode_answer(RequestModeTable, reply, broker.address).message_request_mode_map
+        before = modes.get(topic, {}).get(group)
+        unset = RequestMode(topic=topic, consumer_group=group)
+        changes.append(ModeChange(broker, before or unset, after))
+    return changes
+
+
+def set_request_mode(directory: Directory, changes: Sequence[ModeChange]) -> Operation[None]:
+    """Carry out what `plan_request_mode` planned. Raises: TransportError, BrokerError."""
+    requests = [
+        ask(
+            change.broker.address,
+            RequestCode.SET_MESSAGE_REQUEST_MODE,
+            body=encode_body(change.after),
+            timeout_ms=directory.timeout_ms,
+        )
+        for change in changes
+        if change.after != change.before
+    ]
+    yield from gather(requests, name="request mode")
 
 
 def delete_group(directory: Directory, group: str) -> Operation[None]:
