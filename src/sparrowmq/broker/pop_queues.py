@@ -88,6 +88,11 @@ class PopQueue:
         return next(iter(self.flights), self.next_offset)
 
     @property
+    def acknowledged(self) -> int:
+        """The number of messages done beyond the first message in flight."""
+        return self.next_offset - self.commit_offset - len(self.flights)
+
+    @property
     def is_blocked(self) -> bool:
         """Whether a message is invisible, so that a pop in order must wait."""
         return len(self.flights) > len(self.ready)
@@ -273,6 +278,12 @@ class PopQueues:
             return False
         self._pulled[group, topic] = now_ms
         return True
+
+    def popped_groups(self, *, now_ms: int) -> set[str]:
+        """Return the groups whose consumers have popped lately."""
+        return {
+            group for (group, _), popped_ms in self._popped.items() if now_ms - popped_ms < WAY_MS
+        }
 
     def is_pulled(self, group: str, topic: str, *, now_ms: int) -> bool:
         """Return whether a group consumes a topic by pulls."""

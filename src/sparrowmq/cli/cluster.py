@@ -46,6 +46,7 @@ TOPIC_COLUMNS = (
 GROUP_COLUMNS = (
     OutputColumn("group"),
     OutputColumn("lag"),
+    OutputColumn("in_flight", "in flight", optional=True),
     OutputColumn("retries", optional=True),
     OutputColumn("dead_letters", "dead", optional=True),
     OutputColumn("in_per_s", "in/s", optional=True),
@@ -156,12 +157,13 @@ def group_row(group: GroupOverview, flow: FlowRates | None) -> Json:
     return {
         "group": group.group,
         "lag": group.known_lag,
+        "in_flight": group.in_flight,
         "retries": group.retry_lag,
         "dead_letters": group.dead_letters,
         "in_per_s": None if flow is None else flow.produced_per_s,
         "out_per_s": None if flow is None else flow.consumed_per_s,
         "retried_per_s": None if flow is None else flow.retried_per_s,
-        "member_count": None if group.members is None else len(group.members),
+        "member_count": group.member_count,
         "members": group.members,
         "behind_since_timestamp_ms": min(times, default=None),
         "topics": [t.topic for t in group.topics],
@@ -173,7 +175,7 @@ def trouble_of(group: GroupOverview) -> str:
     """Return a group's visible fault in a few words, "" if there is none."""
     if group.duplicate_ids:
         return f"{count_of(len(group.duplicate_ids), 'client id')} used twice"
-    if group.members == () and group.lag:
+    if group.is_abandoned:
         return "nobody consumes"
     return ""
 
@@ -275,7 +277,7 @@ def _judge(group: GroupOverview, *, warn_lag: int, max_lag: int) -> Trouble | No
     behind = f"{count_of(group.lag, 'message')} behind"
     if group.duplicate_ids:
         return Trouble(Health.CRITICAL, group.group, f"{trouble_of(group)}, {behind}")
-    is_critical = group.lag >= max_lag or (group.members == () and group.lag >= warn_lag)
+    is_critical = group.lag >= max_lag or (group.is_abandoned and group.lag >= warn_lag)
     if is_critical or group.lag >= warn_lag or trouble_of(group):
         health = Health.CRITICAL if is_critical else Health.WARNING
         return Trouble(health, group.group, ", ".join(filter(None, (trouble_of(group), behind))))

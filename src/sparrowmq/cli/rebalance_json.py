@@ -38,6 +38,7 @@ def json_of_group(view: GroupView) -> Json:
                 "since_timestamp_ms": standing.since_ms if standing.is_exact else None,
                 "max_offset": progress.max_offset if progress else None,
                 "committed_offset": progress.committed_offset if progress else None,
+                "in_flight": progress.in_flight if progress else None,
                 "lag": each.lag,
                 "produced_per_second": _rounded(rate and rate.produced_per_s),
                 "consumed_per_second": _rounded(rate and rate.consumed_per_s),
@@ -216,6 +217,7 @@ def _head(snapshot: GroupSnapshot) -> Json:
         "interval_ms": snapshot.interval_ms,
         "strategy": snapshot.strategy,
         "strategy_is_known": snapshot.strategy_is_known,
+        "is_by_message": snapshot.is_by_message,
     }
 
 

@@ -81,6 +81,8 @@ def _head(view: GroupView) -> Text:
     )
     if snapshot.is_broadcasting:
         model = "BROADCASTING"
+    if snapshot.is_by_message:
+        model = words()("by message: {n} in flight", n=f"{view.in_flight:,}")
     parts = [
         model,
         words().count(len(view.user_queues), "queue"),
@@ -146,7 +148,8 @@ def _row(
     if state == "unowned":
         cells = [Text("╱╱╱", "#e05252") for _ in columns]
     else:
-        mark, mark_style = ("■", style) if state in ("owned", "broadcast") else ("▨", "#c62828")
+        is_right = state in ("owned", "broadcast", "shared")
+        mark, mark_style = ("■", style) if is_right else ("▨", "#c62828")
         cells = [Text(mark, mark_style) if c in owners else Text("·", "dim") for c in columns]
     return [
         f"  {queues[0].queue.broker_name}:{describe_runs([e.queue.queue_id for e in queues])}",
@@ -161,6 +164,8 @@ def _row(
 def _owner_text(state: str, names: list[str]) -> Text:
     if state == "unowned":
         return Text(words()("nobody"), "bold #e05252")
+    if state == "shared":
+        return Text(words()("any member"))
     text = " + ".join(names)
     if state == "double":
         often = words()("twice") if len(names) == 2 else words()("{n} times", n=len(names))

@@ -348,8 +348,10 @@ def cells_of(row: GroupRow) -> Iterator[Text]:
     yield Text(format_value(group.known_lag), justify="right")
     yield Text(format_value(flow and flow.produced_per_s), justify="right")
     yield Text(format_value(flow and flow.consumed_per_s), justify="right")
-    count = None if group.members is None else len(group.members)
-    yield Text(format_value(count), justify="right")
+    count = format_value(group.member_count)
+    if group.in_flight is not None:
+        count = words()("{n} in flight", n=f"{group.in_flight:,}")
+    yield Text(count, justify="right")
     yield Text(sparkline(lags), "yellow")
     yield Text(format_value([topic.topic for topic in group.topics]))
     yield Text(trouble, "bold red")

@@ -126,6 +126,7 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
             "tiles": _tiles(view, group, matrix, words),
             "findings": group.findings,
             "matrix": matrix,
+            "is_by_message": view.ownership.is_by_message,
             "sections": _sections(matrix),
             "retry": retry_topic(group.name),
             "topics": topics,
@@ -176,8 +177,25 @@ def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -
     )
     retries = view.lag([q for q in view.snapshot.progress() if is_retry(view, q)])
     letters = view.snapshot.last.dead_letters.message_count
-    model = "BROADCASTING" if view.snapshot.is_broadcasting else view.snapshot.strategy
-    is_assumed = not view.snapshot.is_broadcasting and not view.snapshot.strategy_is_known
+    snapshot = view.snapshot
+    model = "BROADCASTING" if snapshot.is_broadcasting else snapshot.strategy
+    is_assumed = snapshot.divides_queues and not snapshot.strategy_is_known
+    owners = [
+        GroupTile(
+            format_number(view.unowned),
+            words("queues without owner"),
+            "bad" if view.unowned else "good",
+        ),
+        GroupTile(
+            format_number(view.double),
+            words("queues with several owners"),
+            "bad" if view.double else "good",
+        ),
+        GroupTile(format_number(twins), words("duplicate client ids"), "bad" if twins else "good"),
+        GroupTile(model, words("strategy, assumed") if is_assumed else words("strategy")),
+    ]
+    if snapshot.is_by_message:
+        owners = [GroupTile(format_number(view.in_flight), words("messages in flight"))]
     return [
         GroupTile(
             format_number(lag),
@@ -193,20 +211,9 @@ def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -
         GroupTile(
             f"{format_number(retries)} / {format_number(letters)}", words("to retry / dead letters")
         ),
-        GroupTile(format_number(view.members.total()), words("members")),
+        GroupTile(format_number(view.member_count), words("members")),
         GroupTile(format_number(len(view.user_queues)), words("queues")),
-        GroupTile(
-            format_number(view.unowned),
-            words("queues without owner"),
-            "bad" if view.unowned else "good",
-        ),
-        GroupTile(
-            format_number(view.double),
-            words("queues with several owners"),
-            "bad" if view.double else "good",
-        ),
-        GroupTile(format_number(twins), words("duplicate client ids"), "bad" if twins else "good"),
-        GroupTile(model, words("strategy, assumed") if is_assumed else words("strategy")),
+        *owners,
     ]
 
 

@@ -155,7 +155,7 @@ def make_matrix(
     for queue in sorted(view.queues.values(), key=lambda each: is_retry(view, each.queue)):
         if topic is not None and queue.queue.topic != topic:
             continue
-        if only_trouble and queue.state in ("owned", "broadcast") and not queue.lag:
+        if only_trouble and queue.state in ("owned", "broadcast", "shared") and not queue.lag:
             continue
         rows.append(
             _row(

@@ -72,7 +72,7 @@ def _weight(watched: WatchedGroup | None, glance: GroupOverview | None) -> tuple
     view = None if watched is None else watched.view
     severity = max((f.severity for f in watched.findings), default=0) if watched else 0
     lag = glance.lag if glance else 0
-    if glance and (glance.duplicate_ids or (glance.members == () and lag)):
+    if glance and (glance.duplicate_ids or glance.is_abandoned):
         severity = max(severity, Severity.ERROR)
     return severity, view.unowned + view.double if view else 0, lag
 
@@ -84,10 +84,10 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
     members: int | None = None
     twins: int | None = None
     if view is not None:
-        members = view.members.total()
+        members = view.member_count
         twins = sum(count > 1 for count in view.members.values())
     elif glance is not None and glance.members is not None:
-        members, twins = len(glance.members), len(glance.duplicate_ids)
+        members, twins = glance.member_count, len(glance.duplicate_ids)
     lag = glance.known_lag if glance else view.lag() if view else None
     letters = glance.dead_letters if glance else None
     if view is not None:

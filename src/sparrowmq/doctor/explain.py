@@ -56,6 +56,10 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
         raise UsageError(_unknown_queue(snapshot, queue))
     if snapshot.is_broadcasting:
         raise UsageError(f"group {snapshot.group} is BROADCASTING: every member has every queue")
+    if snapshot.is_by_message:
+        raise UsageError(
+            f"group {snapshot.group} consumes by message: any member may receive any message"
+        )
     strategy = find_strategy(snapshot)
     if strategy is None:
         raise UsageError(

@@ -247,14 +247,16 @@ def _describe_move(last: Sample, broker: str, change: ProgressChange) -> Phrase:
 
 
 def _owned_backlog(view: GroupView) -> list[MessageQueue]:
-    """Return the queues of the group's topics that have an owner and a backlog."""
+    """Return the queues of the group's topics that are consumed and have a backlog."""
     if view.snapshot.is_broadcasting:
         return []
     topics = {topic.topic for topic in view.snapshot.user_topics}
     return [
         queue
         for queue, connections in view.ownership.falls_to.items()
-        if connections and queue.topic in topics and view.lag([queue])
+        if (connections or view.ownership.is_by_message)
+        and queue.topic in topics
+        and view.lag([queue])
     ]
 
 
@@ -322,7 +324,10 @@ def _pace_remedy(view: GroupView, behind: list[str], *, are_all: bool) -> str:
 
 
 def find_slow_growth(view: GroupView) -> list[Finding]:
-    """Q10: the group falls behind slowly, by more than commits could still cover."""
+    """Q10: the group falls behind slowly, by more than commits could still cover.
+
+    A group that consumes by message has no slow members, so that this rule has all that is behind.
+    """
     if view.snapshot.is_broadcasting or find_slow_members(view):
         return []
     flow = _pace(view, _owned_backlog(view))
@@ -331,26 +336,30 @@ def find_slow_growth(view: GroupView) -> list[Finding]:
     if flow.growth_per_s <= 0.05 * flow.consumed_per_s:
         return []
     hourly = round(flow.growth_per_s * 3600)
+    by_message = view.ownership.is_by_message
+    behind = Phrase(
+        "{messages} behind: more than the input of {time}, which members may have consumed but "
+        "not yet committed",
+        messages=count_of(flow.lag, "message"),
+        time=format_duration(1000 * COMMITTED_S),
+    )
     return [
         Finding(
             rule="Q10",
-            severity=Severity.INFO,
-            title=Phrase("the group falls behind slowly"),
+            severity=Severity.WARN if by_message else Severity.INFO,
+            title=Phrase("the group falls behind")
+            if by_message
+            else Phrase("the group falls behind slowly"),
             evidence=(
                 describe_rates(flow),
-                Phrase(
-                    "{messages} behind: more than the input of {time}, which members may have "
-                    "consumed but not yet committed",
-                    messages=count_of(flow.lag, "message"),
-                    time=format_duration(1000 * COMMITTED_S),
-                ),
+                view.describe_backlog(view.user_queues) if by_message else behind,
             ),
             consequence=Phrase(
                 "the backlog grows by {messages} every hour if this pace lasts",
                 messages=count_of(hourly, "message"),
             ),
             remedy="look again in a minute, because a burst passes; if the backlog still grows, "
-            "follow Q07's advice",
+            + ("start more consumers" if by_message else "follow Q07's advice"),
         )
     ]
 

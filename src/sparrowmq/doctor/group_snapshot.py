@@ -103,6 +103,7 @@ class BrokerView:
         answer_ms: the time of the answer with the client ids; None without one, or unmeasured.
         dead_letters: the group's dead letters at this broker.
         changes: the newest changes of the group's progress that no member made, the newest first.
+        is_popped: whether consumers of the group have popped messages lately.
     """
 
     broker_name: str
@@ -118,6 +119,7 @@ class BrokerView:
     answer_ms: int | None = None
     dead_letters: DeadLetterCount = _NO_DEAD_LETTERS
     changes: tuple[ProgressChange, ...] = ()
+    is_popped: bool = False
 
 
 class QueueProgress(NamedTuple):
@@ -125,17 +127,26 @@ class QueueProgress(NamedTuple):
 
     A `committed_offset` of None or 0 may mean that nothing was ever committed: brokers report 0 in
     both cases. `last_timestamp_ms` is the store time of the last consumed message; 0 is unknown.
+    Of a group that consumes by message, the broker gives the messages in flight, and those that
+    consumers acknowledged beyond the committed offset.
     """
 
     queue: MessageQueue
     max_offset: int
     committed_offset: int | None
     last_timestamp_ms: int = 0
+    in_flight: int = 0
+    acknowledged: int = 0
+
+    @property
+    def consumed(self) -> int:
+        """The number of messages consumed since the queue's first offset."""
+        return (self.committed_offset or 0) + self.acknowledged
 
     @property
     def lag(self) -> int:
         """The number of unconsumed messages."""
-        return max(0, self.max_offset - (self.committed_offset or 0))
+        return max(0, self.max_offset - self.consumed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +370,27 @@ class GroupSnapshot:
     def is_broadcasting(self) -> bool:
         """Whether every member reads all queues."""
         return any(broker.message_model == BROADCASTING for broker in self.last.brokers)
+
+    @property
+    def is_by_message(self) -> bool:
+        """Whether any member receives messages of any queue, so that no queue has an owner.
+
+        SparrowMQ's broker says which groups pop; elsewhere offsets that move without a member do.
+        """
+        last = self.last
+        if any(b.is_popped or b.consume_type == "CONSUME_POP" for b in last.brokers):
+            return True
+        if any(progress.in_flight for progress in last.progress):
+            return True
+        if any(broker.cid_all or broker.connections for s in self.samples for broker in s.brokers):
+            return False
+        before = {progress.queue: progress.consumed for progress in self.first.progress}
+        return any(0 < before.get(p.queue, p.consumed) < p.consumed for p in last.progress)
+
+    @property
+    def divides_queues(self) -> bool:
+        """Whether members divide the queues, so that each queue should have one owner."""
+        return not (self.is_broadcasting or self.is_by_message)
 
     @property
     def user_topics(self) -> tuple[TopicSnapshot, ...]:

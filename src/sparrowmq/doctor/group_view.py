@@ -152,6 +152,12 @@ class GroupView:
         return Counter(c.client_id for c in self.ownership.connections)
 
     @property
+    def member_count(self) -> int | None:
+        """The number of connections; None of a group whose consumers only pop."""
+        count = len(self.ownership.connections)
+        return None if self.ownership.is_by_message and not count else count
+
+    @property
     def marked(self) -> frozenset[str]:
         """The client ids of members that run SparrowMQ and so hand over under locks."""
         return frozenset(c.client_id for c in self.ownership.connections if is_marked(c.version))
@@ -184,6 +190,11 @@ class GroupView:
     def owned_by(self, client_id: str) -> list[MessageQueue]:
         """Return the queues that a client id consumes, without the retry topic's."""
         return [queue for queue in self.user_queues if client_id in self.queues[queue].owner_ids]
+
+    @property
+    def in_flight(self) -> int:
+        """The messages that consumers have received and not acknowledged, of a group by message."""
+        return sum(progress.in_flight for progress in self.snapshot.last.progress)
 
     @property
     def unowned(self) -> int:
@@ -269,12 +280,15 @@ class GroupView:
             return None
         produced_per_s = sum(rate.produced_per_s for _, rate in rates)
         consumed_per_s = sum(rate.consumed_per_s for _, rate in rates)
-        is_owned = all(self.ownership.falls_to.get(queue) for queue, _ in rates)
+        by_message = self.ownership.is_by_message
+        is_owned = by_message or all(self.ownership.falls_to.get(queue) for queue, _ in rates)
         counted = {queue: rate for queue, rate in rates if not self.waits_for_match(queue)}
         arrived_per_s = sum(rate.produced_per_s for rate in counted.values())
         done_per_s = sum(rate.consumed_per_s for rate in counted.values())
         keeps_up = not self.can_see_standstill or done_per_s >= KEEPS_UP_SHARE * arrived_per_s
         under_way = arrived_per_s * (COMMITTED_S + self._listener_s) if keeps_up else 0
+        if by_message:
+            under_way = self.in_flight
         return Flow(
             produced_per_s=produced_per_s,
             consumed_per_s=consumed_per_s,
@@ -417,7 +431,7 @@ def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:
         then = before.get(now.queue)
         if then is None:
             continue
-        consumed = (now.committed_offset or 0) - (then.committed_offset or 0)
+        consumed = now.consumed - then.consumed
         rates[now.queue] = QueueRate(
             produced_per_s=(now.max_offset - then.max_offset) / seconds,
             consumed_per_s=consumed / seconds,

@@ -358,10 +358,10 @@ def list_seen(before: GroupView, after: GroupView) -> list[At]:
 def list_changes(before: GroupView, after: GroupView) -> list[OwnerChange]:
     """Return the queues whose owners changed; a new queue had no owner before.
 
-    In a BROADCASTING group no queue changes hands.
+    In a group that does not divide its queues, no queue changes hands.
     """
     found: list[OwnerChange] = []
-    if after.snapshot.is_broadcasting:
+    if not after.snapshot.divides_queues:
         return found
     gap_ms = after.timestamp_ms - before.timestamp_ms
     handed_over = before.marked & after.members.keys()
@@ -376,7 +376,7 @@ def list_changes(before: GroupView, after: GroupView) -> list[OwnerChange]:
 
 def count_at_risk(before: GroupView, after: GroupView) -> int:
     """Return the most messages consumed twice between two views: see `GroupRebalance.at_risk`."""
-    if after.snapshot.is_broadcasting:
+    if not after.snapshot.divides_queues:
         return 0
     through_several = sum(
         max(0, after.offset_of(queue) - before.offset_of(queue))

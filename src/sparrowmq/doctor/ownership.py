@@ -41,6 +41,8 @@ class OwnerState(StrEnum):
 
     BROADCAST = "broadcast"
     """Every member reads the queue."""
+    SHARED = "shared"
+    """Any member may receive any message of the queue."""
     OWNED = "owned"
     UNOWNED = "unowned"
     DOUBLE = "double"
@@ -62,6 +64,7 @@ class Ownership:
             where nothing can be computed.
         disputed: the queues for which brokers' lists give different owners.
         is_broadcasting: whether every member reads all queues.
+        is_by_message: whether any member receives messages of any queue; no queue has an owner.
     """
 
     connections: tuple[MemberConnection, ...] = ()
@@ -70,6 +73,7 @@ class Ownership:
     shares: Mapping[MessageQueue, tuple[str, ...]] = field(default_factory=dict)
     disputed: frozenset[MessageQueue] = frozenset()
     is_broadcasting: bool = False
+    is_by_message: bool = False
 
     @property
     def unwanted(self) -> tuple[MessageQueue, ...]:
@@ -83,6 +87,8 @@ class Ownership:
     def state_of(self, queue: MessageQueue) -> OwnerState:
         """Return a queue's state: what is seen before what is uncertain."""
         connections = self.owners[queue]
+        if self.is_by_message:
+            return OwnerState.SHARED
         if self.is_broadcasting:
             return OwnerState.BROADCAST
         is_computed = connections == self.falls_to[queue]
@@ -205,8 +211,8 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
     connections = _all_connections(snapshot)
     for topic in snapshot.topics:
         queues = topic.subscribe_queues
-        if snapshot.is_broadcasting:
-            falls_to |= dict.fromkeys(queues, connections)
+        if not snapshot.divides_queues:
+            falls_to |= dict.fromkeys(queues, connections if snapshot.is_broadcasting else ())
             continue
         views = sorted(views_of(snapshot, topic), key=lambda view: -len(sorted_ids(view)))
         if strategy is None or not views:
@@ -226,6 +232,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
         shares=computed,
         disputed=frozenset(disputed),
         is_broadcasting=snapshot.is_broadcasting,
+        is_by_message=snapshot.is_by_message,
     )
 
 
@@ -234,7 +241,7 @@ def _find_owners(
     falls_to: Mapping[MessageQueue, tuple[MemberConnection, ...]],
     connections: tuple[MemberConnection, ...],
 ) -> Mapping[MessageQueue, tuple[MemberConnection, ...]]:
-    if snapshot.is_broadcasting:
+    if not snapshot.divides_queues:
         return falls_to
     counts = Counter(c.client_id for c in connections)
     connection_of = {c.client_id: c for c in connections}

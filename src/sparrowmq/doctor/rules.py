@@ -75,6 +75,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 
+# The rules that hold for groups that consume by message; the others are about owners of queues.
+BY_MESSAGE = frozenset({"Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "R32"})
 
 # Faults and their effects, which other rules find too. The roots come first: their effects may have
 # effects of their own.
@@ -121,7 +123,9 @@ def diagnose(snapshot: GroupSnapshot) -> list[Finding]:
 
 def apply_rules(view: GroupView) -> list[Finding]:
     """Return what every rule finds, effects of other faults included."""
-    return [finding for rule in RULES.values() for finding in rule(view)]
+    by_message = view.ownership.is_by_message
+    rules = [rule for name, rule in RULES.items() if not by_message or name in BY_MESSAGE]
+    return [finding for rule in rules for finding in rule(view)]
 
 
 def _join_effects(found: list[Finding]) -> list[Finding]:

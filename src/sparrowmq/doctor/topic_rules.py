@@ -194,16 +194,27 @@ def find_ordered_broadcast(view: GroupView) -> list[Finding]:
 
 
 def find_pop_consumers(view: GroupView) -> list[Finding]:
-    """R32: with POP the broker assigns queues, so the owners computed here do not hold."""
-    if not any(broker.consume_type == "CONSUME_POP" for broker in view.snapshot.last.brokers):
+    """R32: the group consumes by message, so that no queue has an owner."""
+    if not view.ownership.is_by_message:
         return []
+    members = count_of(len(view.ownership.connections), "member")
+    lag = view.lag()
     return [
         Finding(
             rule="R32",
             severity=Severity.INFO,
-            title=Phrase("the group consumes by POP: brokers assign queues"),
+            title=Phrase("the group consumes by message: no queue has an owner"),
+            evidence=(
+                Phrase(
+                    "{flying} in flight, {left} not given out yet",
+                    flying=count_of(view.in_flight, "message"),
+                    left=count_of(max(0, lag - view.in_flight), "message"),
+                ),
+                Phrase("{members} listed; consumers that only pop are not listed", members=members),
+            ),
             consequence=Phrase(
-                "the owners shown here hold for groups that pull; they do not apply to this group"
+                "any number of consumers share every queue, and none waits for another; a message "
+                "that is not acknowledged in its time comes again"
             ),
             remedy="",
         )
@@ -335,8 +346,11 @@ def find_unreachable_brokers(view: GroupView) -> list[Finding]:
 
 
 def find_group_without_members(view: GroupView) -> list[Finding]:
-    """Q04: no member is connected."""
-    if any(member_ids(broker) for broker in view.snapshot.last.brokers):
+    """Q04: no member is connected, and nobody consumes by message."""
+    if any(member_ids(broker) or broker.is_popped for broker in view.snapshot.last.brokers):
+        return []
+    if view.ownership.is_by_message and not view.in_flight:
+        # The offsets move.
         return []
     queues = list(view.snapshot.progress())
     return [

@@ -73,7 +73,17 @@ CLUSTER_SERIES = (
         "dead letters of the group that brokers keep",
     ),
     MetricSeries(
-        "sparrowmq_group_members", "gauge", ("group",), "connections of members of the group"
+        "sparrowmq_group_members",
+        "gauge",
+        ("group",),
+        "connections of members of the group; brokers do not list consumers that only pop",
+    ),
+    MetricSeries(
+        "sparrowmq_group_in_flight",
+        "gauge",
+        ("group",),
+        "messages that consumers have received and not acknowledged, of groups that consume by "
+        "message",
     ),
     MetricSeries(
         "sparrowmq_member_load",

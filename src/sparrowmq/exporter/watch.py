@@ -230,7 +230,10 @@ def _number(table: Mapping[str, str], name: str) -> float | None:
 
 def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> None:
     name, members = view.snapshot.group, view.members
-    out.set("sparrowmq_group_members", members.total(), name)
+    if view.member_count is not None:
+        out.set("sparrowmq_group_members", view.member_count, name)
+    if view.ownership.is_by_message:
+        out.set("sparrowmq_group_in_flight", view.in_flight, name)
     out.set("sparrowmq_group_dead_letters", view.snapshot.last.dead_letters.message_count, name)
     for client_id, load in sorted(view.loads.items()):
         out.set("sparrowmq_member_load", load, name, client_id)
@@ -253,7 +256,8 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
 def _describe_queues(out: _Families, view: GroupView) -> None:
     for queue in view.user_queues:
         each, labels = view.queues[queue], (view.snapshot.group, *_labels_of(queue))
-        out.set("sparrowmq_queue_owners", len(each.owners), *labels)
+        if not view.ownership.is_by_message:
+            out.set("sparrowmq_queue_owners", len(each.owners), *labels)
         for client_id, count in sorted(Counter(each.owner_ids).items()):
             out.set("sparrowmq_queue_owner", count, *labels, client_id)
         if each.lag is not None:

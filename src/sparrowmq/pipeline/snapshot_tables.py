@@ -96,7 +96,7 @@ def write_tables(tables: dict[str, pa.Table], directory: Path, *, timestamp_ms: 
 
 def _topic_rows(view: GroupView) -> Iterator[tuple[Any, ...]]:
     snapshot = view.snapshot
-    if snapshot.is_broadcasting:
+    if not snapshot.divides_queues:
         return
     for topic in snapshot.user_topics:
         counts: dict[str, int] = {}

@@ -498,7 +498,8 @@ class OffsetWrapper(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """A group's progress in a queue; `consumer_offset` is None for unknown (-1 on the wire).
 
     `pull_offset` is the offset of the next pull; 5.x has it, and its tools show the difference of
-    the two offsets as messages in flight.
+    the two offsets as messages in flight. SparrowMQ's own, of queues with popped messages: the
+    number of those in flight, and of those acknowledged beyond the group's offset.
     """
 
     __wire_unknown__: ClassVar[dict[str, int]] = {"consumer_offset": -1}
@@ -506,6 +507,8 @@ class OffsetWrapper(Struct, frozen=True, kw_only=True, rename=wire_names()):
     consumer_offset: Int64 | None = None
     pull_offset: Int64 | None = None
     last_timestamp_ms: Int64 = 0
+    sparrowmq_in_flight: Int64 | None = None
+    sparrowmq_acknowledged: Int64 | None = None
 
     def __post_init__(self) -> None:
         if self.consumer_offset == -1:
@@ -554,10 +557,14 @@ class AuditRecord(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class AuditedStats(ConsumeStats, frozen=True, kw_only=True, rename=wire_names()):
-    """`ConsumeStats` with SparrowMQ's addition on request: the newest changes of progress."""
+    """`ConsumeStats` with SparrowMQ's additions on request.
+
+    The newest changes of progress, and whether consumers of the group have popped lately.
+    """
 
     __marks_max__: ClassVar[int] = _STATS_MARKS_MAX
     sparrowmq_audit: list[AuditRecord] = []
+    sparrowmq_is_popped: bool | None = None
 
 
 class BrokerStatsItem(Struct, frozen=True, kw_only=True, rename=wire_names()):
@@ -577,12 +584,16 @@ class BrokerStatsData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class ConsumeStatsList(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_BROKER_CONSUME_STATS: the progress of each group in each of its topics."""
+    """GET_BROKER_CONSUME_STATS: the progress of each group in each of its topics.
+
+    `sparrowmq_popped` is SparrowMQ's own: the groups whose consumers have popped lately.
+    """
 
     __marks_max__: ClassVar[int] = _STATS_MARKS_MAX
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     broker_addr: str | None = None
     total_diff: Int64 = 0
+    sparrowmq_popped: list[str] | None = None
 
 
 class TopicOffset(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -340,7 +340,10 @@ def _consume_stats(
     stats = ConsumeStats(offset_table=table)
     if audits:
         records = state.audit.find(group, topics)[:AUDIT_ANSWER_MAX]
-        stats = AuditedStats(offset_table=table, sparrowmq_audit=records)
+        popped = group in state.pops.popped_groups(now_ms=request.now_ms)
+        stats = AuditedStats(
+            offset_table=table, sparrowmq_audit=records, sparrowmq_is_popped=popped or None
+        )
     return answer_aside(request, stats)
 
 
@@ -352,12 +355,15 @@ def _progress(
     table: dict[MessageQueue, OffsetWrapper] = {}
     for queue_id in range(0 if known is None else known.read_queue_nums):
         committed = max(0, state.offsets.find(group, topic, queue_id) or 0)
+        popped = state.pops.find(group, topic, queue_id)
         table[MessageQueue(topic, state.config.broker_name, queue_id)] = OffsetWrapper(
             broker_offset=max(0, state.store.queues.max_offset(topic, queue_id)),
             consumer_offset=committed,
             # Messages that members have pulled beyond the committed offset are not counted.
-            pull_offset=committed,
+            pull_offset=committed if popped is None else popped.next_offset,
             last_timestamp_ms=_store_time(state, topic, queue_id, committed - 1),
+            sparrowmq_in_flight=None if popped is None else len(popped.flights),
+            sparrowmq_acknowledged=None if popped is None else popped.acknowledged,
         )
         if queue_id % STATS_QUEUES_PER_STEP == 0:
             yield
@@ -387,7 +393,10 @@ def _broker_consume_stats(state: BrokerState, request: Request, *, is_order: boo
                 stats.append(ConsumeStats(offset_table=table))
         groups.append({group: stats})
     body = ConsumeStatsList(
-        consume_stats_list=groups, broker_addr=state.config.address, total_diff=total_diff
+        consume_stats_list=groups,
+        broker_addr=state.config.address,
+        total_diff=total_diff,
+        sparrowmq_popped=sorted(state.pops.popped_groups(now_ms=request.now_ms)) or None,
     )
     return answer_aside(request, body)
 

@@ -66,11 +66,13 @@ class TopicProgress(NamedTuple):
         topic: the topic's name.
         queue_count: the number of queues.
         max_offset: the sum of all queues' max offsets.
-        committed_offset: the sum of the group's committed offsets.
+        committed_offset: the sum of the group's committed offsets and, of a group that consumes by
+            message, of the messages acknowledged beyond them.
         lag: the number of messages not consumed yet.
         queue_lag_max: the lag of the queue that is furthest behind.
         last_timestamp_ms: when the last consumed message was stored, in the lagging queue where
             this is longest ago; None if no queue lags or no broker returned a time.
+        in_flight: the messages that consumers by message have received and not acknowledged.
     """
 
     topic: str
@@ -80,6 +82,7 @@ class TopicProgress(NamedTuple):
     lag: int
     queue_lag_max: int
     last_timestamp_ms: int | None
+    in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,8 @@ class GroupOverview:
         members: the client ids that a broker lists, duplicates included; None if no broker was
             asked.
         dead_letters: the number of dead letters that brokers keep; None if no broker was asked.
+        is_popped: whether consumers of the group have popped messages lately. Brokers do not list
+            those that only pop.
     """
 
     group: str
@@ -103,6 +108,25 @@ class GroupOverview:
     retried: int = 0
     members: tuple[str, ...] | None = None
     dead_letters: int | None = None
+    is_popped: bool = False
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether messages wait and nobody consumes; False if no broker was asked for members."""
+        return self.members == () and self.lag > 0 and not self.is_popped
+
+    @property
+    def in_flight(self) -> int | None:
+        """The messages in flight of a group that consumes by message; None of any other group."""
+        count = sum(topic.in_flight for topic in self.topics)
+        return count if count or self.is_popped else None
+
+    @property
+    def member_count(self) -> int | None:
+        """The number of connections; None if no broker was asked, or the consumers only pop."""
+        if self.members is None or (self.is_popped and not self.members):
+            return None
+        return len(self.members)
 
     @property
     def lag(self) -> int:
@@ -226,8 +250,7 @@ def by_attention(group: GroupOverview) -> tuple[bool, bool, int, str]:
 
     Groups with duplicate ids come first, then groups with lag and no members, then the largest lag.
     """
-    is_abandoned = group.members == () and group.lag > 0
-    return (not group.duplicate_ids, not is_abandoned, -group.lag, group.group)
+    return (not group.duplicate_ids, not group.is_abandoned, -group.lag, group.group)
 
 
 def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
@@ -312,12 +335,14 @@ class _View(NamedTuple):
     broker: BrokerOverview
     topics: Mapping[str, TopicConfig]
     progress: Mapping[str, Sequence[TopicProgress]]
+    popped: frozenset[str]
 
 
 def _look_at(directory: Directory, at: BrokerAt) -> Operation[_View]:
     runtime: Mapping[str, str] = {}
     topics: Mapping[str, TopicConfig] = {}
     progress: Mapping[str, Sequence[TopicProgress]] = {}
+    popped: frozenset[str] = frozenset()
     failure = ""
     timeout_ms = directory.timeout_ms
     try:
@@ -332,13 +357,13 @@ def _look_at(directory: Directory, at: BrokerAt) -> Operation[_View]:
         code, header = RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader()
         stats_timeout_ms = max(timeout_ms, STATS_TIMEOUT_MS)
         reply = yield from ask(at.address, code, header, timeout_ms=stats_timeout_ms)
-        progress = read_progress(reply, at.address)
+        progress, popped = read_progress(reply, at.address)
     except SparrowError as error:
         failure = str(error)
     broker = BrokerOverview(
         name=at.name, cluster=at.cluster, address=at.address, runtime=runtime, failure=failure
     )
-    return _View(broker, topics, progress)
+    return _View(broker, topics, progress, popped)
 
 
 def _ask_about(
@@ -394,7 +419,7 @@ def _merge_groups(views: Sequence[_View]) -> list[GroupOverview]:
             for progress in topics:
                 known = merged.get(progress.topic)
                 merged[progress.topic] = progress if known is None else _add(known, progress)
-    groups = []
+    groups, popped = [], frozenset[str]().union(*(view.popped for view in views))
     for group, found in sorted(by_group.items()):
         retries = found.pop(retry_topic(group), None)
         groups.append(
@@ -403,6 +428,7 @@ def _merge_groups(views: Sequence[_View]) -> list[GroupOverview]:
                 topics=tuple(found[topic] for topic in sorted(found)),
                 retry_lag=0 if retries is None else retries.lag,
                 retried=0 if retries is None else retries.max_offset,
+                is_popped=group in popped,
             )
         )
     return groups
@@ -418,6 +444,7 @@ def _add(one: TopicProgress, other: TopicProgress) -> TopicProgress:
         lag=one.lag + other.lag,
         queue_lag_max=max(one.queue_lag_max, other.queue_lag_max),
         last_timestamp_ms=min(times, default=None),
+        in_flight=one.in_flight + other.in_flight,
     )
 
 
@@ -462,6 +489,8 @@ class _OffsetsAt(Struct, frozen=True, kw_only=True, rename=wire_names()):
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
     last_timestamp_ms: Int64 = 0
+    sparrowmq_in_flight: Int64 | None = None
+    sparrowmq_acknowledged: Int64 | None = None
 
 
 class _QuotedStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
@@ -474,6 +503,7 @@ class _QuotedStatsList(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """ConsumeStatsList of `_QuotedStats`."""
 
     consume_stats_list: list[dict[str, list[_QuotedStats]]] = []
+    sparrowmq_popped: list[str] | None = None
 
 
 # A queue as a key, as fastjson writes it. No JSON text can match, since its quotes are escaped.
@@ -483,8 +513,12 @@ _QUEUE_AS_KEY = re.compile(
 _decode_quoted = msgspec.json.Decoder(_QuotedStatsList).decode
 
 
-def read_progress(reply: RemotingCommand, address: str) -> dict[str, list[TopicProgress]]:
+def read_progress(
+    reply: RemotingCommand, address: str
+) -> tuple[dict[str, list[TopicProgress]], frozenset[str]]:
     """Read each group's progress in its topics from a broker's GET_BROKER_CONSUME_STATS.
+
+    The groups whose consumers have popped lately come second.
 
     The answer has objects as keys, which no JSON reader accepts. Rewriting the keys as texts first
     reads 2,300 groups of 16 queues in 0.1 s instead of 0.9 s.
@@ -494,14 +528,15 @@ def read_progress(reply: RemotingCommand, address: str) -> dict[str, list[TopicP
     quoted = _QUEUE_AS_KEY.sub(rb'"\1@\2":', reply.body or b"{}")
     found: dict[str, list[TopicProgress]] = {}
     try:
-        for groups in _decode_quoted(quoted).consume_stats_list:
+        quick = _decode_quoted(quoted)
+        for groups in quick.consume_stats_list:
             for group, tables in groups.items():
                 found[group] = [
                     _sum_up(next(iter(t.offset_table)).partition("@")[2], t.offset_table.values())
                     for t in tables
                     if t.offset_table
                 ]
-        return found
+        return found, frozenset(quick.sparrowmq_popped or ())
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # Another writer's form. The slower reader accepts every form and also reports errors.
         found.clear()
@@ -515,11 +550,12 @@ def read_progress(reply: RemotingCommand, address: str) -> dict[str, list[TopicP
                 for each in stats
                 if each.offset_table
             ]
-    return found
+    return found, frozenset(answer.sparrowmq_popped or ())
 
 
 def _sum_up(topic: str, queues: Collection[_OffsetsAt | OffsetWrapper]) -> TopicProgress:
-    lags = [max(0, at.broker_offset - (at.consumer_offset or 0)) for at in queues]
+    done = [(at.consumer_offset or 0) + (at.sparrowmq_acknowledged or 0) for at in queues]
+    lags = [max(0, at.broker_offset - each) for at, each in zip(queues, done, strict=True)]
     behind = [
         at.last_timestamp_ms
         for at, lag in zip(queues, lags, strict=True)
@@ -529,10 +565,11 @@ def _sum_up(topic: str, queues: Collection[_OffsetsAt | OffsetWrapper]) -> Topic
         topic=topic,
         queue_count=len(lags),
         max_offset=sum(at.broker_offset for at in queues),
-        committed_offset=sum(at.consumer_offset or 0 for at in queues),
+        committed_offset=sum(done),
         lag=sum(lags),
         queue_lag_max=max(lags),
         last_timestamp_ms=min(behind, default=None),
+        in_flight=sum(at.sparrowmq_in_flight or 0 for at in queues),
     )
 
 

@@ -205,6 +205,7 @@ def _look_at_broker(
     failure = ""
     connections, cid_all, progress, letters = _Connections(), None, [], DeadLetterCount()
     changes: tuple[ProgressChange, ...] = ()
+    is_popped = False
     answer_ms: int | None = None
     asked_ms = yield from now()
     try:
@@ -213,6 +214,7 @@ def _look_at_broker(
         connections = yield from _connections(broker.address, group, timeout_ms=timeout_ms)
         stats = yield from _stats(broker.address, group, timeout_ms=timeout_ms)
         progress, changes = _progress_of(stats), _changes_of(stats)
+        is_popped = bool(stats.sparrowmq_is_popped)
         letters = yield from _dead_letters(broker.address, group, timeout_ms=timeout_ms)
     except SparrowError as error:
         failure = str(error)
@@ -235,6 +237,7 @@ def _look_at_broker(
         answer_ms=answer_ms,
         dead_letters=letters,
         changes=changes,
+        is_popped=is_popped,
     )
     return view, progress
 
@@ -303,7 +306,14 @@ def _changes_of(stats: AuditedStats) -> tuple[ProgressChange, ...]:
 
 def _progress_of(stats: AuditedStats) -> list[QueueProgress]:
     return [
-        QueueProgress(queue, at.broker_offset, at.consumer_offset, at.last_timestamp_ms)
+        QueueProgress(
+            queue,
+            at.broker_offset,
+            at.consumer_offset,
+            at.last_timestamp_ms,
+            at.sparrowmq_in_flight or 0,
+            at.sparrowmq_acknowledged or 0,
+        )
         for queue, at in stats.offset_table.items()
     ]
 

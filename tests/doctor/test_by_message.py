@@ -1,0 +1,184 @@
+"""Groups that consume by message: no view says that nobody consumes or that owners are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from commands import Commands
+from live_page import reading
+from sparrowmq import Message, MessageExt, Producer, PushConsumer, SimpleConsumer
+from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.doctor import Finding, Severity, diagnose
+from sparrowmq.exporter.watch import ClusterWatch
+from sparrowmq.testing import EmbeddedCluster
+from steps_of_pages import words_of
+from waiting import wait_until
+
+SENT, RECEIVED = 10, 6
+GROUP, TOPIC = "GID_popped", "popped"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster with a group that has acknowledged the second and third of its six messages."""
+    with EmbeddedCluster(flush="async") as running:
+        running.create_topic(TOPIC, queues=1)
+        with Producer("GID_p", name_server=running.name_server) as producer:
+            for number in range(SENT):
+                producer.send(Message(TOPIC, b"%d" % number))
+        with SimpleConsumer(GROUP, name_server=running.name_server) as consumer:
+            consumer.subscribe(TOPIC)
+            found: list[MessageExt] = []
+
+            def has_all() -> bool:
+                found.extend(consumer.receive(RECEIVED - len(found)))
+                return len(found) == RECEIVED
+
+            wait_until("messages", has_all)
+            by_offset = sorted(found, key=lambda message: message.queue_offset)
+            for message in by_offset[1:3]:
+                consumer.ack(message)
+            yield running
+
+
+@pytest.fixture
+def smq(cluster: EmbeddedCluster) -> Commands:
+    return Commands(cluster.name_server)
+
+
+def test_the_doctor_tells_of_messages_in_flight_and_finds_nothing_wrong(smq: Commands) -> None:
+    found = smq.json("rebalance", "doctor", GROUP, "--interval", "0")
+
+    (finding,) = found["findings"]
+    assert (finding["rule"], finding["severity"]) == ("R32", "info")
+    assert finding["evidence"][0] == "4 messages in flight, 4 messages not given out yet"
+    assert found["lag"] == SENT - 2, "acknowledged messages are done, whatever is before them"
+    assert found["is_by_message"] is True
+
+
+def test_every_list_has_what_is_in_flight_and_no_false_member_count(smq: Commands) -> None:
+    (row,) = [row for row in smq.json("ls")["groups"] if row["group"] == GROUP]
+    shown = smq.json("rebalance", "show", GROUP, "--interval", "0")
+    text = smq("rebalance", "show", GROUP, "--interval", "0").stdout
+
+    assert (row["lag"], row["in_flight"], row["member_count"]) == (SENT - 2, 4, None)
+    assert row["trouble"] == ""
+    (queue,) = shown["queues"]
+    assert (queue["state"], queue["in_flight"], queue["lag"]) == ("shared", 4, SENT - 2)
+    assert "by message: 4 in flight" in text
+    assert "any member" in text
+    assert "nobody" not in text
+
+
+def test_a_check_finds_the_group_consumed(smq: Commands) -> None:
+    result = smq("check", "--group", GROUP, "--warn-lag", "5", "--max-lag", "100")
+
+    assert "nobody consumes" not in result.stdout
+    assert result.exit_code == 1, "its lag alone is a warning, and not critical"
+
+
+def test_no_queue_has_a_reason_for_its_owner(smq: Commands) -> None:
+    result = smq("rebalance", "explain", GROUP, "--queue", "broker-a:0")
+
+    assert result.exit_code == 2
+    assert "consumes by message: any member may receive any message" in result.stderr
+
+
+async def test_the_page_shows_messages_in_flight_in_the_place_of_owners(
+    cluster: EmbeddedCluster,
+) -> None:
+    async with reading(cluster.name_server) as reader:
+        page = words_of(await reader.read(f"/groups/{GROUP}"))
+
+    assert "4 messages in flight" in page
+    assert "any member" in page
+    assert "queues without owner" not in page
+
+
+async def test_metrics_have_messages_in_flight_and_no_owners(cluster: EmbeddedCluster) -> None:
+    registry = CollectorRegistry()
+    async with AsyncDriver() as driver:
+        watch = ClusterWatch(make_directory(cluster.name_server), driver, interval_s=1.0)
+        registry.register(watch)
+        await watch.look()
+
+        def value(name: str, **labels: str) -> float | None:
+            return registry.get_sample_value(name, labels)
+
+        of_queue = {"group": GROUP, "topic": TOPIC, "broker": "broker-a", "queue": "0"}
+        assert value("sparrowmq_group_in_flight", group=GROUP) == 4
+        assert value("sparrowmq_group_members", group=GROUP) is None
+        assert value("sparrowmq_unowned_queues", group=GROUP) == 0
+        assert value("sparrowmq_queue_owners", **of_queue) is None
+        assert value("sparrowmq_queue_lag", **of_queue) == SENT - 2
+
+
+def test_a_group_that_pulls_is_not_by_message(cluster: EmbeddedCluster, smq: Commands) -> None:
+    group = "GID_pulled"
+    with PushConsumer(
+        group, name_server=cluster.name_server, listener=lambda messages, context: None
+    ) as member:
+        member.subscribe(TOPIC)
+        member.start()
+        member.wait_assigned()
+        shown = smq.json("rebalance", "show", group, "--interval", "0")
+
+    assert shown["is_by_message"] is False
+    assert "shared" not in {queue["state"] for queue in shown["queues"]}
+
+
+def found_in(seen: Any, *, in_flight: int = 0, is_popped: bool = False) -> list[Finding]:
+    """Return the findings of a group with so many messages of its first queue in flight."""
+    snapshot = seen.snapshot()
+    first, *others = snapshot.last.progress
+    last = replace(
+        snapshot.last,
+        brokers=tuple(replace(b, is_popped=is_popped) for b in snapshot.last.brokers),
+        progress=(first._replace(in_flight=in_flight), *others),
+    )
+    return diagnose(replace(snapshot, samples=(*snapshot.samples[:-1], last)))
+
+
+def test_messages_in_flight_without_pops_mean_that_the_consumers_are_gone(
+    seen_group: Any,
+) -> None:
+    seen = seen_group([])
+    seen.flow(0, then=(200, 100), now=(200, 100))
+
+    gone, there = found_in(seen, in_flight=3), found_in(seen, in_flight=3, is_popped=True)
+
+    assert [(f.rule, f.severity) for f in gone] == [
+        ("Q04", Severity.ERROR),
+        ("R32", Severity.INFO),
+    ]
+    assert [f.rule for f in there] == ["R32"]
+
+
+def test_offsets_that_move_without_a_member_show_pops_on_other_brokers(
+    seen_group: Any,
+) -> None:
+    seen = seen_group([])
+    seen.flow(0, then=(200, 100), now=(200, 160))
+
+    assert [f.rule for f in found_in(seen)] == ["R32"]
+
+
+def test_a_backlog_that_grows_is_a_warning(
+    seen_group: Any,
+) -> None:
+    seen = seen_group([])
+    seen.flow(0, then=(1_000, 100), now=(1_600, 160))
+
+    found = found_in(seen, is_popped=True)
+
+    assert [(f.rule, f.severity) for f in found] == [
+        ("Q10", Severity.WARN),
+        ("R32", Severity.INFO),
+    ]
+    assert found[0].remedy.endswith("start more consumers")
