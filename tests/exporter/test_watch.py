@@ -73,7 +73,10 @@ async def test_every_series_has_a_sample_and_owners_are_named(
     assert scraped.value("sparrowmq_broker_up", broker="broker-a", cluster="DefaultCluster") == 1
     families = {family.name for family in scraped.registry.collect()}
     # Only groups that divide by load have loads: see doctor/test_plans.py.
-    assert {series.name for series in CLUSTER_SERIES} - families == {"sparrowmq_member_load"}
+    assert {series.name for series in CLUSTER_SERIES} - families == {
+        "sparrowmq_member_load",
+        "sparrowmq_group_in_flight",
+    }
 
 
 async def test_twins_and_the_queues_that_they_leave_unowned_are_shown(
