@@ -140,7 +140,7 @@ def test_name_server_answers_any_request(
     server = NameServer()
     command = RemotingCommand(code=code, ext_fields=fields, body=body, version=version)
 
-    outputs = server.handle(command, PEER, now_ms=0, timestamp_ms=0)
+    outputs = made(server.handle(command, PEER, now_ms=0, timestamp_ms=0))
 
     assert len([output for output in outputs if isinstance(output, Reply | Written)]) == 1
     server.connection_closed(PEER, now_ms=0, timestamp_ms=0)

@@ -12,6 +12,7 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import encode_host
 from sparrowmq.protocol.register_body import compute_body_crc, encode_register_body
 from sparrowmq.serving.connections import Connection, Fact, Reply
+from steps import made
 
 
 @dataclass
@@ -38,9 +39,8 @@ class Rig:
         **extra: Any,
     ) -> RemotingCommand:
         command = RemotingCommand(code=code, ext_fields=ext_fields, body=body, **extra)
-        outputs = self.server.handle(
-            command, connection or self.connect(), now_ms=self.now_ms, timestamp_ms=0
-        )
+        connection = connection or self.connect()
+        outputs = made(self.server.handle(command, connection, now_ms=self.now_ms, timestamp_ms=0))
         self.facts += [output for output in outputs if isinstance(output, Fact)]
         (reply,) = [output.command for output in outputs if isinstance(output, Reply)]
         return reply

@@ -5,9 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrowmq.nameserver import route_table
-from sparrowmq.nameserver.route_table import BROKER_EXPIRY_MS, BrokerIdentity, RouteTable
+from sparrowmq.nameserver.route_table import (
+    BROKER_EXPIRY_MS,
+    TOPICS_PER_STEP,
+    BrokerIdentity,
+    RouteTable,
+)
 from sparrowmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from sparrowmq.serving.connections import Connection
+from steps import run_steps
 
 PEERS = [Connection(number, f"10.0.0.1:{number}", bytes(8)) for number in range(8)]
 
@@ -34,7 +40,11 @@ def register(
     connection: Connection = PEERS[0],
     now_ms: int = 0,
 ) -> None:
-    table.register(who, what, ha_address=f"ha-{who.address}", connection=connection, now_ms=now_ms)
+    run_steps(
+        table.register(
+            who, what, ha_address=f"ha-{who.address}", connection=connection, now_ms=now_ms
+        )
+    )
 
 
 def queue_counts(table: RouteTable, topic: str) -> dict[str, int]:
@@ -107,13 +117,33 @@ def test_slave_brings_no_topics_and_learns_its_master() -> None:
     table = RouteTable()
     register(table, identity("a"), topics("T"))
 
-    told = table.register(
+    steps = table.register(
         identity("a", 1), topics("U"), ha_address="x", connection=PEERS[1], now_ms=0
     )
+    told, _ = run_steps(steps)
 
     assert told == (True, "a-0:1", "ha-a-0:1", ())
     assert table.topics() == ["T"]
     assert addresses(table, "T") == {"a": {0: "a-0:1", 1: "a-1:1"}}
+
+
+def test_topics_of_a_registration_that_another_follows_are_left_out() -> None:
+    names = [f"T{number}" for number in range(2 * TOPICS_PER_STEP)]
+    for later in ([*names[:1], "U"], None):
+        table = RouteTable()
+        steps = table.register(
+            identity("a"), topics(*names), ha_address="x", connection=PEERS[0], now_ms=0
+        )
+        next(steps)
+        if later is None:
+            table.unregister(identity("a"))
+        else:
+            register(table, identity("a"), topics(*later, counter=2))
+
+        run_steps(steps)
+
+        entered = set() if later is None else {*names[:TOPICS_PER_STEP], "U"}
+        assert set(table.topics()) == entered
 
 
 def test_queues_of_a_name_stay_while_any_broker_of_it_is_there() -> None:

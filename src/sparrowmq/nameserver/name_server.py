@@ -7,7 +7,7 @@ request changes settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 
@@ -49,7 +49,17 @@ from sparrowmq.protocol.register_body import compute_body_crc, decode_register_b
 from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Close, Connection, Fact, Output
 from sparrowmq.serving.refusals import Refusals
-from sparrowmq.serving.requests import FAQ, Processor, Refusal, Request, answer, deny, serve
+from sparrowmq.serving.requests import (
+    FAQ,
+    Processor,
+    Refusal,
+    Request,
+    Steps,
+    answer,
+    answer_in_steps,
+    deny,
+    serve,
+)
 
 # NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG.
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
@@ -183,30 +193,19 @@ class NameServer:
 
 def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
     """Register a broker, unless the registration contradicts a live broker."""
-    command = request.command
-    header = decode_header(RegisterBrokerRequestHeader, command.ext_fields)
+    header = decode_header(RegisterBrokerRequestHeader, request.command.ext_fields)
+    return answer_in_steps(request, _register(server, request, header))
+
+
+def _register(server: NameServer, request: Request, header: RegisterBrokerRequestHeader) -> Steps:
     identity = BrokerIdentity(
         header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
     )
-    contradiction = server.routes.find_contradiction(
-        identity, connection=request.connection, now_ms=request.now_ms
-    )
-    if contradiction is not None:
-        raise _refusal(
-            server,
-            NameServerRefusal.REGISTRATION,
-            request,
-            f"broker {_describe(identity)} cannot be registered: {contradiction}",
-        )
-    body = command.body
-    if header.body_crc32 and header.body_crc32 != compute_body_crc(body or b""):
-        raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match", ext_fields={})
-    if body is None or command.version >= _VERSION_WITH_REGISTER_BODY:
-        register = decode_register_body(body, compressed=header.compressed)
-        topics = register.topic_config_serialize_wrapper
-    else:
-        topics = decode_body(TopicConfigTable, body)
-    registered = server.routes.register(
+    _check_contradiction(server, request, identity)
+    topics = yield from _read_topics(request.command, header)
+    # Another broker may have come meanwhile.
+    _check_contradiction(server, request, identity)
+    registered = yield from server.routes.register(
         identity,
         topics,
         ha_address=header.ha_server_addr,
@@ -231,6 +230,31 @@ def register_broker(server: NameServer, request: Request) -> Sequence[Output]:
         text = f"left out a topic of broker {_describe(identity)}: {left_out}"
         facts += server.refusals.note(NameServerRefusal.TOPIC, text, now_ms=request.now_ms)
     return [*outputs, *facts]
+
+
+def _check_contradiction(server: NameServer, request: Request, identity: BrokerIdentity) -> None:
+    contradiction = server.routes.find_contradiction(
+        identity, connection=request.connection, now_ms=request.now_ms
+    )
+    if contradiction is not None:
+        raise _refusal(
+            server,
+            NameServerRefusal.REGISTRATION,
+            request,
+            f"broker {_describe(identity)} cannot be registered: {contradiction}",
+        )
+
+
+def _read_topics(
+    command: RemotingCommand, header: RegisterBrokerRequestHeader
+) -> Generator[None, None, TopicConfigTable]:
+    body = command.body
+    if header.body_crc32 and header.body_crc32 != compute_body_crc(body or b""):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, "crc32 not match", ext_fields={})
+    if body is not None and command.version < _VERSION_WITH_REGISTER_BODY:
+        return decode_body(TopicConfigTable, body)
+    register = yield from decode_register_body(body, compressed=header.compressed)
+    return register.topic_config_serialize_wrapper
 
 
 def _describe(identity: BrokerIdentity) -> str:

@@ -100,6 +100,20 @@ def _decode(body_type: type[B], data: bytes, *, marks_max: int | None) -> B:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             body = decoder.decode(_BARE_KEY.sub(rb'\1"\2":', data))
             return body
+    return decode_dialect(body_type, data, problem, marks_max=marks_max)
+
+
+def decode_dialect(
+    body_type: type[B], data: bytes, problem: str, *, marks_max: int | None = fastjson.MARKS_MAX
+) -> B:
+    """Read a body that is not plain JSON of its type.
+
+    Args:
+        problem: why it is not, for the error.
+        marks_max: None for a file of any size.
+
+    Raises: RemoteProtocolError if the body is too large, or not of this type.
+    """
     if marks_max is not None:
         try:
             fastjson.check_size(data, marks_max=marks_max)

@@ -92,7 +92,7 @@ def check_name_server(data: bytes) -> None:
     requests = data.split(REQUESTS_SEPARATOR, REQUESTS_MAX - 1)
     for request in requests:
         code, rest = choose(request, NAME_SERVER_CODES)
-        outputs = server.handle(to_command(code, rest), _PEER, now_ms=0, timestamp_ms=0)
+        outputs = made(server.handle(to_command(code, rest), _PEER, now_ms=0, timestamp_ms=0))
         assert len([output for output in outputs if isinstance(output, Reply | Written)]) == 1
     server.connection_closed(_PEER, now_ms=0, timestamp_ms=0)
     assert list(server.routes.broker_names()) == []
