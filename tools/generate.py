@@ -105,6 +105,7 @@ WORDS = (
     (r"\baclose\b", "close"),
     (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
     (r"\bAsync(?=[A-Z])", ""),
+    (r"\bAbstractAsyncContextManager\b", "AbstractContextManager"),
     (r"\basync (?=def |for |with )", ""),
     (r"\bawait ", ""),
 )

@@ -137,6 +137,7 @@ def test_setting_arrives_where_it_is_used() -> None:
         ("PushConsumer", "on_message_callback", "did you mean listener"),
         ("PollConsumer", "group_id", "did you mean group"),
         ("PollConsumer", "auto_offset_reset", "did you mean start"),
+        ("PushConsumer", "topic", "did you mean topics"),
         ("Admin", "group_id", "Admin has no setting 'group_id'; there are"),
     ],
 )

@@ -98,6 +98,10 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"name_server": ("127.0.0.1", 9876)}, "give host:port, such as 127.0.0.1:9876"),
     ({"name_server": b"127.0.0.1:9876"}, "give host:port, such as 127.0.0.1:9876"),
     ({"tls": True}, "tls is True"),
+    ({"topics": []}, "topics is []; give a topic, a list of topics, or a dict"),
+    ({"topics": 7}, "topics is 7; give a topic, a list of topics, or a dict"),
+    ({"topics": [7]}, "the topic is 7"),
+    ({"topics": "a b"}, "'a b'"),
 ]
 
 

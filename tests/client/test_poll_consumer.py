@@ -134,6 +134,24 @@ def poll_all(consumer: Any, count: int) -> list[MessageExt]:
     return found
 
 
+async def test_consumer_with_topics_is_iterated_without_more_calls(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    send(producer, topic, ["1", "2"], queue_id=3)
+    found = []
+    async with AsyncPollConsumer(
+        group, topic, name_server=cluster.name_server, start="first"
+    ) as consumer:
+        begun = len(consumer.assignment())
+        async for message in consumer:
+            found.append(message)
+            if len(found) == 2:
+                break
+
+    assert begun == 8
+    assert numbers_of(found) == [1, 2]
+
+
 def lag_of(admin: Admin, group: str, topic: str) -> int:
     return sum(lag.lag for lag in admin.group_lag(group, topic))
 

@@ -30,6 +30,7 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.client.operations import waiting as waiting_operations
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
@@ -83,6 +84,77 @@ def send_numbers(producer: Producer, topic: str, count: int, *, begin: int = 0) 
     for at in range(0, count, 50):
         producer.send_batch([Message(topic, body) for body in bodies[at : at + 50]])
     return set(bodies)
+
+
+@pytest.fixture
+def waits_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entering a consumer ends only by what it waits for."""
+    monkeypatch.setattr(waiting_operations, "SHARE_WAIT_MS", 3_600_000)
+
+
+@pytest.mark.usefixtures("waits_without_end")
+def test_block_of_a_consumer_with_topics_begins_with_its_share(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    producer.send(Message(topic, b"before"))
+    seen = Seen()
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "start": datetime.now(UTC)}
+    with PushConsumer(group, {topic: "late"}, listener=seen, **settings) as first:
+        shares = [len(first.assignment())]
+        with PushConsumer(group, {topic: "late"}, listener=seen, **settings) as second:
+            shares.append(len(second.assignment()))
+            for tag in ("early", "late"):
+                producer.send(Message(topic, tag.encode(), tags=tag))
+            wait_until("the message of the tag", lambda: b"late" in seen.bodies)
+
+    assert shares == [8, 4]
+    assert set(seen.bodies) == {b"late"}
+
+
+@pytest.mark.usefixtures("waits_without_end")
+async def test_asyncio_consumer_of_several_topics_begins_with_its_share(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    cluster.create_topic(f"{topic}_more", queues=2)
+    both = [topic, f"{topic}_more"]
+    async with AsyncPushConsumer(
+        group, both, name_server=cluster.name_server, listener=Seen()
+    ) as consumer:
+        shares = Counter(queue.topic for queue in consumer.assignment())
+
+    assert shares == {topic: 8, f"{topic}_more": 2}
+
+
+@pytest.mark.usefixtures("waits_without_end")
+def test_block_begins_for_a_spare_member_and_without_the_topic(
+    cluster: EmbeddedCluster, numbers: Iterator[int], group: str
+) -> None:
+    single = f"T{next(numbers)}"
+    cluster.create_topic(single, queues=1)
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "listener": Seen()}
+
+    with (
+        PushConsumer(group, single, **settings) as first,
+        PushConsumer(group, single, **settings) as second,
+        PushConsumer(f"{group}_later", f"{single}_later", **settings) as early,
+    ):
+        wait_until("one owner", lambda: counts([first, second]) == [0, 1])
+        found = early.assignment()
+
+    assert found == []
+
+
+def test_consumer_whose_start_is_refused_is_closed(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "listener": Seen()}
+    settings |= {"instance_name": "one"}
+    refused = PushConsumer(group, topic, **settings)
+
+    with PushConsumer(group, topic, **settings), pytest.raises(UsageError), refused:
+        raise AssertionError("two consumers of one id ran")
+
+    assert "closed" in repr(refused)
 
 
 @pytest.mark.slow

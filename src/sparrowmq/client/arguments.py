@@ -7,12 +7,12 @@ listener that cannot be called would turn every message into a dead letter. Test
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from sparrowmq.errors import ConfigError, UsageError
-from sparrowmq.model import Message, MessageExt, MessageQueue
+from sparrowmq.model import Message, MessageExt, MessageQueue, MessageSelector
 
 
 def check_function(
@@ -111,6 +111,28 @@ def check_queues(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
     if isinstance(queues, MessageQueue) or not isinstance(queues, Iterable):
         raise UsageError(f"{_short(queues)} is not a list of queues; give a list")
     return tuple(map(check_queue, queues))
+
+
+def read_topics(
+    topics: str | Sequence[str] | Mapping[str, str | MessageSelector] | None,
+) -> Mapping[str, str | MessageSelector]:
+    """Return the expression of each topic that a consumer was given. Raises: ConfigError."""
+    if topics is None:
+        return {}
+    if isinstance(topics, Mapping):
+        given = topics
+    elif isinstance(topics, str):
+        given = {topics: "*"}
+    elif isinstance(topics, Sequence):
+        given = dict.fromkeys(topics, "*")
+    else:
+        given = {}
+    if not given:
+        raise ConfigError(
+            f"topics is {_short(topics)}; give a topic, a list of topics, or a dict of topics and "
+            'expressions, such as {"orders": "new || paid"}'
+        )
+    return given
 
 
 def check_offset(offset: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Unpack, cast
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.scheduler import NEVER_MS
-from sparrowmq.client.arguments import check_function
+from sparrowmq.client.arguments import check_function, read_topics
 from sparrowmq.client.config import (
     KINDS,
     POLL,
@@ -47,6 +47,7 @@ from sparrowmq.client.subscriber import (
     Notice,
     RebalanceCallbacks,
     Subscriber,
+    Topics,
 )
 from sparrowmq.client.tracer import SendTrace, Tracer
 from sparrowmq.client.transaction_outcomes import AsyncCheck, Coordinator
@@ -323,6 +324,17 @@ def add_subscription(subscriber: Subscriber, subscription: SubscriptionData) -> 
     subscriber.subscriptions[subscription.topic] = subscription
     subscriber.member.subscribe(subscription.topic, now_ms=clock.monotonic_ms())
     subscriber.wake.set()
+
+
+def subscribe_topics(subscriber: Subscriber, topics: Topics | None) -> bool:
+    """Subscribe the topics that a new consumer was given; return whether there are any.
+
+    Raises: ConfigError; UsageError for a bad expression.
+    """
+    given = read_topics(topics)
+    for topic, expression in given.items():
+        add_subscription(subscriber, make_subscription(subscriber, topic, expression))
+    return bool(given)
 
 
 def remove_subscription(subscriber: Subscriber, topic: str) -> None:

@@ -637,6 +637,7 @@ NAMES_ELSEWHERE = {
     "retries": "retry_times",
     "security_protocol": "tls",
     "ssl_context": "tls",
+    "topic": "topics",
 }
 
 
@@ -691,9 +692,11 @@ KINDS = {
     kind.name: kind
     for kind in (
         ClientKind("Producer", (ProducerConfig, *_OF_ALL)),
-        ClientKind(PUSH, (ConsumerConfig, *_OF_ALL), ("group", "name_server", "listener")),
-        ClientKind(POLL, (ConsumerConfig, *_OF_ALL)),
-        ClientKind(SIMPLE, (AdminConfig, ClientConfig)),
+        ClientKind(
+            PUSH, (ConsumerConfig, *_OF_ALL), ("group", "name_server", "topics", "listener")
+        ),
+        ClientKind(POLL, (ConsumerConfig, *_OF_ALL), ("group", "name_server", "topics")),
+        ClientKind(SIMPLE, (AdminConfig, ClientConfig), ("group", "name_server", "topics")),
         ClientKind("Admin", (AdminConfig, ClientConfig), ("name_server",)),
     )
 }

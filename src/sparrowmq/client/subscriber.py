@@ -7,7 +7,7 @@ another thread may do. Tests: test_push_consumer.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol, TypeAlias
@@ -29,6 +29,7 @@ from sparrowmq.model import (
     MessageExt,
     MessageModel,
     MessageQueue,
+    MessageSelector,
     UnreadablePolicy,
 )
 from sparrowmq.model.names import retry_topic
@@ -58,6 +59,8 @@ AsyncOrderlyListener: TypeAlias = (
 AsyncRebalanceListener: TypeAlias = (
     RebalanceListener | Callable[[list[MessageQueue]], Awaitable[None]]
 )
+# What a consumer consumes: a topic, several, or topics with their expressions.
+Topics: TypeAlias = str | Sequence[str] | Mapping[str, str | MessageSelector]
 
 
 class RebalanceCallbacks(NamedTuple):
@@ -269,6 +272,8 @@ class Subscriber:
     wake: Event = field(default_factory=Event)
     # The consumers that share its connections, by group, this one included while it runs.
     companions: dict[str, Subscriber] = field(default_factory=dict)
+    # Topics that the name server does not know.
+    missing_topics: set[str] = field(default_factory=set)
     # Whether a broker has accepted a heartbeat of this consumer.
     has_joined: bool = False
     # A heartbeat under way counts as well.

@@ -422,6 +422,10 @@ class GroupMember:
         self._rebalance.end(now_ms, next_in_ms=next_in_ms)
         return self._apply_targets(targets, now_ms)
 
+    def has_share(self, topic: str) -> bool:
+        """Return whether a rebalance has given this member its share of a topic, perhaps none."""
+        return topic in self._wanted
+
     def _apply_targets(
         self, targets: Mapping[str, tuple[MessageQueue, ...]], now_ms: int
     ) -> RebalancePlan:

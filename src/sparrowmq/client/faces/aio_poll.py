@@ -18,6 +18,7 @@ from sparrowmq.client.assembly import (
     make_polling,
     make_subscription,
     remove_subscription,
+    subscribe_topics,
 )
 from sparrowmq.client.faces.aio_member import AsyncMember
 from sparrowmq.client.faces.task_host import TAKES_COROUTINES
@@ -26,7 +27,12 @@ from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
 from sparrowmq.client.operations.waiting import WAIT_MS, wait_assigned
 from sparrowmq.client.polling import PullResult
 from sparrowmq.client.setting_types import PollConsumerSettings
-from sparrowmq.client.subscriber import AsyncRebalanceListener, ConsumeCounters, RebalanceCallbacks
+from sparrowmq.client.subscriber import (
+    AsyncRebalanceListener,
+    ConsumeCounters,
+    RebalanceCallbacks,
+    Topics,
+)
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 
@@ -37,12 +43,17 @@ POOL_SIZE = 2
 class AsyncPollConsumer:
     """A consumer that the program polls: `async for message in consumer`, `getone`, `getmany`.
 
-    Either `subscribe` topics, and the group's members share the queues, or `assign` queues by
-    hand. One task polls at a time. A message is done when the program asks for the next one, so a
-    program that dies while it works on a message gets the message again.
+    Either give `topics`, or `subscribe` them, and the group's members share the queues; or `assign`
+    queues by hand. One task polls at a time. A message is done when the program asks for the next
+    one, so a program that dies while it works on a message gets the message again.
+
+    With `topics`, entering a `with` block starts the consumer and waits for its share, at most
+    10 s; topics that do not exist yet are not waited for. Without `topics`, call `start`.
 
     Args:
         group: the consumer group.
+        topics: a topic, a list of topics, or topics with their expressions, such as
+            `{"orders": "new || paid"}`; None leaves them to `subscribe` or `assign`.
         name_server: `host:port`, several separated by ';', or a list of them; None for the
             environment's NAMESRV_ADDR.
         on_assign: called with queues that this consumer has gained, before their first message.
@@ -57,6 +68,7 @@ class AsyncPollConsumer:
     def __init__(
         self,
         group: str,
+        topics: Topics | None = None,
         *,
         name_server: str | Sequence[str] | None = None,
         on_assign: AsyncRebalanceListener | None = None,
@@ -71,6 +83,8 @@ class AsyncPollConsumer:
             is_async=TAKES_COROUTINES,
             **settings,
         )
+        self._has_topics = subscribe_topics(self._state.subscriber, topics)
+        self._state.has_subscribed = self._has_topics
         self._member = AsyncMember(
             self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE
         )
@@ -81,6 +95,8 @@ class AsyncPollConsumer:
         return self._member.describe(type(self).__name__)
 
     async def __aenter__(self) -> Self:
+        if self._has_topics:
+            await self._member.enter(self)
         return self
 
     async def __aexit__(

@@ -28,6 +28,7 @@ from sparrowmq.client.assembly import (
     make_subscription,
     remove_subscription,
     resume,
+    subscribe_topics,
     suspend,
 )
 from sparrowmq.client.faces.blocking_batches import Batches
@@ -52,6 +53,7 @@ from sparrowmq.client.subscriber import (
     OrderlyListener,
     RebalanceCallbacks,
     RebalanceListener,
+    Topics,
 )
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import (
@@ -306,8 +308,13 @@ class Producer:
 class PushConsumer:
     """A member of a consumer group that calls a listener with messages.
 
+    With `topics`, entering a `with` block starts the consumer and waits for its share, at most
+    10 s; topics that do not exist yet are not waited for. Without `topics`, call `start`.
+
     Args:
         group: the consumer group.
+        topics: a topic, a list of topics, or topics with their expressions, such as
+            `{"orders": "new || paid"}`; None leaves them to `subscribe`.
         name_server: `host:port`, several separated by ';', or a list of them; None for the
             environment's NAMESRV_ADDR.
         listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
@@ -331,6 +338,7 @@ class PushConsumer:
     def __init__(
         self,
         group: str,
+        topics: Topics | None = None,
         *,
         name_server: str | Sequence[str] | None = None,
         listener: Listener | OrderlyListener,
@@ -347,6 +355,7 @@ class PushConsumer:
             is_async=TAKES_COROUTINES,
             **settings,
         )
+        self._has_topics = subscribe_topics(self._subscriber, topics)
         self._member = Member(
             self._subscriber,
             partial(run_member, self._subscriber),
@@ -358,6 +367,8 @@ class PushConsumer:
         return self._member.describe(type(self).__name__)
 
     def __enter__(self) -> Self:
+        if self._has_topics:
+            self._member.enter(self)
         return self
 
     def __exit__(

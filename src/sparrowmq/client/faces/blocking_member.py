@@ -7,8 +7,10 @@ Tests: client/test_push_consumer.py.
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,6 +28,7 @@ from sparrowmq.client.faces.thread_host import ThreadHost, open_instance
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_events import begin_leaving
 from sparrowmq.client.notices import warn_no_subscription, warn_not_closed, warn_not_started
+from sparrowmq.client.operations.waiting import wait_share
 from sparrowmq.client.subscriber import ConsumerFailed, LeftGroup, Subscriber
 from sparrowmq.errors import UsageError
 
@@ -77,6 +80,15 @@ class Member:
         self._dropped = weakref.finalize(consumer, warn_not_closed, self._subscriber)
         INSTANCES.register(self._subscriber, self._instance)
         self._host.start(self._loop, name=f"sparrowmq-consumer-{config.group}")
+
+    def enter(self, consumer: AbstractContextManager[object]) -> None:
+        """Start a consumer and wait until it consumes its share; if that fails, close it."""
+        try:
+            self.start(consumer)
+            self.driver.run(wait_share(self._subscriber))
+        except BaseException:
+            consumer.__exit__(*sys.exc_info())
+            raise
 
     def describe(self, kind: str) -> str:
         """Return the consumer as a text: its kind, group, id and state."""

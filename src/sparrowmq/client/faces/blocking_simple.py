@@ -10,6 +10,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self, Unpack
 
+from sparrowmq.client.arguments import read_topics
 from sparrowmq.client.assembly import (
     check_count,
     invisible_ms,
@@ -20,6 +21,7 @@ from sparrowmq.client.assembly import (
 from sparrowmq.client.faces.thread_host import open_driver
 from sparrowmq.client.operations import pop
 from sparrowmq.client.setting_types import SimpleConsumerSettings
+from sparrowmq.client.subscriber import Topics
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageSelector
 
@@ -39,6 +41,8 @@ class SimpleConsumer:
 
     Args:
         group: the consumer group. All its members consume by messages, none by queues.
+        topics: a topic, a list of topics, or topics with their expressions, such as
+            `{"orders": "new || paid"}`; None leaves them to `subscribe`.
         name_server: `host:port`, several separated by ';', or a list of them; None for the
             environment's NAMESRV_ADDR.
         settings: see `SimpleConsumerSettings`.
@@ -49,12 +53,15 @@ class SimpleConsumer:
     def __init__(
         self,
         group: str,
+        topics: Topics | None = None,
         *,
         name_server: str | Sequence[str] | None = None,
         **settings: Unpack[SimpleConsumerSettings],
     ) -> None:
         self._group = group
         self._source = make_pop_source(group, name_server, **settings)
+        for topic, expression in read_topics(topics).items():
+            subscribe_pops(self._source, topic, expression)
         self._driver = open_driver(self._source.directory.client)
         self._is_closed = False
 

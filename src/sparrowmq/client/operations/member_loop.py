@@ -217,10 +217,12 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
             )
             has_changed = has_changed or changed
             found.append(topic)
+            subscriber.missing_topics.discard(topic)
         except TopicRouteNotFound as error:
             # The first heartbeat makes the retry topic. A known route stays in use: the name
             # server may have been restarted.
             if topic != subscriber.retry_topic:
+                subscriber.missing_topics.add(topic)
                 subscriber.report(RequestFailed(f"route of {topic}", None, error))
         except TransportError as error:
             subscriber.report(RequestFailed("routes", None, error))

@@ -14,6 +14,8 @@ from sparrowmq.model import MessageQueue
 
 # The default timeout of the waits.
 WAIT_MS = 30_000
+# How long entering a consumer waits for its share.
+SHARE_WAIT_MS = 10_000
 # The pause between two checks of the member.
 LOOK_MS = 20
 
@@ -29,6 +31,22 @@ def wait_assigned(subscriber: Subscriber, *, timeout_ms: int) -> Operation[list[
         yield Sleep(min(LOOK_MS, deadline_ms - now_ms))
         now_ms = yield Now()
     return []
+
+
+def wait_share(subscriber: Subscriber) -> Operation[None]:
+    """Wait until the member consumes its share, perhaps none, of every topic that there is."""
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + SHARE_WAIT_MS
+    while now_ms < deadline_ms and not _has_share(subscriber):
+        yield Sleep(min(LOOK_MS, deadline_ms - now_ms))
+        now_ms = yield Now()
+
+
+def _has_share(subscriber: Subscriber) -> bool:
+    # The first heartbeat makes the retry topic, which may be long after the others.
+    shared = set(subscriber.subscriptions) - {subscriber.retry_topic} - subscriber.missing_topics
+    member = subscriber.member
+    return all(member.has_share(topic) for topic in shared) and _is_consuming_all(subscriber)
 
 
 def _is_consuming_all(subscriber: Subscriber) -> bool:
