@@ -7,6 +7,7 @@
   tables of series.
 - The tables of the pages on speed are the last results of the benchmarks beside Apache and Kafka.
 - The catalogues of translations are made of the texts in the code (`tools/texts.py`).
+- The page of the doctor's scenarios is made of the groups in `tests/support/sick_groups.py`.
 - The types of settings (for editors and type checkers) and the reference page of settings are made
   of the rows in `client/config.py` and `config.py`.
 """
@@ -43,6 +44,7 @@ from sparrowmq.client.config import (
 )
 from sparrowmq.client.sight.series import CLIENT_SERIES, MetricSeries
 from sparrowmq.config import Setting, rows_of
+from sparrowmq.doctor.rules import RULES
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.hosting.settings import NAME_SERVER, SETTINGS
 from sparrowmq.spark.lag import SPARK_SERIES
@@ -55,6 +57,7 @@ ROOT = Path(__file__).parent.parent
 CLIENT = ROOT / "src/sparrowmq/client"
 PAGE = ROOT / "docs/reference/settings.md"
 METRICS_PAGE = ROOT / "docs/reference/metrics.md"
+SCENARIOS_PAGE = ROOT / "docs/reference/doctor-scenarios.md"
 COMMANDS_PAGE = ROOT / "docs/reference/command-line.md"
 SPEED_PAGES = [
     ROOT / f"docs/explanation/{name}{language}.md"
@@ -404,6 +407,72 @@ def tidy(text: str, path: Path) -> str:
     return text
 
 
+_SCENARIOS = """# The doctor's scenarios
+
+The doctor looks at {sick_count} groups with a fault and {healthy_count} healthy ones, which all
+run at the same time with real members: `tests/doctor/test_live_groups.py` on SparrowMQ's broker,
+`tests/interop/test_live_groups.py` on Apache's. `make generate` makes this page of the groups that
+both tests examine (`tests/support/sick_groups.py`).
+
+## Faults
+
+The finding comes first, its remedy has these words, and nothing else that the doctor says of the
+group is more than information.
+
+| fault | rule | severity | words of the remedy | brokers |
+|---|---|---|---|---|
+{faults}
+
+## Healthy groups
+
+What the doctor says of these groups is information at most: no false alarm, on both brokers.
+
+| group | what might raise an alarm |
+|---|---|
+{healthy}
+
+## The other rules
+
+What these rules find needs several brokers or clusters, other clients, or an instant. Their tests
+give the doctor answers of brokers and members that are made by hand.
+
+| rule | test in which it fires |
+|---|---|
+{others}
+"""
+
+
+def make_scenarios_page() -> tuple[Path, str]:
+    """Return the page of the groups that the doctor's live tests examine."""
+    sys.path.append(str(ROOT / "tests/support"))
+    from sick_groups import HEALTHY, SICK
+
+    faults = [
+        f"| {each.fault} | {each.rule} | {each.severity.name.lower()} | {each.remedy} | "
+        f"{'SparrowMQ' if each.is_ours else 'both'} |"
+        for each in SICK.values()
+    ]
+    healthy = [f"| `{group}` | {what} |" for group, what in HEALTHY.items()]
+    seen = {each.rule for each in SICK.values()}
+    others = [f"| {rule} | {_test_of(rule)} |" for rule in RULES if rule not in seen]
+    return SCENARIOS_PAGE, _SCENARIOS.format(
+        sick_count=len(SICK),
+        healthy_count=len(HEALTHY),
+        faults="\n".join(faults),
+        healthy="\n".join(healthy),
+        others="\n".join(others),
+    )
+
+
+def _test_of(rule: str) -> str:
+    """Return the first test that has a rule in its name; raises StopIteration if none has."""
+    paths = sorted((ROOT / "tests/doctor").glob("test_*.py"))
+    name = re.compile(rf"def (test_(?:\w*_)?{rule.lower()}_\w*)")
+    found = ((path, name.search(path.read_text())) for path in paths)
+    path, match = next((path, match) for path, match in found if match is not None)
+    return f"`{path.relative_to(ROOT)}::{match[1]}`"
+
+
 def make_speed_pages() -> Iterator[tuple[Path, str]]:
     """Put the results of benchmarks into the pages that explain them."""
 
@@ -426,6 +495,7 @@ def main(arguments: list[str]) -> int:
             make_page(),
             make_metrics_page(),
             make_commands_page(),
+            make_scenarios_page(),
             *make_speed_pages(),
         ]
     )

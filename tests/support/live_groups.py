@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from sparrowmq import (
     Admin,
@@ -25,6 +25,7 @@ from sparrowmq import (
     PollConsumer,
     Producer,
     PushConsumer,
+    SimpleConsumer,
 )
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.assembly import make_directory
@@ -34,6 +35,7 @@ from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
 # The doctor's own pause between its two looks.
 INTERVAL_MS = 6_000
 QUEUES = 4
+Client = TypeVar("Client", PollConsumer, SimpleConsumer)
 
 
 def consume(messages: Any, context: Any) -> ConsumeStatus:
@@ -68,9 +70,11 @@ class LiveGroups:
         self.cluster = cluster
         self._held = ExitStack()
         self._stopped = threading.Event()
-        # Messages a second, the tags, and the number of queues, by topic.
+        # Messages a second, the tags, and the number of queues that get them, by topic.
         self._rates: dict[str, tuple[int, str, int]] = {}
         self._sending = threading.Lock()
+        # The settings of the members of each process.
+        self._crews: list[list[dict[str, Any]]] = []
         self._thread = threading.Thread(target=self._produce, name="producer")
 
     def __enter__(self) -> Self:
@@ -88,22 +92,35 @@ class LiveGroups:
         self._thread.join()
         self._held.close()
 
-    def hold(self, client: PollConsumer) -> PollConsumer:
+    def hold(self, client: Client) -> Client:
         """Close a client at the end."""
         self._held.callback(client.close)
         return client
 
-    def topic(self, name: str, *, per_s: int = 8, queues: int = QUEUES, tags: str = "A") -> str:
-        """Make a topic and send to all of its queues in turn; the tags are used in turn too."""
+    def topic(
+        self,
+        name: str,
+        *,
+        per_s: int = 8,
+        queues: int = QUEUES,
+        tags: str = "A",
+        crowds: bool = False,
+    ) -> str:
+        """Make a topic and send to all of its queues in turn; the tags are used in turn too.
+
+        Args:
+            crowds: send to its first queue only.
+        """
         self.cluster.create_topic(name, queues=queues)
         with self._sending:
-            self._rates[name] = (per_s, tags, queues)
+            self._rates[name] = (per_s, tags, 1 if crowds else queues)
         return name
 
-    def stop_sending(self, topic: str) -> None:
-        """Send no more to a topic."""
+    def stop_sending(self, *topics: str) -> None:
+        """Send no more to topics."""
         with self._sending:
-            self._rates.pop(topic)
+            for topic in topics:
+                self._rates.pop(topic)
 
     def _produce(self) -> None:
         sent: dict[str, int] = {}
@@ -148,12 +165,35 @@ class LiveGroups:
         member.start()
         return member
 
+    def plan_process(self, group: str, topic: str, *, instance: str, **settings: Any) -> None:
+        """Plan a member `172.17.0.1@INSTANCE`, in another process than the group's others."""
+        asked = self._asked(group, topic, instance, settings)
+        crew = next((c for c in self._crews if all(a["group"] != group for a in c)), None)
+        if crew is None:
+            crew = []
+            self._crews.append(crew)
+        crew.append(asked)
+
+    def start_planned(self) -> None:
+        """Start the planned members, in as few processes as there may be."""
+        for process in [self._start_process(crew) for crew in self._crews]:
+            _await_start(process)
+
     def start_process(
         self, group: str, topic: str, *, instance: str, **settings: Any
     ) -> subprocess.Popen[str]:
-        """Start a member `172.17.0.1@INSTANCE` as a process, and return the process."""
+        """Start a member as a process of its own, and return the process."""
+        process = self._start_process(self._asked(group, topic, instance, settings))
+        _await_start(process)
+        return process
+
+    def _asked(
+        self, group: str, topic: str, instance: str, settings: dict[str, Any]
+    ) -> dict[str, Any]:
         asked = {"group": group, "topic": topic, "instance_name": instance, **settings}
-        asked["name_server"] = self.cluster.name_server
+        return {**asked, "name_server": self.cluster.name_server}
+
+    def _start_process(self, asked: dict[str, Any] | list[dict[str, Any]]) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "live_member.py"), json.dumps(asked)],
             stdin=subprocess.PIPE,
@@ -161,8 +201,6 @@ class LiveGroups:
             text=True,
         )
         self._held.callback(_end, process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
         return process
 
     def examine(self, groups: Sequence[str]) -> dict[str, list[Finding]]:
@@ -184,6 +222,11 @@ class LiveGroups:
             driver.close()
         assert not failures
         return found
+
+
+def _await_start(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
 
 
 def _end(process: subprocess.Popen[str]) -> None:

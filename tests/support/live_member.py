@@ -1,7 +1,8 @@
-"""A push consumer in a process: `python live_member.py JSON`; ends with its standard input.
+"""Push consumers in a process: `python live_member.py JSON`; ends with its standard input.
 
-At the end it prints how many messages its listener got; with one thread that is exact.
-One process refuses consumers of one group that differ in what all members must have in common.
+The JSON has a consumer's settings, or a list of them. At the end each prints how many messages its
+listener got; with one thread that is exact. One process refuses consumers of one group that differ
+in what all members must have in common.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from sparrowmq import (
@@ -19,16 +22,15 @@ from sparrowmq import (
 )
 
 
-def main() -> None:
-    """Consume until standard input ends."""
-    asked = json.loads(sys.argv[1])
+def join(held: ExitStack, asked: dict[str, Any]) -> Callable[[], int]:
+    """Start a consumer; return a function that counts its messages."""
     pause_s = asked.pop("pause_s", 0)
     topic, expression = asked.pop("topic"), asked.pop("expression", "*")
+    unsubscribes = asked.pop("unsubscribes", False)
     asked["message_model"] = MessageModel(asked.pop("message_model", MessageModel.CLUSTERING))
     outcome = (
         ConsumeOrderlyStatus.SUCCESS if asked.get("orderly") else ConsumeStatus.CONSUME_SUCCESS
     )
-
     delivered = 0
 
     def listen(messages: Any, context: Any) -> Any:
@@ -37,18 +39,29 @@ def main() -> None:
         time.sleep(pause_s)
         return outcome
 
-    with PushConsumer(
+    member = PushConsumer(
         asked.pop("group"),
         listener=listen,
-        client_ip="172.17.0.1",
         start="first",
-        **asked,
-    ) as member:
-        member.subscribe(topic, expression)
-        member.start()
+        **{"client_ip": "172.17.0.1", **asked},
+    )
+    held.enter_context(member)
+    member.subscribe(topic, expression)
+    member.start()
+    if unsubscribes:
+        member.unsubscribe(topic)
+    return lambda: delivered
+
+
+def main() -> None:
+    """Consume until standard input ends."""
+    asked = json.loads(sys.argv[1])
+    with ExitStack() as held:
+        counts = [join(held, each) for each in (asked if isinstance(asked, list) else [asked])]
         print("started", flush=True)
         sys.stdin.read()
-    print(delivered, flush=True)
+    for count in counts:
+        print(count(), flush=True)
 
 
 if __name__ == "__main__":

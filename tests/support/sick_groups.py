@@ -1,7 +1,8 @@
 """Sick and healthy groups, and what the doctor says of each, on any live cluster.
 
-Every group of `SICK` has one fault, and the rule beside it is all that the doctor says of more than
-information; the groups of `HEALTHY` have none.
+Every group of `SICK` has one fault, and the rule beside it comes first and is all that the doctor
+says of more than information; the groups of `HEALTHY` have none. `make generate` makes the table
+of docs/reference/doctor-scenarios.md of both.
 """
 
 from __future__ import annotations
@@ -10,55 +11,128 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from live_groups import LiveCluster, LiveGroups, fail
 from sparrowmq import (
+    ConsumeOrderlyStatus,
     ConsumeStatus,
     MessageModel,
     MessageQueue,
     MessageSelector,
     PollConsumer,
+    SimpleConsumer,
 )
 from sparrowmq.doctor import Finding, Severity
+from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 from waiting import wait_until
 
 # The members' commits and reports say what they do only after some time of it.
 WORK_S = 20
 Findings = dict[str, list[Finding]]
 
+
+class Scenario(NamedTuple):
+    """A group with one fault.
+
+    Args:
+        fault: the fault, as the page of scenarios names it.
+        rule, severity: the first finding. Of more than information it is the only one.
+        remedy: words of the finding's remedy.
+        is_ours: whether only SparrowMQ's broker has what the fault needs.
+    """
+
+    fault: str
+    rule: str
+    severity: Severity
+    remedy: str
+    is_ours: bool = False
+
+
+_ERROR, _WARN, _INFO = Severity.ERROR, Severity.WARN, Severity.INFO
+_INSTANCE = "give every process its own instance name"
+_FAILING = "find out why listeners fail"
+_SUSPENDED = "check whether the consumer is suspended"
+_PERMISSION = "set the topic's permission to 6"
 # The doctor looks at the first groups first: what lasts for some seconds only stands at the top.
-SICK: Mapping[str, tuple[str, Severity]] = {
-    "frozen": ("R28", Severity.ERROR),
-    "dead-letters": ("Q13", Severity.ERROR),
-    "retries": ("Q13", Severity.WARN),
-    "listener-kinds": ("Q14", Severity.WARN),
-    "no-write": ("Q02", Severity.WARN),
-    "models": ("Q15", Severity.ERROR),
-    "strategies": ("R13", Severity.ERROR),
-    "twins": ("R01", Severity.ERROR),
-    "topics": ("R05", Severity.ERROR),
-    "tags": ("R06", Severity.ERROR),
-    "poison": ("R30", Severity.WARN),
-    "hanging": ("Q06", Severity.ERROR),
-    "slow": ("Q12", Severity.WARN),
-    "too-many": ("R14", Severity.WARN),
-    "nobody": ("Q04", Severity.ERROR),
-}
-HEALTHY = (
-    *(
-        "h-handover",
-        "h-idle",
-        "h-one",
-        "h-three",
-        "h-ordered",
-        "h-tag",
-        "h-sql",
-        "h-broadcast",
-        "h-long",
+SICK: Mapping[str, Scenario] = {
+    "frozen": Scenario("a process is stopped (SIGSTOP)", "R28", _ERROR, "what the process does"),
+    "new-queues": Scenario(
+        "members do not learn of a topic's new queues", "R10", _ERROR, "members learn of new queues"
     ),
-    *("h-topics", "h-hash", "h-moves-few", "h-fails-rarely", "h-polls"),
-)
+    "deleted": Scenario("the topic is deleted", "Q02", _ERROR, "create the topic"),
+    "dead-letters": Scenario("messages become dead letters", "Q13", _ERROR, _FAILING),
+    "retries": Scenario("a listener fails for every message", "Q13", _WARN, _FAILING),
+    "listener-kinds": Scenario(
+        "one member consumes in order, another does not", "Q14", _WARN, "same kind of listener"
+    ),
+    "no-write": Scenario("a topic without write permission", "Q02", _WARN, _PERMISSION),
+    "no-read": Scenario("a topic without read permission", "Q02", _ERROR, _PERMISSION),
+    "surplus": Scenario(
+        "writeQueueNums is more than readQueueNums", "Q01", _ERROR, "raise readQueueNums"
+    ),
+    "models": Scenario(
+        "one member is BROADCASTING, another CLUSTERING", "Q15", _ERROR, "one model in all members"
+    ),
+    "strategies": Scenario("members run two strategies", "R13", _ERROR, "one strategy"),
+    "unknown-strategy": Scenario(
+        "a strategy with settings of its own", "Q05", _INFO, "compare the settings"
+    ),
+    "twins": Scenario("two containers with one client id", "R01", _ERROR, _INSTANCE),
+    "triplets": Scenario("three containers with one client id", "R01", _ERROR, _INSTANCE),
+    "twins-on-host": Scenario("two processes of a host with one id", "R02", _ERROR, _INSTANCE),
+    "topics": Scenario("members subscribe different topics", "R05", _ERROR, "the same topics"),
+    "tags": Scenario("members subscribe different tags", "R06", _ERROR, "the same expression"),
+    "some-tags": Scenario(
+        "one member subscribes a tag, another everything", "R06", _ERROR, "the same expression"
+    ),
+    "unsubscribed": Scenario(
+        "a member has unsubscribed its only topic", "R12", _ERROR, "shut the consumer down"
+    ),
+    "poison": Scenario("one message blocks its queue", "R30", _WARN, "check the message at offset"),
+    "poison-in-order": Scenario(
+        "one message blocks its queue, in order", "R30", _WARN, "check the message at offset"
+    ),
+    "hanging": Scenario("every listener waits for ever", "Q06", _ERROR, "waits for its listener"),
+    "suspended": Scenario("every member is suspended", "Q06", _ERROR, "is suspended"),
+    "half-suspended": Scenario("one member of two is suspended", "R28", _WARN, _SUSPENDED),
+    "slow": Scenario("a listener takes 1.5 s a message", "Q12", _WARN, "set a time-out there"),
+    "behind": Scenario(
+        "more comes than the member consumes", "Q07", _WARN, "listeners more threads"
+    ),
+    "crowded": Scenario("all messages go into one queue", "Q11", _WARN, "how producers choose"),
+    "tilted": Scenario(
+        "three topics give the first member all extra queues", "R15", _WARN, "a multiple of"
+    ),
+    "churning": Scenario(
+        "a strategy that moves most queues at a join", "R18", _INFO, "moves the fewest queues"
+    ),
+    "too-many": Scenario("more members than queues", "R14", _WARN, "as many queues as"),
+    "nobody": Scenario("messages wait, and no member is there", "Q04", _ERROR, "start the group's"),
+    "nobody-needed": Scenario(
+        "no member is there, and nothing waits", "Q04", _WARN, "start the group's"
+    ),
+    "popped-behind": Scenario(
+        "consumers by message fall behind", "Q10", _WARN, "start more consumers", is_ours=True
+    ),
+}
+# The healthy groups, and what might raise a false alarm of each.
+HEALTHY: Mapping[str, str] = {
+    "h-handover": "a queue is handed over while the doctor looks",
+    "h-idle": "nothing is sent",
+    "h-one": "one member has all queues",
+    "h-three": "three members, four queues",
+    "h-ordered": "consumption in order",
+    "h-tag": "one message in ten matches the tag, so that offsets stand still between two",
+    "h-sql": "the same by SQL92",
+    "h-broadcast": "BROADCASTING: brokers know no offset",
+    "h-long": "a listener takes 2 s, and keeps up",
+    "h-topics": "two topics, of different rates",
+    "h-hash": "CONSISTENT_HASH: unequal shares",
+    "h-moves-few": "MINIMAL_MOVE: shares by history",
+    "h-fails-rarely": "one message in fifty fails once",
+    "h-polls": "a consumer that polls",
+}
 
 
 class Wards:
@@ -83,6 +157,10 @@ class Wards:
             self.released.wait()
         return ConsumeStatus.CONSUME_SUCCESS
 
+    def _poison_in_order(self, messages: Any, context: Any) -> ConsumeOrderlyStatus:
+        self._poison(messages, context)
+        return ConsumeOrderlyStatus.SUCCESS
+
     @staticmethod
     def _fail_rarely(messages: Any, context: Any) -> ConsumeStatus:
         fails = messages[0].queue_offset % 50 == 7 and not messages[0].reconsume_times
@@ -90,7 +168,7 @@ class Wards:
 
     def start_sick(self) -> None:
         """Start the groups of `SICK`, but for what happens between the doctor's looks."""
-        on, join, process = self.groups, self.groups.join, self.groups.start_process
+        on, join, process = self.groups, self.groups.join, self.groups.plan_process
         join("dead-letters", on.topic("sick1"), listener=fail, max_reconsume_times=0)
         join("retries", on.topic("sick2"), listener=fail)
         on.topic("sick3")
@@ -119,7 +197,7 @@ class Wards:
         process("tags", "sick10", instance="2", expression="B")
         join("poison", on.topic("sick11"), listener=self._poison)
         on.topic("sick12")
-        self.freezing = process("frozen", "sick12", instance="1")
+        self.freezing = on.start_process("frozen", "sick12", instance="1")
         process("frozen", "sick12", instance="2")
         join("hanging", on.topic("sick13"), listener=self.takes(600))
         on.topic("sick14", per_s=20)
@@ -128,10 +206,52 @@ class Wards:
         on.topic("sick15")
         for instance in "123456":
             join("too-many", "sick15", instance=instance)
+        on.topic("sick17", queues=6)
+        for _ in range(3):
+            process("triplets", "sick17", instance="1")
+        on.topic("sick18")
+        for _ in range(2):
+            process("twins-on-host", "sick18", instance="1", client_ip="127.0.0.1")
+        on.topic("sick19", tags="AB")
+        process("some-tags", "sick19", instance="1", expression="A")
+        process("some-tags", "sick19", instance="2")
+        on.topic("sick20")
+        process("unsubscribed", "sick20", instance="1")
+        process("unsubscribed", "sick20", instance="2", unsubscribes=True)
+        on.start_planned()
+        self._start_sick_queues()
         on.admin.update_group("nobody")
         on.admin.update_committed_offset(
             "nobody", MessageQueue(on.topic("sick16"), "broker-a", 0), 0
         )
+
+    def _start_sick_queues(self) -> None:
+        """Start the sick groups whose members may share this process."""
+        on, join = self.groups, self.groups.join
+        join("new-queues", on.topic("sick21"), route_refresh_ms=3_600_000)
+        join("deleted", on.topic("sick22", per_s=0))
+        join("no-read", on.topic("sick23"))
+        on.topic("sick24")
+        on.admin.update_topic("sick24", read_queues=2)
+        join("surplus", "sick24")
+        queues = [MessageQueue(on.topic("sick25"), "broker-a", number) for number in range(4)]
+        join("unknown-strategy", "sick25", strategy=AllocateMessageQueueByConfig(queues))
+        join("poison-in-order", on.topic("sick26"), listener=self._poison_in_order, orderly=True)
+        join("suspended", on.topic("sick27")).suspend()
+        join("half-suspended", on.topic("sick28"))
+        join("half-suspended", "sick28", instance="2").suspend()
+        on.topic("sick29", per_s=20, queues=1)
+        join("behind", "sick29", listener=self.takes(0.25), consume_thread_count=1)
+        on.topic("sick30", per_s=20, crowds=True)
+        join("crowded", "sick30", listener=self.takes(0.25), consume_thread_count=1)
+        tilted = [on.topic(f"sick31-{number}", per_s=1, queues=3) for number in range(3)]
+        self._join_all("tilted", tilted, "12")
+        on.topic("sick32", queues=8)
+        self._join_all("churning", "sick32", "12", strategy="AVG_BY_CIRCLE")
+        on.admin.update_group("nobody-needed")
+        on.topic("sick33", per_s=0)
+        first = MessageQueue("sick33", "broker-a", 0)
+        on.admin.update_committed_offset("nobody-needed", first, 0)
 
     def start_healthy(self) -> None:
         """Start the groups of `HEALTHY`."""
@@ -159,6 +279,20 @@ class Wards:
         join("h-handover", on.topic("well13", per_s=1), listener=self.takes(15))
         self._poll(on.topic("well14"))
 
+    def start_popped(self) -> None:
+        """Start the groups that need SparrowMQ's broker."""
+        consumer = self.groups.hold(
+            SimpleConsumer("popped-behind", name_server=self.groups.cluster.name_server)
+        )
+        consumer.subscribe(self.groups.topic("sick34", per_s=20))
+
+        def receive() -> None:
+            while not self.released.wait(0.3):
+                for message in consumer.receive(1):
+                    consumer.ack(message)
+
+        threading.Thread(target=receive, name="receive", daemon=True).start()
+
     def _join_all(self, group: str, topic: Any, instances: str, **settings: Any) -> None:
         for instance in instances:
             self.groups.join(group, topic, instance=instance, **settings)
@@ -177,23 +311,44 @@ class Wards:
         threading.Thread(target=poll, name="poll", daemon=True).start()
 
 
-def examine(cluster: LiveCluster, directory: Path) -> Findings:
-    """Return what the doctor finds in each group, after the groups have worked for some time."""
+def examine(cluster: LiveCluster, directory: Path, *, is_ours: bool) -> Findings:
+    """Return what the doctor finds in each group, after the groups have worked for some time.
+
+    Args:
+        is_ours: whether the cluster is SparrowMQ's.
+    """
     with LiveGroups(cluster) as groups:
         wards = Wards(groups, directory)
         try:
             wards.start_sick()
             wards.start_healthy()
+            if is_ours:
+                wards.start_popped()
             threading.Event().wait(WORK_S)
-            groups.stop_sending("sick4")
+            groups.stop_sending("sick4", "sick23", "sick21")
             groups.admin.update_topic("sick4", perm="r")
+            groups.admin.update_topic("sick23", perm="w")
+            groups.admin.update_topic("sick21", read_queues=8, write_queues=8)
+            groups.admin.delete_topic("sick22")
             wards.freezing.send_signal(signal.SIGSTOP)
             # A member that drains for long hands over while the doctor looks.
             groups.join("h-handover", "well13", instance="2")
             wait_until("drain", lambda: groups.is_handing_over("h-handover"), timeout_s=30)
-            return groups.examine([*HEALTHY, *SICK])
+            sick = [group for group, each in SICK.items() if is_ours or not each.is_ours]
+            return groups.examine([*HEALTHY, *sick])
         finally:
             wards.released.set()
+
+
+def misjudged(found: Findings, group: str) -> str:
+    """Return what is wrong in the findings of a sick group, "" if nothing is."""
+    wanted, findings = SICK[group], found[group]
+    more = [each for each in findings[1:] if each.severity > Severity.INFO]
+    first = findings[0] if findings else None
+    is_first = first is not None and (first.rule, first.severity) == (wanted.rule, wanted.severity)
+    if first is not None and is_first and not more and wanted.remedy in first.remedy:
+        return ""
+    return f"{group}: wanted {wanted}, found {findings}"
 
 
 def alarms(found: Findings) -> dict[str, list[str]]:
