@@ -94,11 +94,15 @@ async def test_the_page_shows_messages_in_flight_in_the_place_of_owners(
     cluster: EmbeddedCluster,
 ) -> None:
     async with reading(cluster.name_server) as reader:
+        text = await reader.read(f"/groups/{GROUP}")
+        await reader.watcher.look_now(GROUP)
         page = words_of(await reader.read(f"/groups/{GROUP}"))
 
     assert "4 messages in flight" in page
     assert "any member" in page
     assert "queues without owner" not in page
+    assert "nobody" not in page, "neither in the legend nor in the timeline"
+    assert "explain=" not in text
 
 
 async def test_metrics_have_messages_in_flight_and_no_owners(cluster: EmbeddedCluster) -> None:

@@ -39,13 +39,9 @@ def join(held: ExitStack, asked: dict[str, Any]) -> Callable[[], int]:
         time.sleep(pause_s)
         return outcome
 
-    member = PushConsumer(
-        asked.pop("group"),
-        listener=listen,
-        start="first",
-        **{"client_ip": "172.17.0.1", **asked},
-    )
-    held.enter_context(member)
+    asked.setdefault("client_ip", "172.17.0.1")
+    group = asked.pop("group")
+    member = held.enter_context(PushConsumer(group, listener=listen, start="first", **asked))
     member.subscribe(topic, expression)
     member.start()
     if unsubscribes:

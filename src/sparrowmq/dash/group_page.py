@@ -254,7 +254,12 @@ class _Chart:
         *,
         topic: str | None,
     ) -> tuple[list[Line], int]:
-        """Draw the queues, the moved ones first if there are too many; count those left out."""
+        """Draw the queues, the moved ones first if there are too many; count those left out.
+
+        Of a group that does not divide its queues, there is none to draw.
+        """
+        if not view.snapshot.divides_queues:
+            return [], 0
         moved = {move.queue for rebalance in rebalances for move in rebalance.moves}
         queues = [q for q in view.user_queues if topic is None or q.topic == topic]
         chosen = sorted(queues, key=lambda queue: queue not in moved)[:LINES_MAX]
