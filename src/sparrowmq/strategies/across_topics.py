@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
-from sparrowmq.strategies.group_strategy import NO_OWNERS, Owners, TopicView, in_order, unique
+from sparrowmq.strategies.group_strategy import (
+    NO_OWNERS,
+    Owners,
+    TopicView,
+    WholeGroupStrategy,
+    in_order,
+    unique,
+)
 from sparrowmq.strategies.minimal_move import divide
-from sparrowmq.strategies.strategy import check_arguments
 
 
-class AllocateMessageQueueAcrossTopics:
+class AllocateMessageQueueAcrossTopics(WholeGroupStrategy):
     """Divides all topics together; loads differ by at most one if all subscribe the same topics.
 
     If members subscribe different topics, topics with few subscribers are divided first; later
@@ -24,25 +30,6 @@ class AllocateMessageQueueAcrossTopics:
     """
 
     name = "AVG_ACROSS_TOPICS"
-    requires_sparrow = True
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
-    ) -> list[MessageQueue]:
-        """Return this member's share of a group's only topic.
-
-        Raises: ValueError if an argument is empty.
-        """
-        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
-        view = TopicView(queues[0].topic, queues, cids)
-        return self.allocate_group(consumer_group, current, [view])
 
     def allocate_group(
         self,

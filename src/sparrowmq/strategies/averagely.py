@@ -14,30 +14,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.strategies.strategy import check_arguments, find_index
+from sparrowmq.strategies.strategy import TopicStrategy, find_index
 
 
-class AllocateMessageQueueAveragely:
+class AllocateMessageQueueAveragely(TopicStrategy):
     """Gives each member consecutive queues; loads differ by at most one. RocketMQ's default."""
 
     name = "AVG"
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
+    def share(
+        self, current_cid: str, queues: Sequence[MessageQueue], cids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return this member's run of queues; empty if the member is not in the list.
-
-        Raises: ValueError if an argument is empty.
-        """
-        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
-        index = find_index(cids, current)
+        """Return this member's run of queues; empty if the member is not in the list."""
+        index = find_index(cids, current_cid)
         if index is None:
             return []
         share, surplus = divmod(len(queues), len(cids))
@@ -46,27 +35,16 @@ class AllocateMessageQueueAveragely:
         return list(queues[start : start + size])
 
 
-class AllocateMessageQueueAveragelyByCircle:
+class AllocateMessageQueueAveragelyByCircle(TopicStrategy):
     """Deals queues to members in turn; loads differ by at most one."""
 
     name = "AVG_BY_CIRCLE"
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
+    def share(
+        self, current_cid: str, queues: Sequence[MessageQueue], cids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return every m-th queue from the member's index on; empty if it is not in the list.
-
-        Raises: ValueError if an argument is empty.
-        """
-        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
-        index = find_index(cids, current)
+        """Return every m-th queue from the member's index on; empty if it is not in the list."""
+        index = find_index(cids, current_cid)
         if index is None:
             return []
         return list(queues[index :: len(cids)])

@@ -31,9 +31,14 @@ from typing import NamedTuple
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
-from sparrowmq.strategies.group_strategy import NO_OWNERS, Owners, TopicView, unique
+from sparrowmq.strategies.group_strategy import (
+    NO_OWNERS,
+    Owners,
+    TopicView,
+    WholeGroupStrategy,
+    unique,
+)
 from sparrowmq.strategies.minimal_move import divide, together
-from sparrowmq.strategies.strategy import check_arguments
 
 # The lag of a queue counts as if it were to be consumed within this time.
 DRAIN_S = 300.0
@@ -200,29 +205,10 @@ def _is_worth_it(
     return excess_after <= (1 - GAIN_MIN) * excess_before
 
 
-class AllocateMessageQueueByLoad:
+class AllocateMessageQueueByLoad(WholeGroupStrategy):
     """Follows the group's plan; without one, loads are within one and few queues move."""
 
     name = "AVG_BY_LOAD"
-    requires_sparrow = True
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
-    ) -> list[MessageQueue]:
-        """Return this member's share of one topic, without a plan and with unknown owners.
-
-        Raises: ValueError if an argument is empty.
-        """
-        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
-        view = TopicView(queues[0].topic, queues, cids)
-        return self.follow_plan(current, [view], NO_OWNERS, None)
 
     def allocate_group(
         self,

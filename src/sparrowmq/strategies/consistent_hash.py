@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import md5
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.strategies.strategy import check_arguments, find_index
+from sparrowmq.strategies.strategy import TopicStrategy, find_index
 
 VIRTUAL_NODE_COUNT_DEFAULT = 10
 
@@ -79,7 +79,7 @@ class ConsistentHashRing:
             yield self._owners[index % len(self._owners)]
 
 
-class AllocateMessageQueueConsistentHash:
+class AllocateMessageQueueConsistentHash(TopicStrategy):
     """Gives a member the queues that it owns on the ring, in the order of the list.
 
     Args:
@@ -104,23 +104,15 @@ class AllocateMessageQueueConsistentHash:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.virtual_node_cnt})"
 
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
+    def share(
+        self, current_cid: str, queues: Sequence[MessageQueue], cids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return this member's queues; empty if the member is not in the list.
-
-        Raises: ValueError if an argument is empty.
-        """
-        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
-        if find_index(cids, current) is None:
+        """Return this member's queues; empty if the member is not in the list."""
+        if find_index(cids, current_cid) is None:
             return []
         ring = ConsistentHashRing(
             cids,
             virtual_node_cnt=self.virtual_node_cnt,
             hash_function=self.custom_hash_function or md5_hash,
         )
-        return [queue for queue in queues if ring.find_owner(str(queue)) == current]
+        return [queue for queue in queues if ring.find_owner(str(queue)) == current_cid]

@@ -22,12 +22,12 @@ from sparrowmq.strategies.consistent_hash import (
     md5_hash,
 )
 from sparrowmq.strategies.group_strategy import unique
-from sparrowmq.strategies.strategy import check_arguments
+from sparrowmq.strategies.strategy import TopicStrategy
 
 LOAD_FACTOR_DEFAULT = 1.25
 
 
-class AllocateMessageQueueConsistentHashBounded:
+class AllocateMessageQueueConsistentHashBounded(TopicStrategy):
     """Gives a member its queues on the ring until the member is full, in the order of the list.
 
     Args:
@@ -55,20 +55,12 @@ class AllocateMessageQueueConsistentHashBounded:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.load_factor}, {self.virtual_node_cnt})"
 
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
+    def share(
+        self, current_cid: str, queues: Sequence[MessageQueue], cids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return this member's queues; empty if the member is not in the list.
-
-        Raises: ValueError if an argument is empty.
-        """
-        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
+        """Return this member's queues; empty if the member is not in the list."""
         owners = self.divide(queues, unique(cids))
-        return [queue for queue in queues if owners[queue] == current]
+        return [queue for queue in queues if owners[queue] == current_cid]
 
     def divide(
         self, queues: Sequence[MessageQueue], cids: Sequence[str]

@@ -8,13 +8,14 @@ Tests: test_sparrow_strategies.py.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeGuard
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.model.queue import java_order
-from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
+from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy, TopicStrategy
 
 # The client id of the member that holds each queue; queues that no member holds are missing.
 Owners = Mapping[MessageQueue, str]
@@ -50,6 +51,28 @@ class GroupStrategy(AllocateMessageQueueStrategy, Protocol):
             owners: the present owners, as every member sees them; empty if unknown.
         """
         ...
+
+
+class WholeGroupStrategy(TopicStrategy):
+    """A group strategy, for which a topic alone is a group with one topic and unknown owners."""
+
+    requires_sparrow = True
+
+    def share(
+        self, current_cid: str, queues: Sequence[MessageQueue], cids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return this member's share of a group's only topic."""
+        return self.allocate_group("", current_cid, [TopicView(queues[0].topic, queues, cids)])
+
+    @abstractmethod
+    def allocate_group(
+        self,
+        consumer_group: str,
+        current_cid: str,
+        topics: Sequence[TopicView],
+        owners: Owners = NO_OWNERS,
+    ) -> list[MessageQueue]:
+        """Return this member's share of all topics, as `GroupStrategy` describes."""
 
 
 def is_group_strategy(strategy: AllocateMessageQueueStrategy) -> TypeGuard[GroupStrategy]:

@@ -18,6 +18,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
 from sparrowmq.strategies.strategy import (
     AllocateMessageQueueStrategy,
+    TopicStrategy,
     check_arguments,
     find_index,
 )
@@ -27,7 +28,7 @@ from sparrowmq.strategies.strategy import (
 _NOT_JAVA_WHITESPACE = frozenset("\u0085\u00a0\u2007\u202f")
 
 
-class AllocateMessageQueueByMachineRoom:
+class AllocateMessageQueueByMachineRoom(TopicStrategy):
     """Divides the queues of brokers in the given rooms into equal shares.
 
     Args:
@@ -42,22 +43,17 @@ class AllocateMessageQueueByMachineRoom:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.consumeridcs!r})"
 
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
+    def share(
+        self, current_cid: str, queues: Sequence[MessageQueue], cids: Sequence[str]
     ) -> list[MessageQueue]:
         """Return a run of the rooms' queues and at most one remaining queue; often no queue.
 
-        Raises: ValueError if an argument is empty or the client id is blank; TypeError, for Java's
-        NullPointerException, if a broker's name has a room and no rooms were set.
+        Raises: ValueError if the client id is blank; TypeError, for Java's NullPointerException, if
+        a broker's name has a room and no rooms were set.
         """
-        if current_cid is not None and _is_blank(current_cid):
+        if _is_blank(current_cid):
             raise ValueError("currentCID is empty")
-        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
-        index = find_index(cids, current)
+        index = find_index(cids, current_cid)
         if index is None:
             return []
         rooms_queues = [queue for queue in queues if self._serves(queue.broker_name)]

@@ -34,36 +34,23 @@ from hashlib import md5
 from typing import TypeAlias
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.strategies.group_strategy import NO_OWNERS, Owners, TopicView, in_order, unique
-from sparrowmq.strategies.strategy import check_arguments
+from sparrowmq.strategies.group_strategy import (
+    NO_OWNERS,
+    Owners,
+    TopicView,
+    WholeGroupStrategy,
+    in_order,
+    unique,
+)
 
 # The score of a queue and a member, as bytes, which sort like the number.
 Pair: TypeAlias = tuple[bytes, str, MessageQueue]
 
 
-class AllocateMessageQueueMinimalMove:
+class AllocateMessageQueueMinimalMove(WholeGroupStrategy):
     """Moves few queues; loads over topics with the same subscribers differ by at most one."""
 
     name = "MINIMAL_MOVE"
-    requires_sparrow = True
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
-    ) -> list[MessageQueue]:
-        """Return this member's share of one topic, with unknown owners.
-
-        Raises: ValueError if an argument is empty.
-        """
-        current, queues, cids = check_arguments(current_cid, mq_all, cid_all)
-        owners = divide(queues, unique(cids))
-        return [queue for queue in queues if owners[queue] == current]
 
     def allocate_group(
         self,

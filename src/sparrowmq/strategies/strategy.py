@@ -1,4 +1,4 @@
-"""The protocol of allocation strategies, their shared argument checks, and functions as strategies.
+"""The protocol of allocation strategies, the checks that they share, and functions as strategies.
 
 Every member of a group runs the same strategy on the same two lists and takes its own share; nobody
 assigns shares. So a strategy must depend on its arguments alone, and all members must run the same
@@ -8,6 +8,7 @@ strategy. Strategies use the lists as given: the caller sorts them (`model.queue
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -78,6 +79,34 @@ def find_index(cid_all: Sequence[str], current_cid: str) -> int | None:
         return cid_all.index(current_cid)
     except ValueError:
         return None
+
+
+class TopicStrategy(ABC):
+    """A strategy that divides one topic among its subscribers, once the arguments are checked.
+
+    Source: AbstractAllocateMessageQueueStrategy.java.
+    """
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def allocate(
+        self,
+        consumer_group: str,
+        current_cid: str | None,
+        mq_all: Sequence[MessageQueue] | None,
+        cid_all: Sequence[str] | None,
+    ) -> list[MessageQueue]:
+        """Return this member's share of a topic, as `AllocateMessageQueueStrategy` describes."""
+        return self.share(*check_arguments(current_cid, mq_all, cid_all))
+
+    @abstractmethod
+    def share(
+        self, current_cid: str, queues: Sequence[MessageQueue], cids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return this member's share of a topic; empty if the member is not in the list."""
 
 
 class FunctionStrategy:
