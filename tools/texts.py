@@ -20,6 +20,7 @@ from jinja2.ext import babel_extract
 
 from sparrowmq.cli.language import help_texts
 from sparrowmq.cli.main import COMMANDS, build_app
+from sparrowmq.cli.output import title_of
 from sparrowmq.cli.rebalance_view import COLUMN_MEANINGS, COST_COLUMNS, SHARE_COLUMNS
 from sparrowmq.cli.top import COLUMNS, ORDERS
 from sparrowmq.dash import web
@@ -92,9 +93,11 @@ def _texts_at(node: ast.AST) -> Iterator[str]:
     name = ast.unparse(node.func)
     if name in SAYING and node.args:
         yield from _constants(node.args[0])
-    if name.endswith(("TableColumn", "OutputColumn", "Field")) and node.args:
+    if name.endswith(("TableColumn", "OutputColumn", "Field")) and len(node.args) > 1:
+        yield from _constants(node.args[1])
+    elif name in ("OutputColumn", "columns_of"):
         # Without a title, the key is the title.
-        yield from _constants(node.args[min(1, len(node.args) - 1)])
+        yield from (title_of(key) for each in node.args for key in _constants(each))
     if name in COUNTERS:
         for noun in _constants(node.args[1]):
             yield from _forms(noun)

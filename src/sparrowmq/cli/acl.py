@@ -23,7 +23,7 @@ acl = typer.Typer(
 AccessKey = Annotated[str, typer.Argument(metavar="ACCESS_KEY", help="access key of the account")]
 _COLUMNS = [
     OutputColumn("broker"),
-    OutputColumn("access_key", "access key"),
+    OutputColumn("access_key"),
     OutputColumn("admin"),
     OutputColumn("white_remote_address", "from", optional=True),
     OutputColumn("default_topic_perm", "topics"),
@@ -102,7 +102,7 @@ def put_account(
         "group_perms": group,
     }
     columns = [
-        OutputColumn("access_key", "access key"),
+        OutputColumn("access_key"),
         OutputColumn("is"),
         OutputColumn("secret"),
         *_COLUMNS[2:],

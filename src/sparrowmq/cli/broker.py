@@ -13,7 +13,7 @@ from sparrowmq.cli.cluster import BROKER_COLUMNS, broker_row
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.exit_codes import say
-from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
+from sparrowmq.cli.output import Json, columns_of, print_json, print_rows
 from sparrowmq.cli.up import broker
 from sparrowmq.client.operations import brokers
 from sparrowmq.client.operations.overview import take_overview
@@ -85,7 +85,7 @@ def show_config(
     carry_out(
         cluster,
         rows,
-        [OutputColumn("setting"), OutputColumn("value")],
+        columns_of("setting", "value"),
         is_confirmed=yes,
         apply=lambda: cluster.run(brokers.set_broker_config(cluster.directory, at, wanted)),
         done=f"{at.name} was changed",
@@ -116,11 +116,7 @@ def drain_broker(
     carry_out(
         cluster,
         [{"broker": at.name, "address": at.address, "takes_messages": arrow(*words)}],
-        [
-            OutputColumn("broker"),
-            OutputColumn("address"),
-            OutputColumn("takes_messages", "takes messages"),
-        ],
+        columns_of("broker", "address", "takes_messages"),
         is_confirmed=yes,
         apply=lambda: say(f"{cluster.run(operation(cluster.directory, at)):,} topics"),
         done=f"producers {'come back to' if undo else 'leave'} {at.name} within 30 s",
@@ -132,4 +128,4 @@ def _print_table(cluster: CommandCluster, table: dict[str, str]) -> None:
         print_json(table)
         return
     rows = [{"name": name, "value": table[name]} for name in sorted(table)]
-    print_rows(rows, [OutputColumn("name"), OutputColumn("value")])
+    print_rows(rows, columns_of("name", "value"))

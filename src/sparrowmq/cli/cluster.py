@@ -53,7 +53,7 @@ GROUP_COLUMNS = (
     OutputColumn("out_per_s", "out/s", optional=True),
     OutputColumn("retried_per_s", "retried/s", optional=True),
     OutputColumn("member_count", "members"),
-    OutputColumn("behind_since_timestamp_ms", "behind since", optional=True),
+    OutputColumn("behind_since_timestamp_ms", optional=True),
     OutputColumn("topics", optional=True),
     OutputColumn("trouble", optional=True, keeps=True),
 )

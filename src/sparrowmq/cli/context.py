@@ -77,9 +77,7 @@ def show_context(as_json: AsJson = False) -> None:
         if as_json:
             print_json(row)
         else:
-            print_rows(
-                [row], [*map(OutputColumn, list(row)[:-1]), OutputColumn("said_by", "said by")]
-            )
+            print_rows([row], [*map(OutputColumn, list(row)[:-1]), OutputColumn("said_by")])
 
 
 @context.command("set")

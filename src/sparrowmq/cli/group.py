@@ -19,6 +19,7 @@ from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import (
     Json,
     OutputColumn,
+    columns_of,
     make_console,
     make_table,
     print_json,
@@ -323,7 +324,7 @@ def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> 
     carry_out(
         cluster,
         rows,
-        tuple(map(OutputColumn, ("topic", "queues", "lag"))),
+        columns_of("topic", "queues", "lag"),
         is_confirmed=yes,
         apply=lambda: cluster.run(settings.delete_group(cluster.directory, name)),
         done=f"group {name} was deleted",
@@ -334,7 +335,7 @@ _SETTINGS_COLUMNS = (
     OutputColumn("broker"),
     OutputColumn("enabled"),
     OutputColumn("max_reconsume_times", "retries"),
-    OutputColumn("retry_queues", "retry queues"),
+    OutputColumn("retry_queues"),
 )
 _SECTIONS: dict[str, tuple[str, tuple[OutputColumn, ...]]] = {
     "topics": (
@@ -344,13 +345,13 @@ _SECTIONS: dict[str, tuple[str, tuple[OutputColumn, ...]]] = {
             OutputColumn("expression"),
             OutputColumn("queues"),
             OutputColumn("lag"),
-            OutputColumn("behind_since_timestamp_ms", "behind since", optional=True),
+            OutputColumn("behind_since_timestamp_ms", optional=True),
         ),
     ),
     "members": (
         "Members",
         (
-            OutputColumn("client_id", "client id"),
+            OutputColumn("client_id"),
             OutputColumn("address"),
             OutputColumn("language", optional=True),
             OutputColumn("brokers", optional=True),
@@ -361,8 +362,8 @@ _SECTIONS: dict[str, tuple[str, tuple[OutputColumn, ...]]] = {
         (
             OutputColumn("retries", "waiting for a retry"),
             OutputColumn("retried", "retried so far"),
-            OutputColumn("dead_letters", "dead letters"),
-            OutputColumn("last_dead_letter_timestamp_ms", "last dead letter", optional=True),
+            OutputColumn("dead_letters"),
+            OutputColumn("last_dead_letter_timestamp_ms", optional=True),
         ),
     ),
     "settings": ("Settings", _SETTINGS_COLUMNS),
@@ -388,7 +389,7 @@ _LAG_COLUMNS = (
     OutputColumn("lag"),
     OutputColumn("committed"),
     OutputColumn("end"),
-    OutputColumn("behind_since_timestamp_ms", "behind since", optional=True),
+    OutputColumn("behind_since_timestamp_ms", optional=True),
 )
 
 
@@ -522,15 +523,7 @@ def _reset(
         plan = cluster.run(operation)
     rows = [_reset_row(each) for each in plan.queues if each.before != each.after]
     same = len(plan.queues) - len(rows)
-    columns = [
-        OutputColumn("topic"),
-        OutputColumn("broker"),
-        OutputColumn("queue"),
-        OutputColumn("before"),
-        OutputColumn("after"),
-        OutputColumn("end"),
-        OutputColumn("skipped"),
-    ]
+    columns = columns_of("topic", "broker", "queue", "before", "after", "end", "skipped")
     skipped = sum(max(0, each.skipped) for each in plan.queues)
     again = sum(max(0, -each.skipped) for each in plan.queues)
     if rows:

@@ -29,7 +29,14 @@ from sparrowmq.cli.message_view import (
     line_of_message,
     print_message,
 )
-from sparrowmq.cli.output import Json, OutputColumn, make_console, print_json, print_rows
+from sparrowmq.cli.output import (
+    Json,
+    OutputColumn,
+    columns_of,
+    make_console,
+    print_json,
+    print_rows,
+)
 from sparrowmq.client.operations import administer
 from sparrowmq.client.operations.browse import (
     Browser,
@@ -347,11 +354,7 @@ def list_dlq(cluster: CommandCluster) -> None:
     if cluster.as_json:
         print_json(rows)
     else:
-        columns = [
-            OutputColumn("group"),
-            OutputColumn("messages"),
-            OutputColumn("last_timestamp_ms", "last"),
-        ]
+        columns = columns_of("group", "messages", "last_timestamp_ms")
         where = cluster.context.name_server
         print_rows(rows, columns, empty=f"no group has dead letters at {where}")
 

@@ -30,7 +30,7 @@ class OutputColumn(NamedTuple):
     """A column of a table.
 
     Args:
-        key: the row's key, which is also the title if `title` is "".
+        key: the row's key; in words it is also the title if `title` is "".
         optional: whether the column is left out if no row has a value, or if it does not fit.
         keeps: whether an optional column with a value stays even if it does not fit.
     """
@@ -43,7 +43,17 @@ class OutputColumn(NamedTuple):
     @property
     def heading(self) -> str:
         """The title shown."""
-        return words()(self.title or self.key)
+        return words()(self.title or title_of(self.key))
+
+
+def title_of(key: str) -> str:
+    """Return the title of a key's column, in words."""
+    return key.removesuffix("_timestamp_ms").replace("_", " ")
+
+
+def columns_of(*keys: str) -> tuple[OutputColumn, ...]:
+    """Return columns with the titles of their keys."""
+    return tuple(map(OutputColumn, keys))
 
 
 def make_console() -> Console:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
-from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
+from sparrowmq.cli.output import Json, columns_of, print_json, print_rows
 from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
 
@@ -22,7 +22,7 @@ StoreDirectory = Annotated[
         help="the broker's directory: DATA/store of `sparrowmq up`, --data of `sparrowmq broker`",
     ),
 ]
-_COLUMNS = [OutputColumn("path"), OutputColumn("state"), OutputColumn("found")]
+_COLUMNS = columns_of("path", "state", "found")
 
 
 @store.command("check")

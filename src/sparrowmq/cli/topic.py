@@ -13,7 +13,7 @@ from sparrowmq.cli.cluster import TOPIC_COLUMNS, topic_row
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
 from sparrowmq.cli.exit_codes import say
-from sparrowmq.cli.output import OutputColumn, make_console, print_json, print_rows
+from sparrowmq.cli.output import OutputColumn, columns_of, make_console, print_json, print_rows
 from sparrowmq.client.operations import administer, topics
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.errors import UsageError
@@ -84,26 +84,20 @@ def show_topic(cluster: CommandCluster, name: TopicName) -> None:
         )
         return
     console = make_console()
-    columns = [
-        OutputColumn("broker"),
-        OutputColumn("addresses"),
-        OutputColumn("read_queues", "read queues"),
-        OutputColumn("write_queues", "write queues"),
-        OutputColumn("perm"),
-    ]
+    columns = columns_of("broker", "addresses", "read_queues", "write_queues", "perm")
     print_rows(brokers, columns, title=status.topic, console=console)
-    columns = [
+    queue_columns = (
         OutputColumn("broker"),
         OutputColumn("queue"),
         OutputColumn("min_offset", "first"),
         OutputColumn("max_offset", "end"),
         OutputColumn("messages"),
         OutputColumn("last_timestamp_ms", "last message"),
-    ]
-    print_rows(queues, columns, title="Queues", console=console)
+    )
+    print_rows(queues, queue_columns, title="Queues", console=console)
     print_rows(
         [{"group": g} for g in status.groups],
-        (OutputColumn("group"),),
+        columns_of("group"),
         title="Read by",
         console=console,
     )
@@ -200,12 +194,7 @@ def update_topic(
         }
         for broker, before, after in planned
     ]
-    columns = [
-        OutputColumn("broker"),
-        OutputColumn("read_queues", "read queues"),
-        OutputColumn("write_queues", "write queues"),
-        OutputColumn("perm"),
-    ]
+    columns = columns_of("broker", "read_queues", "write_queues", "perm")
     carry_out(
         cluster,
         rows,
@@ -243,7 +232,7 @@ def delete_topic(cluster: CommandCluster, name: TopicName, yes: Yes = False) -> 
         }
         for place in status.places
     ]
-    columns = tuple(map(OutputColumn, ("topic", "broker", "queues", "messages", "groups")))
+    columns = columns_of("topic", "broker", "queues", "messages", "groups")
     carry_out(
         cluster,
         rows,
