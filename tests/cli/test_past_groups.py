@@ -105,7 +105,7 @@ def test_without_looks_since_then_the_answer_says_so_and_what_keeps_a_history(
 
     assert result.exit_code == 0
     assert "0 rebalances" in result.stdout
-    assert "watched  not once; the last look was at " in result.stdout
+    assert "watched  not once; the last snapshot was at " in result.stdout
     assert "nobody looked since then; the live page keeps a history" in result.stderr
 
 

@@ -17,7 +17,7 @@ RULES = Path(__file__).parents[2] / "packaging/prometheus/sparrowmq.rules.yml"
 
 HEALTHY = {
     "sparrowmq_up": "1x120",
-    "sparrowmq_last_look_timestamp_seconds": "0+15x120",
+    "sparrowmq_last_snapshot_timestamp_seconds": "0+15x120",
     'sparrowmq_broker_up{broker="a",cluster="C"}': "1x120",
     'sparrowmq_broker_disk_used_ratio{broker="a",cluster="C"}': "0.6x120",
     'sparrowmq_broker_dispatch_behind_bytes{broker="a",cluster="C"}': "4096x120",

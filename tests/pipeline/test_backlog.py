@@ -167,19 +167,19 @@ def test_one_look_says_what_it_cannot_know(spark: SparkSession, tmp_path: Path) 
     result = run(spark, tmp_path)
 
     by_queue = {each.queue_id: each for each in result.accumulations}
-    # An owner and a lag: whether it is stuck, slow or catching up shows in the next look.
+    # An owner and a lag: whether it is stuck, slow or catching up shows in the next snapshot.
     assert [by_queue[queue_id].cause for queue_id in (3, 4, 5)] == [Cause.UNKNOWN] * 3
     assert Cause.UNOWNED is by_queue[6].cause
     assert all(each.has_begun_before for each in by_queue.values())
     assert {each.growth_per_second for each in by_queue.values()} == {None}
     text = backlog.render(result)
     assert "before 12:02:00" in text
-    assert "There is one look" in text
+    assert "One snapshot says nothing about time yet" in text
     assert "nothing: the backlog shrinks" not in text
-    assert "look again" in text
+    assert "ask again" in text
     assert (text.count('class="bars"'), text.count("<svg")) == (1, 0)
     caption = backlog.main_table(result).caption
-    assert caption == "5 accumulations in 1 look at 7 queues"
+    assert caption == "5 accumulations in 1 snapshot of 7 queues"
     assert ">look<" in text
     assert ">consumer group<" in text
 

@@ -71,7 +71,7 @@ def ls(
             "--interval",
             min=0.0,
             max=600.0,
-            help="seconds between the two looks from which rates are computed",
+            help="seconds between the two samples from which rates are computed",
         ),
     ] = 0.0,
     limit: Annotated[

@@ -65,7 +65,7 @@ def list_groups(
         typer.Option(
             "--interval",
             min=0.0,
-            help="seconds between the two looks from which rates are computed",
+            help="seconds between the two samples from which rates are computed",
         ),
     ] = 0.0,
 ) -> None:
@@ -126,7 +126,8 @@ def show_lag(
     topic: TopicOption = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="repeat until Ctrl-C")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.5, help="with --watch: seconds between two looks")
+        float,
+        typer.Option("--interval", min=0.5, help="with --watch: seconds between two snapshots"),
     ] = 2.0,
 ) -> None:
     """Show a group's lag in each queue, the largest first.

@@ -27,7 +27,7 @@ def metrics(
     interval: Annotated[
         float,
         typer.Option(
-            "--interval", min=1.0, max=3600.0, help="seconds between two looks at the cluster"
+            "--interval", min=1.0, max=3600.0, help="seconds between two snapshots of the cluster"
         ),
     ] = 15.0,
     insecure: Annotated[

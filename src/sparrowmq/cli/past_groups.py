@@ -149,7 +149,7 @@ def _spell_watched(past: PastGroup) -> str:
     if not past.watched:
         if past.last_ms is None:
             return words()("never")
-        return words()("not once; the last look was at {time}", time=format_time(past.last_ms))
+        return words()("not once; the last snapshot was at {time}", time=format_time(past.last_ms))
     shown = past.watched[-_SPANS_SHOWN_MAX:]
     spans = ", ".join(f"{format_time(begin)} – {format_time(end)}" for begin, end in shown)
     if len(shown) < len(past.watched):

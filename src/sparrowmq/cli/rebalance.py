@@ -80,7 +80,7 @@ Interval = Annotated[
         "--interval",
         min=0.0,
         max=600.0,
-        help="seconds between the two looks; 0 looks once and shows no rates",
+        help="seconds between the two samples; 0 takes one and shows no rates",
     ),
 ]
 StrategyName = Annotated[
@@ -117,7 +117,7 @@ def watch(
     strategy: StrategyName = None,
     interval: Interval = 2.0,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="number of looks; 0 looks until Ctrl-C")
+        int, typer.Option("--count", min=0, help="number of snapshots; 0 goes on until Ctrl-C")
     ] = 0,
 ) -> None:
     """Show the matrix repeatedly; with --json, print one object a line."""

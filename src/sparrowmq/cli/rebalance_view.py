@@ -232,7 +232,7 @@ def render_findings(view: GroupView, findings: Sequence[Finding]) -> RenderableT
         if not view.can_see_standstill:
             parts.append(
                 Text(
-                    words()("the looks were too close to detect a queue that stands still"),
+                    words()("the samples were too close to detect a queue that stands still"),
                     "dim",
                 )
             )

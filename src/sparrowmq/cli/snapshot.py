@@ -1,7 +1,7 @@
 """`sparrowmq snapshot`: look at every consumer group of a cluster and store the result.
 
-Repeated looks add files to the same tables; `sparrowmq pipeline backlog` reads the history,
-`sparrowmq pipeline balance` the newest look. Exit codes: 2, a wrong option; 3, the cluster cannot
+Further snapshots add files to the same tables; `sparrowmq pipeline backlog` reads the history,
+`sparrowmq pipeline balance` the newest one. Exit codes: 2, a wrong option; 3, the cluster cannot
 be reached. Tests: pipeline/test_snapshot.py.
 """
 
@@ -26,17 +26,17 @@ def snapshot(
         list[str] | None, typer.Option("--group", "-g", help="only this group; may be repeated")
     ] = None,
     every: Annotated[
-        float, typer.Option("--every", min=0.0, help="seconds from one look to the next")
+        float, typer.Option("--every", min=0.0, help="seconds from one snapshot to the next")
     ] = 10.0,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="number of looks; 0 looks until Ctrl-C")
+        int, typer.Option("--count", min=0, help="number of snapshots; 0 goes on until Ctrl-C")
     ] = 1,
     interval: Annotated[
         float,
         typer.Option(
             "--interval",
             min=0.0,
-            help="seconds between the two looks from which rates are computed",
+            help="seconds between the two samples from which rates are computed",
         ),
     ] = 0.0,
 ) -> None:

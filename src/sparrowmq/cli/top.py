@@ -361,7 +361,7 @@ def cells_of(row: GroupRow) -> Iterator[Text]:
 def top(
     cluster: CommandCluster,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.5, max=60.0, help="seconds between two looks")
+        float, typer.Option("--interval", min=0.5, max=60.0, help="seconds between two snapshots")
     ] = 2.0,
 ) -> None:
     """Watch all consumer groups on a live screen: lag, rates, members, and a group's owners.

@@ -113,7 +113,7 @@ def _duplicate_finding(
     ]
     if is_new:
         evidence.append(
-            Phrase("the first look did not show every duplicate: a member may be reconnecting")
+            Phrase("the first sample did not show every duplicate: a member may be reconnecting")
         )
     where = Phrase("on one host")
     if rule == "R01":

@@ -110,7 +110,7 @@ def find_reconnects(view: GroupView) -> list[Finding]:
             rule="R26",
             severity=Severity.WARN if len(evidence) > 1 else Severity.INFO,
             title=Phrase(
-                "{members} reconnected between the looks", members=count_of(len(names), "member")
+                "{members} reconnected between the samples", members=count_of(len(names), "member")
             ),
             evidence=tuple(evidence),
             consequence=Phrase(

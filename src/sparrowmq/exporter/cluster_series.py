@@ -10,12 +10,12 @@ _BROKER = ("broker", "cluster")
 CLUSTER_SERIES = (
     MetricSeries("sparrowmq_up", "gauge", (), "1 if the last look at the cluster was answered"),
     MetricSeries(
-        "sparrowmq_last_look_timestamp_seconds",
+        "sparrowmq_last_snapshot_timestamp_seconds",
         "gauge",
         (),
         "when the cluster was looked at last, in seconds since 1970",
     ),
-    MetricSeries("sparrowmq_broker_up", "gauge", _BROKER, "1 if the broker answered the last look"),
+    MetricSeries("sparrowmq_broker_up", "gauge", _BROKER, "1 if the broker answered the last time"),
     MetricSeries(
         "sparrowmq_broker_puts_per_second", "gauge", _BROKER, "messages stored a second, of late"
     ),
@@ -129,8 +129,9 @@ CLUSTER_SERIES = (
         "sparrowmq_rebalance_seconds",
         "histogram",
         ("group",),
-        "from the event or the first move until every queue had one owner, counted from the look "
-        "before; as exact as looks are close: the interval for the beginning, a second for the end",
+        "from the event or the first move until every queue had one owner, counted from the "
+        "snapshot before; as exact as snapshots are close: the interval for the beginning, a "
+        "second for the end",
     ),
     MetricSeries(
         "sparrowmq_possible_duplicates",

@@ -193,7 +193,7 @@ class _Families:
 
 
 def _describe_cluster(out: _Families, overview: Overview) -> None:
-    out.set("sparrowmq_last_look_timestamp_seconds", overview.timestamp_ms / 1000)
+    out.set("sparrowmq_last_snapshot_timestamp_seconds", overview.timestamp_ms / 1000)
     for broker in overview.brokers:
         out.set("sparrowmq_broker_up", not broker.failure, broker.name, broker.cluster)
         for name, value in (

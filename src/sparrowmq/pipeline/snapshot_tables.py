@@ -1,8 +1,8 @@
-"""Writes looks at a cluster's groups as three Parquet tables; each look adds rows.
+"""Writes snapshots of a cluster's groups as three Parquet tables; each adds rows.
 
 `topics` has a row for each group, topic and broker. `members` has a row for each connection, so an
 id of two processes appears twice. `queues` has a row for each group and queue. All tables have
-`snapshotTimestamp`, which is equal for all rows of a look. Retry topics are in `queues` only.
+`snapshotTimestamp`, which is equal for all rows of a snapshot. Retry topics are in `queues` only.
 Broadcasting groups are not in `topics`, because their members divide no queues.
 Tests: test_snapshot.py.
 """
@@ -66,7 +66,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 def tables_of(snapshots: Sequence[GroupSnapshot], *, timestamp_ms: int) -> dict[str, pa.Table]:
-    """Return the tables of one look at these groups, by name; a table may be empty."""
+    """Return the tables of one snapshot of these groups, by name; a table may be empty."""
     views = [examine(snapshot) for snapshot in snapshots]
     makers = {"topics": _topic_rows, "members": _member_rows, "queues": _queue_rows}
     tables = {}

@@ -1,7 +1,7 @@
 """The job `backlog`: finds queues with backlogs, their start, their owners and their causes.
 
 from sparrowmq.pipeline import backlog
-result = backlog.run(session, backlog.BacklogSettings(snapshots="looks", out="backlog-out"))
+result = backlog.run(session, backlog.BacklogSettings(snapshots="snapshots", out="backlog-out"))
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sparrowmq.pipeline.backlog.job import (
     BacklogResult,
     BacklogSettings,
     Cause,
-    QueueLook,
+    QueueSnapshot,
     run,
 )
 from sparrowmq.pipeline.backlog.report import main_table, render
@@ -21,7 +21,7 @@ __all__ = [
     "BacklogResult",
     "BacklogSettings",
     "Cause",
-    "QueueLook",
+    "QueueSnapshot",
     "main_table",
     "render",
     "run",

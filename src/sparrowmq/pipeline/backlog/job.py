@@ -1,7 +1,7 @@
-"""The settings, the run and the result of the job; derives causes from a history of looks.
+"""The settings, the run and the result of the job; derives causes from a history of snapshots.
 
 The input is the table `queues` of repeated `sparrowmq snapshot`: a row for each group, queue and
-look. Two consecutive looks show what was produced and consumed between them, and so a *cause*:
+snapshot. Two in turn show what was produced and consumed between them, and so a *cause*:
 
 | cause | condition |
 |---|---|
@@ -14,11 +14,11 @@ look. Two consecutive looks show what was produced and consumed between them, an
 | slow consumer | the backlog grows: more is produced than consumed |
 | keeping pace | as much is consumed as produced: the backlog stays |
 | catching up | the backlog shrinks |
-| unknown | the queue has an owner, and there is no look before |
+| unknown | the queue has an owner, and there is no snapshot before |
 
-Members commit every 5 s, so with looks less than 10 s apart a slow consumer may count as stuck. An
-*accumulation* is a time in which a queue's lag was above 0. Its cause is the cause that held
-longest while the lag did not shrink. Tests: pipeline/test_backlog.py.
+Members commit every 5 s, so if snapshots are less than 10 s apart, a slow consumer may count as
+stuck. An *accumulation* is a time in which a queue's lag was above 0. Its cause is the cause that
+held longest while the lag did not shrink. Tests: pipeline/test_backlog.py.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ QUEUE_COLUMNS = {
 QUEUE_OPTIONAL = {"rules": "array<string>", "members": "int", "idleMembers": "int"}
 # The most accumulations in a result, and the most queues in plots, which have eight colours.
 LISTED_MAX, PLOTTED_MAX = 200, 8
-# A plot shows about so many looks of a queue.
-_LOOKS_PLOTTED = 400
+# A plot shows about so many snapshots of a queue.
+_SNAPSHOTS_PLOTTED = 400
 _QUEUE = ("consumerGroup", "topic", "brokerName", "queueId")
 
 
@@ -93,13 +93,13 @@ class Accumulation:
     """A time in which a queue had a backlog.
 
     Args:
-        since: the last look before the backlog; the first look of all if `has_begun_before`.
-        has_begun_before: whether the queue had a backlog at the first look already.
-        until: the last look at which the queue had the backlog.
-        is_open: whether `until` is the newest look at the group.
+        since: the last snapshot before the backlog; the first of all if `has_begun_before`.
+        has_begun_before: whether the queue had a backlog at the first snapshot already.
+        until: the last snapshot at which the queue had the backlog.
+        is_open: whether `until` is the newest snapshot of the group.
         lag_peak, lag_last: the greatest and the last lag, in messages.
         growth_per_second: the mean growth from `since` to the peak, in messages; None if both are
-            the same look.
+            the same snapshot.
         owners: the owners during this time, sorted by name: client ids, "nobody", or several client
             ids joined by " + ".
     """
@@ -125,8 +125,8 @@ class Accumulation:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLook:
-    """A queue at one look, for plots."""
+class QueueSnapshot:
+    """A queue in one snapshot, for plots."""
 
     snapshot_timestamp: datetime
     lag: int
@@ -135,11 +135,11 @@ class QueueLook:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The extent of a history, from the first look to the last."""
+    """The extent of a history, from the first snapshot to the last."""
 
     groups: int
     queues: int
-    looks: int
+    snapshots: int
     begin: datetime
     end: datetime
 
@@ -149,19 +149,19 @@ class BacklogResult:
     """The result of the job.
 
     Args:
-        lag_by_cause: the lag of each cause at the newest look at each group, in messages, the
+        lag_by_cause: the lag of each cause at the newest snapshot of each group, in messages, the
             greatest first.
         accumulations: at most `LISTED_MAX` accumulations: open ones first, those of groups with
             members before those of groups without, then by their peak.
         accumulation_count: the number of all accumulations.
-        timelines: some accumulations, each with all looks at its queue.
+        timelines: some accumulations, each with all snapshots of its queue.
     """
 
     extent: Extent
     lag_by_cause: Mapping[Cause, int]
     accumulations: Sequence[Accumulation]
     accumulation_count: int
-    timelines: Sequence[tuple[Accumulation, Sequence[QueueLook]]]
+    timelines: Sequence[tuple[Accumulation, Sequence[QueueSnapshot]]]
 
 
 def run(
@@ -202,7 +202,7 @@ def _explain(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
         history.agg(
             F.count_distinct("consumerGroup").alias("groups"),
             F.count_distinct(*_QUEUE).alias("queues"),
-            F.count_distinct("snapshotTimestamp").alias("looks"),
+            F.count_distinct("snapshotTimestamp").alias("snapshots"),
             F.min("snapshotTimestamp").alias("begin"),
             F.max("snapshotTimestamp").alias("end"),
         ),
@@ -213,12 +213,14 @@ def _explain(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
         lag_by_cause=_sum_up(history),
         accumulations=accumulations,
         accumulation_count=found.count(),
-        timelines=[(each, _list_looks(history, each)) for each in _choose_plotted(accumulations)],
+        timelines=[
+            (each, _list_snapshots(history, each)) for each in _choose_plotted(accumulations)
+        ],
     )
 
 
 def explain_history(queues: DataFrame) -> DataFrame:
-    """Add columns about the time since the look before.
+    """Add columns about the time since the snapshot before.
 
     Returns: the rows with `produced`, `consumed`, `seconds`, `previousTimestamp`, and `cause`,
     which is null without a backlog.
@@ -280,7 +282,7 @@ def find_accumulations(history: DataFrame, *, peak_min: int) -> DataFrame:
     owner = F.when(F.size("owners") == 0, F.lit("nobody")).otherwise(F.array_join("owners", " + "))
     peak = F.max_by("snapshotTimestamp", "lag")
     since = F.min(F.coalesce("previousTimestamp", "snapshotTimestamp"))
-    # The lag at the look before the accumulation.
+    # The lag at the snapshot before the accumulation.
     first_lag = F.min_by(F.col("lag") - F.coalesce("growth", F.lit(0)), "snapshotTimestamp")
     runs = rows.groupBy(*_QUEUE, "run").agg(
         since.alias("since"),
@@ -345,9 +347,9 @@ def _sum_up(history: DataFrame) -> dict[Cause, int]:
     return {Cause(row["cause"]): row["lag"] for row in rows}
 
 
-def _list_looks(history: DataFrame, of: Accumulation) -> list[QueueLook]:
+def _list_snapshots(history: DataFrame, of: Accumulation) -> list[QueueSnapshot]:
     values = (of.consumer_group, of.topic, of.broker_name, of.queue_id)
     for name, value in zip(_QUEUE, values, strict=True):
         history = history.where(F.col(name) == F.lit(value))
-    looks = collect_as(history.orderBy("snapshotTimestamp"), QueueLook)
-    return looks[:: max(1, len(looks) // _LOOKS_PLOTTED)]
+    snapshots = collect_as(history.orderBy("snapshotTimestamp"), QueueSnapshot)
+    return snapshots[:: max(1, len(snapshots) // _SNAPSHOTS_PLOTTED)]

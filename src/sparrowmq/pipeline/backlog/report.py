@@ -40,7 +40,7 @@ REMEDIES = {
     Cause.SLOW: "make the listener faster, give it more threads, or add members",
     Cause.KEEPING_PACE: "nothing, if the lag is what is consumed between two commits (5 s)",
     Cause.CATCHING_UP: "nothing: the backlog shrinks",
-    Cause.UNKNOWN: "look again: sparrowmq snapshot --every 15 --count 4; one look shows no change",
+    Cause.UNKNOWN: "ask again: sparrowmq snapshot --every 15 --count 4; one shows no change",
 }
 
 
@@ -55,13 +55,13 @@ def render(result: BacklogResult) -> str:
         list_tiles(
             [
                 Tile.of(
-                    extent.looks,
-                    "look",
+                    extent.snapshots,
+                    "snapshot",
                     f"over {format_duration(seconds * 1000)}" if seconds else "",
                 ),
                 Tile.of(extent.groups, "consumer group", count_of(extent.queues, "queue")),
                 Tile.of(result.accumulation_count, "accumulation", f"{open_count:,} go on"),
-                Tile(format_compact(behind), "messages behind at the newest look"),
+                Tile(format_compact(behind), "messages behind at the newest snapshot"),
             ]
         ),
         _causes(result),
@@ -92,20 +92,21 @@ def main_table(result: BacklogResult) -> Table:
         for each in result.accumulations
     ]
     header = ["queue", "cause", "since", "until", "peak", "last", "growth/s", "owners"]
+    snapshots, queues = result.extent.snapshots, result.extent.queues
     caption = (
         f"{count_of(result.accumulation_count, 'accumulation')} in "
-        f"{count_of(result.extent.looks, 'look')} at {count_of(result.extent.queues, 'queue')}"
+        f"{count_of(snapshots, 'snapshot')} of {count_of(queues, 'queue')}"
     )
     return Table(header, rows, caption, rows_max=60)
 
 
 def _causes(result: BacklogResult) -> Markup:
     if not result.lag_by_cause:
-        return section("Backlog by cause", "Nothing is behind at the newest look.")
+        return section("Backlog by cause", "Nothing is behind at the newest snapshot.")
     bars = [Bar(cause, float(lag)) for cause, lag in result.lag_by_cause.items()]
     return section(
         "Backlog by cause",
-        bar_figure("Messages behind at the newest look, by cause", bars),
+        bar_figure("Messages behind at the newest snapshot, by cause", bars),
         Table(["cause", "what helps"], [(cause, REMEDIES[cause]) for cause in result.lag_by_cause]),
     )
 
@@ -114,8 +115,8 @@ def _plots(result: BacklogResult) -> Markup:
     extent = result.extent
     if not result.timelines:
         return section("Lag over time", "No queue accumulated.")
-    if extent.looks < 2:
-        return section("Lag over time", "There is one look, so nothing can be said about time yet.")
+    if extent.snapshots < 2:
+        return section("Lag over time", "One snapshot says nothing about time yet.")
     seconds = (extent.end - extent.begin).total_seconds()
     unit, unit_s = _time_unit(seconds)
 
@@ -128,7 +129,7 @@ def _plots(result: BacklogResult) -> Markup:
         [
             Series(
                 name,
-                [(x(look.snapshot_timestamp), float(look.lag)) for look in timeline],
+                [(x(each.snapshot_timestamp), float(each.lag)) for each in timeline],
                 f"c{place}",
                 has_area=False,
             )
@@ -136,19 +137,19 @@ def _plots(result: BacklogResult) -> Markup:
         ],
         title="Lag over time",
         description="A line a queue: messages not yet consumed.",
-        x_label=f"{unit} since the first look",
+        x_label=f"{unit} since the first snapshot",
         y_label="messages behind",
     )
-    owners = sorted({owner for timeline in timelines for look in timeline for owner in look.owners})
+    owners = sorted({owner for timeline in timelines for each in timeline for owner in each.owners})
     tones = {owner: f"c{place % 8 + 1}" for place, owner in enumerate(owners)}
     bands = band_chart(
         [
-            BandRow(name, _bands([(x(look.snapshot_timestamp), look.owners) for look in timeline]))
+            BandRow(name, _bands([(x(each.snapshot_timestamp), each.owners) for each in timeline]))
             for name, timeline in zip(names, timelines, strict=True)
         ],
         title="Owners over time",
         description="A row a queue; bands show who owned it, hatches nobody or several.",
-        x_label=f"{unit} since the first look",
+        x_label=f"{unit} since the first snapshot",
         tones=tones,
         x_range=(0.0, max(x(extent.end), 1e-3)),
         left=max(map(text_width, names)) + 20,
@@ -173,7 +174,7 @@ def _names(plotted: Sequence[Accumulation]) -> list[str]:
 
 
 def _bands(timeline: Sequence[tuple[float, tuple[str, ...]]]) -> list[Band]:
-    """Join consecutive looks with the same owners; a look's owners hold until the next look."""
+    """Join consecutive snapshots with the same owners, which hold until the next one."""
     bands: list[Band] = []
     for (at, owners), (until, _) in itertools.pairwise([*timeline, (timeline[-1][0], ())]):
         if bands and bands[-1].owners == owners:

@@ -1,7 +1,7 @@
 """The job `balance`: evaluates every strategy for every consumer group of a cluster.
 
 from sparrowmq.pipeline import balance
-result = balance.run(session, balance.BalanceSettings(snapshot="look", out="balance-out"))
+result = balance.run(session, balance.BalanceSettings(snapshot="snapshot", out="balance-out"))
 """
 
 from __future__ import annotations

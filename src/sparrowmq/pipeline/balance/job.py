@@ -82,7 +82,7 @@ class BalanceSettings:
 
     Args:
         out: the directory of the table `groups`.
-        snapshot: the directory of the tables `topics` and `members`; the job takes the newest look.
+        snapshot: the directory of the tables `topics` and `members`, of which the newest counts.
         generate: the number of groups to generate instead; equal numbers give equal groups.
         topics: the number of topics of a generated group.
         strategies: the strategies' names, in any case; empty takes all that need no settings.
@@ -208,7 +208,7 @@ def _compare(session: SparkSession, settings: BalanceSettings) -> BalanceResult:
 
 
 def read_cluster(session: SparkSession, path: str) -> tuple[DataFrame, DataFrame]:
-    """Read the newest look in `path/topics` and `path/members`.
+    """Read the newest snapshot in `path/topics` and `path/members`.
 
     Raises: ConfigError if a table is missing or empty, or lacks a column.
     """
