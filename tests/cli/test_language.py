@@ -60,9 +60,9 @@ def test_findings_and_tables_are_in_chinese_and_json_is_not(
         consumer.commit()
     options = ("GID_language", "--nameserver", name_server, "--timeout", "10")
 
-    found = run("rebalance", "doctor", *options, LANG="zh_CN.UTF-8")
+    found = run("rebalance", "doctor", *options, "--interval", "0", LANG="zh_CN.UTF-8")
     table = run("group", "show", *options, LANG="zh_CN.UTF-8")
-    told = run("rebalance", "doctor", *options, "--json", LANG="zh_CN.UTF-8")
+    told = run("rebalance", "doctor", *options, "--interval", "0", "--json", LANG="zh_CN.UTF-8")
 
     assert "2 个队列" in found.stdout
     assert "办法" in found.stdout

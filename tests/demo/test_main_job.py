@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -78,36 +77,17 @@ def test_demo_runs_to_its_end_and_all_conditions_hold(tmp_path: Path) -> None:
     assert processes_of(out) == []
 
 
-@pytest.mark.parametrize(
-    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
-)
-def test_interrupted_demo_leaves_no_process_behind(
-    tmp_path: Path, number: int, exit_code: int
-) -> None:
+def test_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     out = tmp_path / "out"
     demo = start_demo(out, "--limit", "5000")
     read_until(demo, "one leaves, one joins")
     assert len(processes_of(out)) > 5
 
-    demo.send_signal(number)
+    demo.send_signal(signal.SIGINT)
     demo.communicate()
 
-    assert exit_code == demo.returncode
+    assert demo.returncode == 130
     assert processes_of(out) == []
-
-
-def test_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    demo = start_demo(out, "--limit", "5000")
-    read_until(demo, "one leaves, one joins")
-
-    demo.kill()
-    demo.communicate()
-
-    deadline = time.monotonic() + 30
-    while processes_of(out):
-        assert time.monotonic() < deadline, processes_of(out)
-        time.sleep(0.05)
 
 
 def test_foreign_directory_is_refused_with_one_line(tmp_path: Path) -> None:
