@@ -13,7 +13,12 @@ which each queue has one owner. A member owns a queue while it may pull the queu
 in the process queue table that is not dropped; in ours, a queue that is CONSUMING. Each member
 checks its own queues every 2 ms. Duplicates are deliveries of a message beyond its first.
 
-    python benchmarks/convergence.py [--repeats 5] [--version 4.9.7] [--frozen] [--out DIRECTORY]
+    python benchmarks/convergence.py [--repeats 5] [--version 4.9.7] [--frozen] [--members N]
+                                     [--out DIRECTORY]
+
+With `--members 100` or 500, so many members share 512 queues: all but two in one process, on our
+broker, on Apache's, and there beside a member in Java that comes and goes; the table is
+`convergence-N.md`, and nobody counts duplicates.
 
 The default takes about five minutes. The benchmark prints one table, and writes it into
 `convergence.md`: a row for each change, a column for each client and broker, with the median and
@@ -41,8 +46,8 @@ from typing import Any, NamedTuple, TypeVar
 from against_apache import load_rig
 
 ROOT = Path(__file__).resolve().parents[1]
-TOPIC = "convergence"
-QUEUE_COUNT = 8
+TOPIC, GROUP = "convergence", "GID_converge"
+MEMBER_COUNT, QUEUE_COUNT = 3, 8
 RATE_PER_S = 200
 # After this time without a change the group is settled, and late deliveries have arrived.
 QUIET_S = 1.0
@@ -70,6 +75,14 @@ class Column(NamedTuple):
     locks: bool = True
 
 
+# A large group's queues and columns.
+LARGE_QUEUE_COUNT = 512
+LARGE_TARGETS_MS = {"join": 500, "leave": 500, "kill": 500, "rejoin": 500, "frozen": 20_000}
+LARGE_COLUMNS = (
+    Column("ours", OURS, "python"),
+    Column("ours", APACHES, "python"),
+    Column("ours, and one of Java's", APACHES, "joined by java"),
+)
 COLUMNS = (
     Column("ours", OURS, "python"),
     Column("ours without locks", OURS, "python", locks=False),
@@ -82,12 +95,21 @@ T = TypeVar("T")
 
 
 class Group:
-    """Two permanent members and one that comes and goes, of one language on one cluster."""
+    """Two permanent members and one that comes and goes, of one language on one cluster.
 
-    def __init__(self, start: Callable[[], Any], label: str) -> None:
+    Args:
+        start: starts a member. label: names the group.
+        queue_count: the queues that the members share.
+        crowd: a process with many members, in the place of the first; None for no such process.
+    """
+
+    def __init__(
+        self, start: Callable[[], Any], label: str, *, queue_count: int, crowd: Any = None
+    ) -> None:
         self._start = start
         self._label = label
-        self.members = [start(), start()]
+        self._queue_count = queue_count
+        self.members = [start() if crowd is None else crowd, start()]
         self.everybody = list(self.members)
         self.times_ms: dict[str, list[float]] = defaultdict(list)
         self.duplicates: dict[str, list[int]] = defaultdict(list)
@@ -101,7 +123,7 @@ class Group:
             owned = [queue for told in last if told for queue in told[0]["queues"]]
             is_divided = all(told and told[0]["queues"] for told in last)
             is_quiet = time.time() * 1000 - changed_ms > 1000 * QUIET_S
-            if is_divided and is_quiet and len(owned) == len(set(owned)) == QUEUE_COUNT:
+            if is_divided and is_quiet and len(owned) == len(set(owned)) == self._queue_count:
                 return float(changed_ms)
             if time.monotonic() > deadline:
                 raise SystemExit(f"{self._label}: not settled within {patience_s} s: {last}")
@@ -165,15 +187,28 @@ class Group:
         return len(places) - len(set(places))
 
 
-def measure(java: Any, cluster: Any, column: Column, *, repeats: int, is_frozen: bool) -> Group:
+def measure(
+    java: Any, cluster: Any, column: Column, *, repeats: int, is_frozen: bool, members: int
+) -> Group:
     """Start a cluster, measure one kind of members, and end the cluster."""
+    queue_count = QUEUE_COUNT if members == MEMBER_COUNT else LARGE_QUEUE_COUNT
     label = f"{column.client} on {column.broker}"
     start = starter(java, cluster, column)
     with running(cluster):
-        cluster.create_topic(TOPIC, queues=QUEUE_COUNT)
+        cluster.create_topic(TOPIC, queues=queue_count)
         options = {"nameServer": cluster.name_server, "topic": TOPIC, "rate": RATE_PER_S}
         producer = java.python_peer("produce", **options)
-        group = Group(start, label)
+        crowd = None
+        if members != MEMBER_COUNT:
+            crowd = java.python_peer(
+                "crowd",
+                nameServer=cluster.name_server,
+                topic=TOPIC,
+                group=GROUP,
+                count=members - 2,
+            )
+            crowd.wait_for("started members", lambda: crowd.named("started"))
+        group = Group(start, label, queue_count=queue_count, crowd=crowd)
         try:
             group.settle()
             group.join()
@@ -195,10 +230,12 @@ def measure(java: Any, cluster: Any, column: Column, *, repeats: int, is_frozen:
 def starter(java: Any, cluster: Any, column: Column, **options: object) -> Callable[[], Any]:
     """Return a function that starts a member of the group and waits until it runs."""
     peers = {"java": java.peer, "python": java.python_peer}
-    # The third member, which comes and goes, is ours.
-    is_mixed = column.language == "mixed"
-    languages = ["java", "java", "python"] if is_mixed else [column.language]
-    settings = {"topic": TOPIC, "group": "GID_converge", "locks": "yes" if column.locks else "no"}
+    # The last member, which comes and goes, is of the last language.
+    languages = {
+        "mixed": ["java", "java", "python"],
+        "joined by java": ["python", "java"],
+    }.get(column.language, [column.language])
+    settings = {"topic": TOPIC, "group": GROUP, "locks": "yes" if column.locks else "no"}
 
     def start() -> Any:
         language = languages.pop(0) if len(languages) > 1 else languages[0]
@@ -220,13 +257,18 @@ def running(cluster: Any) -> Generator[None]:
         cluster.kill()
 
 
-def render(groups: dict[Column, Group], version: str) -> str:
+def render(groups: dict[Column, Group], version: str, *, members: int) -> str:
     """Return a table with the times and duplicates of each change, a column for each client."""
+    is_large = members != MEMBER_COUNT
+    queue_count = LARGE_QUEUE_COUNT if is_large else QUEUE_COUNT
+    targets = LARGE_TARGETS_MS if is_large else TARGETS_MS
     columns = [f"{column.client}, {column.broker}" for column in groups]
     load = f"load {os.getloadavg()[1]:.0f} on {os.cpu_count()} cores"
     lines = [
-        f"Apache RocketMQ {version}; {QUEUE_COUNT} queues, {RATE_PER_S} messages/s; {load}. "
-        "Median and longest time in ms, in brackets the duplicates of a change.",
+        f"Apache RocketMQ {version}; {members} members, {queue_count} queues, {RATE_PER_S} "
+        f"messages/s; {load}. "
+        "Median and longest time in ms"
+        f"{'' if is_large else ', in brackets the duplicates of a change'}.",
         "",
         f"| change | n | target | {' | '.join(columns)} |",
         "|---" * (len(columns) + 3) + "|",
@@ -235,8 +277,11 @@ def render(groups: dict[Column, Group], version: str) -> str:
         count = max(len(group.times_ms[kind]) for group in groups.values())
         if not count:
             continue
-        target = f"{TARGETS_MS[kind]}" if kind in TARGETS_MS else ""
-        cells = [_cell(group.times_ms[kind], group.duplicates[kind]) for group in groups.values()]
+        target = f"{targets[kind]}" if kind in targets else ""
+        cells = [
+            _cell(group.times_ms[kind], [] if is_large else group.duplicates[kind])
+            for group in groups.values()
+        ]
         lines.append(f"| {kind} | {count} | {target} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -244,8 +289,8 @@ def render(groups: dict[Column, Group], version: str) -> str:
 def _cell(times_ms: list[float], duplicates: list[int]) -> str:
     if not times_ms:
         return "-"
-    repeated = sum(duplicates) / len(duplicates)
-    return f"{statistics.median(times_ms):.0f}, {max(times_ms):.0f} ({repeated:.1f})"
+    figures = f"{statistics.median(times_ms):.0f}, {max(times_ms):.0f}"
+    return f"{figures} ({sum(duplicates) / len(duplicates):.1f})" if duplicates else figures
 
 
 def run_columns(
@@ -282,17 +327,27 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--version", default="4.9.7", help="Apache RocketMQ's")
     parser.add_argument("--frozen", action="store_true", help="takes up to 140 s a column")
+    parser.add_argument("--members", type=int, default=MEMBER_COUNT)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     arguments = parser.parse_args()
 
     def run(java: Any, cluster: Any, column: Column) -> Group:
         repeats = arguments.repeats
-        return measure(java, cluster, column, repeats=repeats, is_frozen=arguments.frozen)
+        return measure(
+            java,
+            cluster,
+            column,
+            repeats=repeats,
+            is_frozen=arguments.frozen,
+            members=arguments.members,
+        )
 
-    groups = run_columns(COLUMNS, arguments.version, run)
-    table = render(groups, arguments.version)
+    is_large = arguments.members != MEMBER_COUNT
+    groups = run_columns(LARGE_COLUMNS if is_large else COLUMNS, arguments.version, run)
+    table = render(groups, arguments.version, members=arguments.members)
+    name = f"convergence-{arguments.members}.md" if is_large else "convergence.md"
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "convergence.md").write_text(table)
+    (arguments.out / name).write_text(table)
     print(table, end="")
 
 

@@ -95,7 +95,8 @@ def measure(java: Any, cluster: Any, column: Column, *, repeats: int, work_ms: i
     with running(cluster):
         cluster.create_topic(TOPIC, queues=QUEUE_COUNT)
         options = {"nameServer": cluster.name_server, "topic": TOPIC, "rate": RATE_PER_S}
-        group = Group(start, f"{column.client} on {column.broker}")
+        label = f"{column.client} on {column.broker}"
+        group = Group(start, label, queue_count=QUEUE_COUNT)
         producer = java.python_peer("produce", **options)
         try:
             group.settle()

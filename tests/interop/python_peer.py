@@ -6,6 +6,7 @@ output, each with the wall-clock time `at`, in ms.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 
 from sparrowmq import (
     Admin,
+    AsyncPushConsumer,
     ConsumeContext,
     Message,
     MessageExt,
@@ -28,11 +30,18 @@ from sparrowmq.strategies import AllocateMessageQueueByConfig, AllocateMessageQu
 
 _output = threading.Lock()
 WATCH_PERIOD_S = 0.002
+# The shortest time between two tales of the queues of a crowd.
+CROWD_PERIOD_S = 0.005
 
 
 def main(verb: str, *arguments: str) -> None:
     options = dict(argument.split("=", 1) for argument in arguments)
-    verbs = {"create-topic": create_topic, "produce": produce, "consume": consume}
+    verbs = {
+        "create-topic": create_topic,
+        "produce": produce,
+        "consume": consume,
+        "crowd": run_crowd,
+    }
     verbs[verb](options)
 
 
@@ -114,6 +123,53 @@ def consume(options: Mapping[str, str]) -> None:
         wait_for_stop()
         tell("stopping")
     tell("stopped")
+
+
+def run_crowd(options: Mapping[str, str]) -> None:
+    asyncio.run(crowd(options))
+
+
+async def crowd(options: Mapping[str, str]) -> None:
+    """Run `count` push consumers until standard input ends; tell the queues of all of them."""
+    owned: list[MessageQueue] = []
+    changed = asyncio.Event()
+
+    async def listen(messages: list[MessageExt], _: ConsumeContext) -> None: ...
+
+    async def take(queues: list[MessageQueue]) -> None:
+        owned.extend(queues)
+        changed.set()
+
+    async def give_up(queues: list[MessageQueue]) -> None:
+        for queue in queues:
+            owned.remove(queue)
+        changed.set()
+
+    async def tell_changes() -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            tell("assignment", queues=sorted(f"{q.broker_name}:{q.queue_id}" for q in owned))
+            await asyncio.sleep(CROWD_PERIOD_S)
+
+    telling = asyncio.create_task(tell_changes())
+    for number in range(int(options["count"])):
+        member = AsyncPushConsumer(
+            options["group"],
+            name_server=options["nameServer"],
+            instance_name=f"crowd-{number:05}",
+            listener=listen,
+            start="first",
+            on_assign=take,
+            on_revoke=give_up,
+            on_lost=give_up,
+        )
+        await member.subscribe(options["topic"])
+        await member.start()
+    tell("started")
+    # The process ends with its members: nobody waits for five hundred to leave one by one.
+    await asyncio.to_thread(wait_for_stop)
+    telling.cancel()
 
 
 def strategy(options: Mapping[str, str]) -> Any:
