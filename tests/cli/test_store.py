@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +73,8 @@ def test_what_is_no_store_is_exit_code_2(tmp_path: Path, name: str, words: str) 
 def test_a_plain_copy_of_a_stopped_store_is_a_backup(tmp_path: Path) -> None:
     with EmbeddedCluster(tmp_path / "first") as cluster:
         fill(cluster)
-    shutil.copytree(tmp_path / "first" / "store", tmp_path / "second" / "store")
+    (tmp_path / "second").mkdir()
+    # Unlike Python's, this copy leaves out what was never written: nearly all of 1.5 GB.
+    subprocess.run(["cp", "-R", tmp_path / "first" / "store", tmp_path / "second"], check=True)
 
     assert check(tmp_path / "second" / "store").returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 from members import MemberProcess
@@ -33,7 +34,8 @@ def test_member_skips_none_of_the_messages_that_take_the_offsets_of_lost_ones(
             send(cluster, KEPT)
             wait_until("all is consumed", lambda: len(member.consumed) == KEPT)
             cluster.stop()
-            shutil.copytree(data, backup)
+            # Unlike Python's, this copy leaves out what was never written: nearly all of 1.5 GB.
+            subprocess.run(["cp", "-R", data, backup], check=True)
             cluster.start()
             send(cluster, LOST)
             wait_until("all is consumed", lambda: len(member.consumed) == KEPT + LOST)
@@ -42,7 +44,7 @@ def test_member_skips_none_of_the_messages_that_take_the_offsets_of_lost_ones(
             os.kill(member.pid, signal.SIGSTOP)
             cluster.kill()
             shutil.rmtree(data)
-            shutil.copytree(backup, data)
+            backup.rename(data)
             cluster.start()
             new = send(cluster, NEW)
             os.kill(member.pid, signal.SIGCONT)
