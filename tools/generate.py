@@ -108,6 +108,7 @@ WORDS = (
     (r"\baclose\b", "close"),
     (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
     (r"\bAsync(?=[A-Z])", ""),
+    (r"\basynccontextmanager\b", "contextmanager"),
     (r"\bAbstractAsyncContextManager\b", "AbstractContextManager"),
     (r"\basync (?=def |for |with )", ""),
     (r"\bawait ", ""),

@@ -125,7 +125,7 @@ def test_reprs_tell_group_id_and_state(cluster: EmbeddedCluster, topic: str, gro
     with PollConsumer(group, **at) as polled:
         assert repr(polled) == f"<PollConsumer of {group}: {polled.client_id}, not started>"
     with TransactionProducer("GID_t", check=lambda m: TransactionState.UNKNOWN, **at) as half:
-        assert repr(half) == f"<TransactionProducer of GID_t: {half.client_id}, not started>"
+        assert repr(half) == f"<TransactionProducer of GID_t: {half.client_id}, open>"
     with Admin(**at) as admin:
         assert repr(admin) == f"<Admin of {cluster.name_server}>"
 

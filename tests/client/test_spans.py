@@ -269,7 +269,6 @@ def test_half_message_is_of_type_transaction(
         check=lambda message: TransactionState.UNKNOWN,
         tracer_provider=spans.provider,
     ) as producer:
-        producer.start()
         half = producer.send_half(Message(topic, b"x"))
         producer.rollback(half)
 

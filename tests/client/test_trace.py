@@ -174,7 +174,6 @@ def test_half_messages_and_queued_messages_are_traced(cluster: EmbeddedCluster) 
         futures = [producer.send_nowait(Message("traced", b"%d" % number)) for number in range(3)]
         groups = {future.result(10).msg_id: "GID_q" for future in futures}
     with TransactionProducer("GID_h", check=unknown, **settings) as transactions:
-        transactions.start()
         half = transactions.send_half(Message("traced", b"x"))
         transactions.rollback(half)
     groups[half.msg_id] = "GID_h"

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -222,6 +223,56 @@ def test_an_end_that_no_broker_confirms_is_unknown(
     assert f"the COMMIT of half message {half.msg_id} is not confirmed" in caplog.text
 
 
+def test_a_block_commits_at_its_end_and_rolls_back_after_an_error(
+    make_producer: Callable[..., TransactionProducer], topic: str, received: Received
+) -> None:
+    producer = make_producer()
+    with producer.transaction(Message(topic, b"committed")) as half:
+        pass
+    with pytest.raises(LookupError), producer.transaction(Message(topic, b"failed")):
+        raise LookupError("no stock")
+    # Its commit is the last: by then all outcomes are known.
+    producer.send(Message(topic, b"plain"))
+
+    wait_until("two messages", lambda: len(received.messages) >= 2)
+    assert set(received.bodies) == {"committed", "plain"}
+    assert half.msg_id in {message.msg_id for message in received.messages}
+
+
+def test_a_transaction_ended_inside_its_block_is_not_ended_again(
+    make_producer: Callable[..., TransactionProducer], topic: str, received: Received
+) -> None:
+    producer = make_producer()
+    with producer.transaction(Message(topic, b"dropped")) as half:
+        assert producer.rollback(half) is ROLLBACK
+    with suppress(LookupError), producer.transaction(Message(topic, b"kept")) as half:
+        assert producer.commit(half) is COMMIT
+        raise LookupError("after the commit")
+    producer.send(Message(topic, b"plain"))
+
+    wait_until("two messages", lambda: len(received.messages) >= 2)
+    assert set(received.bodies) == {"kept", "plain"}
+
+
+def test_a_block_that_is_interrupted_leaves_the_outcome_to_the_check(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    received: Received,
+    ledger: Ledger,
+) -> None:
+    producer = make_producer()
+    with (
+        suppress(KeyboardInterrupt),
+        producer.transaction(Message(topic, b"interrupted")) as half,
+    ):
+        ledger.outcomes[half.msg_id] = COMMIT
+        raise KeyboardInterrupt
+
+    wait_until("the message", lambda: received.messages)
+    assert set(received.bodies) == {"interrupted"}
+    assert half.msg_id in {message.msg_id for message in ledger.asked}
+
+
 def test_a_delayed_message_is_refused(
     make_producer: Callable[..., TransactionProducer], topic: str
 ) -> None:
@@ -256,10 +307,7 @@ def test_a_producer_that_idles_stays_registered_and_is_asked(hostile: HostileClu
     def beats() -> int:
         return hostile.broker.count(RequestCode.HEART_BEAT)
 
-    with TransactionProducer(
-        "GID_p", name_server=hostile.address, check=check, heartbeat_ms=1_000
-    ) as producer:
-        producer.start()
+    with TransactionProducer("GID_p", name_server=hostile.address, check=check, heartbeat_ms=1_000):
         wait_until("the first heartbeat", beats)
         elapsed_s = wait_until("three more", lambda: beats() >= 4)
         half = record("T", 0, 5, b"half", properties="PGROUP\x01GID_p\x02UNIQ_KEY\x01ID\x02")
@@ -283,8 +331,10 @@ def test_two_of_a_group_in_one_instance_are_refused(
     other = TransactionProducer(
         group, name_server=cluster.name_server, check=ledger, instance_name="shared"
     )
-    with other, pytest.raises(UsageError, match="give each its own instance_name"):
-        other.start()
+    with pytest.raises(UsageError, match="give each its own instance_name"), other:
+        raise AssertionError("two answered for one group")
+
+    assert repr(other).endswith("closed>")
 
 
 @pytest.mark.parametrize("check", [None, lambda: COMMIT, "COMMIT"])
@@ -327,8 +377,8 @@ def test_the_asyncio_face_does_the_same(
             namespace="ns",
         )
         async with producer:
-            await producer.start()
-            assert COMMIT is await producer.commit(await producer.send_half(Message(topic, b"1")))
+            async with producer.transaction(Message(topic, b"1")):
+                pass
             assert ROLLBACK is await producer.rollback(
                 await producer.send_half(Message(topic, b"2"))
             )
@@ -352,7 +402,6 @@ def test_a_broker_that_is_killed_and_started_anew_asks_again(ledger: Ledger) -> 
         producer = TransactionProducer("GID_again", name_server=name_server, check=ledger)
         consumer = PushConsumer("GID_again_c", name_server=name_server, listener=received)
         with producer, consumer:
-            producer.start()
             half = producer.send_half(Message("again", b"kept"))
             cluster.kill()
             cluster.start()

@@ -137,7 +137,6 @@ def test_what_waits_and_what_has_expired_is_the_same_after_the_move(
         # Of 10 seconds.
         delayed = producer.send(Message("delayed", b"later", delay_level=3))
     with TransactionProducer("GID_tx", name_server=old.name_server, check=lambda _: UNKNOWN) as tx:
-        tx.start()
         tx.send_half(Message("half", b"half"))
         assert [offsets_of(old, topic)[1] for topic in ("delayed", "half")] == [0, 0]
     assert delayed.msg_id
@@ -148,7 +147,6 @@ def test_what_waits_and_what_has_expired_is_the_same_after_the_move(
     new.start()
     low, high = offsets_of(new, "expired")
     with TransactionProducer("GID_tx", name_server=new.name_server, check=lambda _: COMMIT) as tx:
-        tx.start()
         wait_until("delayed", lambda: offsets_of(new, "delayed")[1] == 1, timeout_s=60)
         wait_until("committed", lambda: offsets_of(new, "half")[1] == 1, timeout_s=60)
 

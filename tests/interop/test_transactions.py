@@ -148,7 +148,6 @@ def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
         return TransactionProducer("GID_tx", name_server=cluster.name_server, check=check)
 
     with make() as producer:
-        producer.start()
         halves = {
             name: producer.send_half(Message(topic, name.encode(), tags="A"))
             for name in ("committed", "rolled back", "kept", "dropped", "left")
@@ -161,8 +160,7 @@ def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
         ends[halves["dropped"].msg_id] = TransactionState.ROLLBACK
         consumer.wait_for("two messages", lambda: len(consumer.named("message")) >= 2)
     ends[halves["left"].msg_id] = TransactionState.COMMIT
-    with make() as heir:
-        heir.start()
+    with make():
         consumer.wait_for("the third", lambda: "left" in bodies(consumer.named("message")))
 
     # Brokers of 5.x forget some ends, here the rollback, and ask for what has ended.

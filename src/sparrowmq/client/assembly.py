@@ -120,21 +120,8 @@ def make_publisher(
     return publisher
 
 
-def make_coordinator(
-    group: str,
-    *,
-    name_server: str | Sequence[str] | None,
-    check: AsyncCheck,
-    is_async: bool,
-    **settings: Unpack[ProducerSettings],
-) -> Coordinator:
-    """Make the state of a new transactional producer. Raises: ConfigError.
-
-    Args:
-        is_async: whether `check` may be a coroutine function.
-    """
-    check_function("check", check, ("message",), is_async=is_async)
-    publisher = make_publisher(group, name_server=name_server, **settings)
+def make_coordinator(publisher: Publisher, check: AsyncCheck) -> Coordinator:
+    """Make the state of the transactions of a new producer."""
     # A transactional producer registers at all brokers, not only at those that it sends to.
     publisher.heartbeat_due_ms = NEVER_MS
     log = NoticeLog(publisher.config.group, "producer group")

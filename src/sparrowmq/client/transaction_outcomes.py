@@ -87,6 +87,8 @@ class Coordinator:
     report: Callable[[CheckFailed | EndFailed | RequestFailed], None]
     wake: Event = field(default_factory=Event)
     questions: deque[Question] = field(default_factory=deque)
+    # The half messages of blocks that are to be ended with their block.
+    undecided: set[HalfMessage] = field(default_factory=set)
     answering: int = 0
     addresses: tuple[str, ...] = ()
     heartbeat_due_ms: int = 0

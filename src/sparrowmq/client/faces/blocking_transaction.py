@@ -6,34 +6,32 @@ Tests: broker/test_transactions.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Never, Self, TypeVar, Unpack
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Never, Self, Unpack
 
-from sparrowmq.calling.effects import Operation
-from sparrowmq.client.arguments import check_message
+from sparrowmq.client.arguments import check_function, check_message
 from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinator
-from sparrowmq.client.faces.thread_host import TAKES_COROUTINES, ThreadHost, open_instance
+from sparrowmq.client.faces.blocking import Producer
+from sparrowmq.client.faces.thread_host import TAKES_COROUTINES, ThreadHost
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import transactions
-from sparrowmq.client.operations.trace_reports import find_tracer, finish
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.setting_types import ProducerSettings
 from sparrowmq.client.transaction_outcomes import CHECKS_AT_ONCE, Check, HalfMessage
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, TransactionState
 
-T = TypeVar("T")
-
 LOG = logging.getLogger("sparrowmq.client")
 
 
-class TransactionProducer:
-    """Sends messages that consumers see only once their transactions are committed.
+class TransactionProducer(Producer):
+    """A producer that also sends messages which consumers see only once they are committed.
 
-    Threads may share one. A transaction is a half message, the user's own work, and `commit` or
-    `rollback`. If neither reaches the broker, the broker asks any producer of the group for the
-    outcome, also one of another process, so that a producer answers from `start` to `close`.
+    A transaction is a half message, the user's own work, and `commit` or `rollback`; `transaction`
+    is all of these as one block. If neither end reaches the broker, the broker asks any producer of
+    the group for the outcome, also one of another process. A producer answers from the beginning of
+    its `with` block, or from `start`, until `close`.
 
     Args:
         group: the producer group.
@@ -55,44 +53,25 @@ class TransactionProducer:
         check: Check,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._coordinator = make_coordinator(
-            group, name_server=name_server, check=check, is_async=TAKES_COROUTINES, **settings
-        )
-        self._publisher = self._coordinator.publisher
-        config = self._publisher.config
-        self._instance = open_instance(
-            config.client_id, self._publisher.name_servers, config.client
-        )
-        self._driver = self._instance.driver
+        check_function("check", check, ("message",), is_async=TAKES_COROUTINES)
+        super().__init__(group, name_server=name_server, **settings)
+        self._coordinator = make_coordinator(self._publisher, check)
         self._driver.grow_pool(CHECKS_AT_ONCE)
         self._host = ThreadHost(self._driver)
-        self._is_closed = False
-
-    def __repr__(self) -> str:
-        state = "running" if self._host.is_started else "not started"
-        if self._is_closed:
-            state = "closed"
-        group = self._publisher.config.group
-        return f"<{type(self).__name__} of {group}: {self.client_id}, {state}>"
+        self._is_leaving = False
 
     def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def client_id(self) -> str:
-        """The producer's client id at brokers."""
-        return self._publisher.config.client_id
 
     def start(self) -> None:
         """Register at all brokers and answer their checks, in a separate thread, until `close`.
+
+        Entering a `with` block starts the producer.
 
         Raises: UsageError if the producer was started or closed before, or if another producer of
         its group runs under its client id in this process.
@@ -103,13 +82,44 @@ class TransactionProducer:
         INSTANCES.register_coordinator(self._coordinator, self._instance)
         self._host.start(self._loop, name=f"sparrowmq-transactions-{group}")
 
+    @contextmanager
+    def transaction(
+        self, message: Message, *more: Never, queue: QueueChoice | None = None
+    ) -> Generator[HalfMessage]:
+        """Send a half message, and end its transaction with the block, which does the work.
+
+        The message is committed at the end of the block, and rolled back if the block raises an
+        `Exception`. If anything else ends the block, such as Ctrl-C, or if the broker does not
+        confirm the end, the broker asks `check`. `commit` or `rollback` inside the block ends the
+        transaction there.
+
+        Args:
+            queue: where the message belongs, as of `Producer.send`.
+
+        Raises: as `send_half`.
+        """
+        half = self.send_half(message, *more, queue=queue)
+        undecided = self._coordinator.undecided
+        undecided.add(half)
+        try:
+            yield half
+        except Exception:
+            if half in undecided:
+                self.rollback(half)
+            raise
+        else:
+            if half in undecided:
+                self.commit(half)
+        finally:
+            undecided.discard(half)
+
     def send_half(
         self, message: Message, *more: Never, queue: QueueChoice | None = None
     ) -> HalfMessage:
         """Send a message that waits for `commit` or `rollback`.
 
         Args:
-            queue: where it belongs, as of `Producer.send`.
+            queue: where the message belongs, as of `Producer.send`.
 
         Raises: UsageError before `start`, after `close`, or if the message is delayed; else as
         `Producer.send`. After SendFailed a half message may be stored, and `check` asked for it.
@@ -133,40 +143,37 @@ class TransactionProducer:
         return self._end(half, TransactionState.ROLLBACK)
 
     def _end(self, half: HalfMessage, outcome: TransactionState) -> TransactionState:
+        self._check_running()
         return self._run(transactions.end(self._coordinator, half, outcome))
 
-    def _run(self, operation: Operation[T]) -> T:
-        self._check_running()
-        return self._driver.run(operation)
-
     def _check_running(self) -> None:
-        if not self._host.is_started or self._is_closed:
-            state = "closed; make a new one" if self._is_closed else "not started; call start first"
-            raise UsageError(f"producer {self.client_id} is {state}")
+        self._check_open()
+        if not self._host.is_started:
+            raise UsageError(f"producer {self.client_id} is not started; call start first")
 
     def close(self) -> None:
         """Unregister at the brokers and close the connections. A second call does nothing.
 
-        Half messages without an end stay so: another producer of the group is asked for them.
+        Messages of `send_nowait` are sent first, for at most `send_timeout_ms` and 1 s; the rest
+        fail with an error. Half messages without an end stay so: another producer of the group is
+        asked for them.
         """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._host.is_started:
+        if self._host.is_started and not self._is_leaving:
+            self._is_leaving = True
             end = self._coordinator.close
             self._host.call(end)
             self._host.end(CLOSE_MARGIN_MS / 1000, give_up=end)
             INSTANCES.unregister_coordinator(self._coordinator, self._instance)
-            self._driver.run(finish(find_tracer(self._publisher)))
-        if INSTANCES.close(self._instance):
-            self._driver.close()
+            # The loop has unregistered it everywhere.
+            self._publisher.heartbeat_due_ms = None
+        super().close()
 
     def _loop(self) -> None:
         while not self._coordinator.is_closing:
             try:
                 self._driver.run(transactions.serve(self._coordinator), name="transactions")
             except Exception:
-                if self._is_closed:
+                if self._is_leaving:
                     return
                 # Outermost: a producer must not fall silent.
                 LOG.exception("producer %s failed and goes on", self.client_id)

@@ -85,6 +85,7 @@ def end(
 
     Returns: the outcome, or UNKNOWN if the broker did not confirm it.
     """
+    coordinator.undecided.discard(half)
     broker_name = half.queue.broker_name
     publisher = coordinator.publisher
     try:
