@@ -71,9 +71,10 @@ async def test_answers(line: bytes, status: int, body: dict[str, Any] | None) ->
     assert (b"Content-Length: %d" % len(content) in head) is (body is not None)
 
 
-async def test_a_request_without_end_is_refused() -> None:
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["without end", "in one piece"])
+async def test_a_request_that_is_too_large_is_refused(end: bytes) -> None:
     async with serving() as address:
-        answer = await talk(address, b"GET /health HTTP/1.1\r\nX: " + b"x" * 9000)
+        answer = await talk(address, b"GET /health HTTP/1.1\r\nX: " + b"x" * 9000 + end)
 
     assert answer.startswith(b"HTTP/1.1 431 ")
 

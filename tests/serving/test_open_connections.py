@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -20,12 +21,13 @@ class Gate:
     def __init__(self) -> None:
         self.open = asyncio.Event()
         self.entered = 0
+        self.body = b"made"
 
     async def make(self, head: Head) -> Page:
         del head
         self.entered += 1
         await self.open.wait()
-        return Page(b"made", "text/plain")
+        return Page(self.body, "text/plain")
 
 
 @asynccontextmanager
@@ -37,7 +39,7 @@ async def serving(gate: Gate, opened: OpenConnections) -> AsyncGenerator[tuple[s
 
 
 async def test_a_silent_connection_ends_in_time() -> None:
-    opened = OpenConnections(2, head_timeout_s=0.05)
+    opened = OpenConnections(2, request_timeout_s=0.05)
     async with serving(Gate(), opened) as address, asyncio.timeout(30):
         dripping, writer = await asyncio.open_connection(*address)
         writer.write(b"GET / HTTP/1.1\r\n")
@@ -48,7 +50,7 @@ async def test_a_silent_connection_ends_in_time() -> None:
 
 
 async def test_the_longest_silent_gives_its_place_and_who_is_answered_keeps_it() -> None:
-    opened, gate = OpenConnections(2, head_timeout_s=60), Gate()
+    opened, gate = OpenConnections(2, request_timeout_s=60), Gate()
     async with serving(gate, opened) as address, asyncio.timeout(30):
         asked, asking = await asyncio.open_connection(*address)
         asking.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -80,6 +82,38 @@ async def test_an_answer_that_nobody_takes_ends(monkeypatch: pytest.MonkeyPatch)
         writer.close()
 
     assert len(opened) == 0
+
+
+async def test_who_takes_no_answer_gives_its_place() -> None:
+    opened, gate = OpenConnections(2, request_timeout_s=60, taking_timeout_s=60), Gate()
+    gate.body = bytes(32 << 20)
+    gate.open.set()
+    async with serving(gate, opened) as address, asyncio.timeout(30):
+        deaf = [socket.create_connection(address) for _ in range(2)]
+        for each in deaf:
+            each.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        while gate.entered < 2 or opened.answered:
+            await asyncio.sleep(0.001)
+        gate.body = b"made"
+        asked, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        answer = await asked.read()
+        writer.close()
+        for each in deaf:
+            each.close()
+
+    assert answer.endswith(b"made")
+
+
+async def test_who_takes_no_answer_is_closed_in_time() -> None:
+    opened, gate = OpenConnections(2, taking_timeout_s=0.05), Gate()
+    gate.body = bytes(32 << 20)
+    gate.open.set()
+    async with serving(gate, opened) as address, asyncio.timeout(30):
+        with socket.create_connection(address) as deaf:
+            deaf.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while not gate.entered or len(opened):
+                await asyncio.sleep(0.001)
 
 
 async def test_a_page_that_cannot_be_made_is_an_answer_and_a_line_in_all(

@@ -108,18 +108,7 @@ async def serve(settings: DashSettings) -> None:
                 cluster=settings.nameserver,
                 allow_writes=settings.allow_writes,
             )
-            config = uvicorn.Config(
-                make_app(site, lab),
-                log_level="warning",
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=_SHUTDOWN_S,
-                http=bounded_protocol(OpenConnections(CONNECTIONS_MAX)),
-                # No decision depends on the address of a proxy's client.
-                proxy_headers=False,
-                ssl_context_factory=None if tls is None else (lambda *_: tls),
-            )
-            server = _Server(config)
+            server = make_server(make_app(site, lab), OpenConnections(CONNECTIONS_MAX), tls)
             scheme = "http" if tls is None else "https"
             shown = "127.0.0.1" if ip == "0.0.0.0" else f"[{ip}]" if ":" in ip else ip
             print(f"ready dash={scheme}://{shown}:{port}/", flush=True)
@@ -150,6 +139,26 @@ async def _run_until_stopped(
     finally:
         if settings.stop_with_stdin:
             loop.remove_reader(sys.stdin.fileno())
+
+
+def make_server(
+    app: ASGIApp, opened: OpenConnections, tls: ssl.SSLContext | None = None
+) -> uvicorn.Server:
+    """Return a server of an application, whose connections `opened` bounds."""
+    config = uvicorn.Config(
+        app,
+        # Its warnings are of requests that are no HTTP: anybody can cause any number.
+        log_level="error",
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+        http=bounded_protocol(opened),
+        # No decision depends on the address of a proxy's client.
+        proxy_headers=False,
+        ssl_context_factory=None if tls is None else (lambda *_: tls),
+    )
+    return _Server(config)
 
 
 class _Server(uvicorn.Server):

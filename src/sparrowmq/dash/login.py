@@ -12,19 +12,22 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.errors import ConfigError, UsageError
 
+LOG = logging.getLogger("sparrowmq.dash")
 # A password has 16 of these 31 signs, which cannot be mistaken for one another: 79 bits.
 _SIGNS = "23456789abcdefghjkmnpqrstuvwxyz"
 _PASSWORD_GROUPS, _GROUP_LENGTH = 4, 4
@@ -121,6 +124,7 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
+        self._log = BoundedLog(LOG)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -138,7 +142,12 @@ class Guard:
 
         problem = self._find_problem(scope["method"], Headers(scope=scope))
         if problem is None:
-            await self._app(scope, receive, send_guarded)
+            try:
+                await self._app(scope, receive, send_guarded)
+            except Exception as error:
+                # The answer is sent. uvicorn would write the traceback of each request.
+                kind = ("page", type(error))
+                self._log.log(logging.ERROR, kind, "a page cannot be made", error=error)
         else:
             status, text = problem
             response = PlainTextResponse(f"{text}\n", status_code=status)
@@ -162,7 +171,7 @@ class Guard:
 async def read_form(request: Request) -> dict[str, str]:
     """Read a form of at most `FORM_BYTES_MAX`.
 
-    Raises: UsageError if it is not a form, or too large or late.
+    Raises: UsageError if it is not a form, or too large or late, or ends early.
     """
     body = b""
     try:
@@ -171,6 +180,8 @@ async def read_form(request: Request) -> dict[str, str]:
                 body += chunk
                 if len(body) > FORM_BYTES_MAX:
                     raise UsageError(f"the form is larger than {FORM_BYTES_MAX} bytes")
+    except ClientDisconnect:
+        raise UsageError("the connection ended before the form") from None
     except TimeoutError:
         raise UsageError(f"the form did not come within {FORM_TIMEOUT_S} s") from None
     try:

@@ -37,12 +37,22 @@ def bounded_protocol(opened: OpenConnections) -> type[asyncio.Protocol]:
             super().on_response_complete()
             self._note_state()
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            opened.await_taking(self.transport)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            opened.request_came(self.transport)
+            self._note_state()
+
         def _note_state(self) -> None:
-            if self.transport.is_closing():
+            if self.transport.is_closing() or self.flow.write_paused:
                 return
-            if self.cycle and not self.cycle.response_complete:
-                opened.head_came(self.transport)
+            cycle = self.cycle
+            if cycle and not cycle.response_complete and not cycle.more_body:
+                opened.request_came(self.transport)
             elif self.transport in opened.answered:
-                opened.await_head(self.transport)
+                opened.await_request(self.transport)
 
     return PageProtocol

@@ -1,7 +1,7 @@
 """A small HTTP server for pages that only this process's state makes: health, and metrics.
 
 A connection carries one request of at most `HEAD_BYTES_MAX`, which `OpenConnections` bounds in
-number and time; the answer must be taken within `ANSWER_TIMEOUT_S`.
+number and time; the answer must be made and taken within `ANSWER_TIMEOUT_S`.
 
 Tests: serving/test_open_connections.py, hosting/test_health.py.
 """
@@ -77,6 +77,7 @@ class _Exchange(asyncio.Protocol):
         self._opened = opened
         self._received = bytearray()
         self._answer: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,17 +89,19 @@ class _Exchange(asyncio.Protocol):
         self._opened.close(self._transport)
         if self._answer is not None:
             self._answer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._answer is not None:
             return
         self._received += data
-        head, separator, _ = bytes(self._received).partition(b"\r\n\r\n")
-        if not separator and len(self._received) <= HEAD_BYTES_MAX:
+        head, separator, _ = bytes(self._received[:HEAD_BYTES_MAX]).partition(b"\r\n\r\n")
+        if not separator and len(self._received) < HEAD_BYTES_MAX:
             return
-        self._opened.head_came(self._transport)
+        self._opened.request_came(self._transport)
         loop = asyncio.get_running_loop()
-        loop.call_later(ANSWER_TIMEOUT_S, self._transport.abort)
+        self._timer = loop.call_later(ANSWER_TIMEOUT_S, self._transport.abort)
         self._answer = loop.create_task(self._serve(head if separator else None))
 
     async def _serve(self, raw: bytes | None) -> None:
@@ -112,6 +115,7 @@ class _Exchange(asyncio.Protocol):
         has_body = head is None or head.method != "HEAD"
         self._transport.write(_encode(page, has_body=has_body))
         self._transport.close()
+        self._opened.await_taking(self._transport)
 
     async def _make(self, head: Head | None, *, is_too_large: bool) -> Page:
         if is_too_large:
