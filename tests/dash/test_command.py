@@ -6,45 +6,24 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
+from commands import Start, starting
 from sparrowmq.dash.page_protocol import CONNECTIONS_MAX
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
 
-COMMAND = [sys.executable, "-m", "sparrowmq.cli.main"]
-
-
-class Start(Protocol):
-    def __call__(self, *arguments: str) -> subprocess.Popen[str]: ...
-
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    with ExitStack() as held:
-
-        def run(*arguments: str) -> subprocess.Popen[str]:
-            process = held.enter_context(
-                subprocess.Popen(
-                    [*COMMAND, *arguments],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            held.callback(process.kill)
-            return process
-
-        yield run
+    with starting() as start:
+        yield start
 
 
 def find_line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:

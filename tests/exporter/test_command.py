@@ -5,47 +5,26 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
+from commands import Start, starting
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-COMMAND = [sys.executable, "-m", "sparrowmq.cli.main"]
 READY = r"ready metrics=(http://127\.0\.0\.1:\d+/metrics)\n"
-
-
-class Start(Protocol):
-    def __call__(self, *arguments: str) -> subprocess.Popen[str]: ...
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    with ExitStack() as held:
-
-        def run(*arguments: str) -> subprocess.Popen[str]:
-            process = held.enter_context(
-                subprocess.Popen(
-                    [*COMMAND, *arguments],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            held.callback(process.kill)
-            return process
-
-        yield run
+    with starting() as start:
+        yield start
 
 
 def scrape(url: str) -> str:
