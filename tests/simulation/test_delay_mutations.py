@@ -27,7 +27,7 @@ DELAYED = {"message_count": 200, "pause_ms_max": 400, "delayed_share": 0.6}
 
 @pytest.mark.parametrize("table", [DelayOffsetTable, TimerTable], ids=["levels", "timers"])
 def test_progress_of_delays_ahead_of_the_flush_is_caught(
-    run_drawn: Any, monkeypatch: pytest.MonkeyPatch, table: type
+    run_kind: Any, monkeypatch: pytest.MonkeyPatch, table: type
 ) -> None:
     hold = FlushGate.hold
 
@@ -38,7 +38,7 @@ def test_progress_of_delays_ahead_of_the_flush_is_caught(
 
     monkeypatch.setattr(FlushGate, "hold", hold_no_delays)
 
-    assert " consumed by nobody" in run_drawn(draw_delay_faults, seeds=20)
+    assert " consumed by nobody" in run_kind(draw_delay_faults)
 
 
 def test_delayed_message_that_comes_early_is_caught(
@@ -51,7 +51,7 @@ def test_delayed_message_that_comes_early_is_caught(
 
     monkeypatch.setattr(DelaySchedule, "deliver_due", deliver_early)
 
-    assert run_drawn(draw_delay_faults, seeds=20).endswith(" ms early")
+    assert run_drawn(draw_delay_faults).endswith(" ms early")
 
 
 def test_dead_letter_that_is_not_stored_is_caught(
@@ -66,7 +66,7 @@ def test_dead_letter_that_is_not_stored_is_caught(
 
     monkeypatch.setattr(MessageStore, "put", drop_dead_letters)
 
-    violation = run_drawn(draw_delay_faults, seeds=20)
+    violation = run_drawn(draw_delay_faults)
     assert " consumed by nobody" in violation or " sent back, and no retry " in violation
 
 
@@ -82,7 +82,7 @@ def test_retry_that_is_not_counted_is_caught(
 
     monkeypatch.setattr(MessageStore, "put", count_no_retry)
 
-    violation = run_drawn(draw_delay_faults, seeds=20)
+    violation = run_drawn(draw_delay_faults)
     assert " consumed by nobody" in violation or " sent back, and no retry " in violation
 
 
@@ -179,7 +179,7 @@ def test_recall_that_is_not_stored_is_caught(
 
 
 def test_recall_that_does_not_wait_for_its_flush_is_caught(
-    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+    run_kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def confirm_at_once(state: Any, request: Any, result: PutResult, **details: Any) -> Any:
         flushed = msgspec.structs.replace(result, end_position=0)
@@ -187,7 +187,7 @@ def test_recall_that_does_not_wait_for_its_flush_is_caught(
 
     monkeypatch.setattr(recall, "confirm", confirm_at_once)
 
-    violation = run_drawn(draw_delay_faults, seeds=20)
+    violation = run_kind(draw_delay_faults)
     assert violation.endswith(", and its recall was confirmed")
 
 

@@ -45,6 +45,7 @@ from sparrowmq.simulation.faults import (
     draw_lock_faults,
     draw_power_faults,
     draw_prompt_faults,
+    draw_retry_faults,
 )
 from sparrowmq.simulation.faulty_disk import SimulatedFile
 from sparrowmq.store import record_check
@@ -330,12 +331,11 @@ def test_end_that_is_forgotten_is_caught(run_calm: Any, monkeypatch: pytest.Monk
 
 
 def test_second_commit_that_stores_the_message_again_is_caught(
-    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_producers, "LOCAL_MS_MAX", 2 * transaction_producers.TIMEOUT_MS)
     monkeypatch.setattr(TransactionChecks, "is_committed", lambda *_: False)
 
-    violation = run_calm(Faults(), seeds=3, **TRANSACTIONS)[-1].violation
+    violation = run_drawn(draw_graceful_faults)
     assert violation.endswith(" twice in Flights, and nothing has failed")
 
 
@@ -396,7 +396,7 @@ def test_refused_lease_that_is_believed_in_is_caught(
 
     monkeypatch.setattr(QueueLease, "refuse", refuse_what_is_newer)
 
-    assert ": locked by member-" in run_drawn(draw_lock_faults, seeds=20)
+    assert ": locked by member-" in run_drawn(draw_lock_faults)
 
 
 class Matching(bytes):
@@ -432,12 +432,12 @@ def test_recovery_that_ignores_checksums_is_caught(
     monkeypatch.setattr(record_check, "crc32", lambda data: MatchingInt(0))
     monkeypatch.setattr(record_check, "encode_crc_property", lambda crc: Matching())
 
-    violation = run_drawn(draw_power_faults, seeds=20)
+    violation = run_drawn(draw_power_faults)
     assert ": its record cannot be read: " in violation or "nobody has sent" in violation
 
 
 def test_new_retry_topic_read_from_its_end_is_caught(
-    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin_retries_at_the_end(*args: Any, topic: str, **settings: Any) -> StartPosition:
         # SparrowMQ's brokers answer 0 for a queue that begins at 0: the client's rule alone counts
@@ -447,13 +447,12 @@ def test_new_retry_topic_read_from_its_end_is_caught(
 
     monkeypatch.setattr(handover, "choose_start_position", begin_retries_at_the_end)
 
-    faults = Faults(failing_listener=0.5, late_retry_topic=1.0)
-    violation = run_calm(faults, seeds=20)[-1].violation
+    violation = run_drawn(draw_retry_faults)
     assert " committed, finished only up to " in violation
 
 
 def test_end_of_a_first_copy_that_is_forgotten_is_caught(
-    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = TransactionChecks._commit
 
@@ -463,9 +462,7 @@ def test_end_of_a_first_copy_that_is_forgotten_is_caught(
 
     monkeypatch.setattr(TransactionChecks, "_commit", commit_without_copies)
 
-    soon = {"check_interval_ms": transaction_producers.SHORT_INTERVAL_MS}
-    violation = run_calm(Faults(), seeds=20, **TRANSACTIONS, **soon)[-1].violation
-    assert violation.endswith(" ms after its end")
+    assert run_drawn(draw_graceful_faults).endswith(" ms after its end")
 
 
 def test_recovery_that_does_not_write_again_what_a_failed_sync_left_is_caught(
@@ -479,7 +476,7 @@ def test_recovery_that_does_not_write_again_what_a_failed_sync_left_is_caught(
 
 
 def test_recovery_without_its_sync_is_caught(
-    run_calm: Any, monkeypatch: pytest.MonkeyPatch
+    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_log = Recovery._cut_log
 
@@ -490,7 +487,7 @@ def test_recovery_without_its_sync_is_caught(
 
     monkeypatch.setattr(Recovery, "_cut_log", cut_without_sync)
 
-    violation = run_calm(Faults(write_kill=30.0), seeds=20, **WRITING)[-1].violation
+    violation = run_drawn(draw_power_faults)
     assert " CorruptRecord: " in violation or " no entry any more" in violation
 
 
@@ -504,7 +501,7 @@ def test_closed_connection_that_nobody_notices_is_caught(
 ) -> None:
     monkeypatch.setattr(machine, method, lambda *_, **__: [])
 
-    violation = run_drawn(draw_prompt_faults, seeds=10)
+    violation = run_drawn(draw_prompt_faults)
     assert seen in violation
     assert violation.endswith(" ms after its list changed")
 
@@ -514,7 +511,7 @@ def test_drain_that_is_skipped_is_caught_as_runs_are_drawn(
 ) -> None:
     monkeypatch.setattr(OwnedQueue, "revoke", drop_at_once)
 
-    violation = run_drawn(draw_graceful_faults, seeds=10)
+    violation = run_drawn(draw_graceful_faults)
     assert " while its listener ran" in violation or ": delivered again" in violation
 
 
@@ -531,7 +528,7 @@ def test_lock_of_a_listed_owner_that_is_not_waited_for_is_caught(
 
     monkeypatch.setattr(QueueLease, "wait_or_go_on", take_the_listed_for_gone)
 
-    assert ": delivered again after a handover" in run_drawn(draw_graceful_faults, seeds=20)
+    assert ": delivered again after a handover" in run_drawn(draw_graceful_faults)
 
 
 def test_drain_that_ends_before_its_bound_is_caught(
@@ -545,7 +542,7 @@ def test_drain_that_ends_before_its_bound_is_caught(
 
     monkeypatch.setattr(OwnedQueue, "revoke", revoke_at_once)
 
-    assert " ms after its listener began" in run_drawn(draw_graceful_faults, seeds=10)
+    assert " ms after its listener began" in run_drawn(draw_graceful_faults)
 
 
 def test_acknowledgement_of_what_is_not_synced_is_caught(
@@ -559,7 +556,7 @@ def test_acknowledgement_of_what_is_not_synced_is_caught(
 
     monkeypatch.setattr(MessageStore, "flush_done", trust_the_disk)
 
-    assert " was acknowledged)" in run_drawn(draw_power_faults, seeds=20)
+    assert " was acknowledged)" in run_drawn(draw_power_faults)
 
 
 # --- members whose broker comes back --------------------------------------------------------
@@ -579,7 +576,7 @@ def test_progress_that_is_forgotten_with_a_broker_is_caught(
 ) -> None:
     monkeypatch.setattr(machine, method, lambda *_, **__: effect)
 
-    violation = run_drawn(draw_kill_faults, seeds=20)
+    violation = run_drawn(draw_kill_faults)
     assert ": delivered again" in violation or ", is not committed again" in violation
 
 
@@ -591,7 +588,7 @@ def test_queue_given_up_without_its_last_commit_is_caught(
 
     monkeypatch.setattr(OwnedQueue, "_collect_last_commit", end_at_once)
 
-    violation = run_drawn(draw_graceful_faults, seeds=20)
+    violation = run_drawn(draw_graceful_faults)
     assert " while its listener ran" in violation or ": delivered again" in violation
 
 
@@ -600,7 +597,7 @@ def test_refused_lease_that_is_not_noticed_is_caught(
 ) -> None:
     monkeypatch.setattr(QueueLease, "refuse", do_nothing)
 
-    assert ": locked by member-" in run_drawn(draw_lock_faults, seeds=20)
+    assert ": locked by member-" in run_drawn(draw_lock_faults)
 
 
 def test_closed_connection_that_the_group_is_not_told_of_is_caught(
@@ -614,7 +611,7 @@ def test_closed_connection_that_the_group_is_not_told_of_is_caught(
 
     monkeypatch.setattr(clients, "forget_connection", forget_silently)
 
-    assert " ms after a change of members: " in run_drawn(draw_prompt_faults, seeds=20)
+    assert " ms after a change of members: " in run_drawn(draw_prompt_faults)
 
 
 def test_command_prints_seed_and_trace_of_a_failure(

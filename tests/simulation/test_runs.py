@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.simulation import transaction_producers
 from sparrowmq.simulation.faults import TIMED_FAULTS, Faults, describe, keep_only
 from sparrowmq.simulation.run import run_seed
 
@@ -77,16 +76,6 @@ def test_transactions_end_as_their_users_decide(run_calm: Any) -> None:
     (outcome,) = run_calm(Faults(), seeds=1, transaction_count=80)
 
     assert (outcome.violation, outcome.transaction_count) == (None, 80)
-
-
-@pytest.mark.slow
-def test_commits_that_cross_answers_are_stored_once(
-    run_calm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction_producers, "LOCAL_MS_MAX", 2 * transaction_producers.TIMEOUT_MS)
-
-    for outcome in run_calm(Faults(), seeds=3, transaction_count=60, pause_ms_max=500):
-        assert (outcome.violation, outcome.transaction_count) == (None, 60)
 
 
 @pytest.mark.slow

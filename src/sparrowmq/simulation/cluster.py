@@ -159,8 +159,10 @@ class SimulatedCluster:
         self.run(until_ms=START_MS + 200)
         self._create_topic()
         scenario = self.scenario
+        # Producers must have their route when the first member lets the name server be killed.
+        first_ms = 2_000 if scenario.faults.late_retry_topic else 0
         for _ in range(scenario.member_count):
-            self.timeline.call_in(self.dice.randrange(0, 3_000), self.add_member)
+            self.timeline.call_in(self.dice.randrange(first_ms, 3_000), self.add_member)
         for _ in range(scenario.producer_count):
             self._add_producer(scenario.message_count, scenario.pause_ms_max)
         if scenario.transaction_count:

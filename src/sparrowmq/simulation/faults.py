@@ -192,8 +192,8 @@ def draw_kill_faults(dice: Dice) -> Faults:
 
 
 def draw_power_faults(dice: Dice) -> Faults:
-    """Choose how often brokers lose power or are killed while they write, and nothing else."""
-    return Faults(write_power_cut=30 + 30 * dice.random(), write_kill=dice.choice((0.0, 10.0)))
+    """Choose how often brokers lose power and are killed while they write, and nothing else."""
+    return Faults(write_power_cut=60 + 40 * dice.random(), write_kill=20 + 20 * dice.random())
 
 
 def draw_delay_faults(dice: Dice) -> Faults:
@@ -205,6 +205,11 @@ def draw_delay_faults(dice: Dice) -> Faults:
         broker_stop=dice.choice((0.0, 2.0)),
         sync_failure=dice.choice((0.0, 4.0)),
     )
+
+
+def draw_retry_faults(dice: Dice) -> Faults:
+    """Choose how many messages fail at first, in a group that learns late of its retry topic."""
+    return Faults(failing_listener=0.3 + 0.3 * dice.random(), late_retry_topic=1.0)
 
 
 def keep_only(faults: Faults, names: Iterable[str]) -> Faults:

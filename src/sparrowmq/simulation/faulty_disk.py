@@ -65,8 +65,12 @@ class Inode:
         if len(self.durable) != len(self.data) and dice.random() < 0.5:
             # The new size was not durable.
             _resize(self.data, len(self.durable))
-        share = dice.choice((0.0, 0.5, 0.9, 1.0))
-        self._persist([sector for sector in sorted(self.dirty) if dice.random() < share])
+        share = dice.choice((0.0, 0.5, 1.0, 1.0))
+        kept = [sector for sector in sorted(self.dirty) if dice.random() < share]
+        if kept and dice.random() < 0.5:
+            # A record is torn in its midst, and its end is there.
+            kept.remove(dice.choice(kept))
+        self._persist(kept)
         self.data = bytearray(self.durable)
         self.dirty = set()
 

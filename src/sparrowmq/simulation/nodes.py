@@ -48,6 +48,9 @@ NAME_SERVER_TICK_MS = 2_000
 SAVE_MARGIN_MS = 1_000
 # The longest sync.
 SYNC_MS_MAX = 6
+# The share of syncs that a planned end of the process does not leave out although nothing was
+# appended since the sync began.
+UNSYNCED_SHARE = 0.1
 SLOW_SYNC_MS_MAX = 6_000
 # Small files: a run must pass their ends.
 LOG_FILE_SIZE = 32 * 1024
@@ -270,16 +273,20 @@ class BrokerNode:
         self.storage.lose_power()
 
     def end_while_writing(self, end: Callable[[], None]) -> None:
-        """Call `end`, which ends the process, soon after an append during a sync."""
+        """Call `end`, which ends the process, during a sync or soon after it."""
         self._end_writing = end
 
     def let_write(self) -> None:
         """Cancel what `end_while_writing` has planned."""
         self._end_writing = None
 
-    def _end_if(self, end: Callable[[], None]) -> None:
-        if self._end_writing is end:
-            end()
+    def _end_in(self, delay_ms: int, end: Callable[[], None]) -> None:
+        def end_unless_ended() -> None:
+            if self._end_writing is end:
+                end()
+
+        assert self.process is not None
+        self.process.call_in(delay_ms, end_unless_ended)
 
     def expire_file(self) -> None:
         """Let the broker soon remove the oldest file of its log, as on a full disk."""
@@ -364,9 +371,12 @@ class BrokerNode:
         # Before the round copies the tables: the check must know their content.
         self._check()
         self._host.begin_rounds()
-        if self._end_writing is not None and self._waits_for_sync():
-            delay_ms = self._dice.randrange(0, 2 * SYNC_MS_MAX)
-            self.process.call_in(delay_ms, partial(self._end_if, self._end_writing))
+        if self._end_writing is not None and RoundLane.FLUSH in self._rounds:
+            if self._waits_for_sync():
+                # Perhaps behind the running sync, which does not cover what was appended since.
+                self._end_in(self._dice.randrange(0, 2 * SYNC_MS_MAX), self._end_writing)
+            elif self._dice.random() < UNSYNCED_SHARE:
+                self._end_in(self._dice.randrange(0, SYNC_MS_MAX), self._end_writing)
 
     # --- the world of the broker's host -----------------------------------------------------
 
@@ -430,8 +440,6 @@ class BrokerNode:
 
     def _waits_for_sync(self) -> bool:
         """Return whether messages were appended after the running sync began."""
-        if RoundLane.FLUSH not in self._rounds:
-            return False
         work = self._rounds[RoundLane.FLUSH].work
         assert isinstance(work, FlushWork)
         return self._store.appended_position > work.end_position

@@ -26,6 +26,7 @@ from sparrowmq.simulation.faults import (
     draw_lock_faults,
     draw_power_faults,
     draw_prompt_faults,
+    draw_retry_faults,
     keep_only,
 )
 from sparrowmq.simulation.injector import Injector
@@ -63,21 +64,23 @@ _EXPIRY_SHARE = 0.2
 # The share of runs with transactions, and the most kills of their producers per minute.
 _TRANSACTIONS_SHARE = 0.3
 _PRODUCER_CRASHES_MAX = 6.0
-# The times between two rounds of questions, by run.
-_CHECK_INTERVALS_MS = (CHECK_INTERVAL_MS, SHORT_INTERVAL_MS)
 # The time between two looks at the world after the heal.
 LOOK_MS = 500
 # The share of runs whose members share one client id.
 _DUPLICATE_SHARE = 0.1
-# The kinds of faults: in six of ten runs only one kind, but often, to exercise its checks.
+# The kinds of faults: in ten of thirteen runs only one kind, but often, to exercise its checks.
 FAULT_KINDS = (
-    draw_graceful_faults,
+    draw_power_faults,
     draw_prompt_faults,
     draw_lock_faults,
-    draw_power_faults,
+    draw_graceful_faults,
     draw_delay_faults,
-    *4 * (draw_faults,),
     draw_kill_faults,
+    draw_power_faults,
+    draw_graceful_faults,
+    draw_retry_faults,
+    draw_kill_faults,
+    *3 * (draw_faults,),
 )
 # The shares of delayed messages, and the numbers of retries before a dead letter, by run.
 _DELAYED_SHARES = (0.0, 0.0, 0.3)
@@ -142,7 +145,7 @@ def draw_scenario(dice: Dice, draw_kind: Callable[[Dice], Faults]) -> Scenario:
         delayed_share=dice.choice(_DELAYED_SHARES),
         retries_max=dice.choice(_RETRIES_MAX),
     )
-    if draw_kind is draw_power_faults:
+    if draw_kind in (draw_power_faults, draw_retry_faults):
         scenario = _with_much_to_write(scenario)
     if draw_kind is draw_delay_faults:
         scenario = replace(scenario, delayed_share=0.3)
@@ -213,7 +216,7 @@ def _with_transactions(scenario: Scenario, dice: Dice) -> Scenario:
     return replace(
         scenario,
         transaction_count=max(1, scenario.message_count // (1 if faults.are_graceful else 2)),
-        check_interval_ms=dice.choice(_CHECK_INTERVALS_MS),
+        check_interval_ms=SHORT_INTERVAL_MS if faults.are_graceful else CHECK_INTERVAL_MS,
         faults=faults,
     )
 

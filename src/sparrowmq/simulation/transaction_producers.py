@@ -24,12 +24,12 @@ from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Time
 
 GROUP = "GID_transactions"
 # The questions of a run's brokers: often enough to bridge most faults before the heal ends.
-TIMEOUT_MS, CHECK_INTERVAL_MS, CHECKS_MAX = 3_000, 4_000, 6
+TIMEOUT_MS, CHECK_INTERVAL_MS, CHECKS_MAX = 3_000, 4_000, 9
 # A round that comes soon ends before copies of messages that ended meanwhile: fresh ones precede.
-SHORT_INTERVAL_MS = 1_000
+SHORT_INTERVAL_MS = 500
 assert SHORT_INTERVAL_MS < TIMEOUT_MS < CHECK_INTERVAL_MS
-# If nothing is late, a transaction ends before a broker asks for its outcome.
-LOCAL_MS_MAX = 1_500
+# The longest time of a user's decision: a third of the ends cross a broker's question.
+LOCAL_MS_MAX = 3 * TIMEOUT_MS // 2
 ANSWER_MS_MAX = 300
 # The most transactions of a producer at once.
 AT_ONCE_MAX = 4
@@ -37,8 +37,10 @@ OUTCOMES = (TransactionState.COMMIT, TransactionState.COMMIT, TransactionState.R
 # The share of transactions that their producer leaves to the brokers' questions, and the most
 # questions that get UNKNOWN.
 _LATE_SHARE = 0.4
-_UNKNOWN_TIMES_MAX = 2
-assert _UNKNOWN_TIMES_MAX < CHECKS_MAX
+_UNKNOWN_TIMES_MAX = 3
+# The questions that come before the decision get UNKNOWN too.
+_EARLY_TIMES_MAX = (LOCAL_MS_MAX - TIMEOUT_MS) // SHORT_INTERVAL_MS + 1
+assert _EARLY_TIMES_MAX + _UNKNOWN_TIMES_MAX < CHECKS_MAX
 
 
 class TransactionHost:

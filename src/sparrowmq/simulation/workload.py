@@ -35,7 +35,7 @@ SLOW_MS_MAX = 14_000
 BURST_MAX = 12
 BURST_MS = 20
 # Some messages fill whole sectors of a disk; a power cut may keep any of the sectors.
-BODY_SIZES = (0, 0, 0, 400, 3_000)
+BODY_SIZES = (0, 400, 3_000)
 # The most failures of a message before it is consumed; a retry waits 10 s, then 30 s.
 FAILURES_MAX = 2
 # The delays of delayed messages: 1 s, 5 s and 10 s, or for each second message a time of its own.
