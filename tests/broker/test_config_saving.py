@@ -11,8 +11,21 @@ import pytest
 
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables, write_files
-from sparrowmq.broker.config_saving import JOURNAL_CHANGES_MAX, JournalWork
+from sparrowmq.broker.config_saving import (
+    AUDIT_FILE,
+    DELAYS_FILE,
+    GROUPS_FILE,
+    JOURNAL_CHANGES_MAX,
+    LOCKS_FILE,
+    MODES_FILE,
+    OFFSETS_FILE,
+    PLANS_FILE,
+    POPS_FILE,
+    TOPICS_FILE,
+    JournalWork,
+)
 from sparrowmq.broker.journal_records import FiledVersions, TopicTableChange, encode_changes
+from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE
 from sparrowmq.broker.topic_configs import plain
 from sparrowmq.errors import StoreError
 from sparrowmq.protocol.bodies import DataVersion, TopicConfigTable, decode_file, encode_body
@@ -20,6 +33,11 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.journal import Journal, list_segments
+
+FILES = (
+    *(TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, DELAYS_FILE, LOCKS_FILE),
+    *(PLANS_FILE, MODES_FILE, POPS_FILE, AUDIT_FILE, TIMER_CHECK_FILE),
+)
 
 
 class Disk:
@@ -234,6 +252,25 @@ def test_lock_waits_for_no_file(disk: Disk) -> None:
 
     assert [name for name in save.tables if "Offset" in name] == ["consumerOffset.json"]
     assert disk.append() is not None
+
+
+def test_a_damaged_file_keeps_a_broker_down_only_if_messages_depend_on_it(tmp_path: Path) -> None:
+    directory = tmp_path / CONFIG_DIRECTORY
+    directory.mkdir()
+    refused: dict[str, str] = {}
+    begun_anew: dict[str, list[str]] = {}
+    for name in FILES:
+        (directory / name).write_bytes(b'{"half":')
+        try:
+            begun_anew[name] = read_tables(FileStorage(tmp_path)).losses
+        except StoreError as error:
+            refused[name] = str(error)
+        (directory / name).unlink()
+
+    assert set(begun_anew) == {AUDIT_FILE, TIMER_CHECK_FILE}
+    assert set(refused) == set(FILES) - set(begun_anew)
+    for name, text in (refused | {name: loss for name, (loss,) in begun_anew.items()}).items():
+        assert f"{CONFIG_DIRECTORY}/{name} cannot be understood" in text
 
 
 def test_batch_of_a_later_version_is_refused(disk: Disk) -> None:

@@ -5,6 +5,7 @@ Tests: test_config_saving.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -35,7 +36,6 @@ from sparrowmq.broker.journal_records import (
 from sparrowmq.broker.pop_changes import PopTable
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE, decode_timer_check
-from sparrowmq.broker.timer_messages import TimerTable
 from sparrowmq.errors import StoreError
 from sparrowmq.protocol.bodies import (
     ConsumerOffsetTable,
@@ -70,16 +70,29 @@ class SavedConfig(NamedTuple):
 def read_tables(storage: Storage) -> SavedConfig:
     """Return the tables of the config files and the changes of the journal.
 
-    Raises: StoreError for a file of which neither the content nor the backup can be read;
-        OSError.
+    A file of which neither the content nor the backup can be read keeps the broker from its start,
+    unless no message is lost or comes out of order without it: the record of changes by operators,
+    and the progress of the timer topic, whose messages then come again.
+
+    Raises: StoreError for another such file; OSError.
     """
     losses: list[str] = []
 
     def read(name: str, table_type: type[T]) -> T | None:
-        found = read_config(storage, f"{CONFIG_DIRECTORY}/{name}", partial(decode_file, table_type))
+        return read_with(name, partial(decode_file, table_type))
+
+    def read_with(name: str, decode: Callable[[bytes], T]) -> T | None:
+        found = read_config(storage, f"{CONFIG_DIRECTORY}/{name}", decode)
         if found.damage is not None:
             losses.append(found.damage)
         return found.value
+
+    def read_dispensable(name: str, decode: Callable[[bytes], T]) -> T | None:
+        try:
+            return read_with(name, decode)
+        except StoreError as error:
+            losses.append(f"{error}; meanwhile it begins anew")
+            return None
 
     topics, groups = read(TOPICS_FILE, TopicConfigTable), read(GROUPS_FILE, SubscriptionGroupTable)
     journal = read_journal(storage, CONFIG_DIRECTORY)
@@ -93,31 +106,17 @@ def read_tables(storage: Storage) -> SavedConfig:
         groups=groups,
         offsets=read(OFFSETS_FILE, ConsumerOffsetTable),
         delays=read(DELAYS_FILE, DelayOffsetTable),
-        timers=_read_timers(storage, losses),
+        # A broker of 5.x that never delivered a timer message leaves a file of zeros.
+        timers=read_dispensable(TIMER_CHECK_FILE, decode_timer_check),
         locks=read(LOCKS_FILE, LockTable),
         plans=read(PLANS_FILE, GroupPlanTable),
         modes=read(MODES_FILE, RequestModeTable),
-        audit=read(AUDIT_FILE, AuditTable),
+        audit=read_dispensable(AUDIT_FILE, partial(decode_file, AuditTable)),
         pops=read(POPS_FILE, PopTable),
         changes=changes,
         segment=journal.last_segment,
     )
     return SavedConfig(tables, losses)
-
-
-def _read_timers(storage: Storage, losses: list[str]) -> TimerTable | None:
-    """Return the progress of the timer topic; without it, messages that are kept come again.
-
-    A broker of 5.x that never delivered such a message leaves a file of zeros.
-    """
-    try:
-        found = read_config(storage, f"{CONFIG_DIRECTORY}/{TIMER_CHECK_FILE}", decode_timer_check)
-    except StoreError as error:
-        losses.append(str(error))
-        return None
-    if found.damage is not None:
-        losses.append(found.damage)
-    return found.value
 
 
 def _drop_void(
