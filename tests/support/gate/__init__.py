@@ -1,0 +1,1 @@
+"""Proofs from outside: programs that start real servers, and the gate that runs every proof."""

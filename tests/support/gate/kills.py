@@ -1,0 +1,224 @@
+"""Kill a broker under load again and again: `python -m gate.kills --cycles 1000`.
+
+Senders of single messages, batches, delayed messages, messages sent back and transactions note
+what the broker acknowledges. After each `kill -9` the broker starts on the same data, and all that
+it shows is compared. A message is lost if it was acknowledged and does not come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from gate import wire
+from gate.ledger import Ledger
+from gate.server import Server
+
+QUEUES = 4
+BATCH = 10
+SETTLE_S_MAX = 90
+PLAIN, BATCHED, LATER, HALF = "plain", "batched", "later", "half"
+RETRY = "%RETRY%GID_gate"
+TOPICS = {PLAIN: QUEUES, BATCHED: QUEUES, LATER: QUEUES, HALF: QUEUES, RETRY: 1}
+
+
+class Load:
+    """Senders that run until the broker is gone, each on a connection of its own.
+
+    Args:
+        port: the broker's.
+        ledger: notes what is acknowledged.
+        cycle: part of the senders' names.
+    """
+
+    def __init__(self, port: int, ledger: Ledger, cycle: int) -> None:
+        self._port, self._ledger, self._cycle = port, ledger, cycle
+        turns = [self._send_plain, self._send_plain, self._send_batch, self._send_other]
+        self._threads = [
+            threading.Thread(target=self._run, args=(f"{cycle}-{index}", turn))
+            for index, turn in enumerate(turns)
+        ]
+        # Answers that are no acknowledgement, though the broker is alive.
+        self.refused: list[str] = []
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, sender: str, turn: Callable[[wire.Connection, str, int], None]) -> None:
+        try:
+            connection = wire.Connection(self._port)
+        except OSError:
+            return
+        try:
+            for number in count():
+                turn(connection, sender, number)
+        except OSError:
+            pass
+        finally:
+            connection.close()
+
+    def _acknowledged(self, answer: wire.Answer) -> bool:
+        if answer.code:
+            self.refused.append(f"{answer.code} {answer.remark}")
+        return answer.code == 0
+
+    def _send_plain(self, connection: wire.Connection, sender: str, number: int) -> None:
+        body, queue_id = f"{sender} {number}".encode(), number % QUEUES
+        fields = wire.send_fields(PLAIN, queue_id, {"KEYS": sender})
+        answer = connection.call(wire.SEND_MESSAGE_V2, fields, body)
+        if self._acknowledged(answer):
+            offset = int(answer.fields["queueOffset"])
+            self._ledger.place(PLAIN, queue_id, offset, [body], "single")
+
+    def _send_batch(self, connection: wire.Connection, sender: str, number: int) -> None:
+        bodies = [f"{sender} {number * BATCH + index}".encode() for index in range(BATCH)]
+        queue_id = number % QUEUES
+        fields = wire.send_fields(BATCHED, queue_id, {}) | {"m": "true"}
+        answer = connection.call(wire.SEND_BATCH, fields, wire.batch_body(bodies))
+        if self._acknowledged(answer):
+            offset = int(answer.fields["queueOffset"])
+            self._ledger.place(BATCHED, queue_id, offset, bodies, "in a batch")
+
+    def _send_other(self, connection: wire.Connection, sender: str, number: int) -> None:
+        turns = (self._send_delayed, self._send_back, self._commit, self._roll_back)
+        turns[number % len(turns)](connection, f"{sender}-{number}".encode())
+
+    def _send_delayed(self, connection: wire.Connection, body: bytes) -> None:
+        fields = wire.send_fields(LATER, 0, {"DELAY": "1"})
+        if self._acknowledged(connection.call(wire.SEND_MESSAGE_V2, fields, body)):
+            self._ledger.owe(LATER, body, "delayed")
+
+    def _send_back(self, connection: wire.Connection, body: bytes) -> None:
+        answer = connection.call(wire.SEND_MESSAGE_V2, wire.send_fields(LATER, 1, {}), body)
+        if not self._acknowledged(answer):
+            return
+        self._ledger.place(LATER, 1, int(answer.fields["queueOffset"]), [body], "single")
+        fields = {
+            "offset": int(answer.fields["msgId"][16:], 16),
+            "group": "GID_gate",
+            "delayLevel": 1,
+            "originMsgId": answer.fields["msgId"],
+            "originTopic": LATER,
+            "unitMode": "false",
+            "maxReconsumeTimes": 16,
+        }
+        if self._acknowledged(connection.call(wire.SEND_BACK, fields)):
+            self._ledger.owe(RETRY, body, "sent back")
+
+    def _commit(self, connection: wire.Connection, body: bytes) -> None:
+        if self._transact(connection, body, wire.COMMIT):
+            self._ledger.owe(HALF, body, "committed")
+
+    def _roll_back(self, connection: wire.Connection, body: bytes) -> None:
+        if self._transact(connection, body, wire.ROLLBACK):
+            self._ledger.undo(body)
+
+    def _transact(self, connection: wire.Connection, body: bytes, decision: int) -> bool:
+        unique = body.hex().upper()
+        properties = {"TRAN_MSG": "true", "PGROUP": "GID_gate", "UNIQ_KEY": unique}
+        fields = wire.send_fields(HALF, 0, properties, system_flag=wire.PREPARED)
+        answer = connection.call(wire.SEND_MESSAGE_V2, fields, body)
+        if not self._acknowledged(answer):
+            return False
+        end = {
+            "producerGroup": "GID_gate",
+            "tranStateTableOffset": answer.fields["queueOffset"],
+            "commitLogOffset": int(answer.fields["msgId"][16:], 16),
+            "commitOrRollback": decision,
+            "fromTransactionCheck": "false",
+            "msgId": unique,
+            "transactionId": unique,
+        }
+        return self._acknowledged(connection.call(wire.END_TRANSACTION, end))
+
+
+def compare(port: int, ledger: Ledger) -> None:
+    """Read all that is new, and compare it with what was acknowledged."""
+    connection = wire.Connection(port)
+    try:
+        for topic, queues in TOPICS.items():
+            for queue_id in range(queues):
+                place = (topic, queue_id)
+                end = wire.max_offset(connection, topic, queue_id)
+                begin = ledger.read_to[place]
+                for record in wire.read_queue(connection, topic, queue_id, begin, end):
+                    ledger.read(place, record)
+                ledger.end_of(place)
+    finally:
+        connection.close()
+
+
+def run(cycles: int, *, seed: int, data: Path, options: tuple[str, ...] = ()) -> dict[str, object]:
+    """Kill a broker so many times; return the figures."""
+    choice, ledger, server = random.Random(seed), Ledger(), Server(data, *options)
+    starts_s: list[float] = []
+    refused: list[str] = []
+    told_s = time.monotonic()
+    server.start()
+    try:
+        connection = wire.Connection(server.broker_port)
+        for topic in (PLAIN, BATCHED, LATER, HALF):
+            wire.create_topic(connection, topic, QUEUES)
+        connection.close()
+        for cycle in range(cycles):
+            load = Load(server.broker_port, ledger, cycle)
+            load.start()
+            # The moment of the kill is what is drawn, so a time it is.
+            time.sleep(choice.uniform(0.05, 1.0))
+            server.kill()
+            load.join()
+            refused += load.refused
+            starts_s.append(server.start())
+            compare(server.broker_port, ledger)
+            if time.monotonic() - told_s > 60 or cycle + 1 == cycles:
+                told_s = time.monotonic()
+                print(
+                    f"{cycle + 1} of {cycles} kills, {ledger.acknowledged.total():,} acknowledged,"
+                    f" broken: {dict(ledger.broken) or 'nothing'}",
+                    flush=True,
+                )
+        settled_s = time.monotonic() + SETTLE_S_MAX
+        while ledger.owed_count and time.monotonic() < settled_s:
+            time.sleep(0.2)
+            compare(server.broker_port, ledger)
+        ledger.end()
+    finally:
+        server.kill()
+    return {
+        "kills": cycles,
+        "acknowledged": dict(ledger.acknowledged),
+        "broken": dict(ledger.broken),
+        "examples": ledger.examples,
+        "refused": refused[:20],
+        "mean_start_s": round(sum(starts_s) / len(starts_s), 2),
+        "longest_start_s": round(max(starts_s), 2),
+    }
+
+
+def main() -> int:
+    """Run, print the figures as JSON, and return 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m gate.kills", description=__doc__)
+    parser.add_argument("--cycles", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gate-kills-") as directory:
+        figures = run(options.cycles, seed=options.seed, data=Path(directory) / "data")
+    print(json.dumps(figures))
+    return 1 if figures["broken"] or figures["refused"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

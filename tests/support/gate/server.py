@@ -1,0 +1,91 @@
+"""`sparrowmq up` as a process that is killed and started again on the same data and ports."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROGRAM = Path(sys.executable).with_name("sparrowmq")
+START_S_MAX = 120
+
+
+class Server:
+    """A name server and a broker in one process.
+
+    Args:
+        data: their directory.
+        options: more of `sparrowmq up`.
+    """
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.name_server_port, self.broker_port = free_ports(2)
+        self._log = data.with_suffix(".log")
+        self._command = [
+            *(str(PROGRAM), "up", "--data", str(data), "--grpc-port", "-1"),
+            *("--nameserver-port", str(self.name_server_port)),
+            *("--broker-port", str(self.broker_port), *options),
+        ]
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> float:
+        """Start and return how many seconds it took until the servers say that they serve.
+
+        Raises: RuntimeError if they end instead, or do not within `START_S_MAX`.
+        """
+        begun = time.monotonic()
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        taken_s = time.monotonic() - begun
+        if not line.startswith("ready") or taken_s > START_S_MAX:
+            self.kill()
+            raise RuntimeError(f"no start: {line!r} after {taken_s:.1f} s; see {self._log}")
+        return taken_s
+
+    def kill(self) -> None:
+        """Kill the process, as `kill -9` does."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the servers as Ctrl-C does."""
+        self._end(signal.SIGINT)
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(60)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def memory_mb(self) -> float:
+        """Return the resident memory."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError(f"no memory of {self.pid}")
+
+    def descriptor_count(self) -> int:
+        """Return how many files and sockets the process has open."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback that nobody has now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
