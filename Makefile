@@ -5,6 +5,8 @@ SPARK_KILLS ?= 100
 SINK_KILLS ?= 100
 SEEDS ?= 1000
 START ?= 0
+ROWS ?=
+SHARE ?= 1
 MINUTES ?= 10
 TARGETS ?=
 COVERAGE_FLOOR ?= 92
@@ -15,7 +17,7 @@ PYTHONS ?= 3.11 3.12 3.13 3.14
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare interop interop-clients interop-suite interop-smoke soak soak-spark lock try-wheel audit clean
+.PHONY: help setup demo test test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare gate interop interop-clients interop-suite interop-smoke soak soak-spark lock try-wheel audit clean
 
 setup: $(VENV)/ready $(VENV)/speedups ## make .venv with everything that the targets need
 
@@ -125,6 +127,11 @@ fuzz: $(VENV)/fuzz-ready ## search for inputs that break a decoder: TARGETS=... 
 $(VENV)/fuzz-ready: $(VENV)/ready requirements-fuzz.lock
 	@$(call install,--require-hashes -r requirements-fuzz.lock)
 	@touch $@
+
+# Some hours. What passed on this commit is not run again.
+gate: setup ## run every proof of docs/explanation/reliability.md and write its figure: ROWS="kills frames" SHARE=1
+	PYTHONPATH=tests/support $(BIN)/python -m gate $(ROWS) --share $(SHARE)
+	$(BIN)/python tools/generate.py
 
 check: setup ## check format, lint, types and architecture
 	$(BIN)/ruff format --check src tests benchmarks tools speedups

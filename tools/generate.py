@@ -59,9 +59,9 @@ PAGE = ROOT / "docs/reference/settings.md"
 METRICS_PAGE = ROOT / "docs/reference/metrics.md"
 SCENARIOS_PAGE = ROOT / "docs/reference/doctor-scenarios.md"
 COMMANDS_PAGE = ROOT / "docs/reference/command-line.md"
-SPEED_PAGES = [
+RESULT_PAGES = [
     ROOT / f"docs/explanation/{name}{language}.md"
-    for name in ("speed", "spark-speed")
+    for name in ("reliability", "speed", "spark-speed")
     for language in ("", ".zh")
 ]
 RUFF = Path(sys.executable).with_name("ruff")
@@ -474,15 +474,15 @@ def _test_of(rule: str) -> str:
     return f"`{path.relative_to(ROOT)}::{match[1]}`"
 
 
-def make_speed_pages() -> Iterator[tuple[Path, str]]:
-    """Put the results of benchmarks into the pages that explain them."""
+def make_result_pages() -> Iterator[tuple[Path, str]]:
+    """Put the results of benchmarks and of the gate into the pages that explain them."""
 
     def put(found: re.Match[str]) -> str:
         results = ROOT / found[2]
         return f"{found[1]}\n{results.read_text()}{found[3]}" if results.exists() else found[0]
 
     block = r"(<!-- Made of (\S+) by `make generate`\. -->)\n.*?(<!-- End\. -->)"
-    for page in SPEED_PAGES:
+    for page in RESULT_PAGES:
         yield page, re.sub(block, put, page.read_text(), flags=re.DOTALL)
 
 
@@ -497,7 +497,7 @@ def main(arguments: list[str]) -> int:
             make_metrics_page(),
             make_commands_page(),
             make_scenarios_page(),
-            *make_speed_pages(),
+            *make_result_pages(),
         ]
     )
     files = {path: text.encode() for path, text in made.items()} | dict(make_catalogs())

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from gate import wire
 from gate.server import Server
@@ -39,9 +40,7 @@ def frames(choice: random.Random) -> Iterator[bytes]:
     """Yield frames for ever."""
     former = wire.request(wire.GET_ALL_TOPICS, {})
     while True:
-        fields = {
-            name: choice.choice(VALUES) for name in choice.sample(NAMES, choice.randrange(8))
-        }
+        fields = {name: choice.choice(VALUES) for name in choice.sample(NAMES, choice.randrange(8))}
         body = choice.randbytes(choice.choice((0, 0, 1, 30, 300)))
         valid = wire.request(choice.choice(CODES), fields, body)
         match choice.randrange(6):
@@ -90,7 +89,7 @@ def is_readable(connection: socket.socket) -> bool:
     return bool(select.select([connection], [], [], 0)[0])
 
 
-def run(count: int, *, seed: int, data: Path) -> dict[str, object]:
+def run(count: int, *, seed: int, data: Path) -> dict[str, Any]:
     """Send so many frames to a server; return the figures."""
     choice, server = random.Random(seed), Server(data)
     some = frames(choice)

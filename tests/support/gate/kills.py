@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from gate import wire
 from gate.ledger import Ledger
@@ -25,6 +26,9 @@ from gate.server import Server
 QUEUES = 4
 BATCH = 10
 SETTLE_S_MAX = 90
+# No kill comes before so many messages of its load, unless the load takes too long.
+ACKNOWLEDGED_MIN = 30
+LOAD_S_MAX = 60
 PLAIN, BATCHED, LATER, HALF = "plain", "batched", "later", "half"
 RETRY = "%RETRY%GID_gate"
 TOPICS = {PLAIN: QUEUES, BATCHED: QUEUES, LATER: QUEUES, HALF: QUEUES, RETRY: 1}
@@ -161,7 +165,7 @@ def compare(port: int, ledger: Ledger) -> None:
         connection.close()
 
 
-def run(cycles: int, *, seed: int, data: Path, options: tuple[str, ...] = ()) -> dict[str, object]:
+def run(cycles: int, *, seed: int, data: Path, options: tuple[str, ...] = ()) -> dict[str, Any]:
     """Kill a broker so many times; return the figures."""
     choice, ledger, server = random.Random(seed), Ledger(), Server(data, *options)
     starts_s: list[float] = []
@@ -175,9 +179,12 @@ def run(cycles: int, *, seed: int, data: Path, options: tuple[str, ...] = ()) ->
         connection.close()
         for cycle in range(cycles):
             load = Load(server.broker_port, ledger, cycle)
+            aim, begun_s = ledger.acknowledged.total() + ACKNOWLEDGED_MIN, time.monotonic()
             load.start()
             # The moment of the kill is what is drawn, so a time it is.
             time.sleep(choice.uniform(0.05, 1.0))
+            while ledger.acknowledged.total() < aim and time.monotonic() - begun_s < LOAD_S_MAX:
+                time.sleep(0.01)
             server.kill()
             load.join()
             refused += load.refused

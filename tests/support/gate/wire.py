@@ -155,7 +155,7 @@ def max_offset(connection: Connection, topic: str, queue_id: int) -> int:
 def read_queue(
     connection: Connection, topic: str, queue_id: int, begin: int, end: int
 ) -> Iterator[Record]:
-    """Yield a queue's records from one offset to another. Raises: RuntimeError if one is missing."""
+    """Yield a queue's records between two offsets. Raises: RuntimeError if one is missing."""
     offset = begin
     while offset < end:
         fields = {

@@ -1,0 +1,131 @@
+"""The gate's programs: that they see what is broken, and that servers stand a few turns of each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gate import __main__ as gate
+from gate import frames, kills, wire
+from gate.ledger import Ledger
+from gate.rows import ROWS, Row
+
+PLACE = ("T", 0)
+
+
+def record(offset: int, body: bytes) -> wire.Record:
+    return wire.Record(0, offset, offset * 100, body, {})
+
+
+def broken(ledger: Ledger) -> dict[str, int]:
+    ledger.end_of(PLACE)
+    ledger.end()
+    return dict(ledger.broken)
+
+
+def test_ledger_finds_nothing_where_all_came() -> None:
+    ledger = Ledger()
+    ledger.place("T", 0, 0, [b"a 0", b"a 1"], "single")
+    ledger.owe("T", b"late", "delayed")
+    for offset, body in enumerate((b"a 0", b"a 1", b"late")):
+        ledger.read(PLACE, record(offset, body))
+
+    assert broken(ledger) == {}
+    assert ledger.acknowledged == {"single": 2, "delayed": 1}
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ([], {"lost": 2}),
+        ([(0, b"a 0")], {"lost": 1}),
+        ([(0, b"b 7"), (1, b"a 0"), (2, b"a 1")], {"moved": 2}),
+        ([(0, b"a 0"), (1, b"a 1"), (2, b"a 0")], {"twice": 1, "out of order": 1}),
+        ([(0, b"a 0"), (2, b"a 1")], {"holes": 1, "lost": 1}),
+    ],
+)
+def test_ledger_finds_what_is_lost_moved_doubled_or_out_of_order(
+    shown: list[tuple[int, bytes]], expected: dict[str, int]
+) -> None:
+    ledger = Ledger()
+    ledger.place("T", 0, 0, [b"a 0", b"a 1"], "single")
+    for offset, body in shown:
+        ledger.read(PLACE, record(offset, body))
+
+    assert broken(ledger) == expected
+
+
+def test_ledger_finds_what_never_came_and_what_should_not_have_come() -> None:
+    ledger = Ledger()
+    ledger.owe("T", b"late", "delayed")
+    ledger.undo(b"undone")
+    ledger.read(PLACE, record(0, b"undone"))
+
+    assert broken(ledger) == {"lost": 1, "rolled back, but there": 1}
+
+
+@pytest.mark.slow
+def test_broker_that_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    figures = kills.run(2, seed=1, data=tmp_path / "data")
+
+    assert figures["broken"] == {}, figures["examples"]
+    assert figures["refused"] == []
+    assert sum(figures["acknowledged"].values()) >= 2 * kills.ACKNOWLEDGED_MIN
+
+
+@pytest.mark.slow
+def test_servers_stand_a_flood_of_frames(tmp_path: Path) -> None:
+    figures = frames.run(2_000, seed=1, data=tmp_path / "data")
+
+    assert figures["unanswered"] == 0
+    assert figures["descriptors_left"] <= frames.DESCRIPTORS_MAX
+
+
+def test_every_row_has_a_command_that_exists() -> None:
+    makefile = (gate.ROOT / "Makefile").read_text()
+    for row in ROWS:
+        words = row.command.split()
+        if words[0] == "make":
+            assert f"\n{words[1]}:" in makefile
+        for word in words:
+            if word.startswith("tests/"):
+                assert (gate.ROOT / word).exists()
+
+
+def test_row_fails_by_its_exit_code_and_by_a_missing_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "LOGS", tmp_path)
+    row = Row("r", ("", ""), "python -c 'print(\"3 passed\"); exit({count})'", count=1)
+
+    fails = gate.run(row, share=1)
+    silent = gate.run(Row("r", ("", ""), "python -c pass"), share=1)
+
+    assert (fails["passed"], fails["figure"]) == (False, "exit code 1; 3 passed")
+    assert (silent["passed"], silent["figure"]) == (False, "")
+
+
+def test_unknown_row_is_named() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "gate", "kils"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(gate.ROOT / "tests/support")},
+        check=False,
+    )
+
+    assert run.returncode == 2
+    assert "no row kils; there are kills," in run.stderr
+
+
+def test_tables_of_both_languages_are_those_of_the_results() -> None:
+    results = json.loads(gate.RESULTS.read_text())
+    for name, never in zip(("gate.md", "gate.zh.md"), gate.NEVER, strict=True):
+        lines = gate.RESULTS.with_name(name).read_text().splitlines()[2:]
+        assert [line.split(" | ")[0] for line in lines] == [f"| {row.name}" for row in ROWS]
+        told = {line.split(" | ")[0][2:]: line.split(" | ")[3] for line in lines}
+        assert told == {row.name: results.get(row.name, {}).get("figure", never) for row in ROWS}

@@ -1,0 +1,144 @@
+"""Run every proof and write the figures: `python -m gate [ROW ...]`; `make gate` runs all rows.
+
+A row that has passed on this commit is not run again, so a gate that was stopped goes on. What the
+commands print is kept in `.cache/gate`. With `--share 0.01` a hundredth of the kills, seeds and
+frames is run; the figures say how many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gate.rows import ROWS, Row
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "benchmarks/results/gate.json"
+LOGS = ROOT / ".cache/gate"
+HEADS = (
+    "| | promise | command | last figure | | others who promise it |",
+    "| | 承诺 | 命令 | 最近结果 | | 作同样承诺者 |",
+)
+NEVER = ("not run yet", "尚未运行")
+
+
+def main() -> int:
+    """Run rows; return 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python -m gate", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="all if none is named")
+    parser.add_argument("--share", type=float, default=1, help="of the counts (default: 1)")
+    options = parser.parse_args()
+    unknown = set(options.rows) - {row.name for row in ROWS}
+    if unknown:
+        names = ", ".join(row.name for row in ROWS)
+        parser.error(f"no row {', '.join(sorted(unknown))}; there are {names}")
+    commit = _git("rev-parse", "--short=8", "HEAD")
+    if _git("status", "--porcelain", "--untracked-files=no", "--", "src", "tests"):
+        commit += " and changes"
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for row in ROWS:
+        if options.rows and row.name not in options.rows:
+            continue
+        former = results.get(row.name, {})
+        if former.get("passed") and former["commit"] == commit and former["share"] >= options.share:
+            print(f"{row.name}: passed before, on {commit}")
+            continue
+        results[row.name] = run(row, share=options.share) | {"commit": commit}
+        write(results)
+    failed = [name for name, result in results.items() if not result["passed"]]
+    print(f"failed: {', '.join(failed)}" if failed else "nothing failed")
+    return 1 if failed else 0
+
+
+def run(row: Row, *, share: float) -> dict[str, object]:
+    """Run a row's command and return what came of it; tells once a minute how long it runs."""
+    command = row.command.format(count=max(1, round(row.count * share)))
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{row.name}.log"
+    begun_s = time.monotonic()
+    print(f"{row.name}: {command}", flush=True)
+    variables = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "tests/support"),
+    }
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            shlex.split(command),
+            cwd=ROOT,
+            env=variables,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = _wait(process, row, begun_s)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+    figure = row.figure(log.read_text(errors="replace"))
+    if code is None:
+        figure = f"not done after {row.minutes} minutes; {figure}"
+    elif code:
+        figure = f"exit code {code}; {figure}"
+    taken_s = round(time.monotonic() - begun_s)
+    print(f"{row.name}: {figure or 'no figure'}, {taken_s} s; see {log}")
+    return {
+        "passed": code == 0 and bool(figure),
+        "figure": figure,
+        "date": datetime.now(UTC).date().isoformat(),
+        "seconds": taken_s,
+        "share": share,
+    }
+
+
+def _wait(process: subprocess.Popen[bytes], row: Row, begun_s: float) -> int | None:
+    """Return a process' exit code, None if its time was up and it was killed."""
+    while True:
+        try:
+            return process.wait(60)
+        except subprocess.TimeoutExpired:
+            minutes = round((time.monotonic() - begun_s) / 60)
+            print(f"{row.name}: {minutes} minutes", flush=True)
+            if minutes >= row.minutes:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return None
+
+
+def write(results: dict[str, dict[str, object]]) -> None:
+    """Write the results, and the table of each language."""
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    for language, name in enumerate(("gate.md", "gate.zh.md")):
+        lines = [HEADS[language], "|---|---|---|---|---|---|"]
+        for row in ROWS:
+            result = results.get(row.name)
+            told, when = NEVER[language], ""
+            if result is not None:
+                told = str(result["figure"])
+                when = f"{result['date']}, {result['commit']}, {result['seconds']} s"
+            command = row.command.format(count=row.count)
+            lines.append(
+                f"| {row.name} | {row.promise[language]} | `{command}` | {told} | {when} | "
+                f"{row.others} |"
+            )
+        (RESULTS.parent / name).write_text("\n".join(lines) + "\n")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

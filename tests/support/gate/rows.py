@@ -1,0 +1,209 @@
+"""The promises, and the command that proves each: the rows of `docs/explanation/reliability.md`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+def _passed(output: str) -> str:
+    """Return pytest's count."""
+    counts = re.findall(r"(\d+) (passed|failed|skipped)", output)
+    return ", ".join(f"{count} {what}" for count, what in counts)
+
+
+def _simulated(output: str) -> str:
+    found = re.search(r"(\d+) seeds, (\d+) failed; (\d+) messages", output)
+    if found is None:
+        return ""
+    seeds, failed, messages = map(int, found.groups())
+    return f"{seeds:,} seeds, {failed} failed; {messages:,} messages"
+
+
+def _killed(output: str) -> str:
+    figures = _last_json(output)
+    if figures is None:
+        return ""
+    acknowledged, broken = sum(figures["acknowledged"].values()), sum(figures["broken"].values())
+    return (
+        f"{figures['kills']:,} kills, {acknowledged:,} acknowledged, {broken} broken; "
+        f"start after a kill {figures['mean_start_s']} s (mean)"
+    )
+
+
+def _flooded(output: str) -> str:
+    figures = _last_json(output)
+    if figures is None:
+        return ""
+    return (
+        f"{figures['frames']:,} frames, {figures['unanswered']} healthy requests unanswered, "
+        f"{figures['growth_mb']} MB more"
+    )
+
+
+def _fuzzed(output: str) -> str:
+    return f"{len(re.findall(r'DONE', output))} targets, {output.count('===')} failed"
+
+
+def _last_json(output: str) -> Any:
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A promise and its proof.
+
+    Args:
+        name: how the gate's options call the row.
+        promise: what is promised, in English and in Chinese.
+        command: the proof, for a shell's reading; `{count}` stands for how often.
+        figure: reads the figure from what the command prints; "" if there is none.
+        count: how often in a whole run.
+        minutes: the longest time; a command that takes longer has failed.
+        others: who else promises it, and proves it in the same way.
+    """
+
+    name: str
+    promise: tuple[str, str]
+    command: str
+    figure: Callable[[str], str] = _passed
+    count: int = 0
+    minutes: int = 60
+    others: str = ""
+
+
+ROWS = (
+    Row(
+        "kills",
+        (
+            "A broker that is killed under load loses, moves, doubles and reorders nothing that it "
+            "acknowledged: single messages, batches, delayed, sent back, transactions",
+            "负载下被 kill 的 broker，其已确认的单条、批量、延迟、回退与事务消息"
+            "不丢失、不移位、不重复、不乱序",
+        ),
+        "python -m gate.kills --cycles {count}",
+        _killed,
+        count=1_000,
+        minutes=120,
+        others="etcd, TigerBeetle",
+    ),
+    Row(
+        "simulation",
+        (
+            "No schedule of faults that was drawn breaks an invariant of members, brokers and name "
+            "servers",
+            "随机抽取的任何故障序列都不破坏成员、broker 与 name server 的不变式",
+        ),
+        "python -m sparrowmq.simulation --seeds {count}",
+        _simulated,
+        count=10_000,
+        minutes=150,
+        others="FoundationDB, TigerBeetle",
+    ),
+    Row(
+        "planted",
+        (
+            "The simulation finds planted mistakes in locks, offsets, flushes, recovery, retries, "
+            "delays, transactions and plans",
+            "模拟能发现故意植入的错误：锁、offset、刷盘、恢复、重试、延迟、事务与计划",
+        ),
+        "python -m pytest tests/simulation -k caught",
+        minutes=30,
+        others="etcd",
+    ),
+    Row(
+        "power",
+        (
+            "A power cut at any moment, and damage to any of the last bytes, loses nothing that "
+            "was acknowledged",
+            "任意时刻断电、末尾任意字节损坏，都不丢失已确认的消息",
+        ),
+        "python -m pytest tests/store tests/broker -k 'power or torn or cut or damage'",
+        minutes=30,
+        others="SQLite, TigerBeetle",
+    ),
+    Row(
+        "frames",
+        (
+            "No bytes at the ports of a name server or a broker keep it from serving others, or "
+            "make it grow by more than 64 MB",
+            "发往 name server 或 broker 端口的任何字节都不妨碍它服务他人，内存增长不超过 64 MB",
+        ),
+        "python -m gate.frames --count {count}",
+        _flooded,
+        count=1_000_000,
+        minutes=60,
+    ),
+    Row(
+        "decoders",
+        (
+            "No bytes make a decoder fail in another way than it promises",
+            "任何字节都不会使解码器以约定之外的方式失败",
+        ),
+        "make fuzz MINUTES={count}",
+        _fuzzed,
+        count=10,
+        minutes=400,
+        others="SQLite",
+    ),
+    Row(
+        "access",
+        (
+            "A broker with accounts serves nobody beyond the account's permissions",
+            "启用账号的 broker 不为任何人提供超出其权限的服务",
+        ),
+        "python -m pytest tests/serving/test_access_file.py tests/broker/test_access.py",
+        minutes=15,
+    ),
+    Row(
+        "networks",
+        (
+            "A member that is cut off from the network, and a broker that restarts, lose nothing; "
+            "queues have owners again within 30 s",
+            "成员断网、broker 重启不丢消息；队列在 30 秒内重新有主",
+        ),
+        "make soak",
+        minutes=30,
+        others="Jepsen, openchaos",
+    ),
+    Row(
+        "spark",
+        (
+            "A query whose driver, executors and Python workers are killed writes each message "
+            "once",
+            "driver、executor 与 Python worker 被 kill 的查询，每条消息恰好写入一次",
+        ),
+        "make soak-spark SPARK_KILLS={count} SINK_KILLS={count}",
+        count=100,
+        minutes=120,
+    ),
+    Row(
+        "peers",
+        (
+            "Clients, brokers and stores of Apache RocketMQ 4.9.7 and 5.5.0 work with SparrowMQ's",
+            "Apache RocketMQ 4.9.7 与 5.5.0 的客户端、broker 和存储可与 SparrowMQ 互通",
+        ),
+        "make interop",
+        minutes=240,
+    ),
+    Row(
+        "licences",
+        (
+            "Every dependency's licence allows its use, and none has a known weakness",
+            "每个依赖的许可证都允许使用，且没有已知漏洞",
+        ),
+        "make audit",
+        lambda output: output.strip().splitlines()[-1] if output.strip() else "",
+        minutes=15,
+    ),
+    Row(
+        "tests",
+        ("The tests pass", "测试全部通过"),
+        "make test",
+        minutes=40,
+    ),
+)
