@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sparrowmq.client.faces.blocking_simple import SimpleConsumer
     from sparrowmq.client.faces.blocking_transaction import TransactionProducer
     from sparrowmq.client.operations.accounts import BrokerAccount
+    from sparrowmq.client.operations.consumer_health import ConsumerHealth
     from sparrowmq.client.operations.groups import GroupChange
     from sparrowmq.client.operations.message_trace import TraceStep
     from sparrowmq.client.operations.overview import Overview
@@ -111,6 +112,7 @@ __all__ = [
     "ConsumeOrderlyStatus",
     "ConsumeStatus",
     "ConsumerConnection",
+    "ConsumerHealth",
     "GroupChange",
     "GroupSnapshot",
     "HalfMessage",
@@ -177,6 +179,7 @@ _MODULES = {
     "ConnectFailed": "sparrowmq.errors",
     "ConnectionLost": "sparrowmq.errors",
     "ConsumerConnection": "sparrowmq.protocol.bodies",
+    "ConsumerHealth": "sparrowmq.client.operations.consumer_health",
     "GroupChange": "sparrowmq.client.operations.groups",
     "GroupSnapshot": "sparrowmq.doctor",
     "HalfMessage": "sparrowmq.client.transaction_outcomes",

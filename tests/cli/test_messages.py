@@ -174,7 +174,7 @@ def test_tail_shows_the_last_ones_and_filters(
     assert [
         (both.exit_code, "not both" in both.stderr),
         (odd.exit_code, "n >" in odd.stderr),
-    ] == [(2, True), (3, True)]
+    ] == [(2, True), (2, True)]
 
 
 def test_tail_leaves_no_trace(smq: Commands, shared_cluster: EmbeddedCluster) -> None:

@@ -27,7 +27,7 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
-from sparrowmq.errors import ConfigError, LocalProtocolError, SparrowError, UsageError
+from sparrowmq.errors import ConfigError, SparrowError, UsageError
 from waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"
@@ -214,7 +214,7 @@ def consumer() -> Iterator[PushConsumer]:
 def test_expression_that_is_surely_no_list_of_tags_is_refused(
     consumer: PushConsumer, expression: str
 ) -> None:
-    with pytest.raises(LocalProtocolError, match=r"MessageSelector\.by_sql") as caught:
+    with pytest.raises(UsageError, match=r"MessageSelector\.by_sql") as caught:
         consumer.subscribe("T", expression)
 
     assert repr(expression) in str(caught.value)

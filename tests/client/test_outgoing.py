@@ -9,7 +9,7 @@ import pytest
 
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.outgoing import check_batch, check_sendable_topic, encode_message
-from sparrowmq.errors import ConfigError, LocalProtocolError, UsageError
+from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model import CompressionType, Message
 from sparrowmq.protocol.compression import COMPRESSED, inflate
 from sparrowmq.protocol.properties import parse_properties
@@ -90,7 +90,7 @@ def test_message_that_cannot_be_sent_is_refused(fields: dict[str, Any], words: s
 
 
 def test_property_with_a_separator_is_refused() -> None:
-    with pytest.raises(LocalProtocolError):
+    with pytest.raises(UsageError, match="a message to 'T': property 'a' holds 0x01 or 0x02"):
         encode_message(Message("T", b"x", properties={"a": "b\x02c"}), "ID", config=CONFIG)
 
 

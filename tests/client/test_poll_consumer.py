@@ -26,7 +26,7 @@ from sparrowmq import (
     Producer,
     PullStatus,
 )
-from sparrowmq.errors import LocalProtocolError, TopicRouteNotFound, UsageError
+from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.protocol.bodies import ResetOffsetBody, decode_body
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
@@ -467,7 +467,7 @@ def test_only_messages_that_fulfil_a_condition_are_given(
     assert sorted(numbers_of(poll_all(consumer, 3))) == [2, 3, 4]
     assert consumer.getmany(timeout_ms=50) == []
     assert numbers_of(by_hand.messages) == [2, 3, 4]
-    with pytest.raises(LocalProtocolError, match="wrong at character 4"):
+    with pytest.raises(UsageError, match="wrong at character 4"):
         consumer.subscribe(topic, MessageSelector.by_sql("n >"))
 
 

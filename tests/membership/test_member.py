@@ -124,6 +124,19 @@ def test_heartbeats_come_three_times_in_the_expiry_that_a_broker_tells() -> None
     assert of_type(member.due(65_200), Heartbeat)
 
 
+def test_member_is_listed_for_as_long_as_the_broker_says_after_a_heartbeat() -> None:
+    member = GroupMember(MemberConfig(group="g", client_id="c0"), topics=["T"], now_ms=0)
+    listed = [member.is_listed(0)]
+    for reached, now_ms in ((1, 1_000), (0, 9_000)):
+        member.heartbeat_done(reached=reached, failed=1 - reached, expiry_ms=15_000, now_ms=now_ms)
+        listed += [member.is_listed(15_999), member.is_listed(16_000)]
+    member.heartbeat_done(reached=1, failed=0, now_ms=20_000)
+    listed += [member.is_listed(139_999), member.is_listed(140_000)]
+
+    assert listed == [False, True, False, True, False, True, False]
+    assert member.heartbeat_answered_ms == 20_000
+
+
 def test_missing_route_is_looked_for_at_growing_intervals() -> None:
     member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
     waits, now_ms = [], 0

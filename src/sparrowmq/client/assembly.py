@@ -301,7 +301,7 @@ def resume(subscriber: Subscriber) -> None:
 def make_subscription(
     subscriber: Subscriber, topic: str, expression: str | MessageSelector
 ) -> SubscriptionData:
-    """Parse a subscription as of now. Raises: ConfigError, LocalProtocolError."""
+    """Parse a subscription as of now. Raises: ConfigError, UsageError."""
     topic = check_topic(subscriber.config.namespace.wrap(topic))
     return parse_selection(topic, expression, sub_version=clock.timestamp_ms())
 
@@ -380,7 +380,7 @@ def make_pop_source(
 
 
 def subscribe_pops(source: PopSource, topic: str, expression: str | MessageSelector) -> None:
-    """Subscribe a topic, or change its expression. Raises: ConfigError, LocalProtocolError."""
+    """Subscribe a topic, or change its expression. Raises: ConfigError, UsageError."""
     topic = check_topic(source.directory.namespace.wrap(topic))
     timestamp_ms = clock.timestamp_ms()
     source.subscriptions[topic] = parse_selection(topic, expression, sub_version=timestamp_ms)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import LocalProtocolError, UsageError
 from sparrowmq.model import Message
 from sparrowmq.model.message import (
     KEY_SEPARATOR,
@@ -71,8 +71,7 @@ def encode_message(
     Args:
         has_timer: whether the brokers delay by any time, and not by a level.
 
-    Raises: UsageError with the fault of the message; ConfigError for a bad topic name;
-    LocalProtocolError if a property holds a separator.
+    Raises: UsageError with the fault of the message; ConfigError for a bad topic name.
     """
     body, sys_flag = message.body, 0
     properties = check_and_encode(message, msg_id, config=config, has_timer=has_timer)
@@ -244,7 +243,10 @@ def _properties_of(message: Message, msg_id: str, *, namespace: str, has_timer: 
     if namespace:
         properties[PROPERTY_INSTANCE_ID] = namespace
     properties[PROPERTY_UNIQ_KEY] = msg_id
-    text = encode_properties(properties)
+    try:
+        text = encode_properties(properties)
+    except LocalProtocolError as error:
+        raise UsageError(f"a message to {message.topic!r}: {error}") from None
     # A character takes at most 4 bytes, so most texts are measured without encoding.
     if 4 * len(text) > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise UsageError(

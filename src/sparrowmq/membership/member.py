@@ -67,6 +67,8 @@ from sparrowmq.model.queue import queue_order
 REBALANCE_RETRY_MS = 1_000
 # A heartbeat that did not reach every broker is repeated after this.
 HEARTBEAT_RETRY_MS = 1_000
+# How long a broker that does not say lists a silent member (ClientHousekeepingService, 120 s).
+LISTED_MS = 120_000
 # The route of a topic without one is asked for again after this, and then at doubled intervals.
 ROUTE_RETRY_FIRST_MS = 250
 # Routes that have changed are asked for again after this, and then at doubled intervals: brokers
@@ -165,6 +167,9 @@ class GroupMember:
         # The order of the first steps: routes, then a heartbeat, then a rebalance.
         self._has_routes = self._had_all_routes = False
         self._is_known = False
+        # When a broker last answered a heartbeat, and until when it lists this member after that.
+        self.heartbeat_answered_ms: int | None = None
+        self._listed_until_ms = 0
         self._listed_ids = ListedIds(config.group, config.client_id)
         self.history = QueueHistory()
         self._epoch = 0
@@ -371,6 +376,8 @@ class GroupMember:
         self.heartbeat.end(now_ms, next_in_ms=next_in_ms)
         if not reached:
             return
+        self.heartbeat_answered_ms = now_ms
+        self._listed_until_ms = sent_ms + (LISTED_MS if expiry_ms is None else expiry_ms)
         if not self._is_known:
             self._is_known = True
             # The heartbeat makes the group's retry topic.
@@ -378,6 +385,10 @@ class GroupMember:
         for owned in self._wake():
             if owned.queue.broker_name not in silent:
                 owned.heartbeat_answered(sent_ms, now_ms)
+
+    def is_listed(self, now_ms: int) -> bool:
+        """Return whether a broker still lists this member after its last heartbeat."""
+        return now_ms < self._listed_until_ms
 
     def registration_missing(self, now_ms: int) -> None:
         """Send a heartbeat at once: a broker does not know this member or its subscription."""

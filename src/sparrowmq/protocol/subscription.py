@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from sparrowmq.errors import LocalProtocolError
+from sparrowmq.errors import LocalProtocolError, UsageError
 from sparrowmq.model import MessageSelector
 from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.sql92 import parse_condition
@@ -84,28 +84,31 @@ def parse_selection(
 ) -> SubscriptionData:
     """Parse a user's tag expression or selector for a topic.
 
-    Raises: LocalProtocolError for a wrong expression. Conditions are checked here, since
-        RocketMQ's brokers report a wrong condition only in their logs.
+    Raises: UsageError for a wrong expression. Conditions are checked here, since RocketMQ's brokers
+        report a wrong condition only in their logs.
     """
     if isinstance(selection, str):
         odd = find_odd_tag(selection)
         if odd is not None:
-            raise LocalProtocolError(
+            raise UsageError(
                 f"the expression {selection!r} of topic {topic} would name a tag {odd!r}, which no "
                 f"message has: give a condition on properties as MessageSelector.by_sql(...), tags "
                 f"as 'TagA || TagB', all messages as '*'; and if a tag is really called so, "
                 f"MessageSelector.by_tag(...)"
             )
-        return parse_subscription(topic, selection, sub_version=sub_version)
+        selection = MessageSelector.by_tag(selection)
     if not isinstance(selection, MessageSelector):
-        raise LocalProtocolError(
+        raise UsageError(
             f"the expression of topic {topic} is {selection!r}; give '*', tags such as "
             f"'TagA || TagB', or a MessageSelector"
         )
     expression, kind = selection
-    if kind == EXPRESSION_TYPE_SQL92:
-        parse_condition(expression)
-    return parse_subscription(topic, expression, sub_version=sub_version, expression_type=kind)
+    try:
+        if kind == EXPRESSION_TYPE_SQL92:
+            parse_condition(expression)
+        return parse_subscription(topic, expression, sub_version=sub_version, expression_type=kind)
+    except LocalProtocolError as error:
+        raise UsageError(str(error)) from None
 
 
 def find_odd_tag(expression: str) -> str | None:

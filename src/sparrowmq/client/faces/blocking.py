@@ -41,6 +41,7 @@ from sparrowmq.client.operations import (
     waiting,
 )
 from sparrowmq.client.operations import send as sending
+from sparrowmq.client.operations.consumer_health import ConsumerHealth
 from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.operations.observe import observe, observe_batch
 from sparrowmq.client.operations.trace_reports import find_tracer, finish
@@ -402,8 +403,8 @@ class PushConsumer:
                 `MessageSelector.by_sql(...)`. All members of a group must have the same
                     subscriptions.
 
-        Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
-        UsageError after `close`.
+        Raises: ConfigError for a bad topic name; UsageError for a bad expression and after
+        `close`.
         """
         subscription = make_subscription(self._subscriber, topic, expression)
         self._member.call(partial(add_subscription, self._subscriber, subscription))
@@ -429,6 +430,10 @@ class PushConsumer:
     def resume(self) -> None:
         """Pull and call the listener again after `suspend`."""
         self._member.call(partial(resume, self._subscriber))
+
+    def health(self) -> ConsumerHealth:
+        """Return the consumer's health, for a readiness or liveness probe."""
+        return self._member.health()
 
     def assignment(self) -> list[MessageQueue]:
         """Return this member's share, in order, without queues of the retry topic.

@@ -28,6 +28,7 @@ from sparrowmq.client.faces.thread_host import ThreadHost, open_instance
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.member_events import begin_leaving
 from sparrowmq.client.notices import warn_no_subscription, warn_not_closed, warn_not_started
+from sparrowmq.client.operations.consumer_health import ConsumerHealth, MemberState, look
 from sparrowmq.client.operations.waiting import wait_share
 from sparrowmq.client.subscriber import ConsumerFailed, LeftGroup, Subscriber
 from sparrowmq.errors import UsageError
@@ -90,14 +91,27 @@ class Member:
             consumer.__exit__(*sys.exc_info())
             raise
 
+    @property
+    def state(self) -> MemberState:
+        """The state of the membership's loop."""
+        if self.is_closed:
+            return "closed"
+        if self._host.has_ended:
+            return "failed"
+        return "running" if self._host.is_started else "not started"
+
+    def health(self) -> ConsumerHealth:
+        """Return the consumer's health, also after `close`."""
+        if self.is_closed:
+            return ConsumerHealth("closed")
+        return self.driver.run(look(self._subscriber, self.state))
+
     def describe(self, kind: str) -> str:
         """Return the consumer as a text: its kind, group, id and state."""
-        subscriber, state = self._subscriber, "not started"
-        if self.is_closed:
-            state = "closed"
-        elif self._host.has_ended:
-            state = "failed" if self._failure is None else f"failed: {self._failure!r}"
-        elif self._host.is_started:
+        subscriber, state = self._subscriber, str(self.state)
+        if state == "failed" and self._failure is not None:
+            state = f"failed: {self._failure!r}"
+        elif state == "running":
             state = f"running, {len(subscriber.user_queues(subscriber.member.assigned))} queues"
         return f"<{kind} of {subscriber.user_group}: {subscriber.config.client_id}, {state}>"
 

@@ -22,6 +22,7 @@ from sparrowmq.client.assembly import (
 from sparrowmq.client.faces.blocking_member import Member
 from sparrowmq.client.faces.thread_host import TAKES_COROUTINES
 from sparrowmq.client.operations import administer, poll
+from sparrowmq.client.operations.consumer_health import ConsumerHealth
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
 from sparrowmq.client.operations.waiting import WAIT_MS, wait_assigned
 from sparrowmq.client.polling import PullResult
@@ -136,8 +137,8 @@ class PollConsumer:
                 `MessageSelector.by_sql(...)`. All members of a group must have the same
                     subscriptions.
 
-        Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression;
-        UsageError after `assign` or `close`.
+        Raises: ConfigError for a bad topic name; UsageError for a bad expression and after
+        `assign` or `close`.
         """
         self._state.note_subscribing()
         subscription = make_subscription(self._state.subscriber, topic, expression)
@@ -221,6 +222,10 @@ class PollConsumer:
         Raises: RouteError, TransportError, BrokerError.
         """
         return self._member.run(poll.committed(self._state, queue))
+
+    def health(self) -> ConsumerHealth:
+        """Return the consumer's health, for a readiness or liveness probe."""
+        return self._member.health()
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues this consumer has now, in order."""

@@ -98,7 +98,7 @@ class SimpleConsumer:
             expression: `*` for all messages, tags such as `TagA || TagB`, or
                 `MessageSelector.by_sql(...)`. All members of a group must have the same.
 
-        Raises: ConfigError for a bad topic name; LocalProtocolError for a bad expression.
+        Raises: ConfigError for a bad topic name; UsageError for a bad expression.
         """
         subscribe_pops(self._source, topic, expression)
 

@@ -120,8 +120,8 @@ def open_browser(
         selection: the messages to read, by tags or by SQL; brokers refuse SQL unless it is enabled.
         queues: the queues to read, by broker name and queue id; all queues of the topic by default.
 
-    Raises: TopicRouteNotFound; UsageError for a queue that the topic does not have;
-    LocalProtocolError for a wrong expression; TransportError; BrokerError.
+    Raises: TopicRouteNotFound; UsageError for a queue that the topic does not have, or a wrong
+    expression; TransportError; BrokerError.
     """
     topic = directory.namespace.wrap(topic)
     subscription = parse_selection(topic, selection, sub_version=0)

@@ -34,15 +34,16 @@ def wait_assigned(subscriber: Subscriber, *, timeout_ms: int) -> Operation[list[
 
 
 def wait_share(subscriber: Subscriber) -> Operation[None]:
-    """Wait until the member consumes its share, perhaps none, of every topic that there is."""
+    """Wait until `has_share`."""
     now_ms: int = yield Now()
     deadline_ms = now_ms + SHARE_WAIT_MS
-    while now_ms < deadline_ms and not _has_share(subscriber):
+    while now_ms < deadline_ms and not has_share(subscriber):
         yield Sleep(min(LOOK_MS, deadline_ms - now_ms))
         now_ms = yield Now()
 
 
-def _has_share(subscriber: Subscriber) -> bool:
+def has_share(subscriber: Subscriber) -> bool:
+    """Return whether the member consumes its share, perhaps none, of every topic that there is."""
     # The first heartbeat makes the retry topic, which may be long after the others.
     shared = set(subscriber.subscriptions) - {subscriber.retry_topic} - subscriber.missing_topics
     member = subscriber.member
