@@ -88,12 +88,12 @@ simulate: setup ## run the simulation of faults under a virtual clock: SEEDS=100
 # Apache RocketMQ from Maven Central as the peer; skipped with a reason without Java or Maven.
 INTEROP := $(BIN)/python -m pytest -m interop -rs
 SUITE := tests/interop/test_apache_suite.py
-CLIENTS := $(patsubst %,tests/interop/test_%.py,go_client js_client mqadmin_commands)
+CLIENTS := $(patsubst %,tests/interop/test_%.py,go_client cpp_client js_client mqadmin_commands)
 interop: interop-clients interop-suite ## run the tests against Apache RocketMQ from Maven Central (Java 17, Maven)
 	$(INTEROP) tests/interop $(patsubst %,--ignore %,tests/interop/test_soak.py $(SUITE) $(CLIENTS))
 
 # Foreign clients and tools, which need Go and Node beside it: ten minutes.
-interop-clients: setup ## the part of interop with Apache's Go client, ali-ons and mqadmin
+interop-clients: setup ## the part of interop with Apache's Go and C++ clients, ali-ons and mqadmin
 	$(INTEROP) $(CLIENTS)
 
 # Unchanged, on brokers of ours and of Apache's: half an hour, in which it mostly waits.

@@ -46,9 +46,11 @@ def test_the_page_counts_apache_s_integration_tests() -> None:
 
 def test_the_page_counts_the_checks_of_other_languages() -> None:
     go, js = load("test_go_client"), load("test_js_client")
+    cpp = load("test_cpp_client")
 
     assert 2 * [2 * (len(go.CHECKS),)] == counts("Apache's Go client")
     assert [2 * (len(go.WITH_ACCESS_CONTROL),)] == counts("… with access control")
+    assert 2 * [2 * (len(cpp.CHECKS),)] == counts("Apache's C++ client")
     assert 2 * [2 * (len(js.CHECKS),)] == counts("ali-ons")
 
 
