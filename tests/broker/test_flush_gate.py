@@ -3,185 +3,30 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
 
 import pytest
 from tests.broker.conftest import send_fields
+from tests.broker.disk_machine import GROUP, Losing, Machine
 
-from sparrowmq.broker.broker import Broker
-from sparrowmq.broker.config import BrokerConfig
-from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY
 from sparrowmq.broker.config_saving import OFFSETS_FILE
 from sparrowmq.broker.flush_gate import FlushGate
-from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
-from sparrowmq.calling.effects import Operation
+from sparrowmq.broker.host import attempt
 from sparrowmq.protocol.bodies import ConsumerOffsetTable, TopicConfig, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.record import decode_record, encode_host
-from sparrowmq.serving.connections import Connection, Fact, Output, Reply, Written
+from sparrowmq.protocol.message_id import decode_offset_msg_id
+from sparrowmq.protocol.record import TRANSACTION_COMMIT
+from sparrowmq.serving.connections import Fact
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
-from sparrowmq.store import FlushMode, MessageStore, StoreConfig
 from sparrowmq.store.config_file import write_config
-from steps import made
 
-T = TypeVar("T")
-GROUP = "GID_c"
 RETRY = f"%RETRY%{GROUP}"
 # A delay by a level, and a time of its own.
 DELAYS = ("DELAY\x011", "UNIQ_KEY\x01ID\x02TIMER_DELAY_MS\x011000")
-
-
-class Losing:
-    """Dice of a power cut that takes all that was not synced."""
-
-    def random(self) -> float:
-        return 0.99
-
-    def randrange(self, start: int, stop: int, /) -> int:
-        return start
-
-    def choice(self, seq: Sequence[T], /) -> T:
-        return seq[0]
-
-    def expovariate(self, lambd: float, /) -> float:
-        return 1 / lambd
-
-
-class Machine:
-    """A broker's host over a disk in memory: its rounds run at once, flushes unless they wait."""
-
-    def __init__(self, storage: SimulatedStorage, *, is_sync: bool = True) -> None:
-        self.storage = storage
-        self.is_sync = is_sync
-        self.now_ms = 1_700_000_000_000
-        self.waits = False
-        self.start()
-
-    def start(self) -> None:
-        self.load()
-        topic = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
-        self.broker.state.put_topic(topic, timestamp_ms=self.now_ms)
-        self.pass_time(200)
-
-    def load(self) -> None:
-        """Start up to the moment from which requests are served."""
-        mode = FlushMode.SYNC if self.is_sync else FlushMode.ASYNC
-        config = StoreConfig(
-            flush=mode,
-            commit_log_file_size=65_536,
-            consume_queue_file_size=2_000,
-            index_slot_count=7,
-            index_entry_count=50,
-        )
-        self.store = MessageStore(self.storage, config)
-        self.store.load(timestamp_ms=self.now_ms)
-        self.broker = Broker(
-            BrokerConfig(flush=mode, async_flush_interval_ms=100),
-            self.store,
-            random_below=lambda _: 0,
-            saved=read_tables(self.storage).tables,
-            now_ms=self.now_ms,
-            timestamp_ms=self.now_ms,
-        )
-        self.outputs: list[Output] = []
-        self.waiting: list[Round] = []
-        self.host = BrokerHost(self.broker, self.storage, self, name_servers=())
-        for round in self.host.first_rounds():
-            round.end(attempt(round))
-        self.connection = Connection(1, "10.0.0.1:1", encode_host("10.0.0.1:1"))
-
-    def lose_power(self) -> None:
-        self.storage.lose_power()
-        self.waits = False
-        self.start()
-
-    def stop(self) -> None:
-        for round in self.host.last_rounds():
-            round.end(attempt(round))
-        self.store.close()
-
-    def pass_time(self, duration_ms: int) -> None:
-        for _ in range(duration_ms // 100):
-            self.now_ms += 100
-            self.host.tick()
-
-    def call(self, code: int, fields: dict[str, str], body: bytes | None = None) -> int:
-        """Serve a request that is answered at once."""
-        request = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=7)
-        self.outputs.clear()
-        self.perform(
-            self.broker.handle(
-                request, self.connection, now_ms=self.now_ms, timestamp_ms=self.now_ms
-            )
-        )
-        self.end_turn()
-        (answer,) = (
-            each.command.code for each in self.outputs if isinstance(each, Reply | Written)
-        )
-        return answer
-
-    def send(self, body: bytes, properties: str = "") -> str:
-        """Send a message; return its recall handle, "" without one."""
-        fields = send_fields("T", 0, properties)
-        assert self.call(RequestCode.SEND_MESSAGE_V2, fields, body) == 0
-        (answer,) = (each.command for each in self.outputs if isinstance(each, Reply | Written))
-        return (answer.ext_fields or {}).get("recallHandle", "")
-
-    def send_back(self, body: bytes) -> None:
-        self.send(body)
-        entry = self.store.queues.entry("T", 0, self.store.queues.max_offset("T", 0) - 1)
-        assert entry is not None
-        fields = {"offset": str(entry[0]), "group": GROUP, "delayLevel": "1", "originTopic": "T"}
-        assert self.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields) == 0
-
-    def commit(self, offset: int) -> None:
-        fields = {"consumerGroup": GROUP, "topic": "T", "queueId": "0"}
-        fields["commitOffset"] = str(offset)
-        assert self.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields) == 0
-
-    def bodies(self, topic: str) -> list[bytes]:
-        found = []
-        for offset in range(self.store.queues.max_offset(topic, 0)):
-            entry = self.store.queues.entry(topic, 0, offset)
-            assert entry is not None
-            found.append(decode_record(self.store.read_record(*entry[:2]) or b"").body)
-        return found
-
-    def saved_offset(self) -> int | None:
-        offsets = read_tables(self.storage).tables.offsets or ConsumerOffsetTable()
-        return offsets.offset_table.get(f"T@{GROUP}", {}).get(0)
-
-    # --- the host's world -------------------------------------------------------------------
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
-
-    def timestamp_ms(self) -> int:
-        return self.now_ms
-
-    def perform(self, outputs: Sequence[Output]) -> None:
-        self.outputs += made(outputs)
-
-    def end_turn(self) -> None:
-        self.host.settle()
-        self.host.begin_rounds()
-
-    def end_turn_soon(self) -> None:
-        raise AssertionError("no pull is held")
-
-    def begin_round(self, round: Round) -> None:
-        if self.waits and round.lane is RoundLane.FLUSH:
-            self.waiting.append(round)
-        else:
-            round.end(attempt(round))
-
-    def begin_operation(self, operation: Operation[None]) -> None:
-        assert list(operation) == []
 
 
 @dataclass
@@ -301,6 +146,23 @@ def test_delayed_message_survives_a_failed_sync_and_a_restart(
     assert machine.bodies("T") == [b"late"]
 
 
+@pytest.mark.parametrize("delay", DELAYS)
+def test_delayed_message_waits_while_the_disk_cannot_take_it(
+    make_machine: Callable[..., Machine], delay: str
+) -> None:
+    machine = make_machine()
+    machine.send(b"late", delay)
+    machine.storage.bytes_left = 0
+    machine.pass_time(3_000)
+    without_room = machine.bodies("T")
+
+    machine.storage.mend()
+    machine.pass_time(3_000)
+
+    assert without_room == []
+    assert machine.bodies("T") == [b"late"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_power_cut", [True, False], ids=["power cut", "kill"])
 def test_messages_with_a_time_come_and_recalls_hold_wherever_the_power_goes(
@@ -331,6 +193,39 @@ def test_messages_with_a_time_come_and_recalls_hold_wherever_the_power_goes(
         assert users.acked - come == users.recalled, f"seed {seed}"
         assert come & users.recalled == set(), f"seed {seed}"
         assert len(users.acked) > 20, f"seed {seed}"
+
+
+def test_end_of_a_transaction_is_confirmed_once_it_is_flushed(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine()
+    half = machine.ask(
+        RequestCode.SEND_MESSAGE_V2,
+        send_fields("T", 0, "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02PGROUP\x01GID_p", f="4"),
+        b"K",
+    ).ext_fields
+    assert half is not None
+    machine.waits = True
+    early = machine.serve(
+        RequestCode.END_TRANSACTION,
+        {
+            "producerGroup": "GID_p",
+            "tranStateTableOffset": half["queueOffset"],
+            "commitLogOffset": str(decode_offset_msg_id(half["msgId"])[1]),
+            "msgId": "K",
+            "transactionId": "K",
+            "commitOrRollback": str(TRANSACTION_COMMIT),
+        },
+    )
+
+    while machine.waiting:
+        round = machine.waiting.pop(0)
+        round.end(attempt(round))
+        machine.end_turn()
+
+    assert early == []
+    assert [answer.code for answer in machine.answers()] == [ResponseCode.SUCCESS]
+    assert machine.bodies("T") == [b"K"]
 
 
 def test_commit_of_messages_that_are_not_flushed_is_written_after_them(

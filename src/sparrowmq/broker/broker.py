@@ -193,6 +193,8 @@ class Broker:
         self._saving = ConfigSaving(self.state, saved)
         self._saving.load(saved, now_ms=now_ms, timestamp_ms=timestamp_ms)
         pop.load(self.state, saved.pops, now_ms=now_ms, timestamp_ms=timestamp_ms)
+        # An answer may wait for no more than what the recovered log has.
+        self.state.pending.note_flushed(store.flushed_position, now_ms=now_ms)
         self._flush_runs = False
         # After a shortage of descriptors or memory: until it ends, and until the next tick.
         self._flush_is_short = False

@@ -14,7 +14,7 @@ that no attempt of the group's `retryMaxTimes` + 1 finished becomes a dead lette
 it for ever, and its clients drop it after 16 attempts.
 
 Source: PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java of
-5.5.0. Tests: broker/test_pop.py.
+5.5.0. Tests: broker/test_pop.py, broker/test_pop_crashes.py.
 """
 
 from __future__ import annotations
