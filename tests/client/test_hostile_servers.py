@@ -348,11 +348,11 @@ with PushConsumer(
 def test_bombs_of_a_queue_take_no_more_memory_than_its_limit(
     hostile: HostileCluster, random_bytes: int
 ) -> None:
-    """The consumer's process grows by at most 100 MiB while 512 or 240 MB are inflated in all."""
+    """The consumer's process grows by at most 100 MiB while 240 or 190 MB are inflated in all."""
     body = zlib.compress(
         random.Random(1).randbytes(random_bytes) + bytes(INFLATED_BYTES_MAX - random_bytes)
     )
-    count = 15 if random_bytes else 32
+    count = 12 if random_bytes else 15
     stored = [record("T", 0, offset, body, sys_flag=COMPRESSED) for offset in range(count)]
     hostile.broker.records["T", 0] = stored
     command = [sys.executable, "-c", CONSUMER_UNDER_A_BOMB, hostile.address, str(count)]
