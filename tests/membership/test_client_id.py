@@ -34,9 +34,6 @@ class TestClientId:
     def test_a_blank_unit_does_not_count(self, unit: str | None) -> None:
         assert build_client_id("10.0.0.1", "a", unit) == "10.0.0.1@a"
 
-    def test_of_a_pull_consumer_ends_in_stream(self) -> None:
-        assert build_client_id("10.0.0.1", "a", "u", is_stream=True) == "10.0.0.1@a@u@STREAM"
-
     def test_two_containers_of_one_host_address_had_one_id_in_47(self) -> None:
         def client_id(rule: ClientIdRule, nano_time: int) -> str:
             instance = choose_instance_name(None, rule=rule, pid=9, nano_time=nano_time)

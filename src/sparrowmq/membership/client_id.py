@@ -1,6 +1,6 @@
 """The client id: how RocketMQ distinguishes the members of a group.
 
-`ip@instance`, then `@unit` if a unit is set, then `@STREAM` for pull consumers from 4.9.4 on.
+`ip@instance`, then `@unit` if a unit is set; pull consumers in Java add `@STREAM` from 4.9.4 on.
 Every member divides the queues by the sorted list of these ids. Two members with one id therefore
 consume the same queues twice and leave other queues unowned. Up to 4.7 the instance was the process
 number alone, and containers that share an address and a process number had one id:
@@ -30,7 +30,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from sparrowmq.model import MessageModel
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
-STREAM_SUFFIX = "STREAM"
+_LOCALHOST = "127.0.0.1"
 
 _PRIVATE_NETWORKS_5X = tuple(
     IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
@@ -71,22 +71,17 @@ class InterfaceAddress:
         return ip_address(self.address.partition("%")[0])
 
 
-def build_client_id(
-    ip: str, instance_name: str, unit_name: str | None = None, *, is_stream: bool = False
-) -> str:
+def build_client_id(ip: str, instance_name: str, unit_name: str | None = None) -> str:
     """Return the client id.
 
     Args:
         ip: the local address, or the text that the user set in its place.
         instance_name: the instance.
         unit_name: appended unless it is blank.
-        is_stream: whether the id ends in `@STREAM`, as for the pull consumers of 4.9.4 and later.
     """
     client_id = f"{ip}@{instance_name}"
     if unit_name is not None and unit_name.strip():
         client_id += f"@{unit_name}"
-    if is_stream:
-        client_id += f"@{STREAM_SUFFIX}"
     return client_id
 
 
@@ -126,24 +121,19 @@ def choose_instance_name(
     return instance_name_49(pid, nano_time)
 
 
-def choose_local_address(
-    addresses: Sequence[InterfaceAddress], *, rule: ClientIdRule, localhost: str = "127.0.0.1"
-) -> str:
+def choose_local_address(addresses: Sequence[InterfaceAddress], *, rule: ClientIdRule) -> str:
     """Return the local address; an IPv6 address stands in brackets.
 
     Args:
         addresses: every address of every interface, in the system's order.
         rule: the version whose rule chooses.
-        localhost: the address to return where no interface has a usable one.
     """
     if rule is ClientIdRule.V5:
-        return _choose_local_address_5x(addresses, localhost)
-    return _choose_local_address_4x(addresses, localhost, skip_bridges=rule is ClientIdRule.V4_9)
+        return _choose_local_address_5x(addresses)
+    return _choose_local_address_4x(addresses, skip_bridges=rule is ClientIdRule.V4_9)
 
 
-def _choose_local_address_4x(
-    addresses: Sequence[InterfaceAddress], localhost: str, *, skip_bridges: bool
-) -> str:
+def _choose_local_address_4x(addresses: Sequence[InterfaceAddress], *, skip_bridges: bool) -> str:
     usable = [
         address
         for address in addresses
@@ -156,10 +146,10 @@ def _choose_local_address_4x(
             return text
     if version_4:
         return version_4[-1]
-    return _bracketed(usable[0]) if usable else localhost
+    return _bracketed(usable[0]) if usable else _LOCALHOST
 
 
-def _choose_local_address_5x(addresses: Sequence[InterfaceAddress], localhost: str) -> str:
+def _choose_local_address_5x(addresses: Sequence[InterfaceAddress]) -> str:
     usable = [
         address
         for address in addresses
@@ -176,7 +166,7 @@ def _choose_local_address_5x(addresses: Sequence[InterfaceAddress], localhost: s
     for address in usable:
         if not (address.ip.is_link_local or _is_site_local(address)):
             return _bracketed(address)
-    return _bracketed(usable[0]) if usable else localhost
+    return _bracketed(usable[0]) if usable else _LOCALHOST
 
 
 def _is_site_local(address: InterfaceAddress) -> bool:

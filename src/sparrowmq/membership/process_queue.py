@@ -319,11 +319,7 @@ class ProcessQueue:
             self._pending = deque(sorted({*self._pending, *returned}))
 
     def find_expired(
-        self,
-        now_ms: int,
-        *,
-        timeout_ms: int = CONSUME_TIMEOUT_MS,
-        count_max: int = EXPIRED_BATCH_MAX,
+        self, now_ms: int, *, timeout_ms: int = CONSUME_TIMEOUT_MS
     ) -> list[MessageExt]:
         """Return the lowest unfinished messages, up to the first that is not overdue.
 
@@ -337,7 +333,11 @@ class ProcessQueue:
             if offset not in self._cached:
                 continue
             taken_ms = self._taken.get(offset)
-            if taken_ms is None or now_ms - taken_ms <= timeout_ms or len(expired) == count_max:
+            if (
+                taken_ms is None
+                or now_ms - taken_ms <= timeout_ms
+                or len(expired) == EXPIRED_BATCH_MAX
+            ):
                 break
             expired.append(self._cached[offset])
         return expired

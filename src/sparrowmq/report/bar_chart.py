@@ -20,10 +20,10 @@ class Bar:
     label: str
     value: float
     note: str = ""
-    tone: str | None = None
+    tone: str = "c1"
 
 
-def bar_chart(bars: Sequence[Bar], *, tone: str = "c1") -> Markup:
+def bar_chart(bars: Sequence[Bar]) -> Markup:
     """Plot the bars below one another in the given order; the largest value has the full width."""
     largest = max((bar.value for bar in bars), default=0.0) or 1.0
     rows = []
@@ -40,7 +40,7 @@ def bar_chart(bars: Sequence[Bar], *, tone: str = "c1") -> Markup:
                     tag("span", format_number(bar.value), *note, class_="value"),
                     class_="track",
                 ),
-                class_=f"tone-{bar.tone or tone}",
+                class_=f"tone-{bar.tone}",
             )
         )
     return tag("ul", *rows, class_="bars")

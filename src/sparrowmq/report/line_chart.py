@@ -57,7 +57,6 @@ def line_chart(
     x_label: str,
     y_label: str,
     marks: Sequence[PlotMark] = (),
-    x_range: tuple[float, float] | None = None,
 ) -> Markup:
     """Plot the series over one another, each with its name at the end of its line.
 
@@ -67,12 +66,11 @@ def line_chart(
         description: the plot's content, for screen readers.
         x_label, y_label: the names of the axes.
         marks: the events, drawn as vertical lines.
-        x_range: the values of x at which the plot begins and ends; None takes those of the points.
     """
     points = [point for one in series for point in one.points]
-    low, high = x_range or (min((x for x, _ in points), default=0.0), _max_x(points))
+    low = min((x for x, _ in points), default=0.0)
     name_width = max((text_width(one.name) for one in series), default=0.0)
-    x_scale = Scale(low, high, _LEFT, WIDTH - name_width - 16)
+    x_scale = Scale(low, _max_x(points), _LEFT, WIDTH - name_width - 16)
     top = marks_height(marks, x_scale) + _NAME_HEIGHT
     area = Area(x_scale.begin, top, x_scale.end, top + _PLOT_HEIGHT)
     y_high = round_up(max((y for _, y in points), default=0.0))

@@ -87,7 +87,7 @@ def format_cell(cell: Cell) -> str:
     return cell or ""
 
 
-def page(title: str, *parts: str, lead: str, language: str = "en") -> str:
+def page(title: str, *parts: str, lead: str) -> str:
     """Return the whole HTML file; `lead` is the paragraph below the title."""
     head = tag(
         "head",
@@ -100,7 +100,7 @@ def page(title: str, *parts: str, lead: str, language: str = "en") -> str:
     )
     top = tag("header", tag("h1", title), tag("p", lead, class_="lead"))
     body = tag("body", top, tag("main", *parts))
-    return f"<!doctype html>\n{tag('html', head, body, lang=language)}\n"
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
 def section(title: str, *parts: str | Table) -> Markup:
@@ -135,10 +135,10 @@ def figure(plot: Markup, *, caption: str, legend: Sequence[tuple[str, str]] = ()
 
 
 def bar_figure(
-    caption: str, bars: Sequence[Bar], *, tone: str = "c1", legend: Sequence[tuple[str, str]] = ()
+    caption: str, bars: Sequence[Bar], *, legend: Sequence[tuple[str, str]] = ()
 ) -> Markup:
     """Make a figure of bars: amounts by name."""
-    return figure(bar_chart(bars, tone=tone), caption=caption, legend=legend)
+    return figure(bar_chart(bars), caption=caption, legend=legend)
 
 
 def value_table(values: Table) -> Markup:

@@ -36,10 +36,10 @@ def choose_ticks(low: float, high: float, *, count_max: int = 6) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
-def round_up(value: float, *, count_max: int = 6) -> float:
+def round_up(value: float) -> float:
     """Return the tick at or above a positive value, where an axis may end."""
     if value <= 0:
         return 1.0
-    ticks = choose_ticks(0, value, count_max=count_max)
+    ticks = choose_ticks(0, value)
     step = ticks[1] - ticks[0] if len(ticks) > 1 else value
     return math.ceil(value / step - 1e-9) * step

@@ -113,15 +113,15 @@ class FunctionStrategy:
     """Makes a strategy of a user's function.
 
     Args:
-        function: takes the four arguments of `allocate`, none of which is None or empty.
-        name: the strategy's name; the function's own name by default.
+        function: takes the four arguments of `allocate`, none of which is None or empty; its name
+            is the strategy's.
     """
 
     __slots__ = ("_function", "name")
 
-    def __init__(self, function: AllocateFunction, *, name: str | None = None) -> None:
+    def __init__(self, function: AllocateFunction) -> None:
         self._function = function
-        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        self.name = str(getattr(function, "__name__", type(function).__name__))
 
     def __repr__(self) -> str:
         return f"FunctionStrategy({self.name})"

@@ -369,7 +369,6 @@ def unlock_batch(
     *,
     client_id: str,
     queues: Sequence[MessageQueue],
-    timeout_ms: int = LOCK_TIMEOUT_MS,
 ) -> Operation[None]:
     """Give locks back and wait for the answer; the broker keeps other members' locks.
 
@@ -377,5 +376,5 @@ def unlock_batch(
     """
     request = UnlockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=list(queues))
     yield from ask(
-        address, RequestCode.UNLOCK_BATCH_MQ, body=encode_body(request), timeout_ms=timeout_ms
+        address, RequestCode.UNLOCK_BATCH_MQ, body=encode_body(request), timeout_ms=LOCK_TIMEOUT_MS
     )

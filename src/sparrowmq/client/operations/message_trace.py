@@ -43,16 +43,14 @@ class TraceStep(NamedTuple):
     reconsume_times: int = 0
 
 
-def message_trace(
-    directory: Directory, msg_id: str, *, trace_topic: str = TRACE_TOPIC
-) -> Operation[tuple[TraceStep, ...]]:
+def message_trace(directory: Directory, msg_id: str) -> Operation[tuple[TraceStep, ...]]:
     """Return the recorded steps of a message, oldest first; () for a message without trace.
 
     Each broker returns the latest 64 trace messages that name the message.
 
     Raises: as `query_message`.
     """
-    written = yield from query_message(directory, trace_topic, msg_id)
+    written = yield from query_message(directory, TRACE_TOPIC, msg_id)
     steps: list[TraceStep] = []
     deliveries: dict[str, tuple[DeliveredEntry, str]] = {}
     ends: dict[str, ConsumedEntry] = {}

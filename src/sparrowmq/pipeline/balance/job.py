@@ -74,6 +74,7 @@ NO_MEMBER = "the group has no member"
 COMMIT_AGE_MEAN_S = 2.5
 # Groups are divided into so many tasks for each core, so that slow groups delay one task only.
 _TASKS_PER_CORE = 4
+_WORST_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,14 +303,14 @@ def summarise(result: DataFrame) -> list[StrategySummary]:
     return sorted(collect_as(rows, StrategySummary), key=lambda each: order.index(each.strategy))
 
 
-def find_worst(result: DataFrame, strategy: str, *, count: int = 12) -> list[WorstGroup]:
+def find_worst(result: DataFrame, strategy: str) -> list[WorstGroup]:
     """Return the worst groups: by unowned queues, then by idle members, then by skew."""
     rows = (
         result.where(F.col("strategy") == strategy)
         .fillna(0)
         .where("unowned > 0 or doubled > 0 or idle > 0 or skew > 1")
         .orderBy(F.desc("unowned"), F.desc("idle"), F.desc("skew"), "consumerGroup")
-        .limit(count)
+        .limit(_WORST_SHOWN)
     )
     return collect_as(rows, WorstGroup)
 

@@ -24,12 +24,11 @@ UNKNOWN = "unknown"
 _BEFORE_ALL = "before the first event"
 
 
-def find_events(records: DataFrame, *, gap_s: float = EVENT_GAP_S) -> DataFrame:
+def find_events(records: DataFrame) -> DataFrame:
     """Find rebalance events in records by queues whose member changes.
 
     Args:
         records: the result of `records.read_records`.
-        gap_s: a group's moves that are less than this time apart are one event.
 
     Returns: a row for each event, with the columns of the table of events.
     """
@@ -42,7 +41,7 @@ def find_events(records: DataFrame, *, gap_s: float = EVENT_GAP_S) -> DataFrame:
         records.where("queueOffset is not null")
         .withColumn("previousClientId", F.lag("clientId").over(of_queue))
         .where("previousClientId is not null and previousClientId != clientId")
-        .withColumn("isNew", (since - F.lag(since).over(of_group) <= gap_s).eqNullSafe(True))
+        .withColumn("isNew", (since - F.lag(since).over(of_group) <= EVENT_GAP_S).eqNullSafe(True))
         .withColumn("number", F.sum((~F.col("isNew")).cast("int")).over(of_group))
     )
     queues = F.count_distinct("topic", "brokerName", "queueId")

@@ -49,9 +49,8 @@ def compact(
     *,
     checkpoint: str,
     partition_by: str | None = None,
-    size_max: int = SIZE_MAX,
 ) -> Compaction:
-    """Merge neighbouring batches of a table into batches of at most `size_max` bytes.
+    """Merge neighbouring batches of a table into batches of at most `SIZE_MAX` bytes.
 
     Args:
         session: the Spark session.
@@ -59,7 +58,6 @@ def compact(
         checkpoint: the directory of the checkpoint of the query that writes the table.
         partition_by: the column that becomes directories; each directory of a merged batch gets one
             file.
-        size_max: the greatest size of a merged batch, in bytes.
 
     Raises: UsageError if the number of merged rows differs from the number of rows before.
     """
@@ -71,7 +69,7 @@ def compact(
     files_before = _count_files(session, table)
     committed = [int(e.name) for e in files.list(f"{checkpoint}/commits") if e.name.isdigit()]
     done = [number for number in before if number <= max(committed, default=-1)]
-    for group in _plan(files, table, done, size_max=size_max):
+    for group in _plan(files, table, done):
         _merge(session, files, table, group, partition_by=partition_by)
     return Compaction(
         batches_before=len(before),
@@ -133,13 +131,13 @@ def _batch_ids(files: Files, table: str) -> list[int]:
     return sorted(int(name.removeprefix(_PREFIX)) for name in names if name.startswith(_PREFIX))
 
 
-def _plan(files: Files, table: str, batch_ids: list[int], *, size_max: int) -> Iterator[list[int]]:
+def _plan(files: Files, table: str, batch_ids: list[int]) -> Iterator[list[int]]:
     """Yield runs of neighbouring batches that are worth a merge."""
     group: list[int] = []
     total = 0
     for number in batch_ids:
         size = files.usage(f"{table}/{_PREFIX}{number}").size
-        if group and total + size > size_max:
+        if group and total + size > SIZE_MAX:
             if len(group) > 1:
                 yield group
             group, total = [], 0
