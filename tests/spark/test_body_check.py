@@ -121,6 +121,21 @@ def test_one_whole_json_value_of_the_types_fits() -> None:
     assert [CHECK.find_error(body) for body in FITTING] == [None] * len(FITTING)
 
 
+def test_a_field_that_the_schema_does_not_name_changes_nothing_about_a_time() -> None:
+    days, clocks = ("2026-03-01", "0000-02-30", "26-03-01"), ("12:30", "12:30:59", "24:00:00")
+    ends = ("", ".5", ".1234567890123", ",5", "Z", "z", "+01", "-0100", "+01:00", "+99:00", " UTC")
+    times = [f"{day}{mark}{clock}{end}" for day in days for mark in "Tt _" for clock in clocks
+             for end in ends]  # fmt: skip
+    bodies = [
+        f'{{"id": 1, "{name}": "{at}"' for name in ("at", "local", "day") for at in (*days, *times)
+    ]
+
+    found = [CHECK.find_error(f"{body}}}".encode()) for body in bodies]
+
+    assert found == [CHECK.find_error(f'{body}, "more": 1}}'.encode()) for body in bodies]
+    assert 0 < found.count(None) < len(found)
+
+
 def test_every_other_body_has_its_reason() -> None:
     assert {body: CHECK.find_error(body) for body in REFUSED} == REFUSED
 
