@@ -51,6 +51,12 @@ def read_parquet(
     return (reader if schema is None else reader.schema(schema)).parquet(*paths)
 
 
+def write_table(frame: DataFrame, path: str) -> DataFrame:
+    """Write a table anew in place of the one at this path; return it as written."""
+    frame.write.mode("overwrite").parquet(path)
+    return read_parquet(frame.sparkSession, path)
+
+
 def write_batch_parquet(
     batch_df: DataFrame, batch_id: int, path: str, partition_by: Sequence[str] = ()
 ) -> bool:

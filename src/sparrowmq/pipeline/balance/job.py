@@ -32,7 +32,7 @@ from sparrowmq.pipeline.balance.evaluation import (
 )
 from sparrowmq.pipeline.balance.generated_cluster import check_size, generate_cluster
 from sparrowmq.pipeline.input_tables import collect_as, read_table
-from sparrowmq.pipeline.parquet import read_parquet
+from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.local_session import require_classic
 
@@ -196,12 +196,10 @@ def _compare(session: SparkSession, settings: BalanceSettings) -> BalanceResult:
         tables = read_cluster(session, settings.snapshot)
     else:
         tables = generate_cluster(session, settings.generate or 0, topics=settings.topics)
-    path = f"{settings.out.rstrip('/')}/groups"
     evaluated = balance(
         *tables, strategies=chosen, messages_per_second=settings.messages_per_second
     )
-    evaluated.write.mode("overwrite").parquet(path)
-    written = read_parquet(session, path)
+    written = write_table(evaluated, f"{settings.out.rstrip('/')}/groups")
     current = "AVG" if "AVG" in chosen else next(iter(chosen))
     return BalanceResult(
         strategies=summarise(written), current=current, worst=find_worst(written, current)

@@ -15,7 +15,7 @@ from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.pipeline.duplicates import judging, records
 from sparrowmq.pipeline.duplicates.stream import DELAY_S, Progress, read_tables, watch_duplicates
 from sparrowmq.pipeline.input_tables import collect_as
-from sparrowmq.pipeline.parquet import read_parquet
+from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.running_query import never
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.local_session import register
@@ -203,11 +203,7 @@ def _follow(
 
 
 def _run_once(session: SparkSession, settings: DuplicatesSettings) -> DuplicatesResult:
-    def keep(frame: DataFrame, name: str) -> DataFrame:
-        path = f"{settings.out.rstrip('/')}/{name}"
-        frame.write.mode("overwrite").parquet(path)
-        return read_parquet(session, path)
-
+    root = settings.out.rstrip("/")
     produced: DataFrame | None = None
     if settings.trace is not None:
         consumed, produced = records.read_trace(session, settings.trace, settings.trace_topic)
@@ -220,11 +216,12 @@ def _run_once(session: SparkSession, settings: DuplicatesSettings) -> Duplicates
         if settings.events is None
         else records.read_events(session, settings.events)
     )
-    deliveries = keep(judging.attribute(consumed, keep(happened, "events")), "deliveries")
-    keep(deliveries.where("nth > 1"), "duplicates")
+    happened = write_table(happened, f"{root}/events")
+    deliveries = write_table(judging.attribute(consumed, happened), f"{root}/deliveries")
+    write_table(deliveries.where("nth > 1"), f"{root}/duplicates")
     missing = None
     if produced is not None:
-        missing = keep(judging.find_missing(consumed, produced), "missing")
+        missing = write_table(judging.find_missing(consumed, produced), f"{root}/missing")
     return sum_up(deliveries, missing, knows_produced=produced is not None)
 
 
