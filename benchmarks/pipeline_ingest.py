@@ -1,35 +1,39 @@
-"""CPU seconds of the job `ingest` beside the same query written by hand, from topic to Parquet.
+"""CPU and memory of the job `ingest` beside the same query written by hand, from topic to Parquet.
 
-    python benchmarks/pipeline_ingest.py [ROWS ...]        67,197 and 600,000 rows by default
+    python benchmarks/pipeline_ingest.py [ROWS ...]        75,000 and 600,000 rows by default
 
 Bodies are JSON of 19 fields. The query by hand is `from_json` and a write of each micro-batch by
 `foreachBatch`: no check of bodies, no quarantine, no counts, nothing that a replay could rely on.
-Both run in turn in one session, with a first round that does not count. CPU seconds are those of
-this process, of Java, of Spark's Python workers and of the broker together.
+Both run in turn in one session, with a heap of 1 GB. The first rounds do not count: HotSpot
+compiles until then. CPU seconds are those of Java, of the Python processes that Spark starts, of
+this process and of the broker; memory is the most that a process of each kind has had so far.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from pipeline_balance import cpu_seconds
 from sparrowmq import Message, MessageQueue, Producer
 from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.ingest.job import METADATA
 from sparrowmq.spark import spark_session
 from sparrowmq.testing import EmbeddedCluster
 
-ROUNDS = 3
+ROUNDS, WARM_UPS = 3, 4
+PARTS = ("Java", "Spark's Python", "driver", "broker")
 QUEUES = 4
+TICKS = os.sysconf("SC_CLK_TCK")
 BATCH = 500
 NUMBERS, TEXTS = [f"number{n}" for n in range(13)], [f"text{n}" for n in range(5)]
 DDL = ", ".join(
@@ -76,34 +80,66 @@ def by_job(session: SparkSession, name_server: str, topic: str, out: str) -> int
     return ingest.run(session, settings).counts.rows
 
 
-def measure(run: Callable[[str], int], rows: int) -> tuple[float, float]:
+def look(broker: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the CPU seconds of each part, ended processes included, and its MB at most."""
+    found: dict[int, tuple[int, str, list[int], float]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            name, _, text = (path / "stat").read_text().partition("(")[2].rpartition(")")
+            status = (path / "status").read_text()
+        except OSError:
+            continue
+        fields = text.split()
+        peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024 if "VmHWM:" in status else 0.0
+        found[int(path.name)] = (int(fields[1]), name, [*map(int, fields[11:15])], peak)
+    seconds, megabytes = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0.0)
+    family = [os.getpid()]
+    while family:
+        pid = family.pop()
+        _, name, (user, system, *ended), peak = found[pid]
+        part = PARTS[2] if pid == os.getpid() else PARTS[3] if pid == broker else PARTS[1]
+        part = PARTS[0] if name == "java" else part
+        seconds[part] += (user + system) / TICKS
+        seconds[PARTS[1] if part == PARTS[0] else part] += sum(ended) / TICKS
+        megabytes[part] = max(megabytes[part], peak)
+        family += [child for child, (parent, *_) in found.items() if parent == pid]
+    return seconds, megabytes
+
+
+def measure(run: Callable[[str], int], rows: int, broker: int) -> dict[str, float]:
+    """Return the seconds of a run, and the CPU seconds of its parts and of all."""
     with tempfile.TemporaryDirectory() as out:
-        begin, cpu = time.perf_counter(), cpu_seconds()
-        found = run(out)
-        seconds, cpu = time.perf_counter() - begin, cpu_seconds() - cpu
-    assert found == rows, (found, rows)
-    return seconds, cpu
+        begin, before = time.perf_counter(), look(broker)[0]
+        count = run(out)
+        seconds, after = time.perf_counter() - begin, look(broker)[0]
+    assert count == rows, (count, rows)
+    used = {part: after[part] - before[part] for part in PARTS}
+    return {"seconds": seconds, "CPU": sum(used.values()), **used}
 
 
 def main() -> None:
-    sizes = [int(word) for word in sys.argv[1:]] or [67_197, 600_000]
+    sizes = [int(word) for word in sys.argv[1:]] or [75_000, 600_000]
     ways = {"by hand": by_hand, "job": by_job}
     with tempfile.TemporaryDirectory() as place, EmbeddedCluster(Path(place)) as cluster:
-        session = spark_session("ingest", driver_memory="2g", conf={"spark.log.level": "ERROR"})
+        session = spark_session("ingest", driver_memory="1g", conf={"spark.log.level": "ERROR"})
         for rows in sizes:
-            fill(cluster, f"bodies-{rows}", rows)
-            found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-            for _ in range(1 + ROUNDS):
+            topic = f"bodies-{rows}"
+            fill(cluster, topic, rows)
+            found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+            for _ in range(WARM_UPS + ROUNDS):
                 for name, way in ways.items():
-                    topic = f"bodies-{rows}"
-
-                    def run(out: str, way: Callable[..., int] = way, topic: str = topic) -> int:
-                        return way(session, cluster.name_server, topic, out)
-
-                    found[name].append(measure(run, rows))
-            for name, times in found.items():
-                seconds, cpu = (statistics.median(each) for each in zip(*times[1:], strict=True))
-                print(f"{rows:>9,} rows {name:>8}: {seconds:6.1f} s, CPU {cpu:6.1f} s", flush=True)
+                    run = partial(way, session, cluster.name_server, topic)
+                    found[name].append(measure(run, rows, cluster.pid))
+            for name, runs in found.items():
+                middle = {
+                    each: statistics.median(run[each] for run in runs[WARM_UPS:])
+                    for each in runs[0]
+                }
+                words = ", ".join(f"{each} {value:.2f}" for each, value in middle.items())
+                print(f"{rows:,} rows {name}: {words}", flush=True)
+            peaks = look(cluster.pid)[1].items()
+            words = ", ".join(f"{part} {value:,.0f}" for part, value in peaks)
+            print(f"{rows:,} rows, MB at most: {words}; load {os.getloadavg()[0]:.0f}", flush=True)
         session.stop()
 
 

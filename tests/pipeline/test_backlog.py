@@ -221,6 +221,43 @@ def test_a_backlog_that_stays_is_not_one_that_shrinks(spark: SparkSession, tmp_p
     assert Cause.KEEPING_PACE is found.cause
 
 
+def test_the_queues_of_a_group_that_consumes_by_message_belong_to_any_member(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # Queue -> the lag at each snapshot. The first message of each is in flight all the time.
+    lags = {0: (100, 200, 300), 1: (150, 190, 230), 2: (300, 200, 120)}
+    rows = [
+        {
+            "snapshotTimestamp": BEGIN + timedelta(seconds=20 * number),
+            "consumerGroup": "GID_pop",
+            "topic": "orders",
+            "brokerName": "broker-a",
+            "queueId": queue_id,
+            "brokerOffset": 100 * number + 300,
+            "consumerOffset": 0,
+            "lag": lag,
+            "owners": [],
+            "members": 0,
+            "idleMembers": 0,
+            "isByMessage": True,
+            "inFlight": 1,
+        }
+        for queue_id, of_queue in lags.items()
+        for number, lag in enumerate(of_queue)
+    ]
+    (tmp_path / "queues").mkdir()
+    table = pa.Table.from_pylist(rows, schema=SCHEMAS["queues"])
+    pq.write_table(table, tmp_path / "queues" / "1.parquet")
+
+    found = run(spark, tmp_path).accumulations
+
+    assert {each.queue_id: (each.cause, each.owners) for each in found} == {
+        0: (Cause.STUCK, ("any member",)),
+        1: (Cause.SLOW, ("any member",)),
+        2: (Cause.CATCHING_UP, ("any member",)),
+    }
+
+
 def test_what_stays_below_the_limit_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
     write_history(tmp_path)
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
 from members import MemberProcess
+from sparrowmq import SimpleConsumer
 from sparrowmq.cli.main import build_app
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.blocking_admin import Admin
-from sparrowmq.model import Message, MessageQueue
+from sparrowmq.model import Message, MessageExt, MessageQueue
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = [pytest.mark.slow]
@@ -57,7 +59,7 @@ def test_each_look_adds_a_file_to_three_tables(cluster: EmbeddedCluster, tmp_pat
         wait_for_members(cluster, 2)
 
         code, stdout, stderr = run(
-            *("-n", cluster.name_server, "--out", str(tmp_path)),
+            *("-n", cluster.name_server, "--out", str(tmp_path), "-g", "GID_twins"),
             *("--count", "2", "--every", "0", "--json"),
         )
 
@@ -82,6 +84,37 @@ def test_each_look_adds_a_file_to_three_tables(cluster: EmbeddedCluster, tmp_pat
     assert [row["brokerOffset"] for row in queues] == [1] * 4
     assert [[rule] for rule in queues[0]["rules"]] * 4 == [row["rules"] for row in queues]
     assert queues[0]["rules"][0] in ("R01", "R02")
+
+
+def test_a_message_in_flight_counts_until_it_is_acknowledged(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    cluster.create_topic("popped", queues=1)
+    with (
+        SimpleConsumer("GID_pop", "popped", name_server=cluster.name_server) as consumer,
+        Producer("GID_p", name_server=cluster.name_server) as producer,
+    ):
+        for _ in range(3):
+            producer.send(Message("popped", b"1"))
+        # The first stays in flight, so that no offset is committed.
+        received: list[MessageExt] = []
+        while len(received) < 2:
+            received += consumer.receive(2 - len(received), wait=timedelta(seconds=20))
+        consumer.ack(received[1])
+
+        code, _, stderr = run(
+            *("-n", cluster.name_server, "-o", str(tmp_path), "-g", "GID_pop"),
+            *("--count", "1", "--every", "0"),
+        )
+
+    assert code == 0, stderr
+    (queue,) = [
+        row for row in pq.read_table(tmp_path / "queues").to_pylist() if row["topic"] == "popped"
+    ]
+    names = ("brokerOffset", "lag", "inFlight", "isByMessage", "owners", "idleMembers")
+    assert [queue[name] for name in names] == [3, 2, 1, True, [], 0]
+    # The job balance takes groups whose members divide queues.
+    assert pq.read_table(tmp_path / "topics").num_rows == 0
 
 
 def test_what_goes_wrong_is_one_line(cluster: EmbeddedCluster, tmp_path: Path) -> None:

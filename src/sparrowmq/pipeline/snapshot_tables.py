@@ -60,6 +60,8 @@ SCHEMAS: dict[str, pa.Schema] = {
             "members": pa.int32(),
             "idleMembers": pa.int32(),
             "strategy": pa.string(),
+            "isByMessage": pa.bool_(),
+            "inFlight": pa.int64(),
         }
     ),
 }
@@ -126,8 +128,9 @@ def _member_rows(view: GroupView) -> Iterator[tuple[Any, ...]]:
 def _queue_rows(view: GroupView) -> Iterator[tuple[Any, ...]]:
     findings = diagnose(view.snapshot)
     connections = view.ownership.connections
+    is_by_message = view.ownership.is_by_message
     busy = {c for each in view.queues.values() for c in each.owners}
-    idle = sum(c not in busy for c in connections)
+    idle = 0 if is_by_message else sum(c not in busy for c in connections)
     for queue, each in view.queues.items():
         at = each.progress
         rules = {f.rule for f in findings if queue in f.unowned or queue in f.double}
@@ -145,4 +148,6 @@ def _queue_rows(view: GroupView) -> Iterator[tuple[Any, ...]]:
             len(connections),
             idle,
             view.snapshot.strategy,
+            is_by_message,
+            at.in_flight if at else None,
         )

@@ -16,6 +16,9 @@ snapshot. Two in turn show what was produced and consumed between them, and so a
 | catching up | the backlog shrinks |
 | unknown | the queue has an owner, and there is no snapshot before |
 
+In a group that consumes by message any member may consume any queue, and a message counts as
+consumed once it is acknowledged: lag includes the messages in flight.
+
 Members commit every 5 s, so if snapshots are less than 10 s apart, a slow consumer may count as
 stuck. An *accumulation* is a time in which a queue's lag was above 0. Its cause is the cause that
 held longest while the lag did not shrink. Tests: pipeline/test_backlog.py.
@@ -34,7 +37,7 @@ from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline.input_tables import collect_as, read_table
-from sparrowmq.pipeline.parquet import read_parquet
+from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 
 QUEUE_COLUMNS = {
@@ -48,7 +51,15 @@ QUEUE_COLUMNS = {
     "lag": "bigint",
     "owners": "array<string>",
 }
-QUEUE_OPTIONAL = {"rules": "array<string>", "members": "int", "idleMembers": "int"}
+QUEUE_OPTIONAL = {
+    "rules": "array<string>",
+    "members": "int",
+    "idleMembers": "int",
+    "isByMessage": "boolean",
+    "inFlight": "bigint",
+}
+# The owner of the queues of a group that consumes by message.
+ANY_MEMBER = "any member"
 # The most accumulations in a result, and the most queues in plots, which have eight colours.
 LISTED_MAX, PLOTTED_MAX = 200, 8
 # A plot shows about so many snapshots of a queue.
@@ -190,13 +201,10 @@ def _explain(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
             names = ", ".join(settings.groups)
             raise ConfigError(f"no group of {names} is in {settings.snapshots}")
 
-    def keep(frame: DataFrame, name: str) -> DataFrame:
-        path = f"{settings.out.rstrip('/')}/{name}"
-        frame.write.mode("overwrite").parquet(path)
-        return read_parquet(session, path)
-
-    history = keep(explain_history(queues), "history")
-    found = keep(find_accumulations(history, peak_min=settings.lag_min), "accumulations")
+    root = settings.out.rstrip("/")
+    history = write_table(explain_history(queues), f"{root}/history")
+    found = find_accumulations(history, peak_min=settings.lag_min)
+    found = write_table(found, f"{root}/accumulations")
     accumulations = _list_accumulations(found)
     (extent,) = collect_as(
         history.agg(
@@ -231,13 +239,15 @@ def explain_history(queues: DataFrame) -> DataFrame:
         return F.col(name) - F.lag(name).over(by_time)
 
     before = F.lag("snapshotTimestamp").over(by_time)
+    owners = F.when(F.col("isByMessage"), F.array(F.lit(ANY_MEMBER))).otherwise(F.col("owners"))
     return (
         queues.where("lag is not null")
+        .withColumn("owners", owners)
         .withColumn("previousTimestamp", before)
         .withColumn("seconds", F.col("snapshotTimestamp").cast("double") - before.cast("double"))
         .withColumn("produced", change_of("brokerOffset"))
-        .withColumn("consumed", change_of("consumerOffset"))
         .withColumn("growth", change_of("lag"))
+        .withColumn("consumed", F.col("produced") - F.col("growth"))
         .withColumn("cause", _cause())
     )
 
