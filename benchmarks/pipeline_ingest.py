@@ -31,7 +31,7 @@ from sparrowmq.spark import spark_session
 from sparrowmq.testing import EmbeddedCluster
 
 ROUNDS, WARM_UPS = 3, 4
-PARTS = ("Java", "Spark's Python", "driver", "broker")
+PARTS: tuple[str, ...] = ("Java", "Spark's Python", "driver", "broker")
 QUEUES = 4
 TICKS = os.sysconf("SC_CLK_TCK")
 BATCH = 500

@@ -42,6 +42,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -70,6 +72,8 @@ JARS = ("server", "spark")
 QUEUES = 8
 BATCHES = 4
 START_TIMEOUT_S = 120.0
+# Kafka's producer gives up a send after two minutes, which a busy machine may need.
+FILL_ATTEMPTS = 3
 TICKS = os.sysconf("SC_CLK_TCK")
 
 # The micro-batches of a query for the floor, and the first ones that do not count.
@@ -162,6 +166,8 @@ class Kafka:
         identity = "MkU3OEVBNTcwNTJENDM2Qk"
         tool = ["kafka.tools.StorageTool", "format", "-t", identity, "-c", str(path)]
         subprocess.run([*self._java, tool[0], *tool[1:]], check=True, stdout=subprocess.DEVNULL)
+        # The topic of the messages to read.
+        self.topic = ""
         self._log = (place / "kafka.log").open("wb")
         self.process = subprocess.Popen(
             [*self._java, "kafka.Kafka", str(path)], stdout=self._log, stderr=self._log
@@ -384,7 +390,7 @@ def make_cases(
         Case("sink", "alone", lambda: bench.sink("alone", {}, ["value AS body", "key AS keys"])),
     ]
     if kafka is not None:
-        read_k = {"kafka.bootstrap.servers": kafka.address, "subscribe": "rows"}
+        read_k = {"kafka.bootstrap.servers": kafka.address, "subscribe": kafka.topic}
         write_k = {"kafka.bootstrap.servers": kafka.address, "topic": "sink"}
         cases += [
             Case("batch", "kafka", lambda: bench.batch("kafka", read_k)),
@@ -560,8 +566,19 @@ def fill(bench: Bench, ours: EmbeddedCluster, kafka: Kafka | None, size: int) ->
     given = {"nameServer": ours.name_server, "topic": "rows"}
     bench.sink("rocketmq", given, ["value AS body", "key AS keys"])
     if kafka is not None:
-        given = {"kafka.bootstrap.servers": kafka.address, "topic": "rows"}
-        bench.sink("kafka", given, ["value", "key"])
+        fill_kafka(bench, kafka)
+
+
+def fill_kafka(bench: Bench, kafka: Kafka) -> None:
+    """Write the rows to a topic; after a failure, which leaves a part, to another one."""
+    for attempt in range(FILL_ATTEMPTS):
+        kafka.topic = f"rows-{attempt}"
+        given = {"kafka.bootstrap.servers": kafka.address, "topic": kafka.topic}
+        try:
+            return bench.sink("kafka", given, ["value", "key"])
+        except (PySparkException, Py4JJavaError) as error:
+            print(f"Kafka was not filled: {str(error).splitlines()[0]}", flush=True)
+    raise SystemExit(f"Kafka was not filled in {FILL_ATTEMPTS} attempts")
 
 
 def measure(
@@ -605,7 +622,7 @@ def measure_floor(
         "alone": ("alone", {"size": str(size), "tasks": "1"}),
     }
     if kafka is not None:
-        read_k = {"kafka.bootstrap.servers": kafka.address, "subscribe": "rows"}
+        read_k = {"kafka.bootstrap.servers": kafka.address, "subscribe": kafka.topic}
         sources["peer"] = ("kafka", read_k)
     found: dict[str, list[dict[str, float]]] = {who: [] for who in sources}
     for _ in range(repeats):
