@@ -256,6 +256,7 @@ def test_consumer_whose_process_was_stopped_says_so_and_goes_on(
         consumer.start()
         producer.send(Message(topic, b"before"))
         wait_until("a message", lambda: seen == [b"before"])
+        wait_until("the end of its call", lambda: not consumer.health().oldest_unfinished)
         caplog.clear()
         leaping.stopped_ms = 15_000
         producer.send(Message(topic, b"after"))
