@@ -66,7 +66,9 @@ def test_every_list_has_what_is_in_flight_and_no_false_member_count(smq: Command
     (row,) = [row for row in smq.json("ls")["groups"] if row["group"] == GROUP]
     shown = smq.json("rebalance", "show", GROUP, "--interval", "0")
     text = smq("rebalance", "show", GROUP, "--interval", "0").stdout
+    (lag,) = smq.json("group", "lag", GROUP)
 
+    assert (lag["lag"], lag["in_flight"]) == (SENT - 2, 4)
     assert (row["lag"], row["in_flight"], row["member_count"]) == (SENT - 2, 4, None)
     assert row["trouble"] == ""
     (queue,) = shown["queues"]

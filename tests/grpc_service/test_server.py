@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from commands import Commands
 from grpc_caller import GrpcCaller
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.grpc_service.messages import (
@@ -313,6 +314,30 @@ def test_a_receive_that_is_given_up_loses_no_message(caller: GrpcCaller, topic: 
 
     _, (message,) = caller.receive(topic, "GID_given_up", wait_s=15)
     assert (message.body, message.system_properties.delivery_attempt) == (b"late", 1)
+
+
+def test_the_doctor_sees_a_group_by_message_and_its_member(
+    cluster: EmbeddedCluster, caller: GrpcCaller, topic: str
+) -> None:
+    group = "GID_seen"
+    stream, commands = settled(caller, consumer_settings(group, topic))
+    assert next(stream).settings.subscription.group.name == group
+    caller.call("Heartbeat", group=Resource(name=group), client_type=ClientType.SIMPLE_CONSUMER)
+    caller.send(topic, b"seen")
+    status, (message,) = caller.receive(topic, group)
+    assert status.code == Code.OK
+
+    smq = Commands(cluster.name_server)
+    found = smq.json("rebalance", "doctor", group, "--interval", "0")
+    shown = smq.json("rebalance", "show", group, "--interval", "0")
+
+    (finding,) = found["findings"]
+    assert finding["rule"] == "R32"
+    assert finding["evidence"][0].startswith("1 message in flight")
+    assert len(shown["members"]) == 1
+    assert {queue["state"] for queue in shown["queues"]} == {"shared"}
+    assert caller.ack(topic, group, message).code == Code.OK
+    commands.put(None)
 
 
 def test_assignment_is_every_message_and_bounds_of_receives_are_told(
