@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from live_groups import LiveCluster, LiveGroups, fail
 from sparrowmq import (
     ConsumeOrderlyStatus,
     ConsumeStatus,
+    Message,
     MessageModel,
     MessageQueue,
     MessageSelector,
@@ -29,6 +31,9 @@ from waiting import wait_until
 
 # The members' commits and reports say what they do only after some time of it.
 WORK_S = 20
+# More messages than a member consumes in its time, for one queue.
+BACKLOG = 4_000
+RECEIVE_WAIT = timedelta(seconds=1)
 Findings = dict[str, list[Finding]]
 
 
@@ -56,6 +61,10 @@ _SUSPENDED = "check whether the consumer is suspended"
 _PERMISSION = "set the topic's permission to 6"
 # The doctor looks at the first groups first: what lasts for some seconds only stands at the top.
 SICK: Mapping[str, Scenario] = {
+    "h-handover": Scenario(
+        "a queue is handed over while the doctor looks", "R19", _INFO, "look again in half a minute"
+    ),
+    "h-broadcast": Scenario("BROADCASTING", "R21", _INFO, "keep the instance name and the file"),
     "frozen": Scenario("a process is stopped (SIGSTOP)", "R28", _ERROR, "what the process does"),
     "new-queues": Scenario(
         "members do not learn of a topic's new queues", "R10", _ERROR, "members learn of new queues"
@@ -104,6 +113,9 @@ SICK: Mapping[str, Scenario] = {
     "tilted": Scenario(
         "three topics give the first member all extra queues", "R15", _WARN, "a multiple of"
     ),
+    "lagging-queue": Scenario(
+        "one queue is far behind the others", "R17", _WARN, "whether producers choose queues"
+    ),
     "churning": Scenario(
         "a strategy that moves most queues at a join", "R18", _INFO, "moves the fewest queues"
     ),
@@ -112,6 +124,10 @@ SICK: Mapping[str, Scenario] = {
     "nobody-needed": Scenario(
         "no member is there, and nothing waits", "Q04", _WARN, "start the group's"
     ),
+    "reset": Scenario(
+        "somebody has reset the offsets", "Q08", _INFO, "lists the changes", is_ours=True
+    ),
+    "popped": Scenario("consumers by message keep up", "R32", _INFO, "", is_ours=True),
     "popped-behind": Scenario(
         "consumers by message fall behind", "Q10", _WARN, "start more consumers", is_ours=True
     ),
@@ -248,6 +264,15 @@ class Wards:
         self._join_all("tilted", tilted, "12")
         on.topic("sick32", queues=8)
         self._join_all("churning", "sick32", "12", strategy="AVG_BY_CIRCLE")
+        backlog = MessageQueue(on.topic("sick35"), "broker-a", 0)
+        for message in [Message("sick35", b"x") for _ in range(BACKLOG)]:
+            on.producer.send_nowait(message, queue=backlog)
+        on.producer.flush()
+        for instance in "1234":
+            slow = self.takes(0.05)
+            join(
+                "lagging-queue", "sick35", instance=instance, listener=slow, consume_thread_count=1
+            )
         on.admin.update_group("nobody-needed")
         on.topic("sick33", per_s=0)
         first = MessageQueue("sick33", "broker-a", 0)
@@ -281,14 +306,19 @@ class Wards:
 
     def start_popped(self) -> None:
         """Start the groups that need SparrowMQ's broker."""
+        self._receive("popped", self.groups.topic("sick36"), pause_s=0)
+        self._receive("popped-behind", self.groups.topic("sick34", per_s=20), pause_s=0.3)
+        self.groups.join("reset", self.groups.topic("sick37", per_s=1))
+
+    def _receive(self, group: str, topic: str, *, pause_s: float) -> None:
         consumer = self.groups.hold(
-            SimpleConsumer("popped-behind", name_server=self.groups.cluster.name_server)
+            SimpleConsumer(group, name_server=self.groups.cluster.name_server)
         )
-        consumer.subscribe(self.groups.topic("sick34", per_s=20))
+        consumer.subscribe(topic)
 
         def receive() -> None:
-            while not self.released.wait(0.3):
-                for message in consumer.receive(1):
+            while not self.released.wait(pause_s):
+                for message in consumer.receive(1, wait=RECEIVE_WAIT):
                     consumer.ack(message)
 
         threading.Thread(target=receive, name="receive", daemon=True).start()
@@ -330,12 +360,14 @@ def examine(cluster: LiveCluster, directory: Path, *, is_ours: bool) -> Findings
             groups.admin.update_topic("sick23", perm="w")
             groups.admin.update_topic("sick21", read_queues=8, write_queues=8)
             groups.admin.delete_topic("sick22")
+            if is_ours:
+                groups.admin.reset_offsets("reset", "sick37", to="earliest")
             wards.freezing.send_signal(signal.SIGSTOP)
             # A member that drains for long hands over while the doctor looks.
             groups.join("h-handover", "well13", instance="2")
             wait_until("drain", lambda: groups.is_handing_over("h-handover"), timeout_s=30)
             sick = [group for group, each in SICK.items() if is_ours or not each.is_ours]
-            return groups.examine([*HEALTHY, *sick])
+            return groups.examine(list(dict.fromkeys([*HEALTHY, *sick])))
         finally:
             wards.released.set()
 
