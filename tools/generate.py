@@ -411,9 +411,9 @@ def tidy(text: str, path: Path) -> str:
 _SCENARIOS = """# The doctor's scenarios
 
 The doctor looks at {sick_count} groups with something to find and {healthy_count} healthy ones,
-which all run at the same time with real members: `tests/doctor/test_live_groups.py` on SparrowMQ's broker,
-`tests/interop/test_live_groups.py` on Apache's. `make generate` makes this page of the groups that
-both tests examine (`tests/support/sick_groups.py`).
+which all run at the same time with real members: `tests/doctor/test_live_groups.py` on
+SparrowMQ's broker, `tests/interop/test_live_groups.py` on Apache's. `make generate` makes this page
+of the groups that both tests examine (`tests/support/sick_groups.py`).
 
 ## Findings
 
