@@ -147,7 +147,7 @@ def make_server(
     """Return a server of an application, whose connections `opened` bounds."""
     config = uvicorn.Config(
         app,
-        # Its warnings are of requests that are no HTTP: anybody can cause any number.
+        # Its warnings are of requests in other protocols: anybody can cause any number.
         log_level="error",
         lifespan="off",
         ws="none",
