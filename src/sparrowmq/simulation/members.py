@@ -233,7 +233,12 @@ class MemberHost:
             # Another member may have the queue; this member does not wait for a listener then.
             self._forgive(notice.queue)
             self._trace.add(f"{self.name} lost the lock of {_short(notice.queue)}")
-        elif isinstance(notice, CommitLost | NotListed | OffsetCorrected | OffsetReset):
+        elif isinstance(notice, OffsetCorrected):
+            if notice.corrected_offset < notice.wanted_offset:
+                # The broker has lost messages: the queue begins anew, as one with a lost lock.
+                self._forgive(notice.queue)
+            self._trace.add(f"{self.name}: {notice!r}")
+        elif isinstance(notice, CommitLost | NotListed | OffsetReset):
             self._trace.add(f"{self.name}: {notice!r}")
 
 
