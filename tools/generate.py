@@ -149,7 +149,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import CompressionType, MessageModel, UnreadablePolicy
-from sparrowmq.model.consuming import Start
+from sparrowmq.model.consuming import Balance, Start
 from sparrowmq.strategies.registry import StrategyChoice
 
 if TYPE_CHECKING:

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, Message, MessageExt, Producer, SimpleConsumer
+from sparrowmq import (
+    Admin,
+    ConsumeContext,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+)
+from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -50,3 +59,36 @@ def test_messages_are_received_acknowledged_and_given_again(cluster: Any, java: 
         letters.subscribe("%DLQ%GID_simple")
         (letter,) = receive(letters, 1)
         assert letter.body == again.body
+
+
+@pytest.mark.parametrize("java", ["5.5.0"], indirect=True, scope="session")
+def test_a_listener_gets_messages_again_and_then_dead_letters_them(cluster: Any, java: Any) -> None:
+    del java
+    cluster.create_topic("listened", queues=2)
+    attempts: dict[bytes, list[int]] = {}
+
+    def listen(messages: list[MessageExt], context: ConsumeContext) -> None:
+        for message in messages:
+            attempts.setdefault(message.body, []).append(message.reconsume_times)
+            if message.body == b"3":
+                context.retry(message, delay=timedelta(seconds=1))
+
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for number in range(8):
+            producer.send(Message("listened", str(number).encode()))
+    with PushConsumer(
+        "GID_listening",
+        name_server=cluster.name_server,
+        listener=listen,
+        balance="messages",
+        start="first",
+        max_reconsume_times=1,
+    ) as consumer:
+        consumer.subscribe("listened")
+        consumer.start()
+        wait_until("all attempts", lambda: sum(map(len, attempts.values())) == 9, timeout_s=120)
+    assert attempts == {b"%d" % number: [0] for number in range(8)} | {b"3": [0, 1]}
+    with SimpleConsumer("GID_listening_letters", name_server=cluster.name_server) as letters:
+        letters.subscribe("%DLQ%GID_listening")
+        (letter,) = receive(letters, 1)
+        assert letter.body == b"3"

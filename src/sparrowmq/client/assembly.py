@@ -184,6 +184,11 @@ def make_subscriber(
         settings,
         consume_type=ConsumeType.CONSUME_PASSIVELY,
     )
+    if subscriber.config.balance == "messages" and any(callbacks):
+        raise ConfigError(
+            'on_assign, on_revoke and on_lost need balance="queues": with "messages" no member '
+            "gains or loses a queue"
+        )
     observe_consumer(subscriber, take(SightConfig, settings))
     return subscriber
 
@@ -223,7 +228,11 @@ def _make_subscriber(
 def _retry_subscription(config: ConsumerConfig) -> dict[str, SubscriptionData]:
     """Return the subscriptions that a push consumer adds by itself."""
     is_polled = config.consume_type is ConsumeType.CONSUME_ACTIVELY
-    if is_polled or config.message_model is MessageModel.BROADCASTING:
+    if (
+        is_polled
+        or config.balance == "messages"
+        or config.message_model is MessageModel.BROADCASTING
+    ):
         return {}
     own = retry_topic(config.group)
     return {own: parse_selection(own, "*", sub_version=clock.timestamp_ms())}

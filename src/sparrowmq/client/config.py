@@ -23,7 +23,7 @@ from sparrowmq.model import (
     MessageModel,
     UnreadablePolicy,
 )
-from sparrowmq.model.consuming import Start
+from sparrowmq.model.consuming import Balance, Start
 from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     DEFAULT_CONSUMER_GROUP,
@@ -356,6 +356,14 @@ class ConsumerConfig:
 
     group: str
     client_id: str
+    balance: Balance = setting(
+        "queues",
+        'what the members share: "queues", each with one owner, or "messages" of any queue, each '
+        "acknowledged by itself (POP); the latter needs SparrowMQ's broker or RocketMQ 5",
+        kind=str,
+        only=(PUSH,),
+        source="clientRebalance",
+    )
     strategy: StrategyChoice = setting(
         "AVG",
         "the strategy that divides the group's queues: a name, a strategy, or a function; every "
@@ -580,6 +588,10 @@ class ConsumerConfig:
                 f'start is {self.start!r}; it must be "first", "last", a datetime, or a '
                 "ConsumeFromWhere, such as ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET"
             )
+        if self.balance not in ("queues", "messages"):
+            raise ConfigError(f'balance is {self.balance!r}; it must be "queues" or "messages"')
+        if self.balance == "messages":
+            self._check_by_messages()
         if self.pull_timeout_ms <= self.pull_suspend_ms:
             raise ConfigError(
                 f"pull_timeout_ms is {self.pull_timeout_ms}; it must be more than "
@@ -593,6 +605,20 @@ class ConsumerConfig:
                 "unreadable_policy is DEAD_LETTER, but a BROADCASTING group has no dead letters; "
                 "choose SKIP"
             )
+
+    def _check_by_messages(self) -> None:
+        needs_queues = {
+            "orderly": self.orderly,
+            "message_model": self.message_model is MessageModel.BROADCASTING,
+            "start": self.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
+            "messages_per_s_max": self.messages_per_s_max is not None,
+        }
+        for name, is_given in needs_queues.items():
+            if is_given:
+                raise ConfigError(
+                    f'{name} is {getattr(self, name)!r}, which needs balance="queues"; with '
+                    '"messages" no member owns a queue, and a group begins "first" or "last"'
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.model import CompressionType, MessageModel, UnreadablePolicy
-from sparrowmq.model.consuming import Start
+from sparrowmq.model.consuming import Balance, Start
 from sparrowmq.strategies.registry import StrategyChoice
 
 if TYPE_CHECKING:
@@ -261,6 +261,12 @@ class PushConsumerSettings(
     _ConsumerConfig, _ClientConfig, _IdentityConfig, _ClientTimes, _SightConfig, total=False
 ):
     """Settings of `PushConsumer` and `AsyncPushConsumer`; each may be left out."""
+
+    balance: Balance
+    """What the members share: "queues", each with one owner, or "messages" of any queue, each
+    acknowledged by itself (POP); the latter needs SparrowMQ's broker or RocketMQ 5. Default:
+    `'queues'`.
+    """
 
     orderly: bool
     """Consume each queue in order, one call at a time, under its lock at the broker. Default:

@@ -763,6 +763,11 @@ class GroupMember:
 
     # --- the end ----------------------------------------------------------------------------
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the member was told to leave."""
+        return self._is_leaving
+
     def leave(self, now_ms: int) -> None:
         """Give up all queues and then leave the group."""
         if self._is_leaving:

@@ -38,6 +38,7 @@ class ConsumeFromWhere(Enum):
     CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
+Balance: TypeAlias = Literal["queues", "messages"]
 Start: TypeAlias = Literal["first", "last"] | datetime | ConsumeFromWhere
 
 

@@ -10,8 +10,8 @@ Tests: client/test_concurrent_consumption.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -139,6 +139,39 @@ def _settle(subscriber: Subscriber, returned: Returned, now_ms: int) -> Consumed
     """Process the result of one call of the listener."""
     if subscriber.config.orderly:
         return _settle_in_order(subscriber, returned, now_ms)
+    judged = judge(subscriber, returned, now_ms)
+    subscriber.member.consumed(
+        returned.call.delivery,
+        acked_count=judged.acked_count,
+        delay_level=judged.delay_level,
+        decided=judged.decided,
+    )
+    return judged.code
+
+
+class Judged(NamedTuple):
+    """What a call of the listener has decided.
+
+    Args:
+        acked_count: how many messages, from the first on, are done.
+        delay_level: the level with which the others come again.
+        decided: by offset, the decisions on single messages, which override both.
+    """
+
+    acked_count: int
+    delay_level: int
+    decided: Mapping[int, Decision]
+    code: ConsumedCode
+
+    def decisions(self, messages: Sequence[MessageExt]) -> Iterator[tuple[MessageExt, Decision]]:
+        """Yield each message of the call with the decision on it."""
+        for index, message in enumerate(messages):
+            others = Decision(None if index < self.acked_count else self.delay_level)
+            yield message, self.decided.get(message.queue_offset, others)
+
+
+def judge(subscriber: Subscriber, returned: Returned, now_ms: int) -> Judged:
+    """Read and count the result of one call of a concurrent listener, and report a failure."""
     handed, duration_ms = returned.call, returned.duration_ms
     delivery, messages, context = handed.delivery, handed.messages, handed.context
     count = len(messages)
@@ -170,10 +203,7 @@ def _settle(subscriber: Subscriber, returned: Returned, now_ms: int) -> Consumed
     )
     subscriber.counters.succeeded += done_count
     subscriber.counters.failed += len(failed)
-    subscriber.member.consumed(
-        delivery, acked_count=acked_count, delay_level=context.delay_level, decided=decided
-    )
-    return code
+    return Judged(acked_count, context.delay_level, decided, code)
 
 
 def _failed_of(

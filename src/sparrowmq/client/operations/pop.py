@@ -61,6 +61,8 @@ class PopSource:
     directory: Directory
     group: str
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    # Where a new group begins.
+    init_mode: int = INIT_MIN
     # Counts the pops: the next one asks the next broker and topic first.
     turn: int = 0
 
@@ -140,7 +142,7 @@ def _pop(
         invisible_time_ms=invisible_ms,
         poll_time_ms=poll_ms,
         born_timestamp_ms=timestamp_ms,
-        init_mode=INIT_MIN,
+        init_mode=source.init_mode,
         exp_type=subscription.expression_type,
         exp=subscription.sub_string,
     )
@@ -223,15 +225,20 @@ def acknowledge(source: PopSource, messages: Sequence[MessageExt]) -> Operation[
 
 
 def change_invisible(
-    source: PopSource, message: MessageExt, *, invisible_ms: int
+    source: PopSource, message: MessageExt, *, invisible_ms: int, is_attempt: bool = True
 ) -> Operation[MessageExt]:
     """Let a message be invisible for another time, from now on; return it with its new handle.
+
+    Args:
+        is_attempt: whether the message counts one attempt more when it comes again.
 
     Raises: as `acknowledge`.
     """
     handle = _handle_of(message)
     address, topic = yield from _place_of(source, message, handle)
-    header = handle.change_header(source.group, topic, invisible_ms=invisible_ms)
+    header = handle.change_header(
+        source.group, topic, invisible_ms=invisible_ms, suspend=not is_attempt
+    )
     code, timeout_ms = RequestCode.CHANGE_MESSAGE_INVISIBLETIME, source.directory.timeout_ms
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
     answer = decode_header(ChangeInvisibleTimeResponseHeader, reply.ext_fields)

@@ -9,6 +9,7 @@ from sparrowmq.calling.effects import Now, Operation, Sleep
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import max_offset
 from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.errors import UsageError
 from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageQueue
 
@@ -22,6 +23,8 @@ LOOK_MS = 20
 
 def wait_assigned(subscriber: Subscriber, *, timeout_ms: int) -> Operation[list[MessageQueue]]:
     """Wait until the member has queues and consumes each of them; [] if the time runs out."""
+    if subscriber.config.balance == "messages":
+        raise UsageError('a consumer with balance="messages" has no queues to wait for')
     now_ms: int = yield Now()
     deadline_ms = now_ms + timeout_ms
     while now_ms < deadline_ms:
