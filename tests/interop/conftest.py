@@ -370,7 +370,8 @@ class OurCluster(Cluster):
         except BaseException:
             self.kill()
             raise
-        ready, name_server, broker = lines.lines[0].split()
+        # An address of the gRPC service follows where its port was free.
+        ready, name_server, broker, *_ = lines.lines[0].split()
         assert ready == "ready"
         self.name_server = name_server.removeprefix("nameserver=")
         self.broker = broker.removeprefix("broker=")
