@@ -49,6 +49,9 @@ FITTING = [
     b'{"id": 1, "small": 3.4028234e38, "day": "2026-03-01", "local": "2026-03-01 12:30:00.5"}',
     b'{"id": 1, "at": "2026-03-01T12:30:00.123456789+01:00"}',
     b'{"id": 1, "unknown": [{"x": 1}, {"x": 1}], "of": {"x": 1}, "the name": "\\":"}',
+    # As deep as may be, and brackets in a text.
+    b'{"id": 1, "unknown": ' + b"[" * 499 + b"]" * 499 + b"}",
+    b'{"id": 1, "unknown": "' + b'\\"[' * 501 + b'"}',
     b'{"id": 1, "unknown": ' + b"9" * 5_000 + b"}",
 ]
 REFUSED = {
@@ -113,6 +116,7 @@ REFUSED = {
     b'{"id": 1, "tags": [null]}': "field tags[]: expected a text, found null",
     b'{"id": 1, "by": {"k": "v"}}': "field by[...]: expected a whole number, found a text",
     b'{"id": 1, "of": {}}': "field of.x: missing",
+    b'{"id": 1, "unknown": ' + b"[" * 500 + b"]" * 500 + b"}": "nested too deeply",
     b'{"id": 1, "unknown": ' + b"[" * 9_000 + b"]" * 9_000 + b"}": "nested too deeply",
 }
 

@@ -23,6 +23,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from sparrowmq.errors import ConfigError
 
+# Spark's reader of JSON refuses deeper bodies than 1,000; how deep Python's goes, its version says.
+DEPTH_MAX = 500
+_TEXT_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 # Beyond it a number that is rounded to 32 bits becomes infinite.
 _FLOAT_MAX = 3.4028235677973366e38
@@ -149,10 +152,12 @@ class BodyCheck:
         A reason names the field, the expected type and the type found, and no value: equal faults
         have equal reasons.
         """
+        if len(body) > 2 * DEPTH_MAX and _depth(body) > DEPTH_MAX:
+            return "nested too deeply"
         try:
             if _has_names_alone(body, self._decode_quickly(body)):
                 return None
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             pass
         try:
             # The decoder does not look into the texts of fields that the schema does not name.
@@ -168,8 +173,6 @@ class BodyCheck:
                 return "empty body"
             is_more = "trailing characters" in str(error)
             return "more than one JSON value" if is_more else "not JSON"
-        except RecursionError:
-            return "nested too deeply"
         except _TwiceError as error:
             # Other names, those of a map among them, are as many and as long as their writers like.
             is_known = str(error) in self._names
@@ -192,6 +195,21 @@ def _has_names_alone(body: bytes, row: Any) -> bool:
     values = msgspec.structs.astuple(row)
     found = len(values) - values.count(UNSET)
     return body.translate(None, b" \t\r\n").count(b'":') == found
+
+
+def _depth(body: bytes) -> int:
+    """Return how deep the arrays and objects of a body stand in one another."""
+    if body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
+        return 0
+    depth = deepest = 0
+    for found in _TEXT_OR_BRACKET.finditer(body):
+        first = found[0][:1]
+        if first in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif first in b"]}":
+            depth -= 1
+    return deepest
 
 
 def _describe(error: str) -> str:
