@@ -226,7 +226,7 @@ async def test_a_page_without_a_cluster_says_so_and_recovers_by_itself() -> None
             await eventually("the failure", failing)
             await reader.watcher.look_now(stage.group)
             shown = words_of(await reader.read(f"/groups/{stage.group}"))
-            assert "The last look failed" in shown
+            assert "The last snapshot failed" in shown
             assert "172.17.0.1@a" in shown, "what was seen last stays"
 
             cluster.restart()

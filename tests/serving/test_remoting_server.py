@@ -244,7 +244,9 @@ async def test_whoever_speaks_another_protocol_is_told_so_and_logged_once(
 
     assert answers == [foreign.answer] * 3
     (line,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert "was sent away: the peer does not speak RocketMQ's remoting protocol" in line.message
+    assert (
+        "was sent away: the peer does not speak RocketMQ's remoting protocol" in line.getMessage()
+    )
 
 
 async def test_lines_of_one_host_are_bounded_whatever_it_sends(

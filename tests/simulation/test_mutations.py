@@ -427,12 +427,12 @@ class MatchingInt(int):
 
 
 def test_recovery_that_ignores_checksums_is_caught(
-    run_drawn: Any, monkeypatch: pytest.MonkeyPatch
+    run_kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_check, "crc32", lambda data: MatchingInt(0))
     monkeypatch.setattr(record_check, "encode_crc_property", lambda crc: Matching())
 
-    violation = run_drawn(draw_power_faults)
+    violation = run_kind(draw_power_faults)
     assert ": its record cannot be read: " in violation or "nobody has sent" in violation
 
 

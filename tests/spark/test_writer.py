@@ -43,6 +43,7 @@ GOOD = {"nameServer": "127.0.0.1:9876", "topic": "out"}
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(tmp_path_factory.mktemp("data")) as found:
+        found.create_topic("out", queues=4)
         yield found
         disconnect()
 
@@ -79,20 +80,20 @@ def rows_of(**columns: Any) -> pa.RecordBatch:
 
 
 def test_every_column_arrives(cluster: EmbeddedCluster) -> None:
-    cluster.create_topic("out", queues=4)
+    cluster.create_topic("every", queues=4)
     cluster.create_topic("other", queues=4)
     rows = rows_of(
         body=[b"a", b"b", b"c" * 600_000],
-        topic=["out", None, "other"],
+        topic=["every", None, "other"],
         tags=["t", None, ""],
         keys=pa.array([["k1", "k2"], [], None], pa.list_(pa.string())),
         properties=[[("p", "é"), ("q", "")], None, [("p", "1")]],
         flag=[7, None, 0],
     )
 
-    assert write(cluster, rows, topic="out", exactlyOnce="true") == 3
+    assert write(cluster, rows, topic="every", exactlyOnce="true") == 3
 
-    out = sorted(read(cluster, "out"), key=lambda row: row["body"])
+    out = sorted(read(cluster, "every"), key=lambda row: row["body"])
     (other,) = read(cluster, "other")
     assert [(row["tags"], row["keys"], row["flag"]) for row in out] == [
         ("t", "k1 k2", 7),
