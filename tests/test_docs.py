@@ -17,6 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import CodeType
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -54,11 +55,12 @@ def test_code_blocks_run_as_printed(path: Path) -> None:
     with EmbeddedCluster() as cluster:
         for match in BLOCK.finditer(path.read_text()):
             line = path.read_text()[: match.start()].count("\n") + 1
-            code = match.group(1).replace("127.0.0.1:9876", cluster.name_server)
+            code = "\n" * line + match.group(1).replace("127.0.0.1:9876", cluster.name_server)
             printed = StringIO()
             lines = [each for each in (match.group(2) or "").splitlines() if each != "..."]
-            with redirect_stdout(printed), interrupting(code, printed, lines[:-1]):
-                exec(compile("\n" * line + code, str(path), "exec"), names)
+            program = compile(code, str(path), "exec")
+            with redirect_stdout(printed), interrupting(program, code, printed, lines[:-1]):
+                exec(program, names)
             assert set() == set(lines) - set(printed.getvalue().splitlines())
     drop_views()
 
@@ -76,17 +78,28 @@ def drop_views() -> None:
 
 
 @contextmanager
-def interrupting(code: str, printed: StringIO, lines: list[str]) -> Generator[None]:
-    """Send the process a Ctrl-C once these lines are printed, if the code waits for one."""
+def interrupting(
+    program: CodeType, code: str, printed: StringIO, lines: list[str]
+) -> Generator[None]:
+    """Send the process a Ctrl-C once these lines are printed and the program waits for it."""
     if "# until Ctrl-C" not in code:
         yield
         return
+    line = code[: code.index("# until Ctrl-C")].count("\n") + 1
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def waits() -> bool:
+        # Listeners may print all of it while the consumer still starts.
+        own_handler = signal.getsignal(signal.SIGINT) is not handlers[signal.SIGINT]
+        return own_handler or line_of(program) == line
 
     def interrupt() -> None:
-        wait_until("printed", lambda: set(lines) <= set(printed.getvalue().splitlines()))
+        wait_until(
+            "printed, and waits for Ctrl-C",
+            lambda: set(lines) <= set(printed.getvalue().splitlines()) and waits(),
+        )
         os.kill(os.getpid(), signal.SIGINT)
 
-    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
@@ -95,6 +108,14 @@ def interrupting(code: str, printed: StringIO, lines: list[str]) -> Generator[No
         thread.join()
         for each, handler in handlers.items():
             signal.signal(each, handler)
+
+
+def line_of(program: CodeType) -> int | None:
+    """Return the line of the program at which the main thread stands."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code is not program:
+        frame = frame.f_back
+    return None if frame is None else frame.f_lineno
 
 
 @pytest.mark.parametrize("path", CHINESE, ids=name_of)

@@ -581,6 +581,6 @@ def test_ctrl_c_ends_the_consumer_of_the_readme_without_a_traceback(
         while process.stdout.readline() not in {b"ready\n", b""}:
             pass
         process.send_signal(signal.SIGINT)
-        out, said = process.communicate(timeout=20)
+        out, said = process.communicate(timeout=60)
 
     assert (process.returncode, said, out.endswith(b"goodbye\n")) == (0, b"", True)
