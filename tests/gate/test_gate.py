@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gate import __main__ as gate
-from gate import frames, kills, wire
+from gate import access, frames, kills, wire
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
 
@@ -83,6 +83,16 @@ def test_servers_stand_a_flood_of_frames(tmp_path: Path) -> None:
 
     assert figures["unanswered"] == 0
     assert figures["descriptors_left"] <= frames.DESCRIPTORS_MAX
+
+
+@pytest.mark.slow
+def test_servers_with_accounts_serve_nobody_who_asks_wrongly(tmp_path: Path) -> None:
+    codes = (wire.PULL_MESSAGE, wire.CREATE_TOPIC, wire.GET_ALL_TOPICS, wire.SEND_MESSAGE_V2)
+
+    figures = access.run(codes, seed=1, directory=tmp_path)
+
+    assert (figures["served"], figures["changed"]) == (0, 0), figures["examples"]
+    assert figures["served_to_administrator"] == len(codes)
 
 
 def test_every_row_has_a_command_that_exists() -> None:

@@ -44,6 +44,16 @@ def _flooded(output: str) -> str:
     )
 
 
+def _asked(output: str) -> str:
+    figures = _last_json(output)
+    if figures is None:
+        return ""
+    return (
+        f"{figures['requests']:,} requests of {figures['codes']} codes in {figures['ways']} ways, "
+        f"{figures['served']} served, {figures['changed']} changes"
+    )
+
+
 def _fuzzed(output: str) -> str:
     return f"{len(re.findall(r'DONE', output))} targets, {output.count('===')} failed"
 
@@ -153,8 +163,20 @@ ROWS = (
     Row(
         "access",
         (
-            "A broker with accounts serves nobody beyond the account's permissions",
-            "启用账号的 broker 不为任何人提供超出其权限的服务",
+            "Servers with accounts serve no request that is unsigned, forged or changed, and show "
+            "no message to an account without permission",
+            "启用账号的服务器不处理任何未签名、伪造或被篡改的请求，也不向无权限的账号展示任何消息",
+        ),
+        "python -m gate.access",
+        _asked,
+        minutes=15,
+    ),
+    Row(
+        "accounts",
+        (
+            "An account does what its rules permit and no more; one that is revoked is refused "
+            "within two seconds, whatever the file holds",
+            "账号只能做其规则允许的事；被撤销的账号无论规则文件内容如何，两秒内即被拒绝",
         ),
         "python -m pytest tests/serving/test_access_file.py tests/broker/test_access.py",
         minutes=15,
