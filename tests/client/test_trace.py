@@ -72,10 +72,10 @@ def test_message_of_trace_has_a_bound() -> None:
     assert [found[1] for found in iter(tracer.take, None) if found] == [1, 1, 1]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    directory: Path = tmp_path_factory.mktemp("trace")
-    with EmbeddedCluster(directory, options=("--no-auto-create-topics",)) as cluster:
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[EmbeddedCluster]:
+    """One for each test: a test counts all entries of the trace topic and all of `traced`."""
+    with EmbeddedCluster(tmp_path, options=("--no-auto-create-topics",)) as cluster:
         cluster.create_topic("traced", queues=2)
         yield cluster
 
@@ -172,7 +172,7 @@ def test_half_messages_and_queued_messages_are_traced(cluster: EmbeddedCluster) 
     settings: dict[str, Any] = {"name_server": cluster.name_server, "trace": True}
     with Producer("GID_q", **settings) as producer:
         futures = [producer.send_nowait(Message("traced", b"%d" % number)) for number in range(3)]
-        groups = {future.result(10).msg_id: "GID_q" for future in futures}
+        groups = {future.result(60).msg_id: "GID_q" for future in futures}
     with TransactionProducer("GID_h", check=unknown, **settings) as transactions:
         half = transactions.send_half(Message("traced", b"x"))
         transactions.rollback(half)
