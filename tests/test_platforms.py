@@ -43,7 +43,7 @@ def consume(**settings):
     with PushConsumer(listener=listener, start="first", **settings) as consumer:
         consumer.subscribe("T")
         consumer.start()
-        assert done.wait(30), len(seen)
+        assert done.wait(60), len(seen)
 
 consume(group="GID_push")
 consume(group="GID_order", orderly=True)

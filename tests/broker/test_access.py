@@ -367,7 +367,7 @@ def test_a_broker_of_another_process_signs_by_a_file(tmp_path: Path) -> None:
     finally:
         for process in (broker, names):
             process.terminate()
-            process.wait(20)
+            process.wait(60)
             assert process.stdout is not None
             process.stdout.close()
 

@@ -28,7 +28,7 @@ from sparrowmq.errors import ConnectionLost, InvokeTimeout, UsageError
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 LONG_MS = 20_000
 
 

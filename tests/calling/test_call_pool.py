@@ -8,7 +8,7 @@ from typing import Any
 
 from sparrowmq.calling.call_pool import CallPool
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def make_pool(size: int) -> tuple[CallPool, SimpleQueue[Any]]:

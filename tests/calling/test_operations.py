@@ -48,7 +48,7 @@ from sparrowmq.protocol.signatures import Credentials, is_signature_valid
 
 SOON_MS = 30
 LONG_MS = 20_000
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def request(code: int = 10, body: bytes | None = None) -> RemotingCommand:

@@ -20,7 +20,7 @@ from sparrowmq.calling.sockets import (
     split_address,
 )
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.mark.parametrize(

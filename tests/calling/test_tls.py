@@ -92,7 +92,7 @@ def listening(no_leaks: None) -> Iterator[Callable[[Callable[[socket.socket], No
         for sock in accepted:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        thread.join(20)
+        thread.join(60)
         server.close()
         assert not thread.is_alive()
 

@@ -233,8 +233,8 @@ def test_follow_prints_what_comes_until_ctrl_c(
 
     following.send_signal(2)
 
-    assert following.wait(30) == 130
-    reader.join(30)
+    assert following.wait(60) == 130
+    reader.join(60)
     assert following.stderr is not None
     assert following.stderr.read() == ""
 

@@ -267,7 +267,7 @@ def test_group_that_went_away_and_one_that_never_came(stage: Stage) -> None:
     stage.join("GID_gone", ["1"], listener=lambda messages, context: consumed.set())
     stage.send(3)
     # It commits when it leaves; a group that committed nothing is not known to be behind.
-    assert consumed.wait(30)
+    assert consumed.wait(60)
     stage.leave()
     stage.send(3, 3)
     create_group(stage.cluster, "GID_never")
@@ -361,7 +361,7 @@ def test_watch_ends_with_ctrl_c_and_outlives_a_broker(stage: Stage) -> None:
             stdout = process.stdout
             wait_until("seen again", lambda: '"group"' in stdout.readline())
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=60)
         finally:
             process.kill()
             process.communicate()
@@ -387,7 +387,7 @@ def test_terminal_gets_colours_and_no_line_longer_than_it_is_wide(
     text = read_all(main)
 
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "")
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert "\x1b[" in text
     assert max(len(line) for line in plain.split("\n")) <= columns
     assert has_matrix == ("■" in plain)
@@ -405,7 +405,7 @@ def test_watched_terminal_that_is_low_gets_one_row_for_queues_of_one_owner(stage
     os.close(far)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", read_all(main))
 
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert re.findall(r"broker-a:\d-\d", plain)[-2:] == ["broker-a:0-3", "broker-a:4-7"]
 
 

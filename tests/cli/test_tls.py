@@ -253,7 +253,7 @@ def test_broker_registers_by_tls_at_a_name_server_of_its_own(
             route = admin.route("TBW102")
     finally:
         for process in reversed(processes):
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
 
     assert broker in str(route)
 

@@ -62,7 +62,7 @@ def ready(process: subprocess.Popen[str]) -> dict[str, str]:
 
 def finish(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, str]:
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
 
@@ -119,7 +119,7 @@ def test_second_start_on_a_directory_in_use_is_refused(start: Start, tmp_path: P
     ready(start("up", *FREE_PORTS, "--data", str(tmp_path)))
 
     second = start("up", *FREE_PORTS, "--data", str(tmp_path))
-    out, err = second.communicate(timeout=30)
+    out, err = second.communicate(timeout=60)
 
     assert (second.returncode, out) == (1, "")
     (line,) = [line for line in err.splitlines() if line.startswith("sparrowmq: ")]
@@ -133,7 +133,7 @@ def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> No
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = start("up", *FREE_PORTS, option, str(port), "--data", str(tmp_path))
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (1, "")
     assert f"sparrowmq: cannot listen on 127.0.0.1:{port}: " in err
@@ -158,7 +158,7 @@ def test_wrong_option_is_exit_code_2_and_says_why(
     start: Start, tmp_path: Path, options: list[str], words: str
 ) -> None:
     process = start("up", *FREE_PORTS, "--data", str(tmp_path), *options)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (2, "")
     assert words in err
@@ -178,7 +178,7 @@ def test_wrong_option_of_a_single_server_is_exit_code_2(
     start: Start, tmp_path: Path, command: list[str], words: str
 ) -> None:
     process = start(*command, "--data", str(tmp_path))
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (2, "")
     assert words in err
@@ -189,7 +189,7 @@ def test_data_that_is_no_directory_is_named(start: Start, tmp_path: Path) -> Non
     file = tmp_path / "file"
     file.touch()
     process = start("up", *FREE_PORTS, "--data", str(file))
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (1, "")
     assert f"{file}" in err
@@ -231,7 +231,7 @@ def test_up_stops_when_the_holder_of_its_standard_input_goes(start: Start, tmp_p
 
     process.stdin.close()
     process.stdin = None
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
     assert process.returncode == 0
 
@@ -348,9 +348,9 @@ def test_wrong_file_or_variable_is_exit_code_2_but_for_subcommands(
     start: Start, monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    out, err = start("broker", "--port", "0").communicate(timeout=30)
+    out, err = start("broker", "--port", "0").communicate(timeout=60)
     looked = start("broker", "ls", "--nameserver", "127.0.0.1:1")
-    _, other = looked.communicate(timeout=30)
+    _, other = looked.communicate(timeout=60)
 
     assert ("", f"sparrowmq: {err.removeprefix('sparrowmq: ')}") == (out, err)
     assert words in err

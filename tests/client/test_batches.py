@@ -28,7 +28,7 @@ from sparrowmq.testing.embedded import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 COUNT = 2_000
 
 

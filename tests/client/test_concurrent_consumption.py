@@ -32,7 +32,7 @@ from sparrowmq.model.names import dlq_topic
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.fixture

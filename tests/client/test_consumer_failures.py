@@ -205,7 +205,7 @@ def test_consumer_whose_thread_is_ended_says_that_it_has_failed(
     ended = ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
     )
-    thread.join(20)
+    thread.join(60)
 
     assert (ended, thread.is_alive()) == (1, False)
     assert "failed: SystemExit()" in repr(consumer)

@@ -442,7 +442,7 @@ def cannot_write(stage: Stage) -> None:
         try:
             stage.send(name_server, Message("orders", os.urandom(100_000)))
         finally:
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
             # The error sends its reader there.
             assert (stage.tmp_path / "log").read_text().count("messages cannot be written") == 1
 

@@ -13,7 +13,7 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 QUEUE, OTHER = (MessageQueue("T", "b", n) for n in range(2))
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def offsets_in(directory: Path) -> LocalOffsets:

@@ -32,7 +32,7 @@ from sparrowmq.model.names import dlq_topic
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 SUSPEND = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-PATIENCE_S = 30
+PATIENCE_S = 60
 wait_until = partial(waiting.wait_until, timeout_s=PATIENCE_S)
 
 

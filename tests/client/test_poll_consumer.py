@@ -31,7 +31,7 @@ from sparrowmq.protocol.bodies import ResetOffsetBody, decode_body
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 PATIENCE_MS = 1000 * PATIENCE_S
 
 

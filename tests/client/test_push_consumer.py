@@ -35,7 +35,7 @@ from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class Seen:
@@ -450,19 +450,19 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
 
     def listener(messages: list[MessageExt], _: ConsumeContext) -> None:
         entered.set()
-        assert proceed.wait(20)
+        assert proceed.wait(60)
 
     queue = MessageQueue(topic, "broker-a", 5)
     producer.send(Message(topic, b"x"), queue=queue)
     consumer = make_consumer(listener)
     consumer.start()
-    assert entered.wait(20)
+    assert entered.wait(60)
     closing = threading.Thread(target=consumer.close)
     closing.start()
     wait_until("leaving to begin", lambda: consumer.assignment() == [])
     assert admin.consumer_ids(group) == [consumer.client_id]
     proceed.set()
-    closing.join(20)
+    closing.join(60)
 
     assert admin.committed_offset(group, queue) == 1
     assert admin.consumer_ids(group) == []
@@ -476,12 +476,12 @@ def test_listener_that_outlasts_the_drain_is_left_and_its_message_comes_again(
 
     def stuck(messages: list[MessageExt], _: ConsumeContext) -> None:
         entered.set()
-        proceed.wait(20)
+        proceed.wait(60)
 
     producer.send(Message(topic, b"x"))
     first = make_consumer(stuck, drain_timeout_ms=50)
     first.start()
-    assert entered.wait(20)
+    assert entered.wait(60)
     closing = threading.Thread(target=first.close)
     closing.start()
     seen = Seen()
@@ -489,7 +489,7 @@ def test_listener_that_outlasts_the_drain_is_left_and_its_message_comes_again(
 
     wait_until("the message at another member", lambda: seen.bodies == {b"x": 1})
     proceed.set()
-    closing.join(20)
+    closing.join(60)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def ignore(_: list[MessageExt], __: ConsumeContext) -> None:

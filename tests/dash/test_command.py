@@ -63,7 +63,7 @@ def test_dash_prints_where_it_is_and_its_password_once_and_ends_cleanly(
     with browser.open(f"{ready[1]}login", data=form, timeout=20) as stream:
         assert stream.readline() == b"retry: 1000\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
 
     assert 'type="password"' in page
     assert password not in page
@@ -80,7 +80,7 @@ def test_up_serves_the_page_too_and_takes_it_along(start: Start, tmp_path: Path)
     with urllib.request.urlopen(f"{place}login", timeout=20) as answer:
         assert answer.status == 200
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
 
     assert process.returncode == 0
     assert out.count("ready ") == 1
@@ -108,7 +108,7 @@ def test_a_wrong_option_is_one_line(
     start: Start, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     process = start("dash", "--port", "0", "--data", str(tmp_path), *arguments)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (code, "")
     (line,) = err.splitlines()
@@ -122,7 +122,7 @@ def test_a_port_in_use_is_one_line(start: Start, tmp_path: Path) -> None:
     port = first.stdout.readline().rpartition(":")[2].strip("/\n")
 
     second = start("dash", "--port", port, "--data", str(tmp_path))
-    _, err = second.communicate(timeout=30)
+    _, err = second.communicate(timeout=60)
 
     assert second.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}: " in err

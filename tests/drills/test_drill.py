@@ -126,7 +126,7 @@ def test_drill_that_is_terminated_leaves_no_process() -> None:
         assert "starting" in process.stderr.readline()
         assert "5 s a message" in process.stderr.readline()
         process.terminate()
-        _, err = process.communicate(timeout=40)
+        _, err = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()

@@ -49,7 +49,7 @@ def test_exporter_says_where_it_is_and_ends_cleanly(
         each.close()
     process.send_signal(number)
 
-    assert process.communicate(timeout=30) == ("", "")
+    assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 0
 
 
@@ -63,7 +63,7 @@ def test_up_serves_metrics_too_and_takes_the_exporter_with_it(start: Start, tmp_
 
     wait_until("a look", lambda: "sparrowmq_broker_up{" in scrape(url), timeout_s=30)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
     assert process.returncode == 0
     with pytest.raises(OSError, match="refused"):
@@ -76,7 +76,7 @@ def test_wrong_settings_are_one_line(start: Start, cluster: EmbeddedCluster) -> 
     outcomes = {}
     for name, text in (("--host", "0.0.0.0"), ("--host", "here"), ("--port", port)):
         process = start("metrics", *at, name, text)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
         outcomes[text] = (process.returncode, said)
 
     assert {said.count("\n") for _, said in outcomes.values()} == {1}

@@ -134,7 +134,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., dict[str, str]]]:
 
     yield run
     for process in processes:
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def ask(address: str, path: str) -> tuple[int, dict[str, Any]]:

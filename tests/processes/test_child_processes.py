@@ -130,7 +130,7 @@ def test_killing_a_child_kills_its_process_group(tmp_path: Path) -> None:
 def test_process_that_ends_early_is_reported_with_its_output(tmp_path: Path) -> None:
     with ChildProcesses(tmp_path) as processes:
         child = processes.start("hasty", ["-c", "print('out of here'); raise SystemExit(3)"])
-        assert child.wait(20)
+        assert child.wait(60)
 
         with pytest.raises(ProcessFailed, match=r"(?s)hasty ended with exit code 3.*out of here"):
             processes.check([child])
@@ -143,7 +143,7 @@ def test_process_that_may_finish_fails_by_its_exit_code(
 ) -> None:
     with ChildProcesses(tmp_path) as processes:
         child = processes.start("brief", ["-c", f"raise SystemExit({exit_code})"], may_finish=True)
-        assert child.wait(20)
+        assert child.wait(60)
 
         assert has_failed == child.has_failed
 
@@ -153,7 +153,7 @@ def test_child_reads_the_lines_it_is_sent(tmp_path: Path) -> None:
     with ChildProcesses(tmp_path) as processes:
         child = processes.start("echo", ["-c", "print(input())"], has_input=True)
         child.send_line("hello")
-        assert child.wait(20)
+        assert child.wait(60)
 
         child.send_line("nobody reads this any more")
         assert child.output.read_text() == "hello\n"

@@ -13,7 +13,7 @@ from typing import Any
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 
-PATIENCE_S = 20  # Bounds what would otherwise hang; no test is meant to wait for it.
+PATIENCE_S = 60  # Bounds what would otherwise hang; no test is meant to wait for it.
 
 
 class Peer:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 
-def wait_until(what: str, is_so: Callable[[], object], *, timeout_s: float = 20.0) -> float:
+def wait_until(what: str, is_so: Callable[[], object], *, timeout_s: float = 60.0) -> float:
     """Wait until `is_so()` holds; return how many seconds it took. Fails after the timeout."""
     begun = time.monotonic()
     while not is_so():
