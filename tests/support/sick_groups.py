@@ -157,6 +157,7 @@ class Wards:
     def __init__(self, groups: LiveGroups, directory: Path) -> None:
         self.groups = groups
         self.released = threading.Event()
+        self._threads: list[threading.Thread] = []
         self._directory = directory
 
     def takes(self, seconds: float) -> Callable[[Any, Any], ConsumeStatus]:
@@ -321,7 +322,18 @@ class Wards:
                 for message in consumer.receive(1, wait=RECEIVE_WAIT):
                     consumer.ack(message)
 
-        threading.Thread(target=receive, name="receive", daemon=True).start()
+        self._run(receive)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name=work.__name__, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def release(self) -> None:
+        """End what listeners and threads wait for, and wait until no thread uses its consumer."""
+        self.released.set()
+        for thread in self._threads:
+            thread.join(60)
 
     def _join_all(self, group: str, topic: Any, instances: str, **settings: Any) -> None:
         for instance in instances:
@@ -338,7 +350,7 @@ class Wards:
             while not self.released.is_set():
                 consumer.poll(200)
 
-        threading.Thread(target=poll, name="poll", daemon=True).start()
+        self._run(poll)
 
 
 def examine(cluster: LiveCluster, directory: Path, *, is_ours: bool) -> Findings:
@@ -369,7 +381,7 @@ def examine(cluster: LiveCluster, directory: Path, *, is_ours: bool) -> Findings
             sick = [group for group, each in SICK.items() if is_ours or not each.is_ours]
             return groups.examine(list(dict.fromkeys([*HEALTHY, *sick])))
         finally:
-            wards.released.set()
+            wards.release()
 
 
 def misjudged(found: Findings, group: str) -> str:
