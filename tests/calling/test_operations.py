@@ -572,7 +572,7 @@ def test_error_that_nobody_joins_is_logged_at_close(
     driver.run(operation())
     driver.close_driver()
 
-    assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
         "task lonely failed and nobody joined it"
     ]
     assert "unseen" in caplog.text
