@@ -572,9 +572,9 @@ def test_error_that_nobody_joins_is_logged_at_close(
     driver.run(operation())
     driver.close_driver()
 
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
-        "task lonely failed and nobody joined it"
-    ]
+    assert [
+        record.getMessage() for record in caplog.records if record.levelno == logging.ERROR
+    ] == ["task lonely failed and nobody joined it"]
     assert "unseen" in caplog.text
 
 

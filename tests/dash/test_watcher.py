@@ -109,7 +109,10 @@ async def test_a_group_that_cannot_be_understood_is_said_and_harms_no_other(
 
     assert "an error of this page; its log has more" in text
     assert "172.17.0.1@a" in text
-    assert sum(f"group {stage.group} cannot be looked at" in r.getMessage() for r in caplog.records) == 1
+    assert (
+        sum(f"group {stage.group} cannot be looked at" in r.getMessage() for r in caplog.records)
+        == 1
+    )
 
 
 async def test_waiting_for_news_ends_with_its_time(reader: Reader) -> None:
