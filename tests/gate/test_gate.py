@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gate import __main__ as gate
-from gate import access, frames, kills, wire
+from gate import access, connections, frames, kills, wire
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
 
@@ -83,6 +83,15 @@ def test_servers_stand_a_flood_of_frames(tmp_path: Path) -> None:
 
     assert figures["unanswered"] == 0
     assert figures["descriptors_left"] <= frames.DESCRIPTORS_MAX
+
+
+@pytest.mark.slow
+def test_servers_answer_a_healthy_client_beside_connections_of_all_kinds(tmp_path: Path) -> None:
+    figures = connections.run(100, data=tmp_path / "data")
+
+    assert set(figures["p99_ms"]) == {"none", "pulls", *connections.KINDS}
+    assert figures["descriptors_left"] <= frames.DESCRIPTORS_MAX
+    assert figures["growth_mb"] <= frames.GROWTH_MB_MAX
 
 
 @pytest.mark.slow

@@ -44,6 +44,17 @@ def _flooded(output: str) -> str:
     )
 
 
+def _connected(output: str) -> str:
+    figures = _last_json(output)
+    if figures is None:
+        return ""
+    return (
+        f"{figures['connections']:,} connections of each kind and {figures['pulls']:,} pulls; a "
+        f"healthy client's send and pull {max(figures['p99_ms'].values())} ms (p99); at most "
+        f"{figures['peak_mb']} MB more, {figures['growth_mb']} MB of them not reused"
+    )
+
+
 def _asked(output: str) -> str:
     figures = _last_json(output)
     if figures is None:
@@ -147,6 +158,19 @@ ROWS = (
         _flooded,
         count=1_000_000,
         minutes=60,
+    ),
+    Row(
+        "connections",
+        (
+            "Connections that are idle, half a frame, a byte now and then, half a handshake or "
+            "held pulls keep a healthy client waiting for at most 20 ms (p99)",
+            "空闲、只发半帧、偶尔发一字节、握手一半的连接以及挂起的拉取，"
+            "都不会让正常客户端等待超过 20 毫秒（p99）",
+        ),
+        "python -m gate.connections --count {count}",
+        _connected,
+        count=10_000,
+        minutes=15,
     ),
     Row(
         "decoders",

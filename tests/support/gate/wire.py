@@ -22,7 +22,7 @@ END_TRANSACTION = 37
 GET_ALL_TOPICS = 206
 
 PREPARED, COMMIT, ROLLBACK = 4, 8, 12
-_SUBSCRIBED = 4
+_SUSPENDED, _SUBSCRIBED = 2, 4
 _FRAME_BYTES_MAX = 1 << 26
 # Size, magic, body's sum, queue, flag, offset, position, system flag, born, host, stored, host,
 # times consumed, position of the half message, length of the body.
@@ -152,24 +152,29 @@ def max_offset(connection: Connection, topic: str, queue_id: int) -> int:
     return int(answer.fields["offset"]) if answer.code == 0 else 0
 
 
+def pull_fields(topic: str, queue_id: int, offset: int, *, wait_ms: int = 0) -> dict[str, Any]:
+    """Return the fields of PULL_MESSAGE; with `wait_ms` the broker holds it for a message."""
+    return {
+        "consumerGroup": "GID_gate_reader",
+        "topic": topic,
+        "queueId": queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": _SUBSCRIBED | (_SUSPENDED if wait_ms else 0),
+        "commitOffset": 0,
+        "suspendTimeoutMillis": wait_ms,
+        "subscription": "*",
+        "subVersion": 0,
+    }
+
+
 def read_queue(
     connection: Connection, topic: str, queue_id: int, begin: int, end: int
 ) -> Iterator[Record]:
     """Yield a queue's records between two offsets. Raises: RuntimeError if one is missing."""
     offset = begin
     while offset < end:
-        fields = {
-            "consumerGroup": "GID_gate_reader",
-            "topic": topic,
-            "queueId": queue_id,
-            "queueOffset": offset,
-            "maxMsgNums": 32,
-            "sysFlag": _SUBSCRIBED,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 0,
-            "subscription": "*",
-            "subVersion": 0,
-        }
+        fields = pull_fields(topic, queue_id, offset)
         answer = connection.call(PULL_MESSAGE, fields)
         records = list(decode(answer.body)) if answer.code == 0 else []
         if not records:
