@@ -91,7 +91,6 @@ class BrokerHost:
     """Runs the turns and rounds of one broker.
 
     Args:
-        broker: the broker machine.
         storage: the broker's store root.
         world: the world that the broker runs in.
         name_servers: the addresses at which the broker registers.

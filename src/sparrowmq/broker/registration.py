@@ -51,7 +51,6 @@ class RegistrationWork(NamedTuple):
     Args:
         base: the version of the topics that the round before has registered.
         changed: the topics made or changed since `base`, with the version of the whole table.
-        table: all topics.
     """
 
     number: int

@@ -80,7 +80,6 @@ class TimerMessages:
     """The waiting messages of the timer topic.
 
     Args:
-        store: the store with the timer topic.
         config: the retention; the value may change.
     """
 

@@ -27,7 +27,6 @@ class LocalOffsets:
     """One member's file. Threads may share one.
 
     Args:
-        directory: the directory of all members.
         client_id: the member's client id.
         group: the member's consumer group.
     """

@@ -104,7 +104,6 @@ class NoticeLog:
 
     Args:
         group: the client's group, with which every line begins.
-        kind: the kind of group.
     """
 
     def __init__(self, group: str, kind: str = "consumer group") -> None:

@@ -39,7 +39,6 @@ class TopicRoute:
     """The part of a topic's route that a client needs.
 
     Args:
-        topic: the topic.
         publish_queues: the writable queues, in the order of the round robin.
         subscribe_queues: the queues that a group's members divide, in Java's order of queues.
         brokers: by broker name, the addresses by broker id.

@@ -73,7 +73,6 @@ class MatrixRow:
     Args:
         view: its state, lag, rates and owners.
         heat: the lag as a colour, from 0 for none to 5.
-        owners: the owners' columns.
         drain_s: the seconds until the lag is 0 at the present rates; None if never, or unknown.
         grows: whether the lag grows.
     """

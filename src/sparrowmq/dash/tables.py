@@ -49,7 +49,6 @@ class PageTable:
         empty: the text shown if the table has no row.
         sort: the key of the sorting column, after "-" for descending order; "" keeps the order.
         page, page_count: the number of this page, from 1, and of all pages.
-        row_count: the rows of all pages.
     """
 
     name: str

@@ -93,7 +93,6 @@ class JobQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """The question to the batch job: a line on its standard input.
 
     Args:
-        group: the consumer group.
         consumed: the `consumed.csv` files of the group, by member.
         events: the instant and the name of each rebalance event.
     """

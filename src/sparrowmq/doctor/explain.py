@@ -29,7 +29,6 @@ class Explanation:
     """The reason for a queue's owner, by one list of members.
 
     Args:
-        queue: the queue.
         broker_names: the brokers that give out this list.
         cid_all: the list in the members' order, duplicates kept.
         queues: the topic's queues in the members' order.

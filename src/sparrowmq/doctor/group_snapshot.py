@@ -92,11 +92,9 @@ class BrokerView:
     """One broker's report of the group.
 
     Args:
-        broker_name: the broker's name.
         cluster: the cluster that the broker names as its own.
         address: the address at which the broker was asked.
         cid_all: the client ids that the broker lists, duplicates kept; None without an answer.
-        connections: the connected members.
         subscriptions: the group's subscriptions by the last heartbeat that this broker received.
         consume_type, message_model, consume_from_where: RocketMQ's names; "" if unknown.
         failure: the reason why a field is missing; "" if none is.
@@ -262,8 +260,6 @@ class MemberReport:
     Args:
         client_id: the member; of several with one id, the member that the broker chose to ask.
         held: the member's queues.
-        subscriptions: the member's subscriptions.
-        paces: the member's pace in each topic.
         strategy: the name of the member's allocation strategy; "" if not reported.
         message_model: RocketMQ's name of the model, CLUSTERING or BROADCASTING; "" if not reported.
         is_orderly: whether the member consumes in order, and so needs a lock for each queue; None

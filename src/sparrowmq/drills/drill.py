@@ -96,7 +96,6 @@ class Report:
     """The result of a drill, which `encode_report` and `decode_report` carry between processes.
 
     Args:
-        kind: the drill.
         phases: the failure, and the cure if one was staged.
         before, after: the group seen from outside.
         sent, consumed, twice: numbers of messages; a message consumed more than once counts once
@@ -142,7 +141,6 @@ def run_drill(
     """Stage a failure, measure its effect, diagnose the group, and end all processes.
 
     Args:
-        kind: the drill.
         queue_count: the number of the topic's queues.
         rate: the messages a second that the producer sends.
         on_event: called with one line at each event.

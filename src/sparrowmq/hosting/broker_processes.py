@@ -67,7 +67,6 @@ class BrokerProcess:
     Args:
         place: the broker's name, store and port.
         make_order: returns the order for a place, the line for the process's standard input.
-        command: the command of the process.
     """
 
     def __init__(

@@ -21,7 +21,6 @@ class CertificateFiles:
 
     Args:
         make: makes the context; raises ConfigError; called in a thread.
-        files: the paths of the files.
 
     Raises: ConfigError, as `make`.
     """

@@ -37,7 +37,6 @@ def read_settings(path: Path, rows: Mapping[str, Setting]) -> dict[str, str]:
     """Return a file's checked values, by the rows' names.
 
     Args:
-        path: the file.
         rows: the settings that the caller accepts.
 
     Raises: ConfigError that names the line.
@@ -72,7 +71,6 @@ def read_environment(environ: Mapping[str, str], rows: Mapping[str, Setting]) ->
     """Return the checked values of variables, by the rows' names; empty values are ignored.
 
     Args:
-        environ: the variables.
         rows: the settings that the caller accepts; variables of other settings are ignored.
 
     Raises: ConfigError that names the variable; also for a name that nearly is a setting's.

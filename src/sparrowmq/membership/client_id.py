@@ -76,7 +76,6 @@ def build_client_id(ip: str, instance_name: str, unit_name: str | None = None) -
 
     Args:
         ip: the local address, or the text that the user set in its place.
-        instance_name: the instance.
         unit_name: appended unless it is blank.
     """
     client_id = f"{ip}@{instance_name}"

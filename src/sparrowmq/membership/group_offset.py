@@ -25,7 +25,6 @@ class GroupOffset:
     Args:
         offset: where the member began.
         is_committed: whether the broker returned this offset.
-        now_ms: the time.
     """
 
     __slots__ = ("_lowest", "_next_lowest", "_noted_ms", "known")

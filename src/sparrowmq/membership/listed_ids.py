@@ -17,7 +17,6 @@ class ListedIds:
     """Counts our client id in the broker's list of members: once, several times or not at all.
 
     Args:
-        group: the consumer group.
         client_id: our own client id.
     """
 

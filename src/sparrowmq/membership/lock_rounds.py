@@ -31,11 +31,7 @@ MEMBERS_SILENT_MS = 10_000
 
 
 class LockRounds:
-    """Plans the requests about the locks of a member's queues: renewals and questions to members.
-
-    Args:
-        now_ms: the time.
-    """
+    """Plans the requests about the locks of a member's queues: renewals, questions to members."""
 
     def __init__(self, now_ms: int) -> None:
         self._renewals_due_ms = now_ms

@@ -125,7 +125,6 @@ class TopicShare(NamedTuple):
     A topic without a route has no `TopicShare`, and nothing changes.
 
     Args:
-        topic: the topic.
         queues: our share; None if the share could not be worked out, which changes nothing.
         cid_all: the broker's list of members, () for none.
         mq_all: all queues of the topic; None if the members could not be found.
@@ -145,7 +144,6 @@ class GroupMember:
     Args:
         config: the member's settings.
         topics: the subscribed topics, the group's retry topic included.
-        now_ms: the time.
     """
 
     def __init__(self, config: MemberConfig, *, topics: Collection[str], now_ms: int) -> None:

@@ -89,7 +89,6 @@ class OwnedQueue:
     """One queue that a member has in hand: acquires, pulls, delivers, commits and releases it.
 
     Args:
-        queue: the queue.
         epoch: a number that grows each time the member is given a queue.
         lease: the member's side of the queue's lock.
         calls: the user's callbacks for the queue.

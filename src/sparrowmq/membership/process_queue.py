@@ -83,7 +83,6 @@ class ProcessQueue:
     """The messages pulled from one queue and not yet consumed, with the offset to commit.
 
     Args:
-        queue: the queue.
         now_ms: when the member was given the queue; idle pulls are counted from then.
     """
 

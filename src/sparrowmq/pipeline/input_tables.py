@@ -36,7 +36,6 @@ def read_table(
     """Read a table with these columns; return these columns only.
 
     Args:
-        session: the Spark session.
         path: a directory or file of Parquet; or JSON lines if the path ends in .json, .jsonl,
             .ndjson or one of these with .gz. The path may be a glob.
         columns: the type of each required column, in Spark's DDL.

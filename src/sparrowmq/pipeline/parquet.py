@@ -41,7 +41,6 @@ def read_parquet(
     """Read Parquet of exactly these paths, also where a path looks like a pattern of paths.
 
     Args:
-        session: the Spark session.
         paths: files or directories.
         base: the directory below which directories are columns; None for each path itself.
         schema: the columns to read, as DDL; None reads the schema in the files.
@@ -66,7 +65,6 @@ def write_batch_parquet(
     a new checkpoint, ids begin at 0 again and replace the batches of another query.
 
     Args:
-        batch_df: the micro-batch.
         batch_id: the batch's id, by `foreachBatch`.
         path: the directory of the table, in any file system that Spark can write to.
         partition_by: the columns that become directories.

@@ -27,7 +27,6 @@ def run_query(
     """Pass micro-batches to a sink; the next run replays an interrupted one.
 
     Args:
-        frame: the stream.
         sink: the function for `foreachBatch`.
         checkpoint: the directory of the query's checkpoint.
         interval_s: the time between micro-batches; None ends the query once it has read all

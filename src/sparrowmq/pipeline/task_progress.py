@@ -19,7 +19,6 @@ class TaskProgress(NamedTuple):
 
     Args:
         seconds: the time since the job's begin.
-        tasks_done: the finished tasks.
         tasks: all tasks; 0 while Spark plans.
     """
 

@@ -34,7 +34,6 @@ class Child:
 
     Args:
         name: the process's name in logs and errors.
-        process: the process itself.
         output: the file with the process's output.
         may_finish: whether the process may end with exit code 0.
     """

@@ -27,8 +27,6 @@ class Members:
     """The members of all groups of a topic.
 
     Args:
-        processes: the owner of the members' processes.
-        directory: the directory of the logbooks.
         queues: the topic's queues, by their ids.
 
     Attributes:

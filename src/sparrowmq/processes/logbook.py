@@ -70,7 +70,6 @@ class EventTail(Generic[Event]):
     """Reads the events that a process appends to its logbook.
 
     Args:
-        directory: the directory of the logbooks.
         name: the process's name.
         kinds: the type of the events, a union of tagged structs.
     """

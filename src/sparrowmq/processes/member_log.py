@@ -101,12 +101,7 @@ class MemberState(Enum):
 
 @dataclass(slots=True)
 class MemberLog:
-    """A member's state, read from its logbook.
-
-    Args:
-        name, group: the member's name and group.
-        directory: the directory of the logbook.
-    """
+    """A member's state, read from its logbook."""
 
     name: str
     group: str

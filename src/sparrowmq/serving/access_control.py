@@ -305,7 +305,6 @@ class AccessControl:
         """Return why a request may not be served, None if it may.
 
         Args:
-            command: the request.
             address: the address that the request came from, as `ip:port`.
         """
         try:

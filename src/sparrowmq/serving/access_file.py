@@ -33,7 +33,6 @@ class AccessFile:
     """The file, and the rules from it that are in force.
 
     Args:
-        path: the file.
         own: the credentials of this process's own broker, as in `AccessControl`.
 
     Raises: ConfigError if the file cannot be read or is invalid.

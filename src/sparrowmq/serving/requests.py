@@ -39,11 +39,7 @@ Processor: TypeAlias = Callable[[State, Request], Sequence[Output]]
 
 
 class Refusal(Exception):
-    """The error answer to a request: processors raise it, and `serve` answers with it.
-
-    Args:
-        facts: facts for the operator.
-    """
+    """The error answer to a request: processors raise it, and `serve` answers with it."""
 
     def __init__(
         self,
@@ -124,7 +120,6 @@ def answer_in_steps(request: Request, steps: Steps) -> Sequence[Output]:
     """Make an answer that takes long, a step at a time; other requests are served in between.
 
     Args:
-        request: the request to answer.
         steps: yields at points where other requests may run, and returns the outputs. The state
             may have changed after each yield. Errors become answers.
     """

@@ -20,7 +20,6 @@ class WatchedFiles:
     something else than the whole. So files are read only when two looks in turn find them alike.
 
     Args:
-        paths: the files.
         what: what is made of the files, for the log: a plural.
         log: where failures are logged.
     """

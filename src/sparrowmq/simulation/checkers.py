@@ -104,7 +104,6 @@ class Checkers:
     """The model, and the first violation.
 
     Args:
-        group: the consumer group.
         topic: the group's topic.
         trace: also gets the violation.
         may_share_queues: whether members share a client id: two members then consume one queue for
@@ -516,7 +515,6 @@ class Checkers:
             live: the client ids of members that stay. A newcomer counts once the broker has listed
                 it: before, the newcomer may find no route.
             leaving: the client ids of members that may be listed until they have left.
-            now_ms: the time.
             bound_ms: how long a leave, a death or a lost connection may go unnoticed.
         """
         known = self._listed.setdefault(broker_name, set())

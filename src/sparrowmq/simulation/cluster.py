@@ -61,7 +61,6 @@ class Scenario:
         queue_count: the queues of the topic on each broker.
         message_count: the messages that each producer tries to send.
         pause_ms_max: the longest pause between two sends.
-        fault_ms: the duration of the faults.
         probe_count: the further messages after the heal.
         batch_size: the most messages in a listener's call.
         listener_ms_max: the longest call of the listener without a fault.

@@ -33,7 +33,6 @@ class DelayLedger:
 
     Args:
         fail: called with a violation.
-        topic: the messages' topic.
         is_calm: whether nothing fails in this run.
     """
 

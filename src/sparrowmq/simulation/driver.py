@@ -32,7 +32,6 @@ class Later(NamedTuple):
     """The return value of a function whose call lasts in virtual time.
 
     Args:
-        duration_ms: the duration of the call.
         finish: called at the end of the call; returns or raises the call's result.
     """
 
@@ -51,7 +50,6 @@ class SimulatedDriver:
     """Runs the operations of one process.
 
     Args:
-        process: the process of the operations.
         network: the world's network.
         on_failure: called with the name and the error of a failed task, unless another joins it.
         on_request: answers the requests of servers.

@@ -28,7 +28,6 @@ class Injector:
     """Injects the faults of `Faults` until it is stopped.
 
     Args:
-        cluster: the cluster.
         make_dice: see `SimulatedCluster`; each kind of fault has its own dice.
 
     Attributes:

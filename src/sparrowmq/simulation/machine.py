@@ -26,7 +26,6 @@ class SimulatedServer(RemotingServer):
     """One machine on one address.
 
     Args:
-        process: the server's process.
         network: the world's network.
         machine: handles every command.
         on_failure: called with a violation.

@@ -107,7 +107,6 @@ class BrokerNode:
 
     Args:
         config: the broker's settings.
-        name_server: the address of the name server.
         group: the consumer group whose offsets are checked.
         topic: the group's topic.
         wall_ms: the lead of the machine's wall clock.

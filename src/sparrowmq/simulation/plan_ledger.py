@@ -35,7 +35,6 @@ class PlanLedger:
         Args:
             known: the plan that the member follows.
             cid_all: the members that it knows, by topic.
-            queues: the queues that it knows.
         """
         key = known.broker_name, known.epoch
         if self._plans.setdefault(key, known.plan.owners) != known.plan.owners:

@@ -75,7 +75,6 @@ class Sends:
     """The sends of a producer.
 
     Args:
-        queues: all queues of the topic.
         dice: chooses the way of each message.
     """
 

@@ -89,9 +89,7 @@ class Workload:
 
         Args:
             running: the member's calls under way, with this one until it ends.
-            messages: the batch.
             queue: the queue of the messages, perhaps of the retry topic.
-            now_ms: the time.
         """
         self._checkers.note_delivered(queue, messages)
         call = object()

@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 class RocketMQReader(DataSourceReader):
-    """Reads a batch.
-
-    Args:
-        options: the options of the read.
-    """
+    """Reads a batch."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

@@ -239,7 +239,6 @@ def _struct_type(schema: Mapping[str, Any], plain: Mapping[str, Any]) -> Any:
     """Return a type of msgspec for a struct, by the JSON of Spark's schema.
 
     Args:
-        schema: the schema of the struct.
         plain: the types of msgspec for the types without parts, by Spark's names.
     """
     if schema["type"] != "struct":

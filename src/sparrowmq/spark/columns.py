@@ -249,7 +249,6 @@ def decode_columns(
     """Decode records into batches: one batch, or several if compressed bodies inflate to much.
 
     Args:
-        records: the buffer.
         starts: the positions of the records to decode, ascending (from `find_starts`).
         schema: a schema of `arrow_schema`.
         broker_name: the broker of the records; a record does not name its broker.

@@ -27,7 +27,6 @@ def to_dlq(frame: DataFrame, group: str) -> DataFrame:
     Args:
         frame: rows of a read with the columns topic, msgId, tags, keys, body and properties, as in
             the profiles default and full.
-        group: the consumer group.
 
     Raises: ConfigError if no group may have this name.
     """

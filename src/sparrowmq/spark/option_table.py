@@ -72,7 +72,6 @@ def parse_given(
     """Return the values of the options given, by their names in the table.
 
     Args:
-        table: all options.
         options: the options that Spark passes; names in any case.
         scope: BATCH, STREAM or STORE, or "any" while the scope is not known yet.
 

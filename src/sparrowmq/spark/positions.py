@@ -44,7 +44,6 @@ def find_offsets(
     """Turn a user's choice into offsets.
 
     Args:
-        bounds: the bounds of the queues.
         group: the consumer group of the read.
 
     Raises: TransportError, BrokerError, RouteError.

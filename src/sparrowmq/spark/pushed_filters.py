@@ -59,7 +59,6 @@ class FilteringReader(DataSourceReader):
 
     Args:
         make: the class of the reader that reads.
-        options: the options of the read.
     """
 
     def __init__(self, make: Make, options: SourceOptions) -> None:

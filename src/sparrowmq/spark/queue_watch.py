@@ -25,11 +25,7 @@ _LOG = logging.getLogger("sparrowmq.spark")
 
 
 class QueueWatch:
-    """Asks for the bounds of the queues, and keeps the answer for a short time.
-
-    Args:
-        options: the options of the read.
-    """
+    """Asks for the bounds of the queues, and keeps the answer for a short time."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

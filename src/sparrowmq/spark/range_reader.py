@@ -61,8 +61,6 @@ class QueueReader:
     """Pulls one range of one queue.
 
     Args:
-        cluster: the cluster of the queue.
-        options: the options of the read.
         queue_range: the range to read; not empty.
     """
 

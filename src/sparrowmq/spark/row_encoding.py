@@ -58,7 +58,6 @@ class EncodedRows(NamedTuple):
 
     Args:
         entries: the entries, as a binary array.
-        bodies: the rows' payloads.
         fragments: the fragments of the rows' encoded properties.
     """
 
@@ -83,7 +82,6 @@ def encode_rows(
 
     Args:
         batch: a batch with columns of SINK_COLUMNS.
-        msg_ids: the id of each message.
         write_ids: makes the rows' property WRITE_ID; None for no such property.
         first_row: the number of the first row in the task's input.
 

@@ -149,7 +149,6 @@ def check_columns(types: Mapping[str, str], *, topic: str | None) -> None:
 
     Args:
         types: the types by column name, in the form of Spark's `simpleString`.
-        topic: the topic in the options.
 
     Raises: ConfigError that names a wrong column and the allowed ones.
     """

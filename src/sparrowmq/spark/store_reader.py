@@ -187,7 +187,6 @@ def plan_log(
     """Cut the log into ranges of about `PARTITION_BYTES`; return each queue's range in each.
 
     Args:
-        stored: the queues.
         ranges: the ranges of the queues to read; none is empty.
         partitions_min: about the fewest partitions, as far as there is enough to read.
     """

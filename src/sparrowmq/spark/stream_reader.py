@@ -46,11 +46,7 @@ if TYPE_CHECKING:
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream.
-
-    Args:
-        options: the options of the read.
-    """
+    """Reads a stream."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

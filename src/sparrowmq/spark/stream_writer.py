@@ -16,11 +16,7 @@ from sparrowmq.spark.writer import warn_of_abort, write_task
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream.
-
-    Args:
-        options: the options of the write.
-    """
+    """Writes a stream."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

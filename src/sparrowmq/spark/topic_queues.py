@@ -127,7 +127,6 @@ class Cluster:
     """Connections to a cluster, and the known routes.
 
     Args:
-        name_servers: the addresses of the name servers.
         request_timeout_ms: the time-out of one request.
         credentials: the credentials that sign requests; None for no signatures.
         tls: the files of TLS connections; None for no TLS.

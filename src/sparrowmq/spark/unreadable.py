@@ -19,7 +19,6 @@ class UnreadableMessages:
     """Handles the unreadable messages of one task, and counts those passed over.
 
     Args:
-        options: the options of the read.
         cluster: the cluster for dead letters; None for a read of files, which sends none.
     """
 

@@ -61,9 +61,7 @@ class WriteIds:
         """Return the ids of the next rows.
 
         Args:
-            columns: the columns of the batch.
             properties: the rows' own properties, encoded.
-            bodies: the rows' payloads.
         """
         digests = self._hash(_contents(columns, properties, bodies))
         occurrences = self._count(digests.view("<u8")[:, 0])

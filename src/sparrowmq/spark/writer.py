@@ -80,11 +80,7 @@ class SentMessages(WriterCommitMessage):
 
 
 class RocketMQWriter(DataSourceArrowWriter):
-    """Writes a batch.
-
-    Args:
-        options: the options of the write.
-    """
+    """Writes a batch."""
 
     def __init__(self, options: SinkOptions, job: str | None = None) -> None:
         self._options = options

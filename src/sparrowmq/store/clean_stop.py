@@ -48,7 +48,6 @@ class CleanStop(msgspec.Struct, frozen=True):
         log_begin: the position at which the log began.
         log_crc_from: the position from which `log_crc` covers the log, up to the checkpoint's mark.
         log_crc: the checksum of these bytes.
-        queues: the ends of all queues.
     """
 
     checkpoint_crc: int
@@ -72,7 +71,6 @@ def write_stop(
     """Write the file and sync it. The file's name becomes durable when its directory is synced.
 
     Args:
-        storage: the storage of the file.
         checkpoint: the checkpoint on the disk; its mark covers the whole log and all entries.
         log_files: the log's files.
         queues: the log's queues, with all entries in their files.
@@ -119,8 +117,6 @@ def resume(
     """Restore the ends of all queues from the last clean stop, if its file can be believed.
 
     Args:
-        storage: the storage of the file.
-        checkpoint: the checkpoint on the disk.
         log_files: the log's files, loaded.
         queues: the log's queues, with their files loaded.
 

@@ -41,7 +41,6 @@ class StoreConfig:
         flush: SYNC makes messages readable once they are on the disk, ASYNC at once.
         commit_log_file_size: bytes of each commit log file.
         consume_queue_file_size: bytes of each consume queue file; rounded up to whole entries.
-        index_slot_count: slots of each index file.
         index_entry_count: the entry number at which an index file is full; the first entry is
             number 1.
         message_bytes_max: the longest body.

@@ -52,7 +52,6 @@ def read_config(storage: Storage, path: str, decode: Callable[[bytes], T]) -> Co
     """Read a file, or its backup if the file cannot be decoded.
 
     Args:
-        storage: the storage of the file.
         path: the file's path.
         decode: decodes the content; raises ValueError or SparrowError for wrong content.
 

@@ -36,8 +36,6 @@ class ExpiryWork:
     """Files to remove, in this order. `run` may be called in another thread.
 
     Args:
-        storage: the storage of the files.
-        paths: the files' paths.
         position: the log's beginning without the files.
         reason: why the files are removed, for the server's log.
     """

@@ -28,8 +28,6 @@ class FileSeries:
     """A series of files.
 
     Args:
-        storage: the storage of the files.
-        directory: the files' directory.
         file_size: bytes of each file.
         pinned: whether the files' descriptors stay open.
     """

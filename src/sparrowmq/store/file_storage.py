@@ -355,9 +355,6 @@ class ReadOnlyStorage:
 
     Created and extended files appear as zeros; removals have no effect.
 
-    Args:
-        root: the directory.
-
     Raises: StoreError if the directory does not exist.
     """
 

@@ -20,7 +20,6 @@ class FlushWork:
     outcome to `MessageStore.flush_done` in the store's own thread.
 
     Args:
-        storage: the storage of the files.
         end_position: the position up to which the log is on the disk afterwards.
         log_files: the log's files that were written to.
         queue_files: the consume queues' files that were written to.

@@ -146,7 +146,6 @@ class IndexFile:
         file: the file, of the right size.
         name: the file's name as a number.
         header: the file's header, or the header to write.
-        slot_count: the number of slots.
         entry_count: the number of entries, the unused one included.
     """
 

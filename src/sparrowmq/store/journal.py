@@ -51,12 +51,7 @@ class JournalContent(NamedTuple):
 
 
 class Journal:
-    """The writing end of a journal; one thread uses it.
-
-    Args:
-        storage: the storage of the journal.
-        directory: the journal's directory.
-    """
+    """The writing end of a journal; one thread uses it."""
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage

@@ -107,7 +107,6 @@ class EncodedBatch(NamedTuple):
     """Records without the fields that depend on their place; a list has an element per record.
 
     Args:
-        flags: the messages' flags.
         body_crcs: the checksums of the bodies.
         ends: each record from the sys flag on, without the checksum of the whole record.
         has_crc: whether the checksum of the whole record follows.

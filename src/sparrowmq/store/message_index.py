@@ -95,7 +95,6 @@ class IndexFlush:
         before: the mark after a failure.
         writes: slots and headers, by file.
         has_new_file: whether a file's name is new.
-        storage: the storage of the files.
 
     Attributes:
         error: the error of a failure, None after a success.
@@ -148,7 +147,6 @@ class MessageIndex:
     """The index of one store.
 
     Args:
-        storage: the storage of the index.
         config: the store's settings.
         log_files: the log's files.
 
@@ -434,7 +432,6 @@ class MessageIndex:
         twice. Other work may run after each position, and at each None.
 
         Args:
-            topic: the topic.
             key: UNIQ_KEY, or one of KEYS.
             begin_ms: the earliest store time, in wall-clock milliseconds.
             end_ms: the latest store time.

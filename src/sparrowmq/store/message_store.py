@@ -97,10 +97,6 @@ _QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 class MessageStore:
     """The messages of one broker.
 
-    Args:
-        storage: the directory.
-        config: the settings.
-
     Attributes:
         queues: the consume queues, which hold what readers see.
         flushed_position: the position up to which the log is on the disk.
@@ -720,7 +716,6 @@ class MessageStore:
         and the caller compares, so that messages with other keys of this hash hide older ones.
 
         Args:
-            topic: the topic.
             key: the id that the producer set (UNIQ_KEY), or one of KEYS.
             count_max: the most messages.
             bytes_max: the most bytes, unless the latest message alone has more.

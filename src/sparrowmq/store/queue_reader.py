@@ -44,7 +44,6 @@ def read_messages(
     At least one message is returned if there is one, however long it is.
 
     Args:
-        queue: the queue.
         log: the log.
         queue_offset: the first offset to return.
         count_max: the most messages.

@@ -33,7 +33,6 @@ class QueueTable:
     """All queues of all topics.
 
     Args:
-        storage: the storage of the queues.
         config: the store's settings.
         log: the log that the entries point into.
 
@@ -182,8 +181,6 @@ class QueueTable:
         """Return messages of a queue from an offset on; at least one, if there is one.
 
         Args:
-            topic: the topic.
-            queue_id: the queue id.
             queue_offset: the first offset to return.
             count_max: the most messages.
             bytes_max: the most bytes, unless the first message alone has more.

@@ -149,10 +149,8 @@ class Recovery:
     Args:
         storage: the storage of the log and the queues.
         config: the store's settings.
-        checker: the checker of records.
         log: the log, with its files loaded.
         queues: the consume queues, with their files loaded; queues are added and changed.
-        checkpoint: the checkpoint on the disk.
         is_clean: whether the last stop was clean.
     """
 

@@ -82,7 +82,6 @@ class GroupLoads:
     """What was measured of a group.
 
     Args:
-        queues: the load of each queue.
         capacities: the messages a second that each member could consume; a member that has not
             measured its capacity yet counts as the mean of the others.
         resting: the queues that moved a short time ago and stay.

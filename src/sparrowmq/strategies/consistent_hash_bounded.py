@@ -83,7 +83,6 @@ def deal(
 
     Args:
         hashed: each queue after the hash of its text, in hash order.
-        ring: the ring of the members.
         cids: the members, each once, at least one.
         load_factor: a member's greatest load as a multiple of the mean, rounded up.
     """

@@ -479,7 +479,6 @@ def view_message(directory: Directory, topic: str, msg_id: str) -> Operation[Mes
     """Return the message with an id, None if no broker has the message any more.
 
     Args:
-        topic: the message's topic.
         msg_id: the id that the producer set, or the id that the broker returned
             (`SendResult.offset_msg_id`).
 

@@ -58,7 +58,6 @@ def take_snapshots(
     A few groups are asked at a time, so that many groups do not flood the brokers.
 
     Args:
-        groups: the groups' names.
         interval_ms: the pause between the two samples of a snapshot; 0 takes one sample.
 
     Returns: the snapshots, in the order of `groups`, and the errors of the groups without one.

@@ -64,7 +64,6 @@ class TopicProgress(NamedTuple):
 
     Args:
         topic: the topic's name.
-        queue_count: the number of queues.
         max_offset: the sum of all queues' max offsets.
         committed_offset: the sum of the group's committed offsets and, of a group that consumes by
             message, of the messages acknowledged beyond them.

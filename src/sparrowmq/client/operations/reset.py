@@ -42,7 +42,6 @@ class Target:
         is_earliest: the oldest message of each queue.
         is_latest: the end of each queue, after all messages.
         timestamp_ms: the message stored nearest to a wall-clock time.
-        offset: this offset.
     """
 
     is_earliest: bool = False
@@ -85,7 +84,6 @@ class ResetPlan:
     """The changes that a reset makes.
 
     Args:
-        group, topic: the group to reset, and the topic.
         target: where the group goes on.
         queues: the change of each queue, in queue order.
         members: the client ids that are connected now and will be notified.

@@ -181,8 +181,6 @@ def run(
     """Explain the history, write the tables `history` and `accumulations`, and sum them up.
 
     Args:
-        session: the Spark session.
-        settings: the settings.
         on_progress: called every second, in a thread of its own.
 
     Raises: ConfigError if the table `queues` is missing or empty, or lacks a column or one of the

@@ -30,7 +30,6 @@ def generate_cluster(
     """Return the tables `topics` and `members` for `balance`.
 
     Args:
-        session: the Spark session.
         groups: the number of consumer groups.
         topics: the number of topics that each group reads.
 

@@ -180,8 +180,6 @@ def run(
     """Evaluate every group under every strategy, write the table `groups`, and sum it up.
 
     Args:
-        session: the Spark session.
-        settings: the settings.
         on_progress: called every second, in a thread of its own.
 
     Raises: ConfigError if an input table is missing or empty, or lacks a column.

@@ -33,7 +33,6 @@ class DuplicatesSettings:
         consumed: the table of consumption records.
         trace: the name servers, `host:port` joined by ';', of the message trace to read, which also
             has the produced messages.
-        trace_topic: the topic of the trace.
         produced: the table of produced messages, such as ingest's; None finds no losses.
         events: the table of rebalance events; None finds events in the records.
         follow_interval_s: the time between micro-batches of a run that follows new deliveries; None
@@ -155,8 +154,6 @@ def run(
     """Judge every delivery, write the tables, and sum them up.
 
     Args:
-        session: the Spark session.
-        settings: the settings.
         on_batch: called in the driver after each micro-batch of a run that follows.
         on_progress: called every second, in a thread of its own.
         listener: a listener of the query of a run that follows, such as `LagListener`.

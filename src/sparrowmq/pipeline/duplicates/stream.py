@@ -80,7 +80,6 @@ def watch_duplicates(
         read_events: returns the rebalance events; None finds events in the records.
         on_batch: called in the driver after each micro-batch.
         should_stop: called twice a second; True stops the query.
-        listener: a listener of the query.
     """
     root = out.rstrip("/")
     run_query(

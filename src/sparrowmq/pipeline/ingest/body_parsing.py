@@ -38,7 +38,6 @@ class BodySchema(NamedTuple):
     """The schema of bodies; a field that is not nullable must exist and not be null.
 
     Args:
-        struct: the fields.
         avro: the Avro schema of the record `_row` alone, which bodies are encoded by; None for
             bodies in JSON.
     """

@@ -53,7 +53,6 @@ def compact(
     """Merge neighbouring batches of a table into batches of at most `SIZE_MAX` bytes.
 
     Args:
-        session: the Spark session.
         table: the directory of the table.
         checkpoint: the directory of the checkpoint of the query that writes the table.
         partition_by: the column that becomes directories; each directory of a merged batch gets one

@@ -60,7 +60,6 @@ class Counts:
 
     Args:
         offsets: the number of offsets read, which is the number of messages that should arrive.
-        rows: the rows of the table.
         put_aside: the messages that do not fit the schema.
         by_date: the rows of the table for each date, sorted by date.
         reasons: at most `REASONS_MAX` reasons, the most frequent first.
@@ -150,7 +149,6 @@ def count_batch(
         good: the rows of the table, as written, with the columns of a queue, queueOffset and
             `date`; None for no rows.
         bad: the messages put aside, as written, with body and `reason`; None for no messages.
-        batch_id: the batch's id.
         before: the counts up to the batch before.
         spans: the offsets that the batch should have; empty if brokers filter messages.
     """

@@ -204,8 +204,6 @@ def run(
     """Ingest all present messages, or follow new messages until the query is stopped.
 
     Args:
-        session: the Spark session.
-        settings: the settings.
         on_batch: called in the driver after each micro-batch.
         on_progress: called every second, in a thread of its own.
         listener: a listener of the query, such as `LagListener`.
