@@ -315,21 +315,23 @@ def heartbeat(group_count: int) -> bytes:
     return encode_body(bodies.HeartbeatData(client_id="c", consumer_data_set=groups))
 
 
-@pytest.mark.parametrize(
-    ("body_type", "data"),
-    [
-        (bodies.TopicRouteData, route(1_000)),
-        (bodies.ConsumerOffsetTable, offsets(50_000)),
-        (bodies.TopicConfigTable, encode_body(topics(50_000))),
-        (bodies.RegisterBrokerBody, encode_body(bodies.RegisterBrokerBody())),
-        (bodies.TopicList, encode_body(bodies.TopicList(topic_list=["T" * 30] * 100_000))),
-        (bodies.ConsumeStats, stats(10_000)),
-        (bodies.LockBatchRequestBody, queues(1_024)),
-        (bodies.HeartbeatData, heartbeat(1_000)),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
-)
-def test_largest_body_of_a_large_cluster_is_read(body_type: Any, data: bytes) -> None:
+# Made where they are read: `pytest` builds the parameters of all tests as it starts.
+LARGEST: dict[Any, Callable[[], bytes]] = {
+    bodies.TopicRouteData: lambda: route(1_000),
+    bodies.ConsumerOffsetTable: lambda: offsets(50_000),
+    bodies.TopicConfigTable: lambda: encode_body(topics(50_000)),
+    bodies.RegisterBrokerBody: lambda: encode_body(bodies.RegisterBrokerBody()),
+    bodies.TopicList: lambda: encode_body(bodies.TopicList(topic_list=["T" * 30] * 100_000)),
+    bodies.ConsumeStats: lambda: stats(10_000),
+    bodies.LockBatchRequestBody: lambda: queues(1_024),
+    bodies.HeartbeatData: lambda: heartbeat(1_000),
+}
+
+
+@pytest.mark.parametrize("body_type", LARGEST, ids=lambda body_type: body_type.__name__)
+def test_largest_body_of_a_large_cluster_is_read(body_type: Any) -> None:
+    data = LARGEST[body_type]()
+
     assert data == encode_body(decode_body(body_type, data))
 
 
@@ -342,21 +344,21 @@ def test_text_that_looks_like_a_key_is_left_as_it_is() -> None:
 
 MIB = 1 << 20
 EMPTY = b'{"brokerDatas":[' + b",".join([b"{}"] * 5_000_000) + b"]}"
-HOSTILE = {
-    "empty objects": EMPTY,
-    "brokers": route(1)[:-1] + b',"x":' + route(100_000) + b"}",
-    "dialect": b"{x:[" + b"0," * (MIB // 4) + b"0]}",
-    "one text": b'{"orderTopicConf":"' + b"x" * (15 * MIB) + b'"}',
-    "escapes": b"{x:'" + b"\\u0041" * (2 * MIB) + b"'}",
-    "references": b'{"x":[' + b",".join([b'{"$ref":"$.x"}'] * MIB) + b"]}",
-    "depth": b'{"x":' * (2 * MIB),
-    "blanks": b"{" + b" " * (15 * MIB) + b"}",
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "empty objects": lambda: EMPTY,
+    "brokers": lambda: route(1)[:-1] + b',"x":' + route(100_000) + b"}",
+    "dialect": lambda: b"{x:[" + b"0," * (MIB // 4) + b"0]}",
+    "one text": lambda: b'{"orderTopicConf":"' + b"x" * (15 * MIB) + b'"}',
+    "escapes": lambda: b"{x:'" + b"\\u0041" * (2 * MIB) + b"'}",
+    "references": lambda: b'{"x":[' + b",".join([b'{"$ref":"$.x"}'] * MIB) + b"]}",
+    "depth": lambda: b'{"x":' * (2 * MIB),
+    "blanks": lambda: b"{" + b" " * (15 * MIB) + b"}",
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_body_with_too_much_to_read_is_refused_before_it_is_read(name: str) -> None:
-    data = HOSTILE[name]
+    data = HOSTILE[name]()
     tracemalloc.start()
     try:
         with pytest.raises(
