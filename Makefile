@@ -1,6 +1,6 @@
 # All commands of developers and users; each target sets up what it needs. `make help` lists them.
 PYTHON ?= python3
-OUT ?= demo-out
+export OUT ?= demo-out
 SPARK_KILLS ?= 100
 SINK_KILLS ?= 100
 SEEDS ?= 1000
@@ -29,9 +29,9 @@ UV = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(INDEX)}" VIRTUAL_ENV=$(VENV) $(BIN
 install = $(UV) $(1) || $(PIP) $(1)
 
 $(VENV)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "SparrowMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	"$(PYTHON)" -m venv $(VENV)
 	@touch $@
 
 $(VENV)/uv: requirements-uv.lock | $(VENV)/python
@@ -59,7 +59,7 @@ $(VENV)/speedups: $(VENV)/ready speedups/sparrowmq_speedups.c speedups/setup.py 
 	@touch $@
 
 demo: $(VENV)/demo ## run the main job on 336,776 flights; the report is demo-out/report.html
-	$(BIN)/sparrowmq demo --out $(OUT)
+	$(BIN)/sparrowmq demo --out "$$OUT"
 
 # By two workers in the order of the files, all of Spark's tests by one: JVMs starve each other.
 WORKERS := -n 2 --dist loadgroup
@@ -71,7 +71,7 @@ test: setup ## run the tests, except those against Apache RocketMQ
 test-pythons: $(VENV)/uv ## run the tests with each of PYTHONS="3.11 3.12 3.13 3.14"
 	@failed=; for each in $(PYTHONS); do \
 	  found=$$($(BIN)/uv python find --system $$each) && \
-	  $(MAKE) test VENV=.cache/pythons/$$each PYTHON=$$found || failed="$$failed $$each"; \
+	  $(MAKE) test VENV=.cache/pythons/$$each PYTHON="$$found" || failed="$$failed $$each"; \
 	done; [ -z "$$failed" ] || { echo "tests failed, or no such Python:$$failed"; exit 1; }
 
 # Half as slow again as `make test`. What processes that are killed have run is not counted.
@@ -173,7 +173,7 @@ try-wheel: setup ## build the wheel, install it into a fresh environment, and us
 # Licences by what is installed; then known weaknesses, for which it asks a service.
 audit: setup ## check the licences of the dependencies, and their known weaknesses
 	$(BIN)/python tools/audit.py
-	$(PYTHON) -m venv .cache/audit
+	"$(PYTHON)" -m venv .cache/audit
 	.cache/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	.cache/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
@@ -192,4 +192,4 @@ lock: $(VENV)/uv ## resolve the dependencies anew
 	$(COMPILE) --group fuzz --output-file requirements-fuzz.lock
 
 clean: ## remove .venv, .cache and the demo's output
-	rm -rf .venv .cache $(OUT)
+	rm -rf .venv .cache "$$OUT"

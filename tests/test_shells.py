@@ -1,7 +1,8 @@
-"""The tests pass from any shell: also from a script's background, which ignores Ctrl-C."""
+"""Tests and `make` from any shell, whether it ignores Ctrl-C or not, in directories of any name."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,3 +20,13 @@ def test_children_take_ctrl_c_where_the_shell_ignores_it() -> None:
     ended = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
 
     assert ended.returncode == 0, ended.stdout
+
+
+def test_make_hands_on_a_directory_of_any_name(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    name = "my out/it's 50% #1 $HOME"
+    (tmp_path / name).mkdir(parents=True)
+
+    subprocess.run(["make", "clean", "OUT=" + name.replace("$", "$$")], cwd=tmp_path, check=True)
+
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["Makefile", "my out"]
