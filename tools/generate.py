@@ -103,7 +103,7 @@ WORDS = (
     (r"\bAsyncDriver\b", "BlockingDriver"),
     (r"\btask_host\b", "thread_host"),
     (r"\bTaskHost\b", "ThreadHost"),
-    (r"\bTaskFuture\b", "ThreadFuture"),
+    (r"\bTaskFutures\b", "ThreadFutures"),
     (r"\baio(_\w+)? import", r"blocking\1 import"),
     (r"\baclose\b", "close"),
     (r"\b__a(enter|exit|iter)__\b", r"__\1__"),

@@ -14,11 +14,12 @@ QUEUES = [MessageQueue("T", "b", number) for number in range(4)]
 
 
 def batcher_of(**settings: Any) -> Batcher:
-    return Batcher(ProducerConfig(group="G", client_id="c", **settings))
+    config = ProducerConfig(group="G", client_id="c", **settings)
+    return Batcher(config, lambda pendings, outcome: None)
 
 
 def pending(body: bytes, queue: MessageQueue | None = None, **fields: Any) -> Pending:
-    return Pending(Message("T", body, **fields), queue, lambda result, error: None)
+    return Pending(Message("T", body, **fields), queue, None)
 
 
 def bodies(batcher: Batcher, now_ms: int) -> list[list[bytes]]:
@@ -118,3 +119,35 @@ def test_what_is_abandoned_keeps_nobody_waiting() -> None:
     batcher.end(under_way)
     batcher.end(("T", QUEUES[1]))
     assert batcher.is_empty
+
+
+def test_loop_is_woken_once_for_a_batch() -> None:
+    batcher = batcher_of(linger_ms=10, batch_count_max=3)
+
+    assert batcher.begin_rest(0) is None
+    assert [batcher.hand_over(pending(b"%d" % number)) for number in range(2)] == [True, False]
+    assert batcher.take_in() == ["T"]
+    batcher.place(batcher.take_unplaced("T"), QUEUES, 0)
+    assert batcher.begin_rest(4) == 6
+    assert [batcher.hand_over(pending(b"x")) for _ in range(4)] == [False, False, True, False]
+
+
+def test_message_that_comes_while_the_loop_looks_waits_for_no_other() -> None:
+    batcher = batcher_of(linger_ms=10)
+    assert batcher.hand_over(pending(b"1"))
+    batcher.take_in()
+    assert not batcher.hand_over(pending(b"2"))
+
+    assert batcher.begin_rest(0) == 0
+
+
+def test_message_that_comes_while_others_linger_lingers_no_longer_than_it_should() -> None:
+    batcher = batcher_of(linger_ms=10)
+    batcher.place([pending(b"1")], QUEUES, 0)
+    assert batcher.begin_rest(5) == 5
+    assert not batcher.hand_over(pending(b"2", QUEUES[1]))
+    assert bodies(batcher, 10) == [[b"1"]]
+    batcher.take_in()
+    batcher.place(batcher.take_unplaced("T"), QUEUES, 10)
+
+    assert batcher.next_due_ms() == 15

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
+
+import msgspec
 
 from sparrowmq.calling.effects import Event
 from sparrowmq.client.config import ProducerConfig
@@ -25,18 +27,26 @@ FREE_LANES = 4
 # How long errors that nobody read gather for one line of the log.
 UNREAD_GATHER_MS = 1_000
 
-# Hands a result or an error over to whoever waits for it.
-Done: TypeAlias = Callable[[SendResult | None, Exception | None], None]
 # A topic with one of its queues, or with the number of a free lane.
 LaneKey: TypeAlias = tuple[str, MessageQueue | int]
 
 
-class Pending(NamedTuple):
-    """A message that waits, and who waits for what becomes of it."""
+class Pending(msgspec.Struct, frozen=True, eq=False):
+    """A message that waits, and who waits for what becomes of it.
+
+    Args:
+        future: gets the result or the error.
+        ended: tells the observers the same, if there are observers.
+    """
 
     message: Message
     queue: QueueChoice | None
-    done: Done
+    future: Any
+    ended: Callable[[SendResult | None, BaseException | None], None] | None = None
+
+
+# Hands the results of messages over to those who wait, or one error for all.
+Done: TypeAlias = Callable[[Sequence[Pending], Sequence[SendResult] | Exception], None]
 
 
 @dataclass(slots=True)
@@ -63,18 +73,25 @@ class Batcher:
 
     Args:
         config: the bounds of a batch, and how long a message waits for other messages.
-        incoming: messages that were handed over; any thread may append.
+        done: called with messages that have ended.
+        incoming: messages that were handed over.
         wake: set after every event, so that the loop looks for batches to send.
         settled: set whenever a batch has ended.
     """
 
     config: ProducerConfig
+    done: Done
     incoming: deque[Pending] = field(default_factory=deque)
     wake: Event = field(default_factory=Event)
     settled: Event = field(default_factory=Event)
     # No batch waits for more messages: somebody waits for all, so many times.
     flush_count: int = 0
     is_closing: bool = False
+    # Whether the loop looks at what was handed over by itself: now, or within `linger_ms`.
+    is_looking: bool = False
+    is_lingering: bool = False
+    # While the loop lingers, since when.
+    _lingers_ms: int | None = None
     # The errors that nobody has read since the last report: how many, the last, when to report.
     unread_count: int = 0
     unread_error: BaseException | None = None
@@ -90,16 +107,48 @@ class Batcher:
         """Whether nothing waits and nothing is under way."""
         return not (self.incoming or self._unplaced or self._lanes)
 
+    def hand_over(self, pending: Pending) -> bool:
+        """Take a message from any thread, one at a time.
+
+        Returns: whether the loop must be woken: it rests, or the messages may fill a batch.
+        """
+        incoming = self.incoming
+        incoming.append(pending)
+        if self.is_looking or (self.is_lingering and not self._may_fill(len(incoming), pending)):
+            return False
+        self.is_looking = True
+        return True
+
+    def _may_fill(self, count: int, last: Pending) -> bool:
+        config = self.config
+        size = count * len(last.message.body)
+        return count >= config.batch_count_max or size >= config.batch_bytes_max
+
+    def begin_rest(self, now_ms: int) -> int | None:
+        """Return for how long the loop has nothing to do; None until it is woken."""
+        due_ms = self.next_due_ms()
+        rest_ms = None if due_ms is None else max(0, due_ms - now_ms)
+        self.is_lingering = rest_ms is not None and rest_ms <= self.config.linger_ms
+        self._lingers_ms = now_ms if self.is_lingering else None
+        self.is_looking = False
+        incoming = self.incoming
+        if incoming and not (self.is_lingering and len(incoming) < self.config.batch_count_max):
+            # They came while the loop was looking, and woke it not.
+            self.is_looking = True
+            return 0
+        return rest_ms
+
     def take_in(self) -> list[str]:
         """Take what was handed over; return the topics whose queues are to be looked up now."""
         topics: list[str] = []
-        while self.incoming:
-            pending = self.incoming.popleft()
-            topic = pending.message.topic
-            if topic not in self._unplaced:
-                self._unplaced[topic] = deque()
+        incoming, unplaced = self.incoming, self._unplaced
+        while incoming:
+            pending = incoming.popleft()
+            waiting = unplaced.get(topic := pending.message.topic)
+            if waiting is None:
+                waiting = unplaced[topic] = deque()
                 topics.append(topic)
-            self._unplaced[topic].append(pending)
+            waiting.append(pending)
         return topics
 
     def take_unplaced(self, topic: str) -> list[Pending]:
@@ -120,35 +169,38 @@ class Batcher:
         Args:
             queues: of the topic, those that take messages.
         """
+        # A message may have come at any time since the loop began to linger.
+        begun_ms = now_ms if self._lingers_ms is None else self._lingers_ms
+        free: Lane | None = None
         for pending in pendings:
-            try:
-                key, queue = self._lane_of(pending, queues)
-            except Exception as error:
-                # The user's code may raise anything.
-                pending.done(None, error)
-                continue
-            lane = self._lanes.get(key)
-            if lane is None:
-                lane = self._lanes[key] = Lane(queue, now_ms)
-            elif not lane.waiting:
-                lane.begun_ms = now_ms
+            message, queue = pending.message, pending.queue
+            if queue is None and not message.sharding_key:
+                if free is None:
+                    number = self._open.setdefault(message.topic, 0)
+                    free = self._lane((message.topic, number), None, begun_ms)
+                lane = free
+            else:
+                try:
+                    queue = _choose_queue(message, queue, queues)
+                except Exception as error:
+                    # The user's code may raise anything.
+                    self.done((pending,), error)
+                    continue
+                lane = self._lane((message.topic, queue), queue, begun_ms)
             lane.waiting.append(pending)
             lane.placed_count += 1
-            lane.body_bytes += len(pending.message.body)
-            if isinstance(key[1], int) and self._is_full(lane):
-                self._open[key[0]] = (key[1] + 1) % FREE_LANES
+            lane.body_bytes += len(message.body)
+            if lane is free and self._is_full(lane):
+                self._open[message.topic] = (self._open[message.topic] + 1) % FREE_LANES
+                free = None
 
-    def _lane_of(
-        self, pending: Pending, queues: Sequence[MessageQueue]
-    ) -> tuple[LaneKey, MessageQueue | None]:
-        topic, key, queue = pending.message.topic, pending.message.sharding_key, pending.queue
-        if callable(queue):
-            queue = select_queue_by_user(queue, queues, pending.message)
-        if queue is None and key:
-            queue = select_queue_by_key(queues, key)
-        if queue is None:
-            return (topic, self._open.setdefault(topic, 0)), None
-        return (topic, queue), queue
+    def _lane(self, key: LaneKey, queue: MessageQueue | None, begun_ms: int) -> Lane:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(queue, begun_ms)
+        elif not lane.waiting:
+            lane.begun_ms = begun_ms
+        return lane
 
     def begin(self, now_ms: int) -> Iterator[tuple[LaneKey, MessageQueue | None, list[Pending]]]:
         """Return the batches to send now; each lane waits until `end` is called for it."""
@@ -159,22 +211,29 @@ class Batcher:
 
     def _take(self, lane: Lane, now_ms: int) -> list[Pending]:
         batch: list[Pending] = []
-        room = self.config.batch_bytes_max
-        while lane.waiting and len(batch) < self.config.batch_count_max:
-            message = lane.waiting[0].message
+        waiting, count_max = lane.waiting, self.config.batch_count_max
+        room, body_bytes = self.config.batch_bytes_max, 0
+        while waiting and len(batch) < count_max:
+            message = waiting[0].message
+            size = len(message.body)
             # So a batch is never split, and each message knows its offset by the batch's first.
-            room -= len(message.body) + 4 * _property_characters(message)
+            room -= size
+            if message.properties or message.keys:
+                room -= 4 * _property_characters(message)
             # A batch cannot be delayed.
             if batch and (room < 0 or message.delay_level or batch[0].message.delay_level):
                 break
-            batch.append(lane.waiting.popleft())
-            lane.body_bytes -= len(message.body)
+            batch.append(waiting.popleft())
+            body_bytes += size
+        lane.body_bytes -= body_bytes
         lane.begun_ms = now_ms
         return batch
 
     def has_unplaced(self, topic: str) -> bool:
         """Return whether messages of a topic have no lane yet."""
-        return topic in self._unplaced or any(p.message.topic == topic for p in self.incoming)
+        return topic in self._unplaced or any(
+            p.message.topic == topic for p in tuple(self.incoming)
+        )
 
     def find_lane(self, queue: MessageQueue) -> Lane | None:
         """Return the lane of a queue, None if nothing waits for the queue or is under way."""
@@ -244,9 +303,18 @@ class Batcher:
         return waiting
 
 
+def _choose_queue(
+    message: Message, queue: QueueChoice | None, queues: Sequence[MessageQueue]
+) -> MessageQueue:
+    if callable(queue):
+        return select_queue_by_user(queue, queues, message)
+    if queue is not None:
+        return queue
+    assert message.sharding_key is not None
+    return select_queue_by_key(queues, message.sharding_key)
+
+
 def _property_characters(message: Message) -> int:
     """Return about how long a message's properties are, without its id."""
-    if not (message.properties or message.keys):
-        return 0
     size = sum(len(name) + len(value) + 2 for name, value in message.properties.items())
     return size + sum(len(key) + 1 for key in message.keys)

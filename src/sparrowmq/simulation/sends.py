@@ -167,13 +167,13 @@ class Sends:
     def _send_queued(self, message: Message) -> Operation[SendResult | None]:
         publisher = self._publisher
         if publisher.batcher is None:
-            publisher.batcher = Batcher(publisher.config)
+            publisher.batcher = Batcher(publisher.config, _end)
             yield Spawn(batches.serve(publisher, publisher.batcher), "batches")
         queued = Queued(message.body)
         if message.sharding_key and not message.delay_level:
             self._queued.setdefault(message.sharding_key, []).append(queued)
-        publisher.batcher.incoming.append(Pending(message, None, queued.done))
-        publisher.batcher.wake.set()
+        if publisher.batcher.hand_over(Pending(message, None, queued)):
+            publisher.batcher.wake.set()
         yield Wait(queued.ended, None)
         if isinstance(queued.error, SparrowError):
             raise queued.error
@@ -206,6 +206,14 @@ class Sends:
                 continue
             if found.queue_offset >= result.queue_offset:
                 self._checkers.fail(f"{name} of key {key} stands before a message queued before")
+
+
+def _end(pendings: Sequence[Pending], outcome: Sequence[SendResult] | Exception) -> None:
+    for number, pending in enumerate(pendings):
+        if isinstance(outcome, Exception):
+            pending.future.done(None, outcome)
+        else:
+            pending.future.done(outcome[number], None)
 
 
 def find_key_queues(key: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:

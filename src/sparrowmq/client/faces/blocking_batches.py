@@ -7,15 +7,14 @@ Tests: client/test_batches.py.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from threading import Lock
-from weakref import WeakSet
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.assembly import DRIVER_CLOSE_MS, RESTART_S
 from sparrowmq.client.batcher import Batcher, Pending
-from sparrowmq.client.faces.thread_host import Future, ThreadFuture, ThreadHost
+from sparrowmq.client.faces.thread_host import Future, ThreadFutures, ThreadHost
 from sparrowmq.client.operations import batches
 from sparrowmq.client.operations.observe import begin_send
 from sparrowmq.client.operations.send import check_outgoing
@@ -38,23 +37,25 @@ class Batches:
     def __init__(self, publisher: Publisher, driver: BlockingDriver) -> None:
         self._publisher = publisher
         self._driver = driver
-        self._batcher = publisher.batcher = Batcher(publisher.config)
+        self._batcher = publisher.batcher = Batcher(publisher.config, self._end)
+        self._futures = ThreadFutures(self._batcher.note_unread)
         self._host = ThreadHost(driver)
         # Guards the fields below: any thread may add messages.
         self._lock = Lock()
         self._waiting_bytes = 0
         self._waiting_count = 0
         self._is_closing = False
-        # Failed futures that somebody holds, perhaps without a look at them.
-        self._failed: WeakSet[ThreadFuture] = WeakSet()
 
     def add(self, message: Message, queue: QueueChoice | None) -> Future[SendResult]:
         """Queue a message.
 
         Raises: UsageError or ConfigError for a wrong message; BufferFull; UsageError after `close`.
         """
-        check_outgoing(self._publisher, message, queue)
-        (message,), ended = begin_send(self._publisher, (message,))
+        publisher = self._publisher
+        check_outgoing(publisher, message, queue)
+        if not publisher.observers:
+            return self._queue(message, queue, None)
+        (message,), ended = begin_send(publisher, (message,))
         try:
             return self._queue(message, queue, ended)
         except SparrowError as error:
@@ -62,10 +63,10 @@ class Batches:
             raise
 
     def _queue(
-        self, message: Message, queue: QueueChoice | None, ended: Ended
+        self, message: Message, queue: QueueChoice | None, ended: Ended | None
     ) -> Future[SendResult]:
         size, config = len(message.body), self._publisher.config
-        future = ThreadFuture(self._batcher.note_unread)
+        future = self._futures.make()
         with self._lock:
             if self._is_closing:
                 raise batches.closed_error()
@@ -77,33 +78,23 @@ class Batches:
                 )
             self._waiting_bytes += size
             self._waiting_count += 1
-            done = partial(self._end, future, size, ended)
-            self._batcher.incoming.append(Pending(message, queue, done))
+            must_wake = self._batcher.hand_over(Pending(message, queue, future, ended))
             if not self._host.is_started:
                 self._host.start(self._loop, name=f"sparrowmq-batches-{config.group}")
-        self._host.call(self._batcher.wake.set)
+        if must_wake:
+            self._host.call(self._batcher.wake.set)
         return future
 
-    def _end(
-        self,
-        future: ThreadFuture,
-        size: int,
-        ended: Ended,
-        result: SendResult | None,
-        error: Exception | None,
-    ) -> None:
+    def _end(self, pendings: Sequence[Pending], outcome: Sequence[SendResult] | Exception) -> None:
+        size = sum([len(pending.message.body) for pending in pendings])
         with self._lock:
             self._waiting_bytes -= size
-            self._waiting_count -= 1
-        ended(result, error)
-        if future.done():
-            # Cancelled.
-            return
-        if error is not None:
-            future.set_exception(error)
-            self._failed.add(future)
-        elif result is not None:
-            future.set_result(result)
+            self._waiting_count -= len(pendings)
+        error = outcome if isinstance(outcome, Exception) else None
+        for number, pending in enumerate(pendings):
+            if pending.ended is not None:
+                pending.ended(None if isinstance(outcome, Exception) else outcome[number], error)
+        self._futures.settle([pending.future for pending in pendings], outcome)
 
     def flush(self) -> None:
         """Wait until every queued message is answered."""
@@ -135,8 +126,7 @@ class Batches:
         self._batcher.wake.set()
 
     def _give_up(self) -> None:
-        for pending in self._batcher.abandon():
-            pending.done(None, batches.closed_error())
+        self._batcher.done(self._batcher.abandon(), batches.closed_error())
         self._batcher.wake.set()
 
     def _loop(self) -> None:
@@ -144,9 +134,7 @@ class Batches:
             self._serve()
         finally:
             self._give_up()
-            for future in list(self._failed):
-                if (error := future.take_unread()) is not None:
-                    self._batcher.note_unread(error)
+            self._futures.note_unread()
             batches.report_unread(self._publisher, self._batcher, now_ms=None)
 
     def _serve(self) -> None:

@@ -7,9 +7,10 @@ asyncio face: only these two files differ in more than words. Tests: client/test
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.client.config import ClientConfig
@@ -66,6 +67,44 @@ class TaskFuture(asyncio.Future[SendResult]):
     def __del__(self) -> None:
         if (error := self.take_unread()) is not None:
             self._note_unread(error)
+
+
+class TaskFutures:
+    """The futures of a producer's queued messages.
+
+    Args:
+        note_unread: called with the error of a future that ends without anybody reading it.
+    """
+
+    def __init__(self, note_unread: Callable[[BaseException], None]) -> None:
+        self._note_unread = note_unread
+        # Failed futures that somebody holds, perhaps without a look at them.
+        self._failed: WeakSet[TaskFuture] = WeakSet()
+
+    def make(self) -> TaskFuture:
+        """Return the future of a message."""
+        return TaskFuture(self._note_unread)
+
+    def settle(
+        self, futures: Sequence[TaskFuture], outcome: Sequence[SendResult] | Exception
+    ) -> None:
+        """End futures with a result each, or all with one error."""
+        if isinstance(outcome, Exception):
+            for future in futures:
+                if not future.done():
+                    future.set_exception(outcome)
+                    self._failed.add(future)
+            return
+        for future, result in zip(futures, outcome, strict=True):
+            # It may have been cancelled.
+            if not future.done():
+                future.set_result(result)
+
+    def note_unread(self) -> None:
+        """Note the errors that nobody has read yet."""
+        for future in tuple(self._failed):
+            if (error := future.take_unread()) is not None:
+                self._note_unread(error)
 
 
 class TaskHost:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any
+from weakref import WeakSet
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.config import ClientConfig
@@ -42,25 +44,44 @@ def open_instance(
 class ThreadFuture(concurrent.futures.Future[SendResult]):
     """The future of a queued message; it cannot be cancelled.
 
+    The base's condition costs as much as a message's other steps. So a future has a condition only
+    once a thread waits for it, and one lock guards all futures of a producer.
+
     Args:
-        note_unread: called with the error of a future that ends without anybody reading it.
+        futures: the producer's futures.
     """
 
-    def __init__(self, note_unread: Callable[[BaseException], None]) -> None:
-        super().__init__()
-        self._note_unread = note_unread
+    def __init__(self, futures: ThreadFutures) -> None:
+        # The fields of the base, but for the condition.
+        self._state = RUNNING
+        self._result = None
+        self._exception = None
+        self._waiters = []
+        self._done_callbacks: list[Callable[[Future[SendResult]], Any]] = []
+        self._futures = futures
         self._is_read = False
-        self.set_running_or_notify_cancel()
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "_condition":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        with self._futures.lock:
+            return self.__dict__.setdefault(name, threading.Condition())
+
+    def done(self) -> bool:
+        """Return whether there is a result or an error."""
+        return self._state == FINISHED
 
     def result(self, timeout: float | None = None) -> SendResult:
         """Return the result, or raise the error."""
         self._is_read = True
+        if self._state == FINISHED and self._result is not None:
+            return self._result
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error, None for a result."""
         self._is_read = True
-        return super().exception(timeout)
+        return self._exception if self._state == FINISHED else super().exception(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[SendResult]], Any]) -> None:
         """Call a function at the end; the function reads the result."""
@@ -76,17 +97,80 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
                 raise UsageError(f"{fn!r} raised {error!r}") from error
 
         self._is_read = True
+        with self._futures.lock:
+            if self._state != FINISHED:
+                self._done_callbacks.append(call)
+                return
         super().add_done_callback(call)
+
+    def take(self, result: SendResult | None, error: Exception | None) -> None:
+        """End with a result or an error; under the producer's lock."""
+        self._result, self._exception = result, error
+        # Last: `result` reads without the lock.
+        self._state = FINISHED
+
+    def tell(self) -> None:
+        """Wake the threads that wait for the end, and call the callbacks."""
+        if "_condition" in self.__dict__:
+            with self._condition:
+                for waiter in self._waiters:
+                    if self._exception is None:
+                        waiter.add_result(self)
+                    else:
+                        waiter.add_exception(self)
+                self._condition.notify_all()
+        if self._done_callbacks:
+            self._invoke_callbacks()
 
     def take_unread(self) -> BaseException | None:
         """Return an error that nobody has read, once; None for none."""
-        if self._is_read or not self.done():
+        if self._is_read or self._exception is None:
             return None
-        return self.exception()
+        self._is_read = True
+        return self._exception
 
     def __del__(self) -> None:
-        if (error := self.take_unread()) is not None:
-            self._note_unread(error)
+        if not self._is_read and (error := self.take_unread()) is not None:
+            self._futures.note(error)
+
+
+class ThreadFutures:
+    """The futures of a producer's queued messages.
+
+    Args:
+        note_unread: called with the error of a future that ends without anybody reading it.
+    """
+
+    def __init__(self, note_unread: Callable[[BaseException], None]) -> None:
+        self.lock = threading.Lock()
+        self.note = note_unread
+        # Failed futures that somebody holds, perhaps without a look at them.
+        self._failed: WeakSet[ThreadFuture] = WeakSet()
+
+    def make(self) -> ThreadFuture:
+        """Return the future of a message."""
+        return ThreadFuture(self)
+
+    def settle(
+        self, futures: Sequence[ThreadFuture], outcome: Sequence[SendResult] | Exception
+    ) -> None:
+        """End futures with a result each, or all with one error."""
+        with self.lock:
+            if isinstance(outcome, Exception):
+                for future in futures:
+                    future.take(None, outcome)
+                    self._failed.add(future)
+            else:
+                for future, result in zip(futures, outcome, strict=True):
+                    future.take(result, None)
+        for future in futures:
+            future.tell()
+
+    def note_unread(self) -> None:
+        """Note the errors that nobody has read yet."""
+        for future in tuple(self._failed):
+            if (error := future.take_unread()) is not None:
+                self.note(error)
 
 
 class ThreadHost:

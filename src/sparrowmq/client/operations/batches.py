@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sparrowmq.calling.effects import Now, Operation, Spawn, Wait
 from sparrowmq.client.batcher import Batcher, LaneKey, Pending
 from sparrowmq.client.operations.send import get_publish_queues, send, send_batch
@@ -25,8 +23,9 @@ def serve(publisher: Publisher, batcher: Batcher) -> Operation[None]:
             # Futures that nobody holds end with the last reference to their batch.
             del batch
         report_unread(publisher, batcher, now_ms=now_ms)
-        due_ms = batcher.next_due_ms()
-        yield Wait(batcher.wake, None if due_ms is None else max(0, due_ms - now_ms))
+        rest_ms = batcher.begin_rest(now_ms)
+        if rest_ms != 0:
+            yield Wait(batcher.wake, rest_ms)
 
 
 def report_unread(publisher: Publisher, batcher: Batcher, *, now_ms: int | None) -> None:
@@ -54,7 +53,7 @@ def _place(publisher: Publisher, batcher: Batcher, topic: str) -> Operation[None
         try:
             queues = yield from get_publish_queues(publisher, topic)
         except SparrowError as error:
-            _fail(pendings, error)
+            batcher.done(pendings, error)
         else:
             now_ms: int = yield Now()
             batcher.place(pendings, queues, now_ms)
@@ -73,22 +72,21 @@ def _send(
         if len(batch) > 1:
             messages = [pending.message for pending in batch]
             result = yield from send_batch(publisher, messages, queue=queue, in_turn=True)
-            for pending, own in zip(batch, _results_of(result, len(batch)), strict=True):
-                pending.done(own, None)
+            batcher.done(batch, _results_of(result, len(batch)))
             batch = []
     except SparrowError as error:
-        _fail(batch, error)
+        batcher.done(batch, error)
         batch = []
     try:
         while batch:
             try:
                 result = yield from send(publisher, batch[0].message, queue=queue, in_turn=True)
-                batch.pop(0).done(result, None)
+                batcher.done((batch.pop(0),), (result,))
             except SparrowError as error:
-                batch.pop(0).done(None, error)
+                batcher.done((batch.pop(0),), error)
     finally:
         # Messages are left here if the driver was closed meanwhile.
-        _fail(batch, closed_error())
+        batcher.done(batch, closed_error())
         batcher.end(key)
     yield from start_sending(find_tracer(publisher))
 
@@ -96,11 +94,6 @@ def _send(
 def closed_error() -> UsageError:
     """Return the error for messages that were not sent before the producer was closed."""
     return UsageError("the producer was closed before the message was sent")
-
-
-def _fail(pendings: Sequence[Pending], error: Exception) -> None:
-    for pending in pendings:
-        pending.done(None, error)
 
 
 def _results_of(result: SendResult, count: int) -> list[SendResult]:
