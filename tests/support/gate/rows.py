@@ -55,6 +55,16 @@ def _connected(output: str) -> str:
     )
 
 
+def _upgraded(output: str) -> str:
+    figures = _last_json(output)
+    if figures is None:
+        return ""
+    return (
+        f"from {figures['from']} and back: {sum(figures['acknowledged'].values()):,} messages "
+        f"acknowledged, {figures['consumed']:,} consumed, {sum(figures['broken'].values())} broken"
+    )
+
+
 def _asked(output: str) -> str:
     figures = _last_json(output)
     if figures is None:
@@ -235,6 +245,18 @@ ROWS = (
         ),
         "make interop",
         minutes=240,
+    ),
+    Row(
+        "upgrade",
+        (
+            "A store and a group go on under a newer version and back under the older one, members "
+            "of both in one group: no message is lost, moved or consumed twice",
+            "存储与消费者组可升级到新版本再退回旧版本，同一组内新旧成员并存："
+            "消息不丢失、不移位、不被重复消费",
+        ),
+        "python -m gate.upgrade",
+        _upgraded,
+        minutes=15,
     ),
     Row(
         "licences",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -9,7 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-PROGRAM = Path(sys.executable).with_name("sparrowmq")
+SOURCE = Path(__file__).parents[3] / "src"
+PROGRAM = "import sys; from sparrowmq.cli.main import main; sys.exit(main())"
 START_S_MAX = 120
 
 
@@ -19,13 +21,15 @@ class Server:
     Args:
         data: their directory.
         options: more of `sparrowmq up`.
+        source: where the code is that the next start runs.
     """
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, source: Path = SOURCE) -> None:
+        self.source = source
         self.name_server_port, self.broker_port = free_ports(2)
         self._log = data.with_suffix(".log")
         self._command = [
-            *(str(PROGRAM), "up", "--data", str(data), "--grpc-port", "-1"),
+            *(sys.executable, "-c", PROGRAM, "up", "--data", str(data)),
             *("--nameserver-port", str(self.name_server_port)),
             *("--broker-port", str(self.broker_port), *options),
         ]
@@ -44,7 +48,12 @@ class Server:
         begun = time.monotonic()
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=log, text=True
+                self._command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                # As a variable: older versions do not know the setting.
+                env={**os.environ, "PYTHONPATH": str(self.source), "SPARROWMQ_GRPC_PORT": "-1"},
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -1,0 +1,227 @@
+"""Upgrade a store and a group in the middle of their work, and go back: `python -m gate.upgrade`.
+
+Servers and members run an older version's code, then this one's, then the older one's again, on one
+directory of data. In between, members of both versions share one group. Every message must stay
+where it was acknowledged to be, and the group must get each once: all stops are clean ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import IO, Any
+
+from gate import wire
+from gate.ledger import Ledger
+from gate.server import Server
+
+ROOT = Path(__file__).parents[3]
+# The last version without consumption message by message and messages with a time of their own.
+OLD = "3a9b9ce3"
+TOPIC, QUEUES, GROUP = "gate_upgrade", 8, "GID_gate_upgrade"
+MESSAGES = 400
+CONSUMED_S_MAX = 120
+MEMBER = """
+import sys
+from sparrowmq import PushConsumer
+
+def on_messages(messages, context):
+    for message in messages:
+        print(message.body.decode() + "\\n", end="", flush=True)  # several threads write
+
+name_server, group, topic = sys.argv[1:]
+consumer = PushConsumer(group, name_server=name_server, listener=on_messages)
+consumer.subscribe(topic)
+with consumer:
+    consumer.start()  # versions differ in whether `with` starts
+    print("started", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Member:
+    """A consumer of the group as a process of one version; it writes the bodies to a file."""
+
+    def __init__(self, source: Path, port: int, bodies: Path) -> None:
+        self._bodies = bodies
+        self._output: IO[bytes] = bodies.open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", MEMBER, f"127.0.0.1:{port}", GROUP, TOPIC],
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            env={**os.environ, "PYTHONPATH": str(source)},
+        )
+        wait_until(lambda: "started" in self.lines(), f"the start of a member; see {bodies}")
+
+    def lines(self) -> list[str]:
+        return self._bodies.read_text().splitlines()
+
+    def stop(self) -> None:
+        """Let the member drain, commit and leave."""
+        self._process.communicate(timeout=60)
+        self._output.close()
+        if self._process.returncode:
+            raise RuntimeError(f"a member ended with {self._process.returncode}")
+
+    def kill(self) -> None:
+        """End what is left of the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._output.close()
+
+
+class Upgrade:
+    """A cluster whose processes change their version.
+
+    Args:
+        directory: for data, sources and output.
+        old: the source of the older version.
+    """
+
+    def __init__(self, directory: Path, old: Path) -> None:
+        self._directory = directory
+        self.sources = {"old": old, "new": ROOT / "src"}
+        self.server = Server(directory / "data", "--flush", "sync", source=old)
+        self.ledger = Ledger()
+        self.members: list[Member] = []
+        self._sent = 0
+
+    def restart(self, version: str) -> None:
+        """Stop the servers, and start those of a version."""
+        self.server.stop()
+        self.server.source = self.sources[version]
+        self.server.start()
+        self.check()
+
+    def join(self, version: str) -> Member:
+        """Start a member of a version."""
+        bodies = self._directory / f"member-{len(self.members)}"
+        member = Member(self.sources[version], self.server.name_server_port, bodies)
+        self.members.append(member)
+        return member
+
+    def send(self) -> None:
+        """Send messages to all queues, and wait until the group has had all that were ever sent."""
+        connection = wire.Connection(self.server.broker_port)
+        for number in range(self._sent, self._sent + MESSAGES):
+            queue_id, body = number % QUEUES, f"upgrade {number}"
+            fields = wire.send_fields(TOPIC, queue_id, {})
+            answer = connection.call(wire.SEND_MESSAGE_V2, fields, body.encode())
+            if answer.code:
+                raise RuntimeError(f"a message was refused: {answer.code} {answer.remark}")
+            offset = int(answer.fields["queueOffset"])
+            self.ledger.place(TOPIC, queue_id, offset, [body.encode()], "single")
+        connection.close()
+        self._sent += MESSAGES
+        wait_until(
+            lambda: len(self.consumed()) == self._sent,
+            f"{self._sent} messages in the group",
+        )
+
+    def consumed(self) -> Counter[str]:
+        """Return how often the group got each body."""
+        lines = (line for member in self.members for line in member.lines())
+        return Counter(line for line in lines if line.startswith("upgrade "))
+
+    def check(self) -> None:
+        """Read all queues from their beginning and compare them with what was acknowledged."""
+        connection = wire.Connection(self.server.broker_port)
+        seen = Ledger()
+        for number in range(self._sent):
+            seen.owe(TOPIC, f"upgrade {number}".encode(), "single")
+        for queue_id in range(QUEUES):
+            end = wire.max_offset(connection, TOPIC, queue_id)
+            for record in wire.read_queue(connection, TOPIC, queue_id, 0, end):
+                seen.read((TOPIC, queue_id), record)
+                if record.offset >= self.ledger.read_to[TOPIC, queue_id]:
+                    self.ledger.read((TOPIC, queue_id), record)
+            self.ledger.end_of((TOPIC, queue_id))
+        connection.close()
+        seen.end()
+        self.ledger.broken += seen.broken
+        self.ledger.examples += seen.examples
+
+
+def run(directory: Path, *, revision: str = OLD) -> dict[str, Any]:
+    """Upgrade and go back; return the figures."""
+    old = export(revision, directory / "old")
+    upgrade = Upgrade(directory, old)
+    upgrade.server.start()
+    try:
+        connection = wire.Connection(upgrade.server.broker_port)
+        wire.create_topic(connection, TOPIC, QUEUES)
+        connection.close()
+        first, second = upgrade.join("old"), upgrade.join("old")
+        upgrade.send()
+        upgrade.restart("new")
+        upgrade.send()
+        first.stop()
+        third = upgrade.join("new")
+        upgrade.send()
+        second.stop()
+        upgrade.send()
+        fourth = upgrade.join("old")
+        upgrade.send()
+        third.stop()
+        upgrade.restart("old")
+        upgrade.send()
+        upgrade.restart("new")
+        upgrade.send()
+        fourth.stop()
+        upgrade.check()
+    finally:
+        for member in upgrade.members:
+            member.kill()
+        upgrade.server.kill()
+    consumed = upgrade.consumed()
+    upgrade.ledger.broken["twice in the group"] += sum(consumed.values()) - len(consumed)
+    return {
+        "from": revision,
+        "acknowledged": upgrade.ledger.acknowledged,
+        "consumed": len(consumed),
+        "broken": +upgrade.ledger.broken,
+        "examples": upgrade.ledger.examples,
+    }
+
+
+def export(revision: str, directory: Path) -> Path:
+    """Write a revision's source into a directory and return where its packages are."""
+    archive = subprocess.run(
+        ["git", "archive", revision, "src"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(directory)
+    return directory / "src"
+
+
+def wait_until(condition: Any, what: str) -> None:
+    """Wait until a condition holds. Raises: TimeoutError if it takes too long."""
+    deadline_s = time.monotonic() + CONSUMED_S_MAX
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{what}: not within {CONSUMED_S_MAX} s")
+        time.sleep(0.05)
+
+
+def main() -> int:
+    """Run, print the figures as JSON, and return 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m gate.upgrade", description=__doc__)
+    parser.add_argument("--from", dest="revision", default=OLD, help="the older version's commit")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gate-upgrade-") as directory:
+        figures = run(Path(directory), revision=options.revision)
+    print(json.dumps(figures))
+    return 1 if figures["broken"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
