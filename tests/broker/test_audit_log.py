@@ -42,6 +42,16 @@ def test_the_requests_of_one_change_are_one_record() -> None:
     assert (newest.count, newest.timestamp_ms) == (1, late_ms)
 
 
+def test_dead_letters_sent_again_join_only_their_neighbours() -> None:
+    log = AuditLog()
+
+    for offset in (3, 4, 7):
+        log.note(request(at_ms=offset), "sent again", "G", moves={0: (offset, offset + 1)})
+
+    found = [[(m.before, m.after) for m in record.moves] for record in log.find("G", ())]
+    assert found == [[(7, 8)], [(3, 5)]]
+
+
 def test_the_log_is_bounded() -> None:
     log = AuditLog()
 

@@ -30,6 +30,7 @@ from sparrowmq.cli.message_view import (
     format_body,
     shorten_body,
 )
+from sparrowmq.cli.messages import find_operator
 from sparrowmq.testing import EmbeddedCluster
 from sparrowmq.words.body import BODY_BYTES_MAX
 from waiting import wait_until
@@ -260,10 +261,10 @@ def test_dead_letters_are_listed_shown_and_sent_again(
     smq: Commands, shared_cluster: EmbeddedCluster
 ) -> None:
     shared_cluster.create_topic("T_dead", queues=1)
-    attempts: list[bytes] = []
+    attempts: list[Any] = []
 
     def listen(messages: Any, context: Any) -> ConsumeStatus:
-        attempts.extend(message.body for message in messages)
+        attempts.extend(messages)
         is_second = len(attempts) > 1
         return ConsumeStatus.CONSUME_SUCCESS if is_second else ConsumeStatus.RECONSUME_LATER
 
@@ -295,11 +296,54 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         assert (
             "nothing to change: group GID_dead has no dead letter with key 'd2'" in unknown.stderr
         )
-        assert smq.json("dlq", "resend", "GID_dead", "--key", "d1", "--yes")["applied"]
+        assert (letter["resent_by"], letter["resent_timestamp_ms"]) == (None, None)
+        edits = ("--set-body", "soft", "--set-tag", "eased", "--set-property", "why=too hard")
+        resend = ("dlq", "resend", "GID_dead", "--id", letter["msg_id"], *edits)
+        (row,) = smq.json(*resend)["changes"]
+        assert (row["body"], row["tag"]) == ("hard to digest → soft", "– → eased")
+        assert smq.json(*resend, "--yes")["applied"]
         wait_until("a second attempt", lambda: len(attempts) == 2, timeout_s=60)
+        copy = attempts[1]
+        assert (copy.body, copy.tags, copy.keys) == (b"soft", "eased", ("d1",))
+        by = copy.properties["RESENT_BY"]
+        assert by == find_operator()
+        assert copy.properties["RESENT_FROM"] == "%DLQ%GID_dead broker-a:0:0"
+        assert copy.properties["why"] == "too hard"
+        (letter,) = smq.json("dlq", "show", "GID_dead")
+        assert letter["resent_by"] == by
+        # The copy has the client's time, and the record the broker's, who got the copy later.
+        assert 0 <= letter["resent_timestamp_ms"] - int(copy.properties["RESENT_AT"]) < 60_000
+        assert smq("dlq", "show", "GID_dead", "--format", "raw").stdout == "hard to digest"
+        (change, *_) = smq.json("group", "show", "GID_dead")["changes"]
+        assert (change["kind"], change["detail"]) == ("sent again", f"by {by}")
 
     none = smq("dlq", "show", "GID_nobody")
     assert (none.exit_code, "has no dead letters" in none.stderr) == (0, True)
+
+
+def test_a_message_is_sent_again_as_previewed(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_again", queues=1)
+    sent = smq.json("send", "T_again", "40 EUR", "--tag", "paid", "-k", "o1", "-p", "host=web-1")
+    resend = ("msg", "resend", sent["msg_id"], "-t", "T_again", "--set-body", "4 EUR")
+    preview = smq.json(*resend)
+    before = smq.json("topic", "show", "T_again")
+    applied = smq.json(*resend, "--set-property", "host=", "--yes")
+    first, copy = map(json.loads, smq("tail", "T_again", "--json").stdout.splitlines())
+    refused = smq(*resend, "--set-property", "KEYS=x")
+
+    assert (preview["applied"], applied["applied"]) == (False, True)
+    assert preview["changes"][0]["body"] == "40 EUR → 4 EUR"
+    assert before["queues"][0]["max_offset"] == 1
+    assert (first["body"], copy["body"]) == ("40 EUR", "4 EUR")
+    assert (copy["tags"], copy["keys"]) == ("paid", ["o1"])
+    assert copy["msg_id"] != first["msg_id"]
+    assert "host" not in copy["properties"]
+    assert copy["properties"]["RESENT_BY"] == find_operator()
+    assert copy["properties"]["RESENT_FROM"] == "T_again broker-a:0:0"
+    assert refused.exit_code == 2
+    assert "property 'KEYS' is reserved" in refused.stderr
 
 
 def test_bodies_are_shown_as_what_they_are() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from sparrowmq.protocol.bodies import AuditRecord, OffsetMove
+from sparrowmq.protocol.bodies import SENT_AGAIN, AuditRecord, OffsetMove
 from sparrowmq.protocol.signatures import ACCESS_KEY
 from sparrowmq.protocol.wire_names import prepare_types, wire_names
 from sparrowmq.serving.connections import Fact
@@ -123,7 +123,15 @@ def _is_continued(last: AuditRecord, record: AuditRecord) -> bool:
         return each.kind, each.topic, each.account, host, each.detail
 
     is_near = record.timestamp_ms - last.timestamp_ms <= AUDIT_JOIN_MS
-    return is_near and record.kind in ("set", "sent", "sent again") and actor(last) == actor(record)
+    if record.kind == SENT_AGAIN and not _continues(last.moves, record.moves):
+        return False
+    return is_near and record.kind in ("set", "sent", SENT_AGAIN) and actor(last) == actor(record)
+
+
+def _continues(before: Sequence[OffsetMove], after: Sequence[OffsetMove]) -> bool:
+    """Return whether dead letters follow those of the record before, without a gap."""
+    ends = {(move.queue_id, move.after) for move in before}
+    return bool(before) == bool(after) and all((m.queue_id, m.before) in ends for m in after)
 
 
 def _join(last: AuditRecord, record: AuditRecord) -> AuditRecord:
@@ -150,6 +158,6 @@ def _describe(record: AuditRecord) -> str:
     text = f"group {record.group!r}: {record.kind} by {who}"
     if record.topic:
         text += f", topic {record.topic}"
-    if moves:
+    if moves and record.kind != SENT_AGAIN:
         text += f", {len(moves)} queues: {back:,} messages back, {forward:,} forward"
     return f"{text}; {record.detail}" if record.detail else text

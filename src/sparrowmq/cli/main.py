@@ -43,8 +43,10 @@ COMMANDS = {
     ),
     "tail": _Command("sparrowmq.cli.messages", "Print a topic's last messages; follow it."),
     "send": _Command("sparrowmq.cli.send", "Send a message, or one for each line of a file."),
-    "msg": _Command("sparrowmq.cli.messages", "Find messages by id, key, place or time."),
-    "dlq": _Command("sparrowmq.cli.messages", "Dead letters: list, show, send again."),
+    "msg": _Command(
+        "sparrowmq.cli.messages", "Find messages by id, key, place or time; send one again."
+    ),
+    "dlq": _Command("sparrowmq.cli.dead_letters", "Dead letters: list, show, send again."),
     "acl": _Command("sparrowmq.cli.acl", "Accounts of access control: list, put, delete."),
     "rebalance": _Command(
         "sparrowmq.cli.rebalance",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import sys
 from enum import StrEnum
 
 from rich.console import Console
@@ -23,12 +24,16 @@ _SHOWN_ELSEWHERE = {PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY}
 
 
 class BodyFormat(StrEnum):
-    """The form of bodies; AUTO shows JSON and text as such, and other bytes as hex."""
+    """The form of bodies; AUTO shows JSON and text as such, and other bytes as hex.
+
+    RAW writes the bytes as they were sent.
+    """
 
     AUTO = "auto"
     JSON = "json"
     TEXT = "text"
     HEX = "hex"
+    RAW = "raw"
 
 
 def escape(text: str) -> str:
@@ -98,7 +103,9 @@ def line_of_message(message: MessageExt, body_format: BodyFormat) -> Text:
     return line.append(f"  {shorten_body(message.body, body_format)}")
 
 
-def print_message(console: Console, message: MessageExt, body_format: BodyFormat) -> None:
+def print_message(
+    console: Console, message: MessageExt, body_format: BodyFormat, *, sent_again: str = ""
+) -> None:
     """Print a message in full: its places, times and properties, then its body."""
     rows = {
         "id": message.msg_id,
@@ -111,6 +118,7 @@ def print_message(console: Console, message: MessageExt, body_format: BodyFormat
         "tag": message.tags,
         "keys": ", ".join(message.keys),
         "consumed again": message.reconsume_times,
+        "sent again": sent_again,
     }
     for name, value in rows.items():
         if value:
@@ -121,6 +129,13 @@ def print_message(console: Console, message: MessageExt, body_format: BodyFormat
     _print_pair(console, f"body, {len(message.body):,} bytes", "")
     console.print(Text(shorten_body(message.body, body_format)), soft_wrap=True)
     console.print()
+
+
+def print_raw(message: MessageExt) -> None:
+    """Write a body's bytes as they were sent."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(message.body)
+    sys.stdout.buffer.flush()
 
 
 def _print_pair(console: Console, name: str, value: str) -> None:

@@ -1,22 +1,25 @@
-"""`sparrowmq tail`, `msg` and `dlq`: read, find and resend messages.
+"""`sparrowmq tail` and `msg`: read, find and resend messages.
 
-`tail`, `msg` and `dlq show` read without a group: they join no group and commit no offset.
+The commands read without a group: they join no group and commit no offset.
 """
 
 from __future__ import annotations
 
+import getpass
 import heapq
-from collections.abc import Iterator
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from sparrowmq.calling.clock import timestamp_ms
-from sparrowmq.cli.confirmation import Yes, carry_out
+from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
     CommandCluster,
-    GroupName,
     TopicName,
     naming_topic,
     on_cluster,
@@ -28,15 +31,18 @@ from sparrowmq.cli.message_view import (
     json_of_message,
     line_of_message,
     print_message,
+    print_raw,
 )
 from sparrowmq.cli.output import (
     Json,
     OutputColumn,
-    columns_of,
+    format_time,
     make_console,
     print_json,
     print_rows,
 )
+from sparrowmq.cli.send import open_input, parse_properties, read_whole
+from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations import administer
 from sparrowmq.client.operations.browse import (
     Browser,
@@ -46,24 +52,18 @@ from sparrowmq.client.operations.browse import (
     close_browser,
     open_browser,
 )
-from sparrowmq.client.operations.dead_letters import (
-    DeadLetters,
-    list_dead_letters,
-    resend_dead_letter,
-)
 from sparrowmq.client.operations.message_trace import message_trace
-from sparrowmq.errors import TopicRouteNotFound, UsageError
+from sparrowmq.client.operations.resend import Edit, Resend, copy_message
+from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageSelector
-from sparrowmq.model.names import dlq_topic
+from sparrowmq.model.message import RESERVED_PROPERTIES
+from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 
 msg = typer.Typer(
-    help="Find messages by id, key, place or time.",
+    help="Find messages by id, key, place or time; send one again.",
     no_args_is_help=True,
     rich_markup_mode=None,
-)
-dlq = typer.Typer(
-    help="Dead letters: list, show, send again.", no_args_is_help=True, rich_markup_mode=None
 )
 
 _TRACE_COLUMNS = (
@@ -83,7 +83,20 @@ QueueOption = Annotated[
         "--queue", "-q", help="only this queue, as BROKER:ID, such as broker-a:3; may be repeated"
     ),
 ]
-FormatOption = Annotated[BodyFormat, typer.Option("--format", help="how to show bodies")]
+FormatOption = Annotated[
+    BodyFormat,
+    typer.Option("--format", help="how to show bodies; raw prints the body alone, as sent"),
+]
+SetBody = Annotated[str | None, typer.Option("--set-body", help="another body")]
+SetBodyFrom = Annotated[
+    Path | None, typer.Option("--set-body-from", help="another body: a file's bytes; -: stdin")
+]
+SetTag = Annotated[str | None, typer.Option("--set-tag", help='another tag; "" removes it')]
+SetKey = Annotated[list[str] | None, typer.Option("--set-key", help="another key; may be repeated")]
+SetProperty = Annotated[
+    list[str] | None,
+    typer.Option("--set-property", help='NAME=VALUE; "NAME=" removes it; may be repeated'),
+]
 # The longest wait of a turn of `tail --follow`; Ctrl-C ends the wait at once.
 TURN_MS = 60_000
 # With a filter, `--last` examines this many messages of each queue.
@@ -149,13 +162,10 @@ def tail(
         browser = cluster.run(operation)
     console = make_console()
     shown = 0
-    for message in _tail(cluster, browser, last if since is None else None, key, follows=follow):
-        if cluster.as_json:
-            print_json(json_of_message(message), is_one_line=True)
-        elif body:
-            print(format_body(message.body, body_format), flush=True)
-        else:
-            console.print(line_of_message(message, body_format), soft_wrap=True)
+    for message in tail_messages(
+        cluster, browser, last if since is None else None, key, follows=follow
+    ):
+        _print_one(cluster, console, message, body_format, is_body=body)
         shown += 1
         if shown == limit:
             break
@@ -163,7 +173,25 @@ def tail(
         say(f"topic {topic} has no message in this range")
 
 
-def _tail(
+def _print_one(
+    cluster: CommandCluster,
+    console: Console,
+    message: MessageExt,
+    body_format: BodyFormat,
+    *,
+    is_body: bool,
+) -> None:
+    if cluster.as_json:
+        print_json(json_of_message(message), is_one_line=True)
+    elif body_format is BodyFormat.RAW:
+        print_raw(message)
+    elif is_body:
+        print(format_body(message.body, body_format), flush=True)
+    else:
+        console.print(line_of_message(message, body_format), soft_wrap=True)
+
+
+def tail_messages(
     cluster: CommandCluster,
     browser: Browser,
     last: int | None,
@@ -227,12 +255,18 @@ def get_message(
     Examples:
       sparrowmq msg get 7F0000010001... --topic flights
     """
+    print_messages(cluster, [_get_message(cluster, topic, msg_id)], body_format)
+
+
+def _get_message(cluster: CommandCluster, topic: str, msg_id: str) -> MessageExt:
     with naming_topic(cluster, topic):
-        found = cluster.run(administer.view_message(cluster.directory, topic, msg_id))
+        found: MessageExt | None = cluster.run(
+            administer.view_message(cluster.directory, topic, msg_id)
+        )
     if found is None:
         say(f"topic {topic} has no message {msg_id}, or has deleted it")
         raise typer.Exit(EXIT_FOUND)
-    _print_messages(cluster, [found], body_format)
+    return found
 
 
 @msg.command("find")
@@ -268,7 +302,7 @@ def find_messages(
     if not found:
         say(f"topic {topic} has no message with key {key!r} in this range")
         raise typer.Exit(EXIT_FOUND)
-    _print_messages(cluster, found, body_format)
+    print_messages(cluster, found, body_format)
 
 
 @msg.command("trace")
@@ -324,119 +358,142 @@ def show_place(
         )
     cursor.offset, cursor.end = offset, offset + 1
     found = list(_read(cluster, browser))
-    _print_messages(cluster, found, body_format)
+    print_messages(cluster, found, body_format)
 
 
-def _print_messages(
-    cluster: CommandCluster, found: list[MessageExt], body_format: BodyFormat
+_Place = tuple[str, int, int]
+
+
+def _place_of(message: MessageExt) -> _Place:
+    """Return a message's broker, queue and offset."""
+    return message.broker_name, message.queue_id, message.queue_offset
+
+
+def print_messages(
+    cluster: CommandCluster,
+    found: list[MessageExt],
+    body_format: BodyFormat,
+    resends: Mapping[_Place, Resend] | None = None,
 ) -> None:
+    """Print messages in full; `resends` says which dead letters were sent again."""
     if cluster.as_json:
-        print_json([json_of_message(message) for message in found])
+        print_json([json_of_message(each) | describe_resend(each, resends) for each in found])
         return
     console: Console = make_console()
     for message in found:
-        print_message(console, message, body_format)
+        if body_format is BodyFormat.RAW:
+            print_raw(message)
+            continue
+        resend = (resends or {}).get(_place_of(message))
+        again = resend and f"{format_time(resend.timestamp_ms)} by {resend.who}"
+        print_message(console, message, body_format, sent_again=again or "")
 
 
-@dlq.command("ls")
+def describe_resend(message: MessageExt, resends: Mapping[_Place, Resend] | None) -> Json:
+    """Return the fields that say when a dead letter was sent again, and by whom."""
+    if resends is None:
+        return {}
+    found = resends.get(_place_of(message))
+    return {"resent_timestamp_ms": found and found.timestamp_ms, "resent_by": found and found.who}
+
+
+@msg.command("resend")
 @on_cluster
-def list_dlq(cluster: CommandCluster) -> None:
-    """List the groups that have dead letters: messages that failed too often."""
-    found: list[DeadLetters] = cluster.run(list_dead_letters(cluster.directory))
-    rows: list[Json] = [
-        {
-            "group": each.group,
-            "messages": each.message_count,
-            "last_timestamp_ms": each.last_timestamp_ms,
-        }
-        for each in found
-    ]
-    if cluster.as_json:
-        print_json(rows)
-    else:
-        columns = columns_of("group", "messages", "last_timestamp_ms")
-        where = cluster.context.name_server
-        print_rows(rows, columns, empty=f"no group has dead letters at {where}")
-
-
-LastOption = Annotated[
-    int, typer.Option("--last", "-l", min=1, max=100_000, help="only the last N")
-]
-KeyOption = Annotated[str | None, typer.Option("--key", help="only messages with this key")]
-
-
-@dlq.command("show")
-@on_cluster
-def show_dlq(
+def resend_message(
     cluster: CommandCluster,
-    group: GroupName,
-    last: LastOption = 10,
-    key: KeyOption = None,
-    body_format: FormatOption = BodyFormat.AUTO,
-) -> None:
-    """Show a group's dead letters in full, the newest last."""
-    _print_messages(cluster, _dead_letters(cluster, group, last, key), body_format)
-
-
-@dlq.command("resend")
-@on_cluster
-def resend(
-    cluster: CommandCluster,
-    group: GroupName,
-    last: LastOption = 10,
-    key: KeyOption = None,
+    msg_id: Annotated[
+        str, typer.Argument(metavar="ID", help="the producer's or the broker's message id")
+    ],
+    topic: TopicOption,
+    set_body: SetBody = None,
+    set_body_from: SetBodyFrom = None,
+    set_tag: SetTag = None,
+    set_key: SetKey = None,
+    set_property: SetProperty = None,
     yes: Yes = False,
 ) -> None:
-    """Send dead letters again, to their own group only; the dead letters also stay in place.
+    """Send a message to its topic again, changed or not; every group of the topic gets the copy.
 
     \b
     Examples:
-      sparrowmq dlq resend GID_board --key order-4711          # shows which
-      sparrowmq dlq resend GID_board --key order-4711 --yes
+      sparrowmq msg resend 7F0000010001... --topic orders              # shows the copy
+      sparrowmq msg resend 7F0000010001... --topic orders --yes
+      sparrowmq msg resend 7F0000010001... -t orders --set-body-from fixed.json --yes
     """
-    chosen = _dead_letters(cluster, group, last, key)
-    named = "" if key is None else f" with key {key!r}"
-    rows: list[Json] = [
-        {
-            "msg_id": message.msg_id,
-            "keys": list(message.keys),
-            "store_timestamp_ms": message.store_timestamp_ms,
-            "body": format_body(message.body[:60], BodyFormat.AUTO),
-        }
-        for message in chosen
-    ]
+    message = _get_message(cluster, topic, msg_id)
+    edit = read_edit(set_body, set_body_from, set_tag, set_key, set_property)
+    copy = copy_message(edit.apply(message), by=find_operator(), timestamp_ms=timestamp_ms())
 
     def apply() -> None:
-        for message in chosen:
-            cluster.run(resend_dead_letter(cluster.directory, group, message))
+        with Producer(COMMAND_PRODUCER_GROUP, **cluster.client_settings) as producer:
+            say(f"the copy's id is {producer.send(copy).msg_id}")
 
-    columns = [
-        OutputColumn("msg_id", "id"),
-        OutputColumn("keys"),
-        OutputColumn("store_timestamp_ms", "dead since"),
-        OutputColumn("body", optional=True),
-    ]
     carry_out(
         cluster,
-        rows,
-        columns,
+        [row_of_copy(message, edit)],
+        COPY_COLUMNS,
         is_confirmed=yes,
         apply=apply,
-        done=f"{len(chosen)} messages were sent to {group} again; they arrive in about 10 s",
-        unchanged=f"group {group} has no dead letter{named}",
+        done=f"the message was sent to {topic} again",
     )
 
 
-def _dead_letters(
-    cluster: CommandCluster, group: str, last: int, key: str | None
-) -> list[MessageExt]:
-    look_back = last if key is None else max(last, FILTERED_LOOK_BACK)
-    operation = open_browser(cluster.directory, dlq_topic(group), start=Start(last_count=look_back))
+def read_edit(
+    body: str | None,
+    body_from: Path | None,
+    tag: str | None,
+    keys: list[str] | None,
+    properties: list[str] | None,
+) -> Edit:
+    """Return the changes that options of a command name. Raises: UsageError."""
+    if body is not None and body_from is not None:
+        raise UsageError("give --set-body or --set-body-from, not both")
+    data = None if body is None else body.encode()
+    if body_from is not None:
+        with open_input(body_from) as stream:
+            data = read_whole(stream, body_from)
+    return Edit(
+        data,
+        tag,
+        tuple(keys) if keys else None,
+        parse_properties(properties or [], option="--set-property"),
+    )
+
+
+def find_operator() -> str:
+    """Return who runs the command, for the marks of messages sent again: USER@HOST."""
     try:
-        browser = cluster.run(operation)
-    except TopicRouteNotFound:
-        say(
-            f"group {group} has no dead letters; `sparrowmq dlq ls` lists the groups that have some"
-        )
-        return []
-    return list(_tail(cluster, browser, last, key))
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # The account of a container may have no name.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def row_of_copy(message: MessageExt, edit: Edit) -> Json:
+    """Return the row that shows a message and what its copy changes."""
+    copy = edit.apply(message)
+    before, after = (
+        {n: v for n, v in each.properties.items() if n not in RESERVED_PROPERTIES}
+        for each in (message, copy)
+    )
+    return {
+        "msg_id": message.msg_id,
+        "tag": arrow(message.tags, copy.tags),
+        "keys": arrow(" ".join(message.keys), " ".join(copy.keys)),
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "properties": arrow(
+            *(" ".join(f"{n}={v}" for n, v in sorted(each.items())) for each in (before, after))
+        ),
+        "body": arrow(*(format_body(each.body[:60], BodyFormat.AUTO) for each in (message, copy))),
+    }
+
+
+COPY_COLUMNS = (
+    OutputColumn("msg_id", "id"),
+    OutputColumn("tag", optional=True),
+    OutputColumn("keys", optional=True),
+    OutputColumn("store_timestamp_ms", "stored"),
+    OutputColumn("properties", optional=True),
+    OutputColumn("body", optional=True),
+)

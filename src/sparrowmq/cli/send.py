@@ -83,7 +83,7 @@ def send(
         keys=tuple(key or ()),
         sharding_key=sharding_key,
         delay_level=delay_level,
-        properties=_parse_properties(prop or []),
+        properties=parse_properties(prop or []),
     )
     place = None if queue is None else MessageQueue(topic, *parse_queue(queue))
     with naming_topic(cluster, topic):
@@ -92,9 +92,9 @@ def send(
         if body is not None:
             _show(cluster, producer.send(message, queue=place))
             return
-        with _open(file) as stream:
+        with open_input(file) as stream:
             if whole:
-                message = replace(message, body=_read_whole(stream, file))
+                message = replace(message, body=read_whole(stream, file))
                 _show(cluster, producer.send(message, queue=place))
                 return
             count = _send_lines(producer, stream, message, place)
@@ -144,7 +144,8 @@ def _take_batch(lines: Iterator[bytes], count_max: int) -> list[bytes]:
     return batch
 
 
-def _read_whole(stream: BinaryIO, file: Path | None) -> bytes:
+def read_whole(stream: BinaryIO, file: Path | None) -> bytes:
+    """Read one message's body. Raises: UsageError if it is beyond brokers' limit."""
     body = stream.read(BODY_BYTES_MAX + 1)
     if len(body) > BODY_BYTES_MAX:
         raise UsageError(
@@ -154,7 +155,8 @@ def _read_whole(stream: BinaryIO, file: Path | None) -> bytes:
 
 
 @contextmanager
-def _open(file: Path | None) -> Generator[BinaryIO]:
+def open_input(file: Path | None) -> Generator[BinaryIO]:
+    """Open a file, or standard input for None and "-". Raises: UsageError."""
     if file is None or str(file) == "-":
         yield sys.stdin.buffer
         return
@@ -166,12 +168,13 @@ def _open(file: Path | None) -> Generator[BinaryIO]:
         yield stream
 
 
-def _parse_properties(texts: list[str]) -> dict[str, str]:
+def parse_properties(texts: list[str], *, option: str = "--property") -> dict[str, str]:
+    """Return the properties of options NAME=VALUE. Raises: UsageError."""
     properties = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise UsageError(f"--property is {text!r}; write NAME=VALUE")
+            raise UsageError(f"{option} is {text!r}; write NAME=VALUE")
         properties[name] = value
     return properties
 

@@ -57,7 +57,8 @@ class ProgressChange(NamedTuple):
         request_count: the number of joined requests.
         detail: what changed, if it is not an offset.
         moves: queue id, and the group's offset before and after; None stands for no commit. For
-            messages sent, the end of the queue before and after.
+            messages sent, the end of the queue before and after; for dead letters sent again,
+            their offsets.
     """
 
     timestamp_ms: int
@@ -79,7 +80,7 @@ class ProgressChange(NamedTuple):
         return sum(max(0, step) for step in self._steps())
 
     def _steps(self) -> list[int]:
-        if self.kind == "sent":
+        if self.kind in ("sent", "sent again"):
             return []
         return [(after or 0) - (before or 0) for _, before, after in self.moves]
 

@@ -55,6 +55,10 @@ PROPERTY_TIMER_OUT_MS = "TIMER_OUT_MS"
 # A recall of the message with this topic and id.
 PROPERTY_TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
 PROPERTY_CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+# SparrowMQ's own: the place of the message that was sent again, when, and who sent it.
+PROPERTY_RESENT_FROM = "RESENT_FROM"
+PROPERTY_RESENT_AT = "RESENT_AT"
+PROPERTY_RESENT_BY = "RESENT_BY"
 KEY_SEPARATOR = " "
 # Names that a user's property must not have: MessageConst.STRING_HASH_SET, and the times of 5.x,
 # which would delay a copy of the message again.

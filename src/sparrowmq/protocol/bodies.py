@@ -545,6 +545,10 @@ class OffsetMove(Struct, frozen=True, kw_only=True, rename=wire_names()):
     after: Int64 | None = None
 
 
+# The kind of a record about messages sent to a group's retry topic by no member.
+SENT_AGAIN = "sent again"
+
+
 class AuditRecord(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """A change of progress that no member made: SparrowMQ's own.
 
@@ -555,7 +559,8 @@ class AuditRecord(Struct, frozen=True, kw_only=True, rename=wire_names()):
         group: "" for a change of a topic.
         account, address: who made the change; the account is "" without access control.
         detail: what changed, if it is not an offset.
-        moves: for messages sent, the ends of the queues; else the group's offsets.
+        moves: for messages sent, the ends of the queues; for dead letters sent again, their
+            offsets; else the group's offsets.
     """
 
     timestamp_ms: Int64

@@ -27,6 +27,8 @@ from sparrowmq.model.message import (
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_RESENT_BY,
+    PROPERTY_RESENT_FROM,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
@@ -46,6 +48,7 @@ from sparrowmq.model.names import (
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
+    SENT_AGAIN,
     SubscriptionGroupConfig,
     TopicConfig,
 )
@@ -95,6 +98,9 @@ _SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE.value
 _PUT_OK = PutStatus.PUT_OK
 _JSON = SerializeType.JSON
 
+# The characters that the record of changes keeps of who sent a message again.
+RESENT_BY_LENGTH_MAX = 120
+
 _PUT_CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
@@ -128,13 +134,32 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
         is_delayed = find_property(header.properties or "", PROPERTY_DELAY_LEVEL) != ""
         is_delayed |= stored.recall_handle is not None
         moves = None if is_delayed else {stored.queue_id: (begin, end)}
-        return [*outputs, *state.audit.note(request, "sent", topic=header.topic, moves=moves)]
+        _, detail = _read_marks(state, header.properties or "")
+        return [
+            *outputs,
+            *state.audit.note(request, "sent", topic=header.topic, moves=moves, detail=detail),
+        ]
     if not header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return outputs
     group = header.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
     if state.is_member(group, request.connection):
         return outputs
-    return [*outputs, *state.audit.note(request, "sent again", group)]
+    letter, detail = _read_marks(state, header.properties or "")
+    return [*outputs, *state.audit.note(request, SENT_AGAIN, group, moves=letter, detail=detail)]
+
+
+def _read_marks(state: BrokerState, properties: str) -> tuple[dict[int, tuple[int, int]], str]:
+    """Return the place of the message that was sent again, if this broker has it, and by whom."""
+    place = find_property(properties, PROPERTY_RESENT_FROM)
+    if not place:
+        return {}, ""
+    by = find_property(properties, PROPERTY_RESENT_BY)[:RESENT_BY_LENGTH_MAX]
+    detail = f"by {by}" if by.isprintable() and by else ""
+    broker_name, queue_id, offset = ["", "", "", *place.rpartition(" ")[2].rsplit(":", 2)][-3:]
+    is_here = broker_name == state.config.broker_name and f"{queue_id}{offset}".isascii()
+    if not (is_here and queue_id.isdigit() and offset.isdigit() and len(queue_id + offset) < 20):
+        return {}, detail
+    return {int(queue_id): (int(offset), int(offset) + 1)}, detail
 
 
 def header_of(request: Request, first_code: int) -> SendMessageRequestHeader:

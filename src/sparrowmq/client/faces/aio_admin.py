@@ -457,7 +457,9 @@ class AsyncAdmin:
             dead_letters.read_dead_letters(self._directory, group, count_max=count_max)
         )
 
-    async def resend_dead_letters(self, group: str, messages: Sequence[MessageExt]) -> int:
+    async def resend_dead_letters(
+        self, group: str, messages: Sequence[MessageExt], *, by: str = ""
+    ) -> int:
         """Send dead letters again, to their own group only, and return how many were sent.
 
         They are delivered as retries, and may fail as often as new messages; on RocketMQ 5 only
@@ -465,11 +467,12 @@ class AsyncAdmin:
 
         Args:
             messages: as `dead_letters` returns them.
+            by: who sends them, for the property `RESENT_BY` and the broker's record of changes.
 
         Raises: UsageError for a message that is not a dead letter of the group.
         """
         return await self._driver.run(
-            dead_letters.resend_dead_letters(self._directory, group, messages)
+            dead_letters.resend_dead_letters(self._directory, group, messages, by=by)
         )
 
     async def close(self) -> None:

@@ -452,7 +452,9 @@ class Admin:
             dead_letters.read_dead_letters(self._directory, group, count_max=count_max)
         )
 
-    def resend_dead_letters(self, group: str, messages: Sequence[MessageExt]) -> int:
+    def resend_dead_letters(
+        self, group: str, messages: Sequence[MessageExt], *, by: str = ""
+    ) -> int:
         """Send dead letters again, to their own group only, and return how many were sent.
 
         They are delivered as retries, and may fail as often as new messages; on RocketMQ 5 only
@@ -460,10 +462,13 @@ class Admin:
 
         Args:
             messages: as `dead_letters` returns them.
+            by: who sends them, for the property `RESENT_BY` and the broker's record of changes.
 
         Raises: UsageError for a message that is not a dead letter of the group.
         """
-        return self._driver.run(dead_letters.resend_dead_letters(self._directory, group, messages))
+        return self._driver.run(
+            dead_letters.resend_dead_letters(self._directory, group, messages, by=by)
+        )
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""

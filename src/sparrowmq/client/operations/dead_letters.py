@@ -20,6 +20,7 @@ from sparrowmq.client.operations.browse import (
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import find_group_settings
 from sparrowmq.client.operations.request import ask
+from sparrowmq.client.operations.resend import UNCHANGED, Edit, mark_resent
 from sparrowmq.client.operations.send_back import (
     FIRST_RETRY_LEVEL,
     queues_for_again,
@@ -69,21 +70,26 @@ def list_dead_letters(directory: Directory) -> Operation[list[DeadLetters]]:
     return sorted(found, key=lambda each: (-each.message_count, each.group))
 
 
-def resend_dead_letter(directory: Directory, group: str, message: MessageExt) -> Operation[None]:
+def resend_dead_letter(
+    directory: Directory, group: str, message: MessageExt, *, edit: Edit = UNCHANGED, by: str = ""
+) -> Operation[None]:
     """Send a dead letter to its group again, as a retry of a message that has failed once.
 
     No other group gets the message, and the dead letter itself stays in its topic.
 
     SparrowMQ's members lock their queues. RocketMQ 5 takes a group with locks for one that consumes
     in order, and moves messages sent to its retry topic to the dead letters at once. At such a
-    broker the message is sent back instead, and becomes a dead letter again after one more failure.
+    broker the message is sent back instead, unchanged and without marks, and becomes a dead letter
+    again after one more failure.
     Source: SendMessageProcessor.handleRetryAndDLQ of 5.3.3.
 
     Args:
         message: the message as read from the group's topic of dead letters.
+        edit: what the copy has instead.
+        by: who sends it, for the copy's marks and the broker's record.
 
     Raises: UsageError if the message does not name its first topic, or the group has no retry
-    topic; TransportError; BrokerError.
+    topic, or RocketMQ 5 would have to change the message; TransportError; BrokerError.
     """
     if message.topic != dlq_topic(group):
         raise UsageError(
@@ -93,11 +99,19 @@ def resend_dead_letter(directory: Directory, group: str, message: MessageExt) ->
         raise UsageError(f"message {message.msg_id} does not say from which topic it came")
     retries = directory.namespace.wrap(retry_topic(group))
     route = yield from get_route(directory, retries)
-    queues = queues_for_again(message, route.publish_queues)
+    all_queues = route.publish_queues
+    # The letter's own broker notes which letter was sent again.
+    own = [queue for queue in all_queues if queue.broker_name == message.broker_name]
+    queues = queues_for_again(message, own or all_queues)
     if not queues:
         raise UsageError(f"group {group} has no queue for retries; start one of its members")
     address = yield from get_broker_address(directory, queues[0])
     if (yield from _is_of_5(directory, message.queue)):
+        if not edit.is_empty:
+            raise UsageError(
+                f"broker {message.broker_name} runs RocketMQ 5, which sends dead letters to group "
+                f"{group} only unchanged; send a new message to the topic instead"
+            )
         yield from send_back(
             (yield from get_broker_address(directory, message.queue)),
             directory.namespace.wrap(group),
@@ -109,14 +123,17 @@ def resend_dead_letter(directory: Directory, group: str, message: MessageExt) ->
         return
     known = yield from find_group_settings(directory, group)
     times = [found.retry_max_times for _, found in known if found is not None]
+    timestamp_ms = yield from timestamp()
+    copy = edit.apply(message)
+    marks = mark_resent(message, by=by, timestamp_ms=timestamp_ms)
     yield from send_again(
         address,
         retries,
         # The message has failed as often as allowed. The count restarts, so that it may fail again.
-        message=structs.replace(message, reconsume_times=0),
+        message=structs.replace(copy, reconsume_times=0, properties={**copy.properties, **marks}),
         queue_id=queues[0].queue_id,
         max_reconsume_times=max(times, default=RETRY_TIMES_MAX),
-        timestamp_ms=(yield from timestamp()),
+        timestamp_ms=timestamp_ms,
         timeout_ms=directory.timeout_ms,
     )
 
@@ -162,9 +179,9 @@ def read_dead_letters(
 
 
 def resend_dead_letters(
-    directory: Directory, group: str, messages: Sequence[MessageExt]
+    directory: Directory, group: str, messages: Sequence[MessageExt], *, by: str = ""
 ) -> Operation[int]:
     """Send each dead letter to its group again, as `resend_dead_letter` does."""
     for message in messages:
-        yield from resend_dead_letter(directory, group, message)
+        yield from resend_dead_letter(directory, group, message, by=by)
     return len(messages)

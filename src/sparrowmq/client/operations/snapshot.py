@@ -212,7 +212,7 @@ def _look_at_broker(
         cid_all = yield from _listed_ids(broker.address, group, timeout_ms=timeout_ms)
         answer_ms = (yield from now()) - asked_ms
         connections = yield from _connections(broker.address, group, timeout_ms=timeout_ms)
-        stats = yield from _stats(broker.address, group, timeout_ms=timeout_ms)
+        stats = yield from group_stats(broker.address, group, timeout_ms=timeout_ms)
         progress, changes = _progress_of(stats), _changes_of(stats)
         is_popped = bool(stats.sparrowmq_is_popped)
         letters = yield from _dead_letters(broker.address, group, timeout_ms=timeout_ms)
@@ -276,9 +276,10 @@ def _dead_letters(address: str, group: str, *, timeout_ms: int) -> Operation[Dea
     )
 
 
-def _stats(
+def group_stats(
     address: str, group: str, *, timeout_ms: int, topic: str | None = None
 ) -> Operation[AuditedStats]:
+    """Return a group's progress at one broker, with the changes of it that no member made."""
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic, sparrowmq_audit=True)
     code = RequestCode.GET_CONSUME_STATS
     try:
@@ -350,7 +351,7 @@ def _progress_quietly(
     address: str, group: str, *, topic: str, timeout_ms: int
 ) -> Operation[list[QueueProgress]]:
     try:
-        stats = yield from _stats(address, group, topic=topic, timeout_ms=timeout_ms)
+        stats = yield from group_stats(address, group, topic=topic, timeout_ms=timeout_ms)
         return _progress_of(stats)
     except SparrowError:
         return []

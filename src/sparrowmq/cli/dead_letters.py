@@ -1,0 +1,168 @@
+"""`sparrowmq dlq`: list, show and resend dead letters. Tests: test_messages.py."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparrowmq.cli.confirmation import Yes, carry_out
+from sparrowmq.cli.connecting import CommandCluster, GroupName, on_cluster
+from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.message_view import BodyFormat
+from sparrowmq.cli.messages import (
+    COPY_COLUMNS,
+    FILTERED_LOOK_BACK,
+    FormatOption,
+    SetBody,
+    SetBodyFrom,
+    SetKey,
+    SetProperty,
+    SetTag,
+    describe_resend,
+    find_operator,
+    print_messages,
+    read_edit,
+    row_of_copy,
+    tail_messages,
+)
+from sparrowmq.cli.output import Json, OutputColumn, columns_of, print_json, print_rows
+from sparrowmq.client.operations.browse import Start, open_browser
+from sparrowmq.client.operations.dead_letters import (
+    DeadLetters,
+    list_dead_letters,
+    resend_dead_letter,
+)
+from sparrowmq.client.operations.resend import find_resends
+from sparrowmq.errors import TopicRouteNotFound, UsageError
+from sparrowmq.model import MessageExt
+from sparrowmq.model.names import dlq_topic
+
+dlq = typer.Typer(
+    help="Dead letters: list, show, send again.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@dlq.command("ls")
+@on_cluster
+def list_dlq(cluster: CommandCluster) -> None:
+    """List the groups that have dead letters: messages that failed too often."""
+    found: list[DeadLetters] = cluster.run(list_dead_letters(cluster.directory))
+    rows: list[Json] = [
+        {
+            "group": each.group,
+            "messages": each.message_count,
+            "last_timestamp_ms": each.last_timestamp_ms,
+        }
+        for each in found
+    ]
+    if cluster.as_json:
+        print_json(rows)
+    else:
+        columns = columns_of("group", "messages", "last_timestamp_ms")
+        where = cluster.context.name_server
+        print_rows(rows, columns, empty=f"no group has dead letters at {where}")
+
+
+_LETTER_COLUMNS = (
+    *COPY_COLUMNS,
+    OutputColumn("resent_timestamp_ms", "sent again", optional=True),
+    OutputColumn("resent_by", "by", optional=True),
+)
+LastOption = Annotated[
+    int, typer.Option("--last", "-l", min=1, max=100_000, help="only the last N")
+]
+KeyOption = Annotated[str | None, typer.Option("--key", help="only messages with this key")]
+
+
+IdOption = Annotated[str | None, typer.Option("--id", help="only the message with this id")]
+
+
+@dlq.command("show")
+@on_cluster
+def show_dlq(
+    cluster: CommandCluster,
+    group: GroupName,
+    last: LastOption = 10,
+    key: KeyOption = None,
+    msg_id: IdOption = None,
+    body_format: FormatOption = BodyFormat.AUTO,
+) -> None:
+    """Show a group's dead letters in full, the newest last, and who sent them again.
+
+    \b
+    Examples:
+      sparrowmq dlq show GID_board --key order-4711
+      sparrowmq dlq show GID_board --id 7F0000010001... --format raw > order.json
+    """
+    letters = _dead_letters(cluster, group, last, key, msg_id)
+    resends = cluster.run(find_resends(cluster.directory, group)) if letters else {}
+    print_messages(cluster, letters, body_format, resends)
+
+
+@dlq.command("resend")
+@on_cluster
+def resend(
+    cluster: CommandCluster,
+    group: GroupName,
+    last: LastOption = 10,
+    key: KeyOption = None,
+    msg_id: IdOption = None,
+    set_body: SetBody = None,
+    set_body_from: SetBodyFrom = None,
+    set_tag: SetTag = None,
+    set_key: SetKey = None,
+    set_property: SetProperty = None,
+    yes: Yes = False,
+) -> None:
+    """Send dead letters again, changed or not, to their own group only.
+
+    The dead letters also stay in place. The copies name in RESENT_BY, RESENT_AT and RESENT_FROM who
+    sent which letter and when; `dlq show` and `group show` say so too.
+
+    \b
+    Examples:
+      sparrowmq dlq resend GID_board --key order-4711          # shows which
+      sparrowmq dlq resend GID_board --key order-4711 --yes
+      sparrowmq dlq resend GID_board --id 7F0000010001... --set-body-from order.json --yes
+    """
+    edit = read_edit(set_body, set_body_from, set_tag, set_key, set_property)
+    chosen = _dead_letters(cluster, group, last, key, msg_id)
+    if edit.body is not None and len(chosen) > 1:
+        raise UsageError(
+            f"{len(chosen)} dead letters would get one body; choose one by --id or --key"
+        )
+    named = f" with id {msg_id}" if msg_id else "" if key is None else f" with key {key!r}"
+    resends = cluster.run(find_resends(cluster.directory, group)) if chosen else {}
+    rows = [row_of_copy(letter, edit) | describe_resend(letter, resends) for letter in chosen]
+
+    def apply() -> None:
+        by = find_operator()
+        for letter in chosen:
+            cluster.run(resend_dead_letter(cluster.directory, group, letter, edit=edit, by=by))
+
+    carry_out(
+        cluster,
+        rows,
+        _LETTER_COLUMNS,
+        is_confirmed=yes,
+        apply=apply,
+        done=f"{len(chosen)} messages were sent to {group} again; they arrive in about 10 s",
+        unchanged=f"group {group} has no dead letter{named}",
+    )
+
+
+def _dead_letters(
+    cluster: CommandCluster, group: str, last: int, key: str | None, msg_id: str | None
+) -> list[MessageExt]:
+    look_back = last if key is None and msg_id is None else max(last, FILTERED_LOOK_BACK)
+    operation = open_browser(cluster.directory, dlq_topic(group), start=Start(last_count=look_back))
+    try:
+        browser = cluster.run(operation)
+    except TopicRouteNotFound:
+        say(
+            f"group {group} has no dead letters; `sparrowmq dlq ls` lists the groups that have some"
+        )
+        return []
+    found = tail_messages(cluster, browser, look_back, key)
+    return [each for each in found if msg_id in (None, each.msg_id, each.offset_msg_id)][-last:]
