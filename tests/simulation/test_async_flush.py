@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mistakes import Mistakes, run_calm
 from sparrowmq.broker.config_saving import OFFSETS_FILE
 from sparrowmq.broker.consumer_offsets import ConsumerOffsets
 from sparrowmq.broker.flush_gate import FlushGate
@@ -18,59 +19,59 @@ from sparrowmq.store.message_store import MessageStore
 pytestmark = pytest.mark.slow
 
 CUTS = Faults(broker_power_cut=6.0, write_power_cut=10.0, disk_slow=10.0, failing_listener=0.1)
-BUSY = {"sync_flush": False, "message_count": 300, "pause_ms_max": 300, "delayed_share": 0.3}
+BUSY: dict[str, Any] = {
+    "sync_flush": False,
+    "message_count": 300,
+    "pause_ms_max": 300,
+    "delayed_share": 0.3,
+}
+mistake = Mistakes()
 
 
-def test_power_cuts_take_messages_and_nothing_follows(run_calm: Any) -> None:
+def test_power_cuts_take_messages_and_nothing_follows() -> None:
     found = run_calm(CUTS, seeds=5, **BUSY, transaction_count=30)
 
     assert [outcome.violation for outcome in found] == [None] * 5
     assert any(" has lost " in line for outcome in found for line in outcome.trace)
 
 
-def test_offsets_beyond_the_end_of_a_queue_are_caught(
-    run_calm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold, load = FlushGate.hold, ConsumerOffsets.load
-
-    def hold_others(gate: FlushGate[Any], progress: Any, *, position: int) -> None:
-        is_offsets = isinstance(progress, dict) and OFFSETS_FILE in progress
-        hold(gate, progress, position=0 if is_offsets else position)
-
-    def load_all(offsets: ConsumerOffsets, table: ConsumerOffsetTable, **_: object) -> int:
-        return load(offsets, table, end_of=lambda *_: 1 << 60)
-
-    monkeypatch.setattr(FlushGate, "hold", hold_others)
-    monkeypatch.setattr(ConsumerOffsets, "load", load_all)
-
-    violation = run_calm(CUTS, seeds=20, **BUSY)[-1].violation
-    assert " after a restart, and the queue ends at " in violation
+hold, load = FlushGate.hold, ConsumerOffsets.load
 
 
-def test_member_that_goes_on_beyond_what_its_broker_has_lost_is_caught(
-    run_calm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def believe(*_: object) -> Operation[bool]:
-        yield from now()
-        return True
-
-    monkeypatch.setattr(handover, "_has_message", believe)
-
-    violation = run_calm(CUTS, seeds=20, **BUSY)[-1].violation
-    assert " committed, finished only up to " in violation
+def hold_others(gate: FlushGate[Any], progress: Any, *, position: int) -> None:
+    is_offsets = isinstance(progress, dict) and OFFSETS_FILE in progress
+    hold(gate, progress, position=0 if is_offsets else position)
 
 
-def test_flush_that_is_believed_before_its_end_is_caught(
-    run_calm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin = MessageStore.flush_work
+def load_all(offsets: ConsumerOffsets, table: ConsumerOffsetTable, **_: object) -> int:
+    return load(offsets, table, end_of=lambda *_: 1 << 60)
 
-    def believe(store: MessageStore, *args: Any, **settings: Any) -> Any:
-        work = begin(store, *args, **settings)
-        if work is not None:
-            store.flushed_position = work.end_position
-        return work
 
-    monkeypatch.setattr(MessageStore, "flush_work", believe)
+mistake.plant(
+    "offsets beyond the end of a queue",
+    CUTS,
+    " after a restart, and the queue ends at ",
+    (FlushGate, "hold", hold_others),
+    (ConsumerOffsets, "load", load_all),
+    seeds=20,
+    **BUSY,
+)
 
-    assert ": lost, and it was flushed" in run_calm(CUTS, seeds=20, **BUSY)[-1].violation
+
+@mistake(handover, "_has_message", CUTS, " committed, finished only up to ", seeds=20, **BUSY)
+def member_that_goes_on_beyond_what_its_broker_has_lost(*_: object) -> Operation[bool]:
+    yield from now()
+    return True
+
+
+@mistake(MessageStore, "flush_work", CUTS, ": lost, and it was flushed", seeds=20, **BUSY)
+def flush_that_is_believed_before_its_end(
+    begin: Any, store: MessageStore, *args: Any, **settings: Any
+) -> Any:
+    work = begin(store, *args, **settings)
+    if work is not None:
+        store.flushed_position = work.end_position
+    return work
+
+
+test_mistake_is_caught = mistake.make_test()

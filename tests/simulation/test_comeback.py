@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mistakes import CALM
 from sparrowmq.broker.processors import offsets
 from sparrowmq.membership.queue_lease import QueueLease
 from sparrowmq.simulation.checkers import Checkers
@@ -23,9 +24,9 @@ BUSY = {"member_count": 1, "message_count": 600, "pause_ms_max": 100, "fault_ms"
 STILL_MS = 13_000
 
 
-def begin(calm: Any, seed: int, **settings: Any) -> SimulatedCluster:
+def begin(seed: int, **settings: Any) -> SimulatedCluster:
     """Start a busy group of one member, and let it consume for some seconds."""
-    scenario = replace(calm, faults=Faults(member_freeze=1e-9), **(BUSY | settings))
+    scenario = replace(CALM, faults=Faults(member_freeze=1e-9), **(BUSY | settings))
     cluster = SimulatedCluster(scenario, lambda purpose: Random(f"{seed} {purpose}"))
     cluster.start()
     cluster.run(until_ms=cluster.timeline.now_ms + 8_000 + 37 * seed)
@@ -45,8 +46,8 @@ def finish(cluster: SimulatedCluster) -> int:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("is_orderly", [False, True], ids=["concurrent", "orderly"])
-def test_broker_away_for_30_s_repeats_no_message(calm: Any, seed: int, is_orderly: bool) -> None:
-    cluster = begin(calm, seed, is_orderly=is_orderly)
+def test_broker_away_for_30_s_repeats_no_message(seed: int, is_orderly: bool) -> None:
+    cluster = begin(seed, is_orderly=is_orderly)
     broker = cluster.brokers[0]
 
     broker.kill()
@@ -60,9 +61,9 @@ def test_broker_away_for_30_s_repeats_no_message(calm: Any, seed: int, is_orderl
 @pytest.mark.parametrize("is_orderly", [False, True], ids=["concurrent", "orderly"])
 @pytest.mark.parametrize("still_ms", [10_000, 14_000])
 def test_process_that_stood_still_repeats_no_message(
-    calm: Any, seed: int, is_orderly: bool, still_ms: int
+    seed: int, is_orderly: bool, still_ms: int
 ) -> None:
-    cluster = begin(calm, seed, is_orderly=is_orderly)
+    cluster = begin(seed, is_orderly=is_orderly)
     process = cluster.members[0].process
 
     process.freeze()
@@ -75,13 +76,13 @@ def test_process_that_stood_still_repeats_no_message(
 # --- a member that consumes without its lock, and stands still --------------------------------
 
 
-def wake_without_a_lock(calm: Any, seed: int) -> str | None:
+def wake_without_a_lock(seed: int) -> str | None:
     """Return what is wrong once a member wakes that took a dead one's queues without their locks.
 
     It stands still for longer than a lease, and is listed all the time. A newcomer gets queues of
     it meanwhile, with the locks, since the dead one's have run out.
     """
-    cluster = begin(calm, seed, member_count=2, message_count=2_000)
+    cluster = begin(seed, member_count=2, message_count=2_000)
     timeline = cluster.timeline
     # By its id, the newcomer gets the share that the dead one had.
     frozen, dead = cluster.live_members
@@ -109,30 +110,30 @@ def trust_old_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_member_that_wakes_without_a_lock_asks_first(calm: Any, seed: int) -> None:
-    assert wake_without_a_lock(calm, seed) is None
+def test_member_that_wakes_without_a_lock_asks_first(seed: int) -> None:
+    assert wake_without_a_lock(seed) is None
 
 
 def test_member_that_wakes_without_a_lock_and_asks_nobody_is_caught(
-    calm: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trust_old_answers(monkeypatch)
 
-    found = [wake_without_a_lock(calm, seed) for seed in range(6)]
+    found = [wake_without_a_lock(seed) for seed in range(6)]
 
     assert any(text is not None and text.endswith("did not ask") for text in found)
 
 
 def test_late_commit_is_ignored_and_is_caught_where_it_is_not(
-    calm: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trust_old_answers(monkeypatch)
     # Java's members need not ask.
     monkeypatch.setattr(Checkers, "check_asked", lambda *_, **__: None)
-    ignored = [wake_without_a_lock(calm, seed) for seed in range(6)]
+    ignored = [wake_without_a_lock(seed) for seed in range(6)]
 
     monkeypatch.setattr(offsets, "_find_lateness", lambda *_: None)
-    taken = [wake_without_a_lock(calm, seed) for seed in range(6)]
+    taken = [wake_without_a_lock(seed) for seed in range(6)]
 
     assert ignored == [None] * 6
     assert any(text is not None and " committed after " in text for text in taken)

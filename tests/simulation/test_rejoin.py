@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 
+from mistakes import CALM
 from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageQueue
 from sparrowmq.simulation.cluster import GROUP, SimulatedCluster
@@ -47,10 +47,8 @@ def members_known(cluster: SimulatedCluster) -> int:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("is_noticed", [True, False], ids=["kill", "power cut"])
-def test_join_right_after_a_kill_waits_for_no_dead_lock(
-    calm: Any, seed: int, is_noticed: bool
-) -> None:
-    scenario = replace(calm, message_count=20, faults=Faults(), fault_ms=60_000)
+def test_join_right_after_a_kill_waits_for_no_dead_lock(seed: int, is_noticed: bool) -> None:
+    scenario = replace(CALM, message_count=20, faults=Faults(), fault_ms=60_000)
     cluster = SimulatedCluster(scenario, lambda purpose: Random(f"{seed} {purpose}"))
     cluster.start()
     cluster.run(until_ms=cluster.timeline.now_ms + 8_000)

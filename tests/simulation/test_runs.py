@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from mistakes import run_calm
 from sparrowmq.errors import ConfigError
 from sparrowmq.simulation.faults import TIMED_FAULTS, Faults, describe, keep_only
 from sparrowmq.simulation.run import run_seed
@@ -54,7 +54,7 @@ def test_equal_seeds_are_equal_runs_whatever_the_order_of_sets() -> None:
 
 
 @pytest.mark.slow
-def test_every_fault_happens_and_everything_is_well_afterwards(run_calm: Any) -> None:
+def test_every_fault_happens_and_everything_is_well_afterwards() -> None:
     struck: Counter[str] = Counter()
     settings = {"message_count": 240, "pause_ms_max": 150, "transaction_count": 60}
     for outcome in run_calm(EVERY_FAULT, seeds=10, **settings):
@@ -65,21 +65,21 @@ def test_every_fault_happens_and_everything_is_well_afterwards(run_calm: Any) ->
 
 
 @pytest.mark.slow
-def test_calm_run_consumes_every_message_once(run_calm: Any) -> None:
+def test_calm_run_consumes_every_message_once() -> None:
     (outcome,) = run_calm(Faults(), seeds=1)
 
     assert (outcome.violation, outcome.message_count, outcome.duplicate_count) == (None, 84, 0)
 
 
 @pytest.mark.slow
-def test_transactions_end_as_their_users_decide(run_calm: Any) -> None:
+def test_transactions_end_as_their_users_decide() -> None:
     (outcome,) = run_calm(Faults(), seeds=1, transaction_count=80)
 
     assert (outcome.violation, outcome.transaction_count) == (None, 80)
 
 
 @pytest.mark.slow
-def test_transactions_outlast_their_producers_and_brokers(run_calm: Any) -> None:
+def test_transactions_outlast_their_producers_and_brokers() -> None:
     faults = Faults(producer_crash=6.0, broker_kill=4.0, write_power_cut=20.0, reset=4.0)
     for outcome in run_calm(faults, seeds=10, transaction_count=60, pause_ms_max=500):
         assert outcome.violation is None, "\n".join(outcome.trace)
@@ -87,7 +87,7 @@ def test_transactions_outlast_their_producers_and_brokers(run_calm: Any) -> None
 
 
 @pytest.mark.slow
-def test_shared_client_id_leaves_queues_alone_and_is_told(run_calm: Any) -> None:
+def test_shared_client_id_leaves_queues_alone_and_is_told() -> None:
     (outcome,) = run_calm(Faults(duplicate_ids=1.0), seeds=1)
 
     assert (outcome.violation, outcome.saw_duplicate_ids) == (None, True)

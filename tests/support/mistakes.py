@@ -1,0 +1,128 @@
+"""Mistakes that are planted on purpose, and the runs of the simulation that find them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import pytest
+
+from sparrowmq.simulation import run
+from sparrowmq.simulation.cluster import Scenario
+from sparrowmq.simulation.dice import Dice
+from sparrowmq.simulation.faults import Faults
+from sparrowmq.simulation.run import RunOutcome, run_scenario
+
+# So many seeds of `make simulate` must be enough to find a mistake that is looked for there.
+SEEDS_TO_FIND = 20
+# A scenario in which nothing goes wrong.
+CALM = Scenario(
+    broker_count=1,
+    queue_count=4,
+    member_count=3,
+    producer_count=1,
+    message_count=80,
+    pause_ms_max=1_000,
+    fault_ms=20_000,
+    probe_count=4,
+    batch_size=1,
+    pull_batch_size=32,
+    consume_thread_count=20,
+    strategy="AVG",
+    sync_flush=True,
+    faults=Faults(),
+)
+Kind: TypeAlias = Callable[[Dice], Faults]
+
+
+def run_calm(faults: Faults, *, seeds: int, **settings: Any) -> list[RunOutcome]:
+    """Run the calm scenario with some faults under several seeds, until one fails."""
+    scenario = replace(CALM, faults=faults, **settings)
+    outcomes: list[RunOutcome] = []
+    for seed in range(seeds):
+        outcomes.append(run_scenario(seed, scenario))
+        if outcomes[-1].violation is not None:
+            break
+    return outcomes
+
+
+def run_drawn(kind: Kind) -> str | None:
+    """Run seeds as `make simulate` does until one fails; return its violation.
+
+    The seeds are the first of all; those whose faults are of the named kind come first.
+    """
+    kinds = run.FAULT_KINDS
+    seeds = sorted(range(SEEDS_TO_FIND), key=lambda seed: kinds[seed % len(kinds)] is not kind)
+    return next(filter(None, (run.run_seed(seed).violation for seed in seeds)), None)
+
+
+class Mistakes:
+    """The mistakes of a module of tests."""
+
+    def __init__(self) -> None:
+        self._checks: list[Any] = []
+
+    def plant(
+        self,
+        name: str,
+        runs: Faults | Kind,
+        seen: str,
+        *patches: tuple[Any, Any, Any],
+        seeds: int = 3,
+        is_kind_alone: bool = False,
+        **settings: Any,
+    ) -> None:
+        """Add a mistake.
+
+        Args:
+            runs: the faults of the calm scenario, or the kind of faults of drawn runs.
+            seen: a pattern in the violation.
+            patches: each has an owner, the name of its attribute or key, and what stands there.
+            seeds: how many of the calm scenario are enough.
+            is_kind_alone: whether all drawn runs have this kind of faults.
+            settings: the other settings of the calm scenario.
+        """
+
+        def check(monkeypatch: pytest.MonkeyPatch) -> None:
+            for owner, attribute, instead in patches:
+                put = monkeypatch.setitem if isinstance(owner, dict) else monkeypatch.setattr
+                put(owner, attribute, instead)
+            if isinstance(runs, Faults):
+                violation = run_calm(runs, seeds=seeds, **settings)[-1].violation
+            else:
+                if is_kind_alone:
+                    monkeypatch.setattr(run, "FAULT_KINDS", (runs,))
+                violation = run_drawn(runs)
+            assert violation is not None, "no seed found anything"
+            assert re.search(seen, violation)
+
+        self._checks.append(pytest.param(check, id=name))
+
+    def __call__(
+        self, owner: Any, name: str, runs: Faults | Kind, seen: str, **details: Any
+    ) -> Callable[[Any], Any]:
+        """Add a mistake: the decorated function replaces the one that it gets before all else."""
+        original = getattr(owner, name)
+
+        def add(function: Any) -> Any:
+            @functools.wraps(function)
+            def instead(*args: Any, **kwargs: Any) -> Any:
+                return function(original, *args, **kwargs)
+
+            what = function.__name__.replace("_", " ")
+            self.plant(what, runs, seen, (owner, name, instead), **details)
+            return function
+
+        return add
+
+    def make_test(self) -> Any:
+        """Return the test that each mistake is caught."""
+
+        @pytest.mark.parametrize("check", self._checks)
+        def test_mistake_is_caught(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+            check(monkeypatch)
+
+        return test_mistake_is_caught
