@@ -32,12 +32,14 @@ from sparrowmq.calling.channel import (
 )
 from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import (
+    CALLS_MS,
     Call,
     CallEach,
     Cancelled,
     Invoke,
     Operation,
     Outcome,
+    Returned,
 )
 from sparrowmq.calling.scheduler import (
     NEVER_MS,
@@ -292,7 +294,7 @@ class AsyncDriver:
         if isinstance(effect, Call):
             self._call(task, effect)
         else:
-            run = CallRun(effect)
+            run = _CoroutineRun(effect)
             is_async = _is_coroutine_function(effect.function)
             self._call(task, Call(run.run_coroutines if is_async else run.run, ()), run)
 
@@ -429,6 +431,38 @@ class _Answer(Asking, kw_only=True):
             self.future.set_result(value if thrown is None else thrown)
         else:
             self.future.set_exception(thrown)
+
+
+class _CoroutineRun(CallRun):
+    """The calls of one `CallEach`, of a plain or a coroutine function."""
+
+    __slots__ = ()
+
+    async def run_coroutines(self) -> None:
+        """Make the calls of a coroutine function."""
+        effect = self.effect
+        function, waiting, returned = effect.function, effect.waiting, effect.returned
+        first_ms = begun_ms = clock.monotonic_ms()
+        while waiting and not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
+            args, call = waiting.popleft()
+            value = None
+            raised: BaseException | None = None
+            try:
+                value = await function(*args)
+            except GeneratorExit:
+                # The event loop is closed.
+                raise
+            except asyncio.CancelledError:
+                raised = UsageError("the coroutine was cancelled")
+                task = asyncio.current_task()
+                self.is_cancelled = task is not None and task.cancelling() > 0
+            except BaseException as error:
+                # The user's code may raise anything.
+                raised = error
+            ended_ms = clock.monotonic_ms()
+            returned.append(Returned(call, value, raised, ended_ms - begun_ms))
+            del args, call  # They may refer to much memory.
+            begun_ms = ended_ms
 
 
 class _Connection(asyncio.Protocol):

@@ -1,12 +1,9 @@
-"""Carry out one `CallEach`, in a thread or as a coroutine. Tests: test_blocking_driver.py."""
+"""Carry out one `CallEach` in a thread. Tests: test_blocking_driver.py."""
 
 from __future__ import annotations
 
-import asyncio
-
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import CALLS_MS, CallEach, Returned
-from sparrowmq.errors import UsageError
 
 
 class CallRun:
@@ -16,15 +13,15 @@ class CallRun:
         is_cancelled: set it to True to stop before the next call.
     """
 
-    __slots__ = ("_effect", "is_cancelled")
+    __slots__ = ("effect", "is_cancelled")
 
     def __init__(self, effect: CallEach) -> None:
-        self._effect = effect
+        self.effect = effect
         self.is_cancelled = False
 
     def run(self) -> None:
         """Make the calls on this thread."""
-        effect = self._effect
+        effect = self.effect
         function, waiting, returned = effect.function, effect.waiting, effect.returned
         first_ms = begun_ms = clock.monotonic_ms()
         while not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
@@ -38,32 +35,6 @@ class CallRun:
                 value = function(*args)
             except BaseException as error:
                 # The user's code may raise anything: sys.exit, a test's failure, a cancellation.
-                raised = error
-            ended_ms = clock.monotonic_ms()
-            returned.append(Returned(call, value, raised, ended_ms - begun_ms))
-            del args, call  # They may refer to much memory.
-            begun_ms = ended_ms
-
-    async def run_coroutines(self) -> None:
-        """Make the calls of a coroutine function."""
-        effect = self._effect
-        function, waiting, returned = effect.function, effect.waiting, effect.returned
-        first_ms = begun_ms = clock.monotonic_ms()
-        while waiting and not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
-            args, call = waiting.popleft()
-            value = None
-            raised: BaseException | None = None
-            try:
-                value = await function(*args)
-            except GeneratorExit:
-                # The event loop is closed.
-                raise
-            except asyncio.CancelledError:
-                raised = UsageError("the coroutine was cancelled")
-                task = asyncio.current_task()
-                self.is_cancelled = task is not None and task.cancelling() > 0
-            except BaseException as error:
-                # The user's code may raise anything.
                 raised = error
             ended_ms = clock.monotonic_ms()
             returned.append(Returned(call, value, raised, ended_ms - begun_ms))
