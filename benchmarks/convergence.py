@@ -6,19 +6,20 @@ slow nothing down (`rejoin`: a member joins right after a kill, while the broker
 killed member's locks).
 
 Every member is a process. Two members of a group share eight queues while 200 messages a second
-arrive. A third member joins and leaves, is killed, joins again at once, and (`--frozen`) is stopped
-by SIGSTOP and wakes again. Time counts from the call that starts the consumer, from the call that
-closes it, or from the signal. It ends with the last change of any living member's queues after
-which each queue has one owner. A member owns a queue while it may pull the queue: in Java, an entry
-in the process queue table that is not dropped; in ours, a queue that is CONSUMING. Each member
-checks its own queues every 2 ms. Duplicates are deliveries of a message beyond its first.
+arrive. A third member joins and leaves, is killed and joins again at once; or (`--frozen`) it is
+stopped by SIGSTOP and wakes again. Time counts from the call that starts the consumer, from the
+call that closes it, or from the signal. It ends with the last change of any living member's queues
+after which each queue has one owner. A member owns a queue while it may pull the queue: in Java, an
+entry in the process queue table that is not dropped; in ours, a queue that is CONSUMING. Each
+member checks its own queues every 2 ms. Duplicates are deliveries of a message beyond its first.
 
     python benchmarks/convergence.py [--repeats 5] [--version 4.9.7] [--frozen] [--members N]
                                      [--out DIRECTORY]
 
 With `--members 100` or 500, so many members share 512 queues: all but two in one process, on our
-broker, on Apache's, and there beside a member in Java that comes and goes; the table is
-`convergence-N.md`, and nobody counts duplicates.
+broker, on Apache's, and there beside a member in Java that comes and goes. A JVM holds the members
+of a group of up to `JAVA_MEMBERS_MAX` as well. The table is `convergence-N.md`, and nobody counts
+duplicates. `--frozen` measures nothing else, into `convergence-frozen.md`.
 
 The default takes about five minutes. The benchmark prints one table, and writes it into
 `convergence.md`: a row for each change, a column for each client and broker, with the median and
@@ -81,8 +82,11 @@ LARGE_TARGETS_MS = {"join": 500, "leave": 500, "kill": 500, "rejoin": 500, "froz
 LARGE_COLUMNS = (
     Column("ours", OURS, "python"),
     Column("ours", APACHES, "python"),
+    Column("Java's", APACHES, "java"),
     Column("ours, and one of Java's", APACHES, "joined by java"),
 )
+# Each member in Java has some 15 threads, all in one JVM.
+JAVA_MEMBERS_MAX = 100
 COLUMNS = (
     Column("ours", OURS, "python"),
     Column("ours without locks", OURS, "python", locks=False),
@@ -200,7 +204,8 @@ def measure(
         producer = java.python_peer("produce", **options)
         crowd = None
         if members != MEMBER_COUNT:
-            crowd = java.python_peer(
+            peer = java.peer if column.language == "java" else java.python_peer
+            crowd = peer(
                 "crowd",
                 nameServer=cluster.name_server,
                 topic=TOPIC,
@@ -213,14 +218,15 @@ def measure(
             group.settle()
             group.join()
             for _ in range(repeats):
+                if is_frozen:
+                    group.freeze()
+                    continue
                 group.leave()
                 group.join()
-            for _ in range(repeats):
+            for _ in range(0 if is_frozen else repeats):
                 time.sleep(COMMITTED_S)
                 group.kill()
                 group.join("rejoin")
-            if is_frozen:
-                group.freeze()
         finally:
             group.close()
             producer.kill()
@@ -273,9 +279,11 @@ def render(groups: dict[Column, Group], version: str, *, members: int) -> str:
         f"| change | n | target | {' | '.join(columns)} |",
         "|---" * (len(columns) + 3) + "|",
     ]
+    is_frozen = any("frozen" in group.times_ms for group in groups.values())
     for kind in KINDS:
         count = max(len(group.times_ms[kind]) for group in groups.values())
-        if not count:
+        # A frozen member has joined once: too little for a row.
+        if not count or (is_frozen and kind == "join"):
             continue
         target = f"{targets[kind]}" if kind in targets else ""
         cells = [
@@ -342,12 +350,18 @@ def main() -> None:
             members=arguments.members,
         )
 
-    is_large = arguments.members != MEMBER_COUNT
-    groups = run_columns(LARGE_COLUMNS if is_large else COLUMNS, arguments.version, run)
+    columns, parts = list(COLUMNS), ["convergence"]
+    if arguments.members != MEMBER_COUNT:
+        is_small = arguments.members <= JAVA_MEMBERS_MAX
+        columns = [each for each in LARGE_COLUMNS if each.language != "java" or is_small]
+        parts.append(f"{arguments.members}")
+    if arguments.frozen:
+        columns = [each for each in columns if each.locks]
+        parts.append("frozen")
+    groups = run_columns(columns, arguments.version, run)
     table = render(groups, arguments.version, members=arguments.members)
-    name = f"convergence-{arguments.members}.md" if is_large else "convergence.md"
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / name).write_text(table)
+    (arguments.out / f"{'-'.join(parts)}.md").write_text(table)
     print(table, end="")
 
 

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
+from foreign_member import ForeignMember
 from sparrowmq import (
     Admin,
     ConsumeOrderlyStatus,
@@ -35,7 +36,7 @@ from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
 # The doctor's own pause between its two looks.
 INTERVAL_MS = 6_000
 QUEUES = 4
-Client = TypeVar("Client", PollConsumer, SimpleConsumer)
+Client = TypeVar("Client", PollConsumer, SimpleConsumer, ForeignMember)
 
 
 def consume(messages: Any, context: Any) -> ConsumeStatus:
@@ -50,12 +51,21 @@ def fail(messages: Any, context: Any) -> ConsumeStatus:
     return ConsumeStatus.RECONSUME_LATER
 
 
+def fail_in_order(messages: Any, context: Any) -> ConsumeOrderlyStatus:
+    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+
+
 class LiveCluster(Protocol):
     """A cluster of ours or of Apache's."""
 
     @property
     def name_server(self) -> str:
         """The name server's address."""
+        ...
+
+    @property
+    def broker(self) -> str:
+        """The address of the broker `broker-a`."""
         ...
 
     def create_topic(self, topic: str, *, queues: int) -> object:
@@ -104,16 +114,16 @@ class LiveGroups:
         per_s: int = 8,
         queues: int = QUEUES,
         tags: str = "A",
-        crowds: bool = False,
+        sends_to: int | None = None,
     ) -> str:
         """Make a topic and send to all of its queues in turn; the tags are used in turn too.
 
         Args:
-            crowds: send to its first queue only.
+            sends_to: how many of its queues get messages; None for all.
         """
         self.cluster.create_topic(name, queues=queues)
         with self._sending:
-            self._rates[name] = (per_s, tags, 1 if crowds else queues)
+            self._rates[name] = (per_s, tags, sends_to or queues)
         return name
 
     def stop_sending(self, *topics: str) -> None:
@@ -145,6 +155,7 @@ class LiveGroups:
         instance: str = "1",
         expression: Any = "*",
         listener: Callable[[Any, Any], Any] = consume,
+        start: Literal["first", "last"] = "first",
         **settings: Any,
     ) -> PushConsumer:
         """Start a member `172.17.0.1@INSTANCE` of a group."""
@@ -156,7 +167,7 @@ class LiveGroups:
             name_server=self.cluster.name_server,
             client_ip="172.17.0.1",
             instance_name=instance,
-            start="first",
+            start=start,
             **settings,
         )
         for name in [topic] if isinstance(topic, str) else topic:

@@ -24,7 +24,7 @@ from sparrowmq import (
 
 def join(held: ExitStack, asked: dict[str, Any]) -> Callable[[], int]:
     """Start a consumer; return a function that counts its messages."""
-    pause_s = asked.pop("pause_s", 0)
+    pause_s, fails_every = asked.pop("pause_s", 0), asked.pop("fails_every", 0)
     topic, expression = asked.pop("topic"), asked.pop("expression", "*")
     unsubscribes = asked.pop("unsubscribes", False)
     asked["message_model"] = MessageModel(asked.pop("message_model", MessageModel.CLUSTERING))
@@ -37,7 +37,8 @@ def join(held: ExitStack, asked: dict[str, Any]) -> Callable[[], int]:
         nonlocal delivered
         delivered += len(messages)
         time.sleep(pause_s)
-        return outcome
+        fails = fails_every and messages[0].queue_offset % fails_every == 0
+        return ConsumeStatus.RECONSUME_LATER if fails else outcome
 
     asked.setdefault("client_ip", "172.17.0.1")
     group = asked.pop("group")

@@ -6,12 +6,12 @@ Tests: test_diagnosis_queues.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import MemberReport, ProgressChange, Sample, TopicPace
 from sparrowmq.doctor.group_view import COMMITTED_S, Flow, GroupView, describe_rates
-from sparrowmq.doctor.load_rules import find_crowded_queues
+from sparrowmq.doctor.load_rules import find_crowded_queues, relief_of
 from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of, format_duration, format_rate
@@ -61,9 +61,10 @@ def find_standstill(view: GroupView) -> list[Finding]:
             ),
             remedy=(
                 "a member with messages in hand waits for its listener: check its threads and "
-                "the services that the listener calls (a database that is down); a member "
-                "without messages in hand does not pull: check whether the member is suspended, "
-                "and search its log for refusals by the broker"
+                "the services that the listener calls (a database that is down), or whether the "
+                "program of a consumer that polls still polls; a member without messages in hand "
+                "does not pull: check whether the member is suspended, and search its log for "
+                "refusals by the broker"
             ),
             members=tuple(owners),
         )
@@ -152,10 +153,20 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
             Phrase("dead letters: {messages}, the last {time} ago", messages=letters, time=age)
         )
     per_s = dead / (view.snapshot.interval_ms / 1000) if dead > 0 else 0.0
+    failing = {client_id for client_id, (_, failed) in paces.items() if failed}
+    stopped = _stopped_in_order(view, failing)
+    evidence += [
+        Phrase(
+            "{queue} waits for the message at offset {offset}",
+            queue=describe_queues([queue]),
+            offset=f"{view.offset_of(queue):,}",
+        )
+        for queue in stopped
+    ]
     return [
         Finding(
             rule="Q13",
-            severity=Severity.ERROR if dead > 0 else Severity.WARN,
+            severity=Severity.ERROR if dead > 0 or stopped else Severity.WARN,
             title=Phrase("messages become dead letters: {rate} a second", rate=format_rate(per_s))
             if dead > 0
             else Phrase("messages became dead letters a short time ago")
@@ -165,6 +176,11 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
             consequence=Phrase("nobody consumes a dead letter; brokers keep it until it expires")
             if dead > 0 or is_new
             else Phrase(
+                "in order, a queue waits until its message succeeds: {backlog}",
+                backlog=view.describe_backlog(stopped),
+            )
+            if stopped
+            else Phrase(
                 "a failed message comes again until the group's limit of retries, and then becomes "
                 "a dead letter; every attempt takes a listener's time"
             ),
@@ -172,8 +188,18 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
                 "find out why listeners fail (their log; `sparrowmq dlq show` shows dead letters); "
                 "once the cause is mended, `sparrowmq dlq resend` sends dead letters again"
             ),
-            members=tuple(c for c, (_, failed) in paces.items() if failed),
+            members=tuple(sorted(failing)),
         )
+    ]
+
+
+def _stopped_in_order(view: GroupView, failing: Collection[str]) -> list[MessageQueue]:
+    """Return the queues that stand still at members whose listener fails in order."""
+    ordered = {r.client_id for r in view.snapshot.reports if r.is_orderly} & set(failing)
+    return [
+        queue
+        for queue in view.user_queues
+        if view.stands_still(queue) and ordered & set(view.queues[queue].owner_ids)
     ]
 
 
@@ -315,7 +341,7 @@ def _pace_remedy(view: GroupView, behind: list[str], *, are_all: bool) -> str:
     if not are_all:
         return (
             "compare these members with the others (machine, version, services that listeners "
-            f"call); queues are divided by number, so no rebalance relieves slow members; {faster}"
+            f"call); {relief_of(view)}; {faster}"
         )
     spare = sum(len(topic.subscribe_queues) for topic in view.snapshot.user_topics) - len(loads)
     if spare > 0:

@@ -103,6 +103,8 @@ class BrokerView:
         dead_letters: the group's dead letters at this broker.
         changes: the newest changes of the group's progress that no member made, the newest first.
         is_popped: whether consumers of the group have popped messages lately.
+        is_disabled: whether the group's settings at this broker keep its messages back; asked only
+            where messages wait and no member has one in hand.
     """
 
     broker_name: str
@@ -119,6 +121,7 @@ class BrokerView:
     dead_letters: DeadLetterCount = _NO_DEAD_LETTERS
     changes: tuple[ProgressChange, ...] = ()
     is_popped: bool = False
+    is_disabled: bool = False
 
 
 class QueueProgress(NamedTuple):

@@ -10,6 +10,7 @@ from sparrowmq.doctor.group_view import GroupView, describe_rates
 from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
+from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 
 # A queue's backlog is out of line if it has this many messages and is this many times the mean
@@ -48,8 +49,9 @@ def find_topic_tilt(view: GroupView) -> list[Finding]:
                 name=view.snapshot.strategy,
             ),
             remedy=(
-                "make the number of queues of each topic a multiple of the number of members, "
-                "or use one group per topic"
+                "make the number of queues of each topic a multiple of the number of members; "
+                "where every member runs SparrowMQ, the strategy AVG_ACROSS_TOPICS divides all "
+                "topics together"
             ),
             members=tuple(c for c, count in loads.items() if count == max(loads.values())),
         )
@@ -143,15 +145,24 @@ def _lag_finding(
         ),
         evidence=tuple(evidence),
         consequence=Phrase(
-            "most of the work falls to {ids} while other members wait: queues are divided by "
-            "number, never by load",
+            "most of the work falls to {ids} while other members wait",
             ids=", ".join(owners),
         ),
         remedy=(
             "check whether producers choose queues by an unevenly distributed key, and whether "
-            "this member is slower than the others"
+            f"this member is slower than the others; {relief_of(view)}"
         ),
         members=tuple(owners),
+    )
+
+
+def relief_of(view: GroupView) -> str:
+    """Say how a rebalance relieves members with slow listeners or full queues."""
+    if view.snapshot.strategy == AllocateMessageQueueByLoad.name:
+        return "AVG_BY_LOAD moves queues away from a full member, a few every 20 s"
+    return (
+        f"{view.snapshot.strategy} divides queues by number; where every member runs SparrowMQ, "
+        "the strategy AVG_BY_LOAD divides by measured load"
     )
 
 

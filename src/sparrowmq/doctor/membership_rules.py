@@ -260,8 +260,8 @@ def find_ghosts(view: GroupView) -> list[Finding]:
                     "without shutdown) and end it if it does not come back"
                     if is_silent
                     else "the process lives and answers: with messages in hand, find out what its "
-                    "listener waits for; without, check whether the consumer is suspended, and "
-                    "search its log for refused pulls"
+                    "listener waits for, or whether a consumer that polls still polls; without, "
+                    "check whether the consumer is suspended, and search its log for refused pulls"
                 ),
                 unowned=tuple(waiting),
                 members=(client_id,),

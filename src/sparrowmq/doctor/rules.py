@@ -72,11 +72,12 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q13": flow_rules.find_failing_listeners,
         "Q14": agreement_rules.find_different_listeners,
         "Q15": agreement_rules.find_different_models,
+        "Q16": topic_rules.find_disabled_group,
     }
 )
 
 # The rules that hold for groups that consume by message; the others are about owners of queues.
-BY_MESSAGE = frozenset({"Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "R32"})
+BY_MESSAGE = frozenset({"Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "Q16", "R32"})
 
 # Faults and their effects, which other rules find too. The roots come first: their effects may have
 # effects of their own.
@@ -84,26 +85,30 @@ EFFECTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         cause: frozenset(effects.split())
         for cause, effects in (
-            ("R03", "Q02 Q06 R10 R33"),
-            ("Q03", "Q06 Q07 Q10 R08 R09 R10 R17 R28 R30"),
-            ("Q15", "Q06 Q07 Q10 R10 R13 R14 R17 R21 R22 R25 R28 R30"),
-            ("R13", "Q06 Q07 Q10 R10 R14 R15 R17 R22 R28 R30"),
-            ("Q09", "Q06 Q07 Q10 R10 R14 R17 R22 R28 R30"),
-            ("R01", "Q06 Q07 Q08 Q10 R04 R10 R13 R14 R17 R22 R26 R28 R30"),
-            ("R02", "Q06 Q07 Q08 Q10 R04 R10 R13 R14 R17 R22 R26 R28 R30"),
-            ("R05", "Q06 Q07 Q10 R06 R07 R10 R12 R14 R17 R28 R30"),
-            ("R12", "Q06 Q07 Q10 R10 R14 R17 R28 R30"),
+            ("R03", "Q02 Q06 R10 R11 R33"),
+            ("Q03", "Q06 Q07 Q10 R08 R09 R10 R11 R17 R28 R30"),
+            ("Q15", "Q06 Q07 Q10 R10 R11 R13 R14 R17 R21 R22 R25 R28 R30"),
+            ("Q09", "Q06 Q07 Q10 R10 R11 R13 R14 R17 R22 R28 R30"),
+            ("R13", "Q06 Q07 Q10 R10 R11 R14 R15 R17 R22 R28 R30"),
+            ("R01", "Q06 Q07 Q08 Q10 R04 R10 R11 R13 R14 R17 R22 R26 R28 R30"),
+            ("R02", "Q06 Q07 Q08 Q10 R04 R10 R11 R13 R14 R17 R22 R26 R28 R30"),
+            ("R05", "Q06 Q07 Q10 R06 R07 R10 R11 R12 R14 R17 R28 R30"),
+            ("R12", "Q06 Q07 Q10 R10 R11 R14 R17 R28 R30"),
+            ("Q16", "Q06 Q07 Q10 R10 R11 R17 R28 R30"),
             ("R06", "Q07 Q10 R07 R17"),
-            ("R08", "Q06 Q07 Q10 R09 R10 R17 R28 R30"),
-            ("R09", "Q07 Q10 R10 R17 R28 R30"),
-            ("Q06", "Q10 Q12 R17 R22 R30"),
+            ("R08", "Q06 Q07 Q10 R09 R10 R11 R17 R28 R30"),
+            ("R09", "Q07 Q10 R10 R11 R17 R28 R30"),
+            ("R10", "R11 R28"),
+            # In order, a message that fails stops its queue.
+            ("Q13", "Q06 Q07 Q10 R17 R28 R30"),
+            ("Q06", "Q10 Q12 R11 R17 R22 R30"),
             ("Q08", "Q10 R17"),
             # A slow listener that still finishes calls makes its member's queues stand still.
             ("Q12", "Q07 Q10 R17 R28 R30"),
-            ("R28", "Q07 Q10 R10 R17 R22 R30"),
-            ("Q13", "Q07 Q10 R17 R30"),
+            ("R28", "Q07 Q10 R10 R11 R17 R22 R30"),
             ("Q11", "Q07 Q10 R17"),
-            ("R30", "Q10 R17"),
+            ("R22", "Q07 Q10 R11 R17 R30"),
+            ("R30", "Q10 R11 R17"),
             ("Q07", "R17"),
             ("R19", "Q10"),
         )

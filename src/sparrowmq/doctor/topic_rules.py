@@ -1,4 +1,4 @@
-"""R10, R11, R21, R22, R25, R32, Q01 ... Q05: topics, queues held, ways of consuming. Pure.
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16: topics, queues held, ways of consuming. Pure.
 
 Tests: test_diagnosis_queues.py.
 """
@@ -6,7 +6,7 @@ Tests: test_diagnosis_queues.py.
 from __future__ import annotations
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
-from sparrowmq.doctor.group_snapshot import TopicSnapshot
+from sparrowmq.doctor.group_snapshot import HeldQueue, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, member_ids
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
@@ -141,7 +141,7 @@ def find_unlocked_queues(view: GroupView) -> list[Finding]:
         if not held.is_locked
         and not held.is_dropped
         and view.lag([held.queue])
-        and not view.is_handed_over(held.queue)
+        and not _is_changing_hands(view, report.client_id, held)
     }
     if not waiting or view.snapshot.is_broadcasting:
         return []
@@ -167,6 +167,19 @@ def find_unlocked_queues(view: GroupView) -> list[Finding]:
             members=tuple(dict.fromkeys(waiting.values())),
         )
     ]
+
+
+def _is_changing_hands(view: GroupView, client_id: str, held: HeldQueue) -> bool:
+    """Return whether a member that waits for a queue is about to get it."""
+    if any(
+        each.queue == held.queue
+        for report in view.snapshot.reports
+        for each in report.held
+        if report.client_id != client_id
+    ):
+        return True
+    rate = view.rates.get(held.queue)
+    return not held.is_consumed and (rate is None or not rate.stood_still)
 
 
 def find_ordered_broadcast(view: GroupView) -> list[Finding]:
@@ -342,6 +355,35 @@ def find_unreachable_brokers(view: GroupView) -> list[Finding]:
         )
         for broker in view.snapshot.last.brokers
         if broker.failure
+    ]
+
+
+def find_disabled_group(view: GroupView) -> list[Finding]:
+    """Q16: brokers give the group no messages, as its settings say."""
+    brokers = [b.broker_name for b in view.snapshot.last.brokers if b.is_disabled]
+    if not brokers:
+        return []
+    queues = [queue for queue in view.user_queues if queue.broker_name in brokers]
+    return [
+        Finding(
+            rule="Q16",
+            severity=Severity.ERROR,
+            title=Phrase(
+                "the group is disabled at {brokers}", brokers=count_of(len(brokers), "broker")
+            ),
+            evidence=tuple(
+                Phrase("{broker}: consumeEnable is false", broker=name) for name in brokers
+            ),
+            consequence=Phrase(
+                "members are connected, and these brokers refuse their pulls: {backlog}",
+                backlog=view.describe_backlog(queues),
+            ),
+            remedy=(
+                f"`sparrowmq group update {view.snapshot.group} --enable` lets brokers deliver "
+                "again; `sparrowmq group show` lists who changed the settings"
+            ),
+            unowned=tuple(queues),
+        )
     ]
 
 

@@ -5,12 +5,12 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.TreeSet;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
@@ -63,6 +63,9 @@ public final class Peer {
                 break;
             case "consume":
                 consume(options);
+                break;
+            case "crowd":
+                crowd(options);
                 break;
             case "poll":
                 poll(options);
@@ -300,13 +303,33 @@ public final class Peer {
         tell("starting");
         consumer.start();
         tell("started", "clientId", consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
-        Thread watcher = new Thread(() -> watchAssignment(consumer, topic));
-        watcher.setDaemon(true);
-        watcher.start();
+        watch(List.of(consumer), topic);
         waitForStop();
         tell("stopping");
         consumer.shutdown();
         tell("stopped");
+    }
+
+    /** Runs `count` push consumers until standard input ends; tells the queues of all of them. */
+    private static void crowd(Map<String, String> options) throws Exception {
+        String topic = options.get("topic");
+        List<DefaultMQPushConsumer> consumers = new ArrayList<>();
+        for (int i = 0; i < Integer.parseInt(options.get("count")); i++) {
+            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
+            consumer.setNamesrvAddr(options.get("nameServer"));
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            consumer.setInstanceName(String.format("crowd-%05d", i));
+            consumer.setConsumeThreadMin(1);
+            consumer.setConsumeThreadMax(1);
+            consumer.subscribe(topic, "*");
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
+                ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
+            consumer.start();
+            consumers.add(consumer);
+        }
+        tell("started");
+        watch(consumers, topic);
+        waitForStop();
     }
 
     /** Runs a lite pull consumer until standard input says `stop` or ends. */
@@ -350,17 +373,26 @@ public final class Peer {
         return ok;
     }
 
-    private static void watchAssignment(DefaultMQPushConsumer consumer, String topic) {
+    private static void watch(List<DefaultMQPushConsumer> consumers, String topic) {
+        Thread watcher = new Thread(() -> tellAssignments(consumers, topic));
+        watcher.setDaemon(true);
+        watcher.start();
+    }
+
+    private static void tellAssignments(List<DefaultMQPushConsumer> consumers, String topic) {
         List<String> last = null;
         while (true) {
-            TreeSet<MessageQueue> queues = new TreeSet<>();
-            Map<MessageQueue, ProcessQueue> table = consumer.getDefaultMQPushConsumerImpl()
-                .getRebalanceImpl().getProcessQueueTable();
-            for (Map.Entry<MessageQueue, ProcessQueue> entry : table.entrySet()) {
-                if (entry.getKey().getTopic().equals(topic) && !entry.getValue().isDropped()) {
-                    queues.add(entry.getKey());
+            List<MessageQueue> queues = new ArrayList<>();
+            for (DefaultMQPushConsumer consumer : consumers) {
+                Map<MessageQueue, ProcessQueue> table = consumer.getDefaultMQPushConsumerImpl()
+                    .getRebalanceImpl().getProcessQueueTable();
+                for (Map.Entry<MessageQueue, ProcessQueue> entry : table.entrySet()) {
+                    if (entry.getKey().getTopic().equals(topic) && !entry.getValue().isDropped()) {
+                        queues.add(entry.getKey());
+                    }
                 }
             }
+            Collections.sort(queues);
             List<String> now = new ArrayList<>();
             for (MessageQueue queue : queues) {
                 now.add(queue.getBrokerName() + ":" + queue.getQueueId());

@@ -9,6 +9,7 @@ snapshot goes on, since snapshots are taken of sick clusters. Tests: doctor/test
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -54,6 +55,7 @@ from sparrowmq.protocol.bodies import (
     AuditedStats,
     ClientConnection,
     SubscriptionData,
+    SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicRouteData,
 )
@@ -62,6 +64,7 @@ from sparrowmq.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
     GetRouteInfoRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
 )
 from sparrowmq.protocol.wire_names import prepare_types, wire_names
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
@@ -163,6 +166,7 @@ def end_snapshot(
         second = yield from _look(directory, group, begun.brokers, topics)
         samples.append((yield from _with_uncommitted(directory, group, second, views)))
     reports: tuple[MemberReport, ...] = yield from join(begun.asking)
+    samples[-1] = yield from _with_disabled(directory, group, samples, reports)
     reported = {report.strategy for report in reports if report.strategy}
     known = strategy or (reported.pop() if len(reported) == 1 else None)
     plan = None
@@ -240,6 +244,62 @@ def _look_at_broker(
         is_popped=is_popped,
     )
     return view, progress
+
+
+def _with_disabled(
+    directory: Directory, group: str, samples: Sequence[Sample], reports: Sequence[MemberReport]
+) -> Operation[Sample]:
+    """Return the last sample with the brokers that keep the group's messages back.
+
+    Only those are asked where messages wait, members are listed, and none has a message in hand.
+    """
+    sample, asks_all = samples[-1], len(samples) > 1
+    working = {h.queue.broker_name for each in reports for h in each.held if h.cached_count}
+    waiting = {p.queue.broker_name for p in sample.progress if p.lag} - working
+    asked = [b for b in sample.brokers if b.cid_all and b.broker_name in waiting]
+    found = yield from _gather(
+        [_is_disabled(directory, b.address, group, asks_all=asks_all) for b in asked],
+        name=f"settings of {group}",
+    )
+    disabled = {b.broker_name for b, is_disabled in zip(asked, found, strict=True) if is_disabled}
+    brokers = [replace(b, is_disabled=b.broker_name in disabled) for b in sample.brokers]
+    return replace(sample, brokers=tuple(brokers))
+
+
+def _is_disabled(
+    directory: Directory, address: str, group: str, *, asks_all: bool
+) -> Operation[bool]:
+    """Return whether a broker says that a group is disabled.
+
+    Args:
+        asks_all: whether to ask a broker of RocketMQ 4 for the settings of all its groups, as it
+            has no request for those of one.
+    """
+    timeout_ms = directory.timeout_ms
+    header = GetSubscriptionGroupConfigRequestHeader(group=group)
+    try:
+        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+        reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
+        return not decode_answer(SubscriptionGroupConfig, reply, address).consume_enable
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED or not asks_all:
+            return False
+    except SparrowError:
+        return False
+    known = yield from _settings_of_groups(address, timeout_ms=timeout_ms)
+    return group in known and not known[group].consume_enable
+
+
+def _settings_of_groups(
+    address: str, *, timeout_ms: int
+) -> Operation[dict[str, SubscriptionGroupConfig]]:
+    """Return the settings of all groups of a broker; empty if it does not answer."""
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    try:
+        reply = yield from ask(address, code, timeout_ms=timeout_ms)
+        return decode_answer(SubscriptionGroupTable, reply, address).subscription_group_table
+    except SparrowError:
+        return {}
 
 
 def _listed_ids(address: str, group: str, *, timeout_ms: int) -> Operation[tuple[str, ...]]:
@@ -370,13 +430,9 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
         return
     known: set[str] = set()
     for broker in answering:
-        try:
-            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-            reply = yield from ask(broker.address, code, timeout_ms=directory.timeout_ms)
-            groups = decode_answer(SubscriptionGroupTable, reply, broker.address)
-            known |= groups.subscription_group_table.keys()
-        except SparrowError:
-            continue
+        known.update(
+            (yield from _settings_of_groups(broker.address, timeout_ms=directory.timeout_ms))
+        )
     if group in known:
         return
     nearest = find_nearest(group, known)
