@@ -6,7 +6,7 @@ Tests: test_diagnosis_queues.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import MemberReport, ProgressChange, Sample, TopicPace
@@ -136,33 +136,9 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
     is_new = bool(now.message_count) and age_ms <= LETTER_IS_NEW_MS
     if not (fails_often or dead > 0 or is_new):
         return []
-    evidence = [
-        Phrase(
-            "{id}: the listener fails for {failed} messages a second and succeeds for {done}",
-            id=client_id,
-            failed=format_rate(failed),
-            done=format_rate(done),
-        )
-        for client_id, (done, failed) in paces.items()
-        if failed
-    ]
-    if now.message_count:
-        letters = count_of(now.message_count, "message")
-        age = format_duration(age_ms)
-        evidence.append(
-            Phrase("dead letters: {messages}, the last {time} ago", messages=letters, time=age)
-        )
     per_s = dead / (view.snapshot.interval_ms / 1000) if dead > 0 else 0.0
-    failing = {client_id for client_id, (_, failed) in paces.items() if failed}
+    failing = {client_id: pace for client_id, pace in paces.items() if pace[1]}
     stopped = _stopped_in_order(view, failing)
-    evidence += [
-        Phrase(
-            "{queue} waits for the message at offset {offset}",
-            queue=describe_queues([queue]),
-            offset=f"{view.offset_of(queue):,}",
-        )
-        for queue in stopped
-    ]
     return [
         Finding(
             rule="Q13",
@@ -172,7 +148,7 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
             else Phrase("messages became dead letters a short time ago")
             if is_new
             else Phrase("listeners fail for {share} of the messages", share=f"{share:.0%}"),
-            evidence=tuple(evidence),
+            evidence=_failure_evidence(view, failing, stopped),
             consequence=Phrase("nobody consumes a dead letter; brokers keep it until it expires")
             if dead > 0 or is_new
             else Phrase(
@@ -191,6 +167,36 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
             members=tuple(sorted(failing)),
         )
     ]
+
+
+def _failure_evidence(
+    view: GroupView, failing: Mapping[str, tuple[float, float]], stopped: Iterable[MessageQueue]
+) -> tuple[Phrase, ...]:
+    evidence = [
+        Phrase(
+            "{id}: the listener fails for {failed} messages a second and succeeds for {done}",
+            id=client_id,
+            failed=format_rate(failed),
+            done=format_rate(done),
+        )
+        for client_id, (done, failed) in failing.items()
+    ]
+    letters = view.snapshot.last.dead_letters
+    if letters.message_count:
+        age = format_duration(view.snapshot.last.timestamp_ms - letters.last_timestamp_ms)
+        count = count_of(letters.message_count, "message")
+        evidence.append(
+            Phrase("dead letters: {messages}, the last {time} ago", messages=count, time=age)
+        )
+    evidence += [
+        Phrase(
+            "{queue} waits for the message at offset {offset}",
+            queue=describe_queues([queue]),
+            offset=f"{view.offset_of(queue):,}",
+        )
+        for queue in stopped
+    ]
+    return tuple(evidence)
 
 
 def _stopped_in_order(view: GroupView, failing: Collection[str]) -> list[MessageQueue]:
