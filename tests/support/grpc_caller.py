@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -69,12 +68,7 @@ class GrpcCaller:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def call(self, name: str, *, timeout_s: float = 30, **fields: Any) -> Any:

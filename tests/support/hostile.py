@@ -19,7 +19,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import Enum
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 import msgspec
@@ -275,12 +274,7 @@ class HostileCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for server in self._servers:
             server.stop()
 

@@ -20,7 +20,6 @@ import threading
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sparrowmq.broker.config import KEEP_ALL, BrokerConfig
@@ -52,12 +51,7 @@ class InProcessCluster:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -14,7 +14,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
 from typing import Never, Self, TypeVar, Unpack
 
 from sparrowmq.calling import clock
@@ -105,12 +104,7 @@ class AsyncProducer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -377,12 +371,7 @@ class AsyncPushConsumer:
             await self._member.enter(self)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property

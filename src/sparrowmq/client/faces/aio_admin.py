@@ -7,7 +7,6 @@ Tests: client/test_admin.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Literal, Self, TypeVar, Unpack
 
 from sparrowmq.client.assembly import (
@@ -69,12 +68,7 @@ class AsyncAdmin:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def create_topic(

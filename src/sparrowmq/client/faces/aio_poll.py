@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from types import TracebackType
 from typing import Self, Unpack
 
 from sparrowmq.calling import clock
@@ -100,12 +99,7 @@ class AsyncPollConsumer:
             await self._member.enter(self)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # A message is not done if the program failed while it worked on the message.
         await self._close(is_done=error is None)
 

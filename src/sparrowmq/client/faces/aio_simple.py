@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Self, Unpack
 
 from sparrowmq.client.arguments import read_topics
@@ -72,12 +71,7 @@ class AsyncSimpleConsumer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
 from typing import Never, Self, TypeVar, Unpack
 
 from sparrowmq.calling import clock
@@ -105,12 +104,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -372,12 +366,7 @@ class PushConsumer:
             self._member.enter(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -6,7 +6,6 @@ Tests: client/test_admin.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Literal, Self, TypeVar, Unpack
 
 from sparrowmq.client.assembly import (
@@ -68,12 +67,7 @@ class Admin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def create_topic(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from types import TracebackType
 from typing import Self, Unpack
 
 from sparrowmq.calling import clock
@@ -99,12 +98,7 @@ class PollConsumer:
             self._member.enter(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # A message is not done if the program failed while it worked on the message.
         self._close(is_done=error is None)
 

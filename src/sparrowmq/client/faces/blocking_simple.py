@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Self, Unpack
 
 from sparrowmq.client.arguments import read_topics
@@ -71,12 +70,7 @@ class SimpleConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[MessageExt]:
