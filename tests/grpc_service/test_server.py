@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import shutil
 import socket
 import ssl
 import subprocess
@@ -40,7 +41,7 @@ from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
 if TYPE_CHECKING:
-    from certificates import Certificates
+    from certificates import Certificate, Certificates
 
 RULES = """\
 accounts:
@@ -114,8 +115,9 @@ def test_unknown_names_and_calls_without_a_client_id_have_their_codes(
 ) -> None:
     unknown = caller.call("QueryRoute", topic=Resource(name="none"), endpoints=caller.endpoints)
     assert unknown.status.code == Code.TOPIC_NOT_FOUND
-    bad = caller.call("QueryRoute", topic=Resource(name="a b"), endpoints=caller.endpoints)
-    assert bad.status.code == Code.ILLEGAL_TOPIC
+    for name in ("a b", "RMQ_SYS_TRANS_HALF_TOPIC"):
+        bad = caller.call("QueryRoute", topic=Resource(name=name), endpoints=caller.endpoints)
+        assert bad.status.code == Code.ILLEGAL_TOPIC
     with GrpcCaller(cluster.grpc, " ") as nobody:
         answer = nobody.call("QueryRoute", topic=Resource(name="T"), endpoints=caller.endpoints)
     assert answer.status.code == Code.CLIENT_ID_REQUIRED
@@ -187,20 +189,32 @@ def test_foreign_and_broken_handles_acknowledge_nothing(caller: GrpcCaller, topi
         assert caller.ack(topic, "GID_mine", message).code == Code.INVALID_RECEIPT_HANDLE
 
 
-def test_dead_letters_are_those_of_the_group(
+def test_bytes_that_are_no_request_are_refused_and_fill_no_log(
+    cluster: EmbeddedCluster, caller: GrpcCaller
+) -> None:
+    broken = b"\xff" * 100
+    answer = caller.call_by_bytes("AckMessage", broken)
+    assert answer.status.code == Code.BAD_REQUEST
+    (answer,) = caller.call_by_bytes("ReceiveMessage", broken)
+    assert answer.status.code == Code.BAD_REQUEST
+    assert "Traceback" not in cluster.log_path.read_text()
+
+
+def test_dead_letters_are_those_of_the_group_and_no_repeated_call_makes_another(
     cluster: EmbeddedCluster, caller: GrpcCaller, topic: str
 ) -> None:
     caller.send(topic, b"poison")
     _, (message,) = caller.receive(topic, "GID_poison")
-    answer = caller.call(
-        "ForwardMessageToDeadLetterQueue",
-        group=Resource(name="GID_poison"),
-        topic=Resource(name=topic),
-        receipt_handle=message.system_properties.receipt_handle,
-        message_id=message.system_properties.message_id,
-    )
+    for _ in range(2):
+        answer = caller.call(
+            "ForwardMessageToDeadLetterQueue",
+            group=Resource(name="GID_poison"),
+            topic=Resource(name=topic),
+            receipt_handle=message.system_properties.receipt_handle,
+            message_id=message.system_properties.message_id,
+        )
+        assert answer.status.code == Code.OK
 
-    assert answer.status.code == Code.OK
     with Admin(name_server=cluster.name_server) as admin:
         assert [each.body for each in admin.dead_letters("GID_poison")] == [b"poison"]
 
@@ -295,6 +309,15 @@ def test_settings_of_a_consumer_are_completed_and_its_heartbeat_registers_it(
             "the end", lambda: not admin.consumer_connections("GID_heartbeat").connection_set
         )
     commands.put(None)
+
+
+def test_a_node_client_that_waits_late_for_its_settings_gets_them_again(
+    cluster: EmbeddedCluster,
+) -> None:
+    with GrpcCaller(cluster.grpc, "node@1", language="HTTP") as node:
+        stream, commands = settled(node, consumer_settings("GID_node", "T"))
+        assert next(stream) == next(stream)
+        commands.put(None)
 
 
 def test_a_receive_that_is_given_up_loses_no_message(caller: GrpcCaller, topic: str) -> None:
@@ -394,9 +417,22 @@ def test_a_port_in_use_is_an_error_if_it_was_asked_for(tmp_path: Path) -> None:
     assert port in result.stderr
 
 
-def test_the_service_speaks_the_servers_tls(certificates: Certificates) -> None:
-    pair = certificates.server
-    options = ("--tls-cert", str(pair.path), "--tls-key", str(pair.key))
+def test_the_service_speaks_the_servers_tls_and_shows_a_renewed_certificate(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    shown, key = tmp_path / "shown.pem", tmp_path / "shown.key"
+
+    def show(pair: Certificate) -> None:
+        shutil.copy(pair.path, shown)
+        shutil.copy(pair.key, key)
+
+    def is_shown(pair: Certificate) -> bool:
+        address, _, port = secured.grpc.rpartition(":")
+        found = ssl.get_server_certificate((address, int(port)), timeout=30)
+        return found.strip() in pair.path.read_text()
+
+    show(certificates.server)
+    options = ("--tls-cert", str(shown), "--tls-key", str(key))
     trust = ssl.create_default_context(cafile=certificates.ca.path)
     with EmbeddedCluster(serves_grpc=True, options=options, tls=trust) as secured:
         secured.create_topic("T", 1)
@@ -404,6 +440,10 @@ def test_the_service_speaks_the_servers_tls(certificates: Certificates) -> None:
             assert caller.send("T", b"x").status.code == Code.OK
         with GrpcCaller(secured.grpc) as plain, pytest.raises(grpc.RpcError):
             plain.call("Heartbeat", timeout_s=5)
+        assert is_shown(certificates.server)
+        renewed = certificates.issue("renewed")
+        show(renewed)
+        wait_until("the renewed certificate", lambda: is_shown(renewed))
 
 
 def test_the_service_needs_its_broker_in_the_process(tmp_path: Path) -> None:

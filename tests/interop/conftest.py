@@ -45,7 +45,10 @@ JAVA_OPTIONS = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
+PROXY_JARS = "proxy-jars"
 START_TIMEOUT_S = 60.0
+# What the servers of Apache print once they serve; the second is the proxy's.
+BOOTED = ("boot success", "startup successfully")
 STOP_TIMEOUT_S = 30.0
 LOGBACK = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -171,9 +174,9 @@ class Java:
         self._count += 1
         home = self._home / f"{self._count}-{main.rpartition('.')[2]}"
         (home / "conf").mkdir(parents=True)
-        for name in ("namesrv", "broker", "tools"):
+        for name in ("logback_namesrv", "logback_broker", "logback_tools", "rmq.proxy.logback"):
             text = LOGBACK.format(path=home / "peer.log")
-            (home / "conf" / f"logback_{name}.xml").write_text(text)
+            (home / "conf" / f"{name}.xml").write_text(text)
         if tools:
             (home / "conf" / "tools.yml").write_text(tools)
         command = [
@@ -258,7 +261,7 @@ class ApacheCluster(Cluster):
                 self.name_server = name_server
             else:
                 self._start("namesrv.NamesrvStartup", self._name_server_settings())
-            self._start("broker.BrokerStartup", self._broker_settings())
+            self._start_broker()
             self._wait_for_registration()
         except BaseException:
             self.kill()
@@ -267,6 +270,9 @@ class ApacheCluster(Cluster):
     @property
     def broker_pid(self) -> int:
         return int(self._processes[-1].process.pid)
+
+    def _start_broker(self) -> None:
+        self._start("broker.BrokerStartup", self._broker_settings())
 
     def _wait_for_registration(self) -> None:
         """Wait until the name server knows the broker: 5.x says that it is up before that."""
@@ -282,14 +288,20 @@ class ApacheCluster(Cluster):
                     time.sleep(0.05)
 
     def _start(self, main: str, settings: dict[str, object]) -> None:
+        self._run(main, "-c", str(self._written(main, settings)))
+
+    def _written(self, name: str, settings: dict[str, object]) -> Path:
         self._store.mkdir(parents=True, exist_ok=True)
-        path = self._store.parent / f"{main}.properties"
+        path = self._store.parent / f"{name}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        lines = self._java.start(f"org.apache.rocketmq.{main}", "-c", str(path))
+        return path
+
+    def _run(self, main: str, *arguments: str, jars: str = "jars") -> None:
+        lines = self._java.start(f"org.apache.rocketmq.{main}", *arguments, jars=jars)
         self._processes.append(lines)
         lines.wait_for(
             f"{main} in service",
-            lambda: any("boot success" in line for line in lines.lines),
+            lambda: any(told in line for line in lines.lines for told in BOOTED),
             timeout_s=START_TIMEOUT_S,
         )
 
@@ -327,6 +339,30 @@ class ApacheCluster(Cluster):
         for lines in self._processes:
             lines.kill()
         self._processes.clear()
+
+
+class ApacheProxy(ApacheCluster):
+    """Apache's name server, and its proxy with a broker in one JVM, which serves gRPC (5.x)."""
+
+    def __init__(self, java: Java, store: Path, **settings: object) -> None:
+        super().__init__(java, store, **settings)
+        fetch_jars(java.version, PROXY_JARS)
+        self.grpc = f"127.0.0.1:{free_port(1)}"
+
+    def _start_broker(self) -> None:
+        port = int(self.grpc.rpartition(":")[2])
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "namesrvAddr": self.name_server,
+            "grpcServerPort": port,
+            "remotingListenPort": port + 1,
+            "localServeAddr": "127.0.0.1",
+        }
+        path = self._store.parent / "proxy.json"
+        path.write_text(json.dumps(settings))
+        broker = self._written("broker", self._broker_settings())
+        files = ("-bc", str(broker), "-pc", str(path))
+        self._run("proxy.ProxyStartup", "-pm", "local", *files, jars=PROXY_JARS)
 
 
 class OurCluster(Cluster):
@@ -474,7 +510,7 @@ def classes_of(jars: str) -> str:
 
 
 def fetch_jars(version: str, jars: str = "jars") -> None:
-    """Fetch a set of jars: `jars`, or `suite-jars` with Apache's integration tests."""
+    """Fetch a set of jars: `jars`, `suite-jars` with Apache's integration tests, `proxy-jars`."""
     directory = cache_of(version) / jars
     stamp = directory / "complete"
     if stamp.exists():

@@ -1,133 +1,245 @@
-"""The official clients of RocketMQ 5 on our broker; both protocols see the same messages."""
+"""The official clients of RocketMQ 5 on our broker, and on Apache's proxy beside it.
+
+A program of each language sends all kinds of messages, and tells what its consumers get; the broker
+is restarted in the middle. `grpc_python/peer.py` says what the programs do.
+"""
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 
 from sparrowmq import Admin, PollConsumer
 from sparrowmq.testing import EmbeddedCluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-CLIENT = "rocketmq-python-client==5.1.2"
+PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 JS_CLIENT = "rocketmq-client-nodejs@1.0.8"
+LANGUAGES = ("python", "java", "js", "go", "rust")
+PLAIN = {f"plain {number}" for number in range(20)}
+LATER = {f"later {number}" for number in range(10)}
+STEPS = [f"fails at step {number}" if number == 4 else f"step {number}" for number in range(10)]
 
 
-@pytest.fixture(scope="module")
-def client_python(rig: ModuleType) -> Path:
-    """The interpreter of an environment with the official client."""
-    home: Path = rig.CACHE / "grpc-python"
+class Program(NamedTuple):
+    """The command of a language's program, and what its environment needs."""
+
+    command: list[str]
+    env: dict[str, str]
+
+
+def build(command: list[str], home: Path, *, what: str) -> None:
+    """Run a command that fetches and builds a program, once; skip where it fails."""
+    stamp = home / "done"
+    if stamp.exists():
+        return
+    result = subprocess.run(
+        command, cwd=home, capture_output=True, text=True, timeout=540, check=False
+    )
+    if result.returncode != 0:
+        pytest.skip(f"{what} cannot be built: {(result.stdout + result.stderr)[-300:]}")
+    stamp.touch()
+
+
+def copied(rig: ModuleType, language: str) -> Path:
+    """Return the program's directory in the cache, where its sources are up to date."""
+    source, home = rig.HERE / f"grpc_{language}", rig.CACHE / f"grpc-{language}"
+    for path in source.rglob("*"):
+        kept = home / path.relative_to(source)
+        if path.is_file() and (not kept.exists() or kept.read_bytes() != path.read_bytes()):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, kept)
+            (home / "done").unlink(missing_ok=True)
+    return Path(home)
+
+
+def python_program(rig: ModuleType, home: Path) -> Program:
     python = home / "bin/python"
-    if not (home / "done").exists():
+    if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", home], check=True)
-        installed = subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", CLIENT], check=False, timeout=240
-        )
-        if installed.returncode != 0:
-            pytest.skip(f"{CLIENT} cannot be installed")
-        (home / "done").touch()
-    return python
+    install = [str(python), "-m", "pip", "install", "--quiet", PYTHON_CLIENT]
+    build(install, home, what=PYTHON_CLIENT)
+    return Program([str(python), str(home / "peer.py")], {})
 
 
-def test_the_official_python_client_sends_and_consumes(client_python: Path) -> None:
-    options = ("--transaction-timeout-ms", "2000", "--transaction-check-interval-ms", "1000")
-    program = Path(__file__).parent / "grpc_python/peer.py"
-    with EmbeddedCluster(serves_grpc=True, options=options) as cluster:
-        with Admin(name_server=cluster.name_server) as admin:
-            admin.create_topic("T", 4)
-            admin.create_topic("T_delay", 2, message_type="DELAY")
-            admin.create_topic("T_transaction", 2, message_type="TRANSACTION")
-            admin.create_topic("T_fifo", 4, message_type="FIFO")
-            admin.update_group("GID_fifo", is_orderly=True)
-        result = subprocess.run(
-            [client_python, program, cluster.grpc],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr[-2000:]
-        told = json.loads(result.stdout.splitlines()[-1])
-        with PollConsumer("GID_remoting", name_server=cluster.name_server) as consumer:
-            consumer.subscribe("T")
-            consumer.start()
-            bodies: set[str] = set()
-            while len(bodies) < 21:
-                bodies |= {each.body.decode() for each in consumer.poll(timeout_ms=5_000)}
-
-    sent = {*map(str, range(20)), "fails twice"}
-    assert set(told["simple"]) == sent
-    assert bodies == sent
-    attempts = told["attempts"]
-    assert sent <= attempts.keys()
-    assert attempts["fails twice"] == 3
-    assert {"committed", "undecided", "delayed"} <= attempts.keys()
-    assert not {"rolled back", "recalled"} & attempts.keys()
-    assert told["early_s"] <= 0
-    assert told["order"] == [f"step {number}" for number in range(10)]
-
-
-@pytest.fixture(scope="module")
-def java_peer(rig: ModuleType) -> list[str]:
-    """The command of the program of `grpc_java/`; skips where Maven or its jars are missing."""
-    maven, java = rig.find_tool("mvn"), rig.find_tool("java")
-    home: Path = rig.CACHE / "grpc-java"
-    if not (home / "done").exists():
-        shutil.copytree(rig.HERE / "grpc_java", home, dirs_exist_ok=True)
-        goals = ("compile", "dependency:build-classpath", "-Dmdep.outputFile=classpath.txt")
-        built = subprocess.run(
-            [maven, "-q", "-B", *goals],
-            cwd=home,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        if built.returncode != 0:
-            pytest.skip(f"Maven could not build the Java client's program: {built.stdout[-300:]}")
-        (home / "done").touch()
+def java_program(rig: ModuleType, home: Path) -> Program:
+    goals = ("compile", "dependency:build-classpath", "-Dmdep.outputFile=classpath.txt")
+    build([rig.find_tool("mvn"), "-q", "-B", *goals], home, what="the Java client's program")
     jars = (home / "classpath.txt").read_text().strip()
-    return [java, "-cp", f"{home / 'target/classes'}:{jars}", "GrpcPeer"]
+    classes = f"{home / 'target/classes'}{os.pathsep}{jars}"
+    options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    return Program([rig.find_tool("java"), *options, "-cp", classes, "GrpcPeer"], {})
 
 
-@pytest.fixture(scope="module")
-def js_peer(rig: ModuleType) -> list[str]:
-    """The command of the program of `grpc_js/`; skips where npm or its packages are missing."""
-    node, npm = rig.find_tool("node"), rig.find_tool("npm")
-    home: Path = rig.CACHE / "grpc-js"
-    home.mkdir(parents=True, exist_ok=True)
-    if not (home / "done").exists():
-        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", JS_CLIENT]
-        result = subprocess.run(
-            [*command, "--prefix", str(home)],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        if result.returncode != 0:
-            pytest.skip(f"npm could not get {JS_CLIENT}: {result.stderr[-300:]}")
-        (home / "done").touch()
-    return [node, str(rig.HERE / "grpc_js/peer.js"), str(home)]
+def js_program(rig: ModuleType, home: Path) -> Program:
+    install = [rig.find_tool("npm"), "install", "--ignore-scripts", "--no-audit", "--no-fund"]
+    build([*install, "--prefix", str(home), JS_CLIENT], home, what=JS_CLIENT)
+    packages = {"NODE_PATH": str(home / "node_modules")}
+    return Program([rig.find_tool("node"), str(home / "peer.js")], packages)
 
 
-@pytest.mark.parametrize("language", ["java", "js"])
-def test_the_clients_of_other_languages_send_and_consume(
-    language: str, request: pytest.FixtureRequest
+def go_program(rig: ModuleType, home: Path) -> Program:
+    command = [rig.find_tool("go"), "build", "-mod=readonly", "-o", "peer", "."]
+    build(command, home, what="the Go client's program")
+    return Program([str(home / "peer")], {})
+
+
+def rust_program(rig: ModuleType, home: Path) -> Program:
+    build([rig.find_tool("cargo"), "build"], home, what="the Rust client's program")
+    return Program([str(home / "target/debug/peer")], {})
+
+
+PROGRAMS: dict[str, Callable[[ModuleType, Path], Program]] = {
+    "python": python_program,
+    "java": java_program,
+    "js": js_program,
+    "go": go_program,
+    "rust": rust_program,
+}
+
+
+class Peer:
+    """A program under way; it logs at a home of its own."""
+
+    def __init__(self, rig: ModuleType, program: Program, endpoint: str, home: Path) -> None:
+        env = {**os.environ, **program.env, "HOME": str(home), "user.home": str(home)}
+        log = home / "stderr.log"
+        command = [*program.command, endpoint]
+        self.lines: Any = rig.Lines(command, cwd=home, env=env, log=log)
+
+    def deliveries(self, by: str) -> list[dict[str, Any]]:
+        return [event for event in self.lines.named("got") if event["by"] == by]
+
+    def bodies(self, *by: str) -> list[str]:
+        return [event["body"] for each in by for event in self.deliveries(each)]
+
+    def wait_for(self, what: str, is_so: Callable[[], object]) -> None:
+        self.lines.wait_for(what, is_so, timeout_s=150)
+
+    def go_on(self) -> None:
+        self.lines.process.stdin.write("go on\n")
+        self.lines.process.stdin.flush()
+
+
+@pytest.fixture(params=LANGUAGES)
+def language(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def start(rig: ModuleType, language: str, tmp_path: Path) -> Iterator[Callable[[str], Peer]]:
+    """Start the language's program at an endpoint."""
+    program = PROGRAMS[language](rig, copied(rig, language))
+    running: list[Peer] = []
+
+    def started(endpoint: str) -> Peer:
+        running.append(Peer(rig, program, endpoint, tmp_path))
+        return running[-1]
+
+    yield started
+    for peer in running:
+        peer.lines.kill()
+
+
+def make_topics(name_server: str) -> None:
+    with Admin(name_server=name_server) as admin:
+        admin.create_topic("T", 4)
+        for kind in ("DELAY", "FIFO", "TRANSACTION"):
+            admin.create_topic(f"T_{kind.lower()}", 4, message_type=kind)
+        for group in ("simple", "delay", "transaction"):
+            admin.update_group(f"GID_{group}")
+        admin.update_group("GID_push", max_reconsume_times=1)
+        admin.update_group("GID_fifo", is_orderly=True)
+
+
+def check(peer: Peer, name_server: str, restart: Callable[[], None], *, pushes: bool) -> None:
+    """Hold what a program tells to what was sent."""
+    with PollConsumer("GID_remoting", name_server=name_server) as consumer:
+        consumer.subscribe("T")
+        consumer.start()
+        polled: list[str] = []
+
+        def has_all() -> bool:
+            polled.extend(each.body.decode() for each in consumer.poll(timeout_ms=100))
+            return set(polled) >= PLAIN
+
+        peer.wait_for("sends", lambda: peer.lines.named("sent"))
+        peer.wait_for("the same messages by remoting", has_all)
+    everyone = ("push", "delay", "transaction")
+    singles = {"committed", "undecided"}
+    peer.wait_for("plain messages", lambda: set(peer.bodies("simple")) >= PLAIN)
+    peer.wait_for("transactions", lambda: set(peer.bodies(*everyone)) >= singles)
+    peer.wait_for("a delay", lambda: any(each[:3] == "due" for each in peer.bodies(*everyone)))
+    peer.wait_for("the last step", lambda: STEPS[-1] in peer.bodies("fifo"))
+    if pushes:
+        peer.wait_for("plain messages", lambda: set(peer.bodies("push")) >= PLAIN)
+        with Admin(name_server=name_server) as admin:
+
+            def dead() -> list[bytes]:
+                return [each.body for each in admin.dead_letters("GID_push")]
+
+            peer.wait_for("a dead letter", dead)
+            assert dead() == [b"poison"]
+        attempts = [(each["body"], each["attempt"]) for each in peer.deliveries("push")]
+        retried = [each for each in attempts if each[0] in ("fails once", "poison")]
+        assert sorted(retried) == [(name, at) for name in ("fails once", "poison") for at in (1, 2)]
+    restart()
+    peer.go_on()
+
+    def has_later() -> bool:
+        return all(set(peer.bodies(each)) >= LATER for each in consumers)
+
+    consumers = ("simple", "push") if pushes else ("simple",)
+    peer.wait_for("messages after the restart", has_later)
+    for each in consumers:
+        once = Counter(body for body in peer.bodies(each) if body in PLAIN | LATER)
+        assert once == Counter(PLAIN | LATER)
+    assert not {"recalled", "rolled back"} & set(peer.bodies(*everyone))
+    assert list(dict.fromkeys(peer.bodies("fifo"))) == STEPS
+    (due,) = (each for by in everyone for each in peer.deliveries(by) if each["body"][:3] == "due")
+    assert due["ms"] >= int(due["body"].split()[1])
+    peer.go_on()
+    assert peer.lines.process.wait(60) == 0
+
+
+def test_official_clients_do_on_our_broker_all_that_they_can(
+    start: Callable[[str], Peer], language: str
 ) -> None:
-    program, *arguments = request.getfixturevalue(f"{language}_peer")
-    with EmbeddedCluster(serves_grpc=True) as cluster:
-        cluster.create_topic("T", 4)
-        # Node's program takes the address before the place of its packages.
-        at = 1 if language == "js" else len(arguments)
-        command = [program, *arguments[:at], cluster.grpc, *arguments[at:]]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    options = ("--transaction-timeout-ms", "2000", "--transaction-check-interval-ms", "1000")
+    with EmbeddedCluster(serves_grpc=True, options=options) as cluster:
+        make_topics(cluster.name_server)
 
-    assert result.stdout.splitlines()[-1:] == ["simple 10 push 10"], result.stderr[-2000:]
+        def restart() -> None:
+            cluster.kill()
+            cluster.start()
+
+        check(start(cluster.grpc), cluster.name_server, restart, pushes=language != "rust")
+
+
+@pytest.mark.parametrize("java", ["5.5.0"], indirect=True, scope="session")
+def test_official_clients_do_the_same_on_apaches_proxy(
+    start: Callable[[str], Peer], language: str, java: Any, rig: ModuleType, tmp_path: Path
+) -> None:
+    waits = {"transactionTimeOut": 2_000, "transactionCheckInterval": 1_000}
+    cluster = rig.ApacheProxy(java, tmp_path / "apache/store", **waits)
+    cluster.start()
+    try:
+        make_topics(cluster.name_server)
+
+        def restart() -> None:
+            cluster.stop()
+            cluster.start()
+
+        check(start(cluster.grpc), cluster.name_server, restart, pushes=language != "rust")
+    finally:
+        cluster.kill()

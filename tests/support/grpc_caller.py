@@ -43,6 +43,7 @@ class GrpcCaller:
         *,
         keys: tuple[str, str] | None = None,
         ca: Path | None = None,
+        language: str = "PYTHON",
     ) -> None:
         if ca is None:
             self._channel = grpc.insecure_channel(address)
@@ -52,7 +53,7 @@ class GrpcCaller:
         host, _, port = address.rpartition(":")
         place = Address(host=host, port=int(port))
         self.endpoints = Endpoints(scheme=AddressScheme.IPv4, addresses=[place])
-        metadata = [("x-mq-client-id", client_id), ("x-mq-language", "PYTHON")]
+        metadata = [("x-mq-client-id", client_id), ("x-mq-language", language)]
         if keys is not None:
             signature = hmac.new(keys[1].encode(), _NOW.encode(), "sha1").hexdigest()
             metadata += [
@@ -73,14 +74,18 @@ class GrpcCaller:
 
     def call(self, name: str, *, timeout_s: float = 30, **fields: Any) -> Any:
         """Call a method; return its answer, or for a stream an iterator of its answers."""
+        (request,) = (each.request for each in METHODS if each.name == name)
+        data = request(**fields).SerializeToString()
+        return self.call_by_bytes(name, data, timeout_s=timeout_s)
+
+    def call_by_bytes(self, name: str, data: bytes, *, timeout_s: float = 30) -> Any:
+        """Call a method with any bytes as its request."""
         (method,) = (each for each in METHODS if each.name == name)
         kind = "unary_stream" if method.streams_responses else "unary_unary"
         caller = getattr(self._channel, kind)(
-            f"/{SERVICE}/{name}",
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.response.FromString,
+            f"/{SERVICE}/{name}", response_deserializer=method.response.FromString
         )
-        return caller(method.request(**fields), timeout=timeout_s, metadata=self._metadata)
+        return caller(data, timeout=timeout_s, metadata=self._metadata)
 
     def telemetry(self, commands: Iterator[Any]) -> Any:
         """Open a telemetry stream; return the service's commands."""

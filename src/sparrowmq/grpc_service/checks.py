@@ -24,13 +24,8 @@ TRANSACTION_RECOVERY_S_MAX = 3_600
 
 
 def check_topic(resource: Resource) -> str:
-    """Return a topic's name. Raises: Rejected."""
-    return _check_name(resource.name, "topic", TOPIC_LENGTH_MAX, Code.ILLEGAL_TOPIC)
-
-
-def check_user_topic(resource: Resource) -> str:
-    """Return the name of a topic that clients may send to. Raises: Rejected."""
-    topic = check_topic(resource)
+    """Return the name of a topic of users. Raises: Rejected."""
+    topic = _check_name(resource.name, "topic", TOPIC_LENGTH_MAX, Code.ILLEGAL_TOPIC)
     if is_system_topic(topic):
         raise Rejected(Code.ILLEGAL_TOPIC, f"topic {topic!r} is one of RocketMQ's own")
     return topic

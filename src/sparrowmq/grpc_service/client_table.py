@@ -172,7 +172,7 @@ class Clients:
         """End every telemetry stream."""
         for client in self._clients.values():
             for commands in client.streams:
-                _put(commands, None)
+                tell(commands, None)
 
     def forget(self, client: Client) -> None:
         """Forget a client that has ended."""
@@ -191,7 +191,7 @@ class Clients:
         if request.code == RequestCode.CHECK_TRANSACTION_STATE and client.streams:
             command = self._recover_command(request)
             if command is not None:
-                _put(client.streams[-1], command)
+                tell(client.streams[-1], command)
         if request.is_oneway:
             return None
         remark = f"a client of the gRPC service cannot answer request {request.code}"
@@ -220,9 +220,10 @@ def _key(caller: Caller) -> tuple[str, str]:
     return access_key, caller.client_id
 
 
-def _put(
+def tell(
     commands: asyncio.Queue[TelemetryCommand | None], command: TelemetryCommand | None
 ) -> None:
+    """Queue a command of a telemetry stream, None for its end; a full queue loses its oldest."""
     if commands.full():
         commands.get_nowait()
     commands.put_nowait(command)

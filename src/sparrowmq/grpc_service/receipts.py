@@ -30,6 +30,8 @@ from sparrowmq.protocol.pop_handle import (
 
 _POSITION_FIELD = 8
 _DIGITS_MAX = 19
+# A message on its way to the dead letters is nobody else's for so long.
+_GIVING_UP_MS = 60_000
 
 
 class Receipt(NamedTuple):
@@ -103,7 +105,20 @@ async def change_invisible(
 
 
 async def give_up(clients: Clients, caller: Caller, receipt: Receipt, *, message_id: str) -> None:
-    """Put a message among the group's dead letters, and finish it then. Raises: Rejected."""
+    """Put a message among the group's dead letters, and finish it then.
+
+    A call that is repeated because its answer was lost makes no second dead letter.
+
+    Raises: Rejected.
+    """
+    try:
+        receipt = await change_invisible(clients, caller, receipt, invisible_ms=_GIVING_UP_MS)
+    except Rejected as error:
+        if error.code != Code.INVALID_RECEIPT_HANDLE:
+            raise
+        # This succeeds for a message that is finished.
+        await acknowledge(clients, caller, receipt)
+        return
     header = ConsumerSendMsgBackRequestHeader(
         position=receipt.position,
         group=receipt.group,

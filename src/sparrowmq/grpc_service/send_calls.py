@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from sparrowmq.grpc_service.callers import Caller
-from sparrowmq.grpc_service.checks import check_message, check_user_topic, type_of
+from sparrowmq.grpc_service.checks import check_message, check_topic, type_of
 from sparrowmq.grpc_service.client_table import BrokerPort, Clients
 from sparrowmq.grpc_service.message_content import to_ms, to_properties
 from sparrowmq.grpc_service.messages import (
@@ -88,7 +88,7 @@ class SendService:
         if len(messages) > MESSAGES_MAX:
             text = f"the request has {len(messages)} messages; the limit is {MESSAGES_MAX}"
             raise Rejected(Code.BAD_REQUEST, text)
-        name = check_user_topic(messages[0].topic)
+        name = check_topic(messages[0].topic)
         if any(message.topic.name != name for message in messages):
             raise Rejected(Code.MESSAGE_CORRUPTED, "the messages have several topics")
         topic = find_topic(self._broker, name)
@@ -154,7 +154,7 @@ class SendService:
         self, caller: Caller, request: EndTransactionRequest
     ) -> EndTransactionResponse:
         """Commit or roll back a transaction; the answer waits until the outcome is stored."""
-        topic = check_user_topic(request.topic)
+        topic = check_topic(request.topic)
         try:
             place = decode_transaction_id(request.transaction_id)
         except ValueError:
@@ -177,7 +177,7 @@ class SendService:
 
     async def recall(self, caller: Caller, request: RecallMessageRequest) -> RecallMessageResponse:
         """Recall a message that waits for its delivery time."""
-        topic = check_user_topic(request.topic)
+        topic = check_topic(request.topic)
         header = RecallMessageRequestHeader(
             producer_group=topic,
             topic=topic,

@@ -14,10 +14,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.grpc_service.callers import Caller, identify
-from sparrowmq.grpc_service.client_table import BrokerPort, Clients
+from sparrowmq.grpc_service.client_table import BrokerPort, Clients, tell
 from sparrowmq.grpc_service.messages import (
     METHODS,
     SERVICE,
@@ -34,15 +35,25 @@ from sparrowmq.grpc_service.route_calls import Routes
 from sparrowmq.grpc_service.send_calls import SendService
 from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected, ok
+from sparrowmq.protocol.codes import LanguageCode
 from sparrowmq.serving.access_control import AccessControl
+from sparrowmq.serving.descriptors import peer_descriptors_max
 from sparrowmq.serving.remoting_server import bind
 
-# ProxyConfig of 5.5.0: grpcMaxInboundMessageSize.
-MESSAGE_BYTES_MAX = 130 * 1024 * 1024
+# A frame of the remoting protocol has as much. Apache's proxy takes 130 MiB.
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+# Connections, as of the remoting protocol; at most half of the descriptors that peers may take.
+CONNECTIONS_MAX = 20_000
 # Calls of one connection at a time: a client has a few waiting calls for each of its queues.
 CALLS_PER_CONNECTION_MAX = 1_024
 # The official clients ping every 300 s, also without calls.
 PING_INTERVAL_MS_MIN = 10_000
+# Node's client (1.0.8) begins to wait for its settings when it has the routes of all topics, and
+# waits for ever if they came before: it is told them again.
+SETTINGS_AGAIN_S = (0.5, 2.0, 8.0)
+# ProxyConfig.grpcClientIdleTimeMills: a connection without calls is closed after this. A client has
+# a telemetry stream.
+IDLE_MS_MAX = 120_000
 # A stop waits so long for the calls that still run.
 STOP_GRACE_S = 1.0
 
@@ -50,6 +61,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
+    ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
     ("grpc.keepalive_permit_without_calls", 1),
     # Two servers must not share a port.
@@ -115,7 +127,9 @@ class GrpcServer:
         # gRPC's own error says neither why nor what to do.
         with contextlib.closing(bind(ip, port)):
             pass
-        self._server = grpc.aio.server(options=_OPTIONS)
+        connections_max = min(CONNECTIONS_MAX, peer_descriptors_max() // 2)
+        options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max))
+        self._server = grpc.aio.server(options=options)
         handlers = {
             method.name: self._handler(method)
             for method in METHODS
@@ -147,19 +161,18 @@ class GrpcServer:
             (True, True): grpc.stream_stream_rpc_method_handler,
         }
         serve = self._streams.get(method.name) or self._serving(method)
+        # Requests are parsed here: gRPC logs each that it cannot parse, with a traceback.
         return kinds[method.streams_requests, method.streams_responses](
-            serve,
-            request_deserializer=method.request.FromString,
-            response_serializer=method.response.SerializeToString,
+            serve, response_serializer=method.response.SerializeToString
         )
 
     def _serving(self, method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
         """Return the function that serves a call with one answer."""
         call, response = self._calls[method.name], method.response
 
-        async def serve(request: Any, context: Any) -> Any:
+        async def serve(data: bytes, context: Any) -> Any:
             try:
-                return await call(self._identify(context), request)
+                return await call(self._identify(context), _parse(method.request, data))
             except Rejected as rejected:
                 return response(status=rejected.status)
             except Exception as error:
@@ -174,11 +187,9 @@ class GrpcServer:
             client.seen_ms = self._timestamp_ms()
         return caller
 
-    async def _receive(
-        self, request: ReceiveMessageRequest, context: Any
-    ) -> AsyncIterator[ReceiveMessageResponse]:
+    async def _receive(self, data: bytes, context: Any) -> AsyncIterator[ReceiveMessageResponse]:
         try:
-            caller = self._identify(context)
+            caller, request = self._identify(context), _parse(ReceiveMessageRequest, data)
             remaining_s = context.time_remaining()
             receiving = self._receives.receive(caller, request, remaining_s)
             async with contextlib.aclosing(receiving) as responses:
@@ -199,7 +210,7 @@ class GrpcServer:
         text = f"{type(error).__name__}: {error}"
         return Status(code=Code.INTERNAL_SERVER_ERROR, message=text)
 
-    async def _telemetry(self, requests: AsyncIterator[TelemetryCommand], context: Any) -> None:
+    async def _telemetry(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """Answer a client's settings, and pass on the broker's questions, until the client ends."""
         try:
             caller = self._identify(context)
@@ -208,12 +219,20 @@ class GrpcServer:
         except Rejected as rejected:
             await self._abort(context, rejected)
             return
+        loop = asyncio.get_running_loop()
+        # Node's client says that it speaks HTTP.
+        waits_s = SETTINGS_AGAIN_S if caller.language == LanguageCode.HTTP else ()
         writer = asyncio.create_task(_write_all(commands, context))
         try:
-            async for command in requests:
+            async for data in requests:
+                command = _parse(TelemetryCommand, data)
                 if command.HasField("settings"):
                     settings = self._sessions.settle(client, command.settings)
-                    await commands.put(TelemetryCommand(status=ok(), settings=settings))
+                    answer = TelemetryCommand(status=ok(), settings=settings)
+                    await commands.put(answer)
+                    for wait_s in waits_s:
+                        loop.call_later(wait_s, tell, commands, answer)
+                    waits_s = ()
         except Rejected as rejected:
             await self._abort(context, rejected)
         finally:
@@ -225,6 +244,15 @@ class GrpcServer:
         if rejected.code == Code.UNAUTHORIZED:
             code = grpc.StatusCode.UNAUTHENTICATED
         await context.abort(code, str(rejected))
+
+
+def _parse(kind: Any, data: bytes) -> Any:
+    """Return a request. Raises: Rejected."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        text = f"{len(data)} bytes that are no {kind.DESCRIPTOR.full_name}"
+        raise Rejected(Code.BAD_REQUEST, text) from None
 
 
 async def _write_all(commands: asyncio.Queue[TelemetryCommand | None], context: Any) -> None:

@@ -7,6 +7,7 @@ Tests: grpc_service/test_server.py.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -44,9 +45,13 @@ async def serving_grpc(
     broker: BrokerServer,
     *,
     access: AccessControl | None,
+    certificate: GrpcCertificate | None,
     timestamp_ms: Callable[[], int],
 ) -> AsyncGenerator[int | None]:
     """Serve gRPC clients; yield the port, None if there is none.
+
+    Args:
+        certificate: that of a service that speaks TLS alone; None for plain text.
 
     Raises: ConfigError if the extra is missing, OSError if the port is taken; both only for a port
         that was asked for.
@@ -66,7 +71,7 @@ async def serving_grpc(
     port: int | None = None
     try:
         try:
-            tls = _read_tls(settings)
+            tls = None if certificate is None else certificate.credentials()
             port = await server.start(ip, GRPC_PORT if wanted is None else wanted, tls=tls)
         except OSError as error:
             if wanted is not None:
@@ -77,17 +82,42 @@ async def serving_grpc(
         await server.stop()
 
 
-def _read_tls(settings: HostSettings) -> grpc.ServerCredentials | None:
-    """Return the certificate of the servers; the service reads it once, at its start."""
-    import grpc
+class GrpcCertificate:
+    """The servers' certificate as gRPC takes it; a renewed one serves the next connections.
 
-    if not settings.tls_cert:
-        return None
-    certificate = Path(settings.tls_cert).read_bytes()
-    key = Path(settings.tls_key).read_bytes() if settings.tls_key else certificate
-    trusted = Path(settings.tls_client_ca).read_bytes() if settings.tls_client_ca else None
-    return grpc.ssl_server_credentials(
-        [(key, certificate)],
-        root_certificates=trusted,
-        require_client_auth=trusted is not None,
-    )
+    Raises: OSError if a file cannot be read.
+    """
+
+    def __init__(self, settings: HostSettings) -> None:
+        self._settings = settings
+        self._renewed: grpc.ServerCertificateConfiguration | None = None
+
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Read the files again, which have made a context."""
+        del context
+        self._renewed = self._read()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return what gRPC serves by."""
+        import grpc
+
+        is_asked_for = bool(self._settings.tls_client_ca)
+        return grpc.dynamic_ssl_server_credentials(
+            self._read(), self._take_renewed, require_client_authentication=is_asked_for
+        )
+
+    def _take_renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return a renewed certificate once; gRPC's threads ask at each new connection."""
+        renewed, self._renewed = self._renewed, None
+        return renewed
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        import grpc
+
+        settings = self._settings
+        certificate = Path(settings.tls_cert).read_bytes()
+        key = Path(settings.tls_key).read_bytes() if settings.tls_key else certificate
+        trusted = Path(settings.tls_client_ca).read_bytes() if settings.tls_client_ca else None
+        return grpc.ssl_server_certificate_configuration(
+            [(key, certificate)], root_certificates=trusted
+        )

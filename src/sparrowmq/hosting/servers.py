@@ -42,7 +42,7 @@ from sparrowmq.hosting.broker_processes import (
     serve_brokers,
 )
 from sparrowmq.hosting.certificate_files import CertificateFiles
-from sparrowmq.hosting.grpc_port import serving_grpc
+from sparrowmq.hosting.grpc_port import GrpcCertificate, serving_grpc
 from sparrowmq.hosting.health import serve_health
 from sparrowmq.hosting.settings import PORT_MAX, HostSettings, TlsMode
 from sparrowmq.nameserver.server import NameServerServer
@@ -116,6 +116,8 @@ async def serving_both(
     data = settings.data
     # The broker signs its requests to the name server.
     own = Credentials(access_key=secrets.token_hex(16), secret_key=secrets.token_hex(32))
+    certificate = GrpcCertificate(settings)
+    tls = _server_tls(settings)
     async with (
         _access(settings, own=own) as access,
         _name_server(ip, settings, data / "nameserver", access=access) as port,
@@ -129,7 +131,15 @@ async def serving_both(
             credentials=own if settings.acl else None,
             wall_clock=wall_clock,
         ) as (broker_address, server),
-        serving_grpc(ip, settings, server, access=access, timestamp_ms=wall_clock) as grpc_port,
+        serving_grpc(
+            ip,
+            settings,
+            server,
+            access=access,
+            certificate=certificate if tls else None,
+            timestamp_ms=wall_clock,
+        ) as grpc_port,
+        _following((tls if grpc_port is not None else None, certificate.renew)),
         _health(ip, settings, server) as health,
     ):
         shown = _advertised(ip, settings.advertise)
