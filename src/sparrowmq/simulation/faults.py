@@ -92,32 +92,13 @@ class Faults:
 GRACEFUL_FAULTS = ("member_join", "member_leave", "slow_listener")
 # Faults that every side sees at once: brokers and hosts run on, and the network delivers.
 PROMPT_FAULTS = (*GRACEFUL_FAULTS, "failing_listener", "member_crash", "reset", "locks_lost")
-# Faults at instants; each has the name of the method of `Injector` that causes it.
-TIMED_FAULTS = (
-    "reset",
-    "half_open",
-    "refused_connect",
-    "partition",
-    "broker_kill",
-    "broker_stop",
-    "broker_power_cut",
-    "write_power_cut",
-    "write_kill",
-    "locks_lost",
-    "broker_freeze",
-    "name_server_kill",
-    "disk_slow",
-    "disk_full",
-    "disk_failure",
-    "sync_failure",
-    "expiry",
-    "member_crash",
-    "member_power_cut",
-    "member_freeze",
-    "producer_crash",
-    "member_join",
-    "member_leave",
+# Settings of faults that have no instants.
+_LASTING = (
+    *("delay", "delay_ms_max", "late_retry_topic"),
+    *("slow_listener", "failing_listener", "duplicate_ids"),
 )
+# Faults at instants; each has the name of the method of `Injector` that causes it.
+TIMED_FAULTS = tuple(field.name for field in fields(Faults) if field.name not in _LASTING)
 # The highest rate per minute, or the highest share, of each fault.
 _HIGHEST = {
     "delay": 0.1,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias, TypeVar
 
 from sparrowmq.broker.host import RoundLane
 from sparrowmq.model.names import retry_topic
@@ -11,8 +12,12 @@ from sparrowmq.simulation.cluster import GROUP, SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import TIMED_FAULTS
 from sparrowmq.simulation.members import MemberHost
+from sparrowmq.simulation.network import End
 from sparrowmq.simulation.nodes import BrokerNode
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
+
+V = TypeVar("V")
+Strike: TypeAlias = Callable[["Injector"], str | None]
 
 _MINUTE_MS = 60_000
 MEMBERS_MAX = 6
@@ -22,6 +27,26 @@ TRANSACTIONS_MAX = 20
 RETRIES_HIDDEN_MS = 20_000
 # From the end of a broker to its start, if members must still trust their locks.
 SOON_MS = 50
+
+
+def _of(
+    victims: Callable[[SimulatedCluster], Sequence[V]],
+) -> Callable[[Callable[[Injector, V], str | None]], Strike]:
+    """Draw a fault's victim; nothing happens if there is none."""
+
+    def decorate(strike: Callable[[Injector, V], str | None]) -> Strike:
+        def strike_one(injector: Injector) -> str | None:
+            found = victims(injector.cluster)
+            return strike(injector, injector.dice.choice(found)) if found else None
+
+        return strike_one
+
+    return decorate
+
+
+_of_link = _of(lambda cluster: cluster.network.open_links())
+_of_broker = _of(lambda cluster: [b for b in cluster.brokers if b.process is not None])
+_of_member = _of(lambda cluster: cluster.live_members)
 
 
 class Injector:
@@ -35,15 +60,15 @@ class Injector:
     """
 
     def __init__(self, cluster: SimulatedCluster, make_dice: Callable[[str], Dice]) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self.struck: dict[str, int] = {}
         self._is_stopped = False
-        self._dice: Dice = make_dice("faults")
+        self.dice: Dice = make_dice("faults")
         self._make_dice = make_dice
 
     def start(self) -> None:
         """Begin."""
-        cluster = self._cluster
+        cluster = self.cluster
         faults = cluster.scenario.faults
         cluster.network.late_share = faults.delay
         cluster.network.late_ms_max = faults.delay_ms_max
@@ -60,7 +85,7 @@ class Injector:
 
     def _hide_retry_topic(self) -> None:
         """Kill the name server once a broker has made the group's retry topic."""
-        cluster, topic = self._cluster, retry_topic(GROUP)
+        cluster, topic = self.cluster, retry_topic(GROUP)
         name_server = cluster.name_server
         if self._is_stopped:
             return
@@ -72,22 +97,22 @@ class Injector:
             self._later(RETRIES_HIDDEN_MS, self._start_name_server)
 
     def _start_name_server(self) -> None:
-        if self._cluster.name_server.process is None:
-            self._cluster.name_server.start()
+        if self.cluster.name_server.process is None:
+            self.cluster.name_server.start()
 
     def _plan(self, name: str, rate: float, dice: Dice) -> None:
         delay_ms = int(dice.expovariate(rate / _MINUTE_MS))
-        self._cluster.timeline.call_in(delay_ms, partial(self._strike, name, rate, dice))
+        self.cluster.timeline.call_in(delay_ms, partial(self._strike, name, rate, dice))
 
     def _strike(self, name: str, rate: float, dice: Dice) -> None:
         if self._is_stopped:
             return
-        self._dice = dice
+        self.dice = dice
         strike: Callable[[], str | None] = getattr(self, f"_{name}")
         done = strike()
         if done is not None:
             self.struck[name] = self.struck.get(name, 0) + 1
-            self._cluster.trace.add(done)
+            self.cluster.trace.add(done)
         self._plan(name, rate, dice)
 
     def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
@@ -97,117 +122,97 @@ class Injector:
             if not self._is_stopped:
                 action()
 
-        self._cluster.timeline.call_in(delay_ms, undo)
+        self.cluster.timeline.call_in(delay_ms, undo)
 
     # --- the network ------------------------------------------------------------------------
 
-    def _reset(self) -> str | None:
-        links = self._cluster.network.open_links()
-        if not links:
-            return None
-        end = self._dice.choice(links)
-        self._cluster.network.reset(end)
+    @_of_link
+    def _reset(self, end: End) -> str | None:
+        self.cluster.network.reset(end)
         return f"reset {end.process.name} - {end.peer.process.name}"
 
-    def _half_open(self) -> str | None:
-        links = self._cluster.network.open_links()
-        if not links:
-            return None
-        end = self._dice.choice(links)
+    @_of_link
+    def _half_open(self, end: End) -> str | None:
         names = f"{end.process.name} - {end.peer.process.name}"
-        noticed_by = self._dice.choice((end, end.peer, None))
+        noticed_by = self.dice.choice((end, end.peer, None))
         noticed = "nobody" if noticed_by is None else noticed_by.process.name
-        mute_ms = self._dice.choice((0, 5_000, 60_000))
-        self._cluster.network.half_open(end, noticed_by=noticed_by, mute_ms=mute_ms)
+        mute_ms = self.dice.choice((0, 5_000, 60_000))
+        self.cluster.network.half_open(end, noticed_by=noticed_by, mute_ms=mute_ms)
         return f"half-open {names}, noticed by {noticed}"
 
     def _refused_connect(self) -> str:
         source, target = self._draw_path()
-        self._cluster.network.refuse(source, target, duration_ms=self._dice.randrange(100, 20_000))
+        self.cluster.network.refuse(source, target, duration_ms=self.dice.randrange(100, 20_000))
         return f"{target} refuses {source}"
 
     def _partition(self) -> str:
         source, target = self._draw_path()
-        if self._dice.random() < 0.5:
+        if self.dice.random() < 0.5:
             source, target = target, source
-        duration_ms = self._dice.randrange(100, 60_000)
-        self._cluster.network.cut(source, target, duration_ms=duration_ms)
+        duration_ms = self.dice.randrange(100, 60_000)
+        self.cluster.network.cut(source, target, duration_ms=duration_ms)
         return f"nothing comes from {source} to {target} for {duration_ms} ms"
 
     def _draw_path(self) -> tuple[str, str]:
         """Return a client's host and a server's."""
-        cluster = self._cluster
+        cluster = self.cluster
         servers = [broker.host for broker in cluster.brokers]
         clients = [member.process.host for member in cluster.live_members]
         clients += [producer.process.host for producer in cluster.producers]
         clients += [producer.process.host for producer in cluster.live_transactions]
         name_server = cluster.name_server.address.rpartition(":")[0]
-        if self._dice.random() < 0.2:
-            return self._dice.choice([*clients, *servers]), name_server
-        return self._dice.choice(clients), self._dice.choice(servers)
+        if self.dice.random() < 0.2:
+            return self.dice.choice([*clients, *servers]), name_server
+        return self.dice.choice(clients), self.dice.choice(servers)
 
     # --- servers ----------------------------------------------------------------------------
 
-    def _draw_broker(self) -> BrokerNode | None:
-        running = [broker for broker in self._cluster.brokers if broker.process is not None]
-        return self._dice.choice(running) if running else None
-
     def _restart_later(self, broker: BrokerNode) -> None:
-        self._later(self._dice.choice((SOON_MS, 1_000, 20_000)), partial(self._start, broker))
+        self._later(self.dice.choice((SOON_MS, 1_000, 20_000)), partial(self._start, broker))
 
     def _start(self, broker: BrokerNode) -> None:
         if broker.process is None:
-            self._cluster.trace.add(f"{broker.name} starts")
+            self.cluster.trace.add(f"{broker.name} starts")
             broker.storage.mend()
             broker.start()
 
-    def _broker_kill(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None:
-            return None
+    @_of_broker
+    def _broker_kill(self, broker: BrokerNode) -> str | None:
         broker.kill()
         self._restart_later(broker)
         return f"{broker.name} is killed"
 
-    def _broker_stop(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None or broker.process is None or broker.process.is_frozen:
+    @_of_broker
+    def _broker_stop(self, broker: BrokerNode) -> str | None:
+        if broker.process is None or broker.process.is_frozen:
             return None
         broker.stop()
         self._restart_later(broker)
         return f"{broker.name} is stopped"
 
-    def _broker_power_cut(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None:
-            return None
+    @_of_broker
+    def _broker_power_cut(self, broker: BrokerNode) -> str | None:
         broker.power_off()
         self._restart_later(broker)
         return f"{broker.name} loses power"
 
-    def _write_power_cut(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None:
-            return None
-
-        dice = self._dice
+    @_of_broker
+    def _write_power_cut(self, broker: BrokerNode) -> str | None:
+        dice = self.dice
 
         def end() -> None:
             broker.power_off()
-            self._cluster.trace.add(f"{broker.name} loses power while it writes")
+            self.cluster.trace.add(f"{broker.name} loses power while it writes")
             self._later(dice.choice((SOON_MS, 1_000)), partial(self._start, broker))
 
         broker.end_while_writing(end)
         return f"{broker.name} is to lose power while it writes"
 
-    def _write_kill(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None:
-            return None
-
+    @_of_broker
+    def _write_kill(self, broker: BrokerNode) -> str | None:
         def end() -> None:
             broker.kill()
-            self._cluster.trace.add(f"{broker.name} is killed while it writes")
+            self.cluster.trace.add(f"{broker.name} is killed while it writes")
             self._later(SOON_MS, partial(self._start, broker))
             # With synchronous flush, what the start has served must be on the disk by now.
             self._later(SOON_MS + 1, partial(self._lose_power_again, broker))
@@ -217,75 +222,71 @@ class Injector:
 
     def _lose_power_again(self, broker: BrokerNode) -> None:
         if broker.process is not None:
-            self._cluster.trace.add(f"{broker.name} loses power soon after its start")
+            self.cluster.trace.add(f"{broker.name} loses power soon after its start")
             broker.power_off()
             self._later(SOON_MS, partial(self._start, broker))
 
-    def _locks_lost(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None or broker.storage.sync_error is not None:
+    @_of_broker
+    def _locks_lost(self, broker: BrokerNode) -> str | None:
+        if broker.storage.sync_error is not None:
             return None
         broker.kill()
         broker.forget_locks()
         self._later(SOON_MS, partial(self._start, broker))
         return f"{broker.name} is killed and loses its locks"
 
-    def _broker_freeze(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None or broker.process is None or broker.process.is_frozen:
+    @_of_broker
+    def _broker_freeze(self, broker: BrokerNode) -> str | None:
+        if broker.process is None or broker.process.is_frozen:
             return None
         process = broker.process
         process.freeze()
-        duration_ms = self._dice.choice((500, 8_000, 40_000))
+        duration_ms = self.dice.choice((500, 8_000, 40_000))
         self._later(duration_ms, process.thaw)
         return f"{broker.name} stands still for {duration_ms} ms"
 
     def _name_server_kill(self) -> str | None:
-        name_server = self._cluster.name_server
+        name_server = self.cluster.name_server
         if name_server.process is None:
             return None
         name_server.kill()
-        self._later(self._dice.choice((50, 5_000, 20_000)), self._start_name_server)
+        self._later(self.dice.choice((50, 5_000, 20_000)), self._start_name_server)
         return "the name server is killed"
 
-    def _disk_slow(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None:
-            return None
+    @_of_broker
+    def _disk_slow(self, broker: BrokerNode) -> str | None:
         files = (RoundLane.SAVE, RoundLane.JOURNAL)
         log = (RoundLane.FLUSH,)
-        lanes = self._dice.choice((tuple(RoundLane), log, log, files))
+        lanes = self.dice.choice((tuple(RoundLane), log, log, files))
         broker.slow_lanes = lanes
 
         def end() -> None:
             broker.slow_lanes = ()
 
-        self._later(self._dice.randrange(1_000, 20_000), end)
+        self._later(self.dice.randrange(1_000, 20_000), end)
         slow = " ".join(lane.value for lane in lanes)
         return f"the disk of {broker.name} is slow ({slow})"
 
-    def _disk_full(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None:
-            return None
+    @_of_broker
+    def _disk_full(self, broker: BrokerNode) -> str | None:
         broker.storage.is_full = True
 
         def end() -> None:
             broker.storage.is_full = False
 
-        self._later(self._dice.randrange(1_000, 20_000), end)
+        self._later(self.dice.randrange(1_000, 20_000), end)
         return f"the disk of {broker.name} is full"
 
-    def _expiry(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None or len(broker.storage.list_names(COMMIT_LOG_DIRECTORY)) < 2:
+    @_of_broker
+    def _expiry(self, broker: BrokerNode) -> str | None:
+        if len(broker.storage.list_names(COMMIT_LOG_DIRECTORY)) < 2:
             return None
         broker.expire_file()
         return f"{broker.name} removes the oldest file of its log"
 
-    def _disk_failure(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None or broker.storage.is_failing:
+    @_of_broker
+    def _disk_failure(self, broker: BrokerNode) -> str | None:
+        if broker.storage.is_failing:
             return None
         broker.storage.fail()
 
@@ -294,12 +295,12 @@ class Injector:
                 broker.power_off()
             self._restart_later(broker)
 
-        self._later(self._dice.randrange(1_000, 10_000), replace)
+        self._later(self.dice.randrange(1_000, 10_000), replace)
         return f"the disk of {broker.name} fails"
 
-    def _sync_failure(self) -> str | None:
-        broker = self._draw_broker()
-        if broker is None or broker.storage.is_failing:
+    @_of_broker
+    def _sync_failure(self, broker: BrokerNode) -> str | None:
+        if broker.storage.is_failing:
             return None
         broker.storage.fail(is_lasting=False)
 
@@ -308,59 +309,49 @@ class Injector:
                 broker.stop()
             self._start(broker)
 
-        self._later(self._dice.randrange(1_000, 10_000), start_again)
+        self._later(self.dice.randrange(1_000, 10_000), start_again)
         return f"a sync of {broker.name} is to fail"
 
     # --- members ----------------------------------------------------------------------------
 
-    def _draw_member(self) -> MemberHost | None:
-        members = self._cluster.live_members
-        return self._dice.choice(members) if members else None
-
-    def _member_crash(self) -> str | None:
-        member = self._draw_member()
-        if member is None:
-            return None
+    @_of_member
+    def _member_crash(self, member: MemberHost) -> str | None:
         member.kill()
-        self._later(self._dice.choice((100, 5_000, 30_000)), self._cluster.add_member)
+        self._later(self.dice.choice((100, 5_000, 30_000)), self.cluster.add_member)
         return f"{member.name} is killed"
 
-    def _member_power_cut(self) -> str | None:
-        member = self._draw_member()
-        if member is None:
-            return None
+    @_of_member
+    def _member_power_cut(self, member: MemberHost) -> str | None:
         member.power_off()
         return f"{member.name} loses power"
 
-    def _member_freeze(self) -> str | None:
-        member = self._draw_member()
-        if member is None or member.process.is_frozen:
+    @_of_member
+    def _member_freeze(self, member: MemberHost) -> str | None:
+        if member.process.is_frozen:
             return None
         member.process.freeze()
-        duration_ms = self._dice.choice((500, 15_000, 70_000, 180_000))
+        duration_ms = self.dice.choice((500, 15_000, 70_000, 180_000))
         self._later(duration_ms, member.process.thaw)
         return f"{member.name} stands still for {duration_ms} ms"
 
     def _producer_crash(self) -> str | None:
-        cluster = self._cluster
+        cluster = self.cluster
         if not cluster.live_transactions:
             return None
-        producer = self._dice.choice(cluster.live_transactions)
+        producer = self.dice.choice(cluster.live_transactions)
         producer.kill()
-        count = self._dice.randrange(0, TRANSACTIONS_MAX)
-        delay_ms = self._dice.choice((100, 5_000, 20_000))
+        count = self.dice.randrange(0, TRANSACTIONS_MAX)
+        delay_ms = self.dice.choice((100, 5_000, 20_000))
         self._later(delay_ms, partial(cluster.add_transactions, count))
         return f"{producer.process.name} is killed"
 
     def _member_join(self) -> str | None:
-        if len(self._cluster.live_members) >= MEMBERS_MAX:
+        if len(self.cluster.live_members) >= MEMBERS_MAX:
             return None
-        self._cluster.add_member()
+        self.cluster.add_member()
         return "that was one more"
 
-    def _member_leave(self) -> str | None:
-        member = self._draw_member()
-        if member is None:
-            return None
+    @_of_member
+    def _member_leave(self, member: MemberHost) -> str | None:
         member.leave()
         return f"{member.name} leaves"
