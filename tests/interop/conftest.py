@@ -261,17 +261,21 @@ class ApacheCluster(Cluster):
                 self.name_server = name_server
             else:
                 self._start("namesrv.NamesrvStartup", self._name_server_settings())
-            self._start_broker()
+            self.start_broker()
             self._wait_for_registration()
         except BaseException:
             self.kill()
             raise
 
+    def kill_broker(self) -> None:
+        """Kill the broker alone; `start_broker` starts it again on its store and port."""
+        self._processes.pop().kill()
+
     @property
     def broker_pid(self) -> int:
         return int(self._processes[-1].process.pid)
 
-    def _start_broker(self) -> None:
+    def start_broker(self) -> None:
         self._start("broker.BrokerStartup", self._broker_settings())
 
     def _wait_for_registration(self) -> None:
@@ -349,7 +353,7 @@ class ApacheProxy(ApacheCluster):
         fetch_jars(java.version, PROXY_JARS)
         self.grpc = f"127.0.0.1:{free_port(1)}"
 
-    def _start_broker(self) -> None:
+    def start_broker(self) -> None:
         port = int(self.grpc.rpartition(":")[2])
         settings = {
             "rocketMQClusterName": "DefaultCluster",

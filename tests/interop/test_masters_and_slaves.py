@@ -1,0 +1,108 @@
+"""The way out of one machine: clients of both kinds on Apache's masters, each with a slave.
+
+Two masters replicate before they acknowledge (SYNC_MASTER); messages come without a break, to
+members of both clients in one group. A master is killed and started again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waiting import wait_until
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+QUEUES_PER_BROKER = 4
+BROKERS = ("broker-a", "broker-b")
+TOPIC, GROUP = "out", "GID_out"
+
+
+@pytest.fixture
+def brokers(java: Any, rig: Any, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Two masters and their slaves under one name server, by name."""
+    started: dict[str, Any] = {}
+    name_server = ""
+    try:
+        for role, broker_id in (("SYNC_MASTER", 0), ("SLAVE", 1)):
+            for name in BROKERS:
+                key = f"{name}-{broker_id}"
+                broker = rig.ApacheCluster(
+                    java,
+                    tmp_path / key / "store",
+                    brokerName=name,
+                    brokerId=broker_id,
+                    brokerRole=role,
+                    flushDiskType="SYNC_FLUSH",
+                )
+                broker.start(name_server=name_server)
+                started[key] = broker
+                name_server = broker.name_server
+        yield started
+    finally:
+        for broker in reversed(started.values()):
+            broker.kill()
+
+
+def queues_of(member: Any) -> list[str]:
+    told = member.named("assignment")
+    return list(told[-1]["queues"]) if told else []
+
+
+def is_shared(members: list[Any]) -> bool:
+    owned = [queue for member in members for queue in queues_of(member)]
+    return sorted(owned) == sorted(
+        f"{name}:{queue_id}" for name in BROKERS for queue_id in range(QUEUES_PER_BROKER)
+    )
+
+
+def test_no_message_is_lost_when_a_master_is_killed_and_comes_back(
+    java: Any,
+    brokers: dict[str, Any],
+    start_member: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    first = brokers["broker-b-0"]
+    first.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
+    options = {"topic": TOPIC, "group": GROUP}
+    members = [
+        start_member(language, first, **options) for language in ("python", "python", "java")
+    ]
+    producer = java.python_peer("produce", nameServer=first.name_server, topic=TOPIC, rate=100)
+    try:
+
+        def sent_count() -> int:
+            return len(producer.named("sent"))
+
+        def sent_more(count: int) -> None:
+            wanted = sent_count() + count
+            wait_until(f"{count} messages more", lambda: sent_count() >= wanted, timeout_s=120)
+
+        def missing() -> set[str]:
+            sent = {each["body"] for each in producer.named("sent")}
+            return sent - {each["body"] for m in members for each in m.named("message")}
+
+        wait_until("shared by three", lambda: is_shared(members), timeout_s=90)
+        sent_more(300)
+        brokers["broker-a-0"].kill_broker()
+        sent_more(500)
+        # The other master goes on, and the slave of the killed one has what it acknowledged.
+        wait_until("all consumed without the master", lambda: not missing(), timeout_s=90)
+        brokers["broker-a-0"].start_broker()
+        sent_more(500)
+        assert producer.stop() == 0
+        wait_until("all consumed", lambda: not missing(), timeout_s=90)
+        wait_until("shared again", lambda: is_shared(members), timeout_s=90)
+    finally:
+        producer.kill()
+
+    got = Counter(each["body"] for member in members for each in member.named("message"))
+    failed = len(producer.named("failed"))
+    print(
+        f"\n{java.version}: {sent_count()} sent, {failed} sends failed, {len(missing())} lost, "
+        f"{sum(got.values()) - len(got)} twice"
+    )
