@@ -77,7 +77,7 @@ class HostSettings:
         source="BrokerConfig.namesrvAddr",
     )
     data: Path = setting(
-        Path("sparrowmq-data"), "the directory for all data", source="storePathRootDir"
+        Path("sparrowmq-data"), "the directory for all data", source="storePathRootDir", kind=Path
     )
     log_file_mib: int = setting(
         1024,
