@@ -89,18 +89,28 @@ def test_listener_that_would_end_a_program_fails_only_its_message(
         wait_until("its log", lambda: "the listener failed" in caplog.text)
 
 
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 async def test_coroutine_that_would_end_a_program_fails_only_its_message(
-    cluster: EmbeddedCluster, topic: str, group: str, producer: Producer
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    end: Callable[[str], NoReturn],
 ) -> None:
     done: list[bytes] = []
 
     async def listen(messages: Any, context: Any) -> None:
         if messages[0].body == b"bad":
-            pytest.fail("no more")
+            end("no more")
         done.append(messages[0].body)
 
+    async def gain(_: object) -> None:
+        end("no more")
+
+    caplog.set_level(logging.WARNING, LOG)
     async with AsyncPushConsumer(
-        group, name_server=cluster.name_server, listener=listen, start="first"
+        group, name_server=cluster.name_server, listener=listen, on_assign=gain, start="first"
     ) as consumer:
         await consumer.subscribe(topic)
         await consumer.start()
@@ -111,6 +121,8 @@ async def test_coroutine_that_would_end_a_program_fails_only_its_message(
                 await asyncio.sleep(0.01)
 
         assert ", running" in repr(consumer)
+    assert "the listener failed with 1 message" in caplog.text
+    assert "on_assign, on_revoke or on_lost failed" in caplog.text
 
 
 def test_callback_and_strategy_that_would_end_a_program_are_reported(

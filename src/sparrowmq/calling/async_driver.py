@@ -301,7 +301,7 @@ class AsyncDriver:
     def _call(self, task: OperationTask, effect: Call, run: CallRun | None = None) -> None:
         assert self._loop is not None
         if _is_coroutine_function(effect.function):
-            future = self._await(effect.function(*effect.args))
+            future = self._await(_call_coroutine(effect))
             task.place = future
             future.add_done_callback(partial(self._awaited_call_done, task))
             return
@@ -449,9 +449,10 @@ class _CoroutineRun(CallRun):
             raised: BaseException | None = None
             try:
                 value = await function(*args)
-            except GeneratorExit:
-                # The event loop is closed.
-                raise
+            except GeneratorExit as error:
+                # The user's code has raised it, or the event loop is closed: then nothing may be
+                # awaited any more.
+                raised, self.is_cancelled = error, True
             except asyncio.CancelledError:
                 raised = UsageError("the coroutine was cancelled")
                 task = asyncio.current_task()
@@ -560,6 +561,14 @@ def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *a
         loop.call_soon_threadsafe(function, *args)
     except RuntimeError:
         LOG.debug("a result came after its event loop was closed")
+
+
+async def _call_coroutine(effect: Call) -> Any:
+    try:
+        return await effect.function(*effect.args)
+    except (SystemExit, KeyboardInterrupt) as error:
+        # A task that ends so would stop the event loop, and every operation with it.
+        raise UsageError(f"the function raised {error!r}") from error
 
 
 def _is_coroutine_function(function: Callable[..., Any]) -> bool:
