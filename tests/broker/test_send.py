@@ -132,6 +132,17 @@ def test_wait_false_is_answered_before_the_flush(rig: Any) -> None:
     assert reply.code == ResponseCode.SUCCESS
 
 
+def test_message_of_a_retry_topic_waits_for_the_flush_whatever_it_says(rig: Any) -> None:
+    rig.create_topic("%RETRY%G", 1)
+    rig.holds_work = True
+
+    command = _send_command("%RETRY%G", 1)
+    command.ext_fields = {**_v2("%RETRY%G"), "i": "WAIT\x01false\x02DELAY\x013"}
+    outputs = rig.handle(rig.connect(), command)
+
+    assert rig.replies(outputs) == []
+
+
 WAITS = [
     ("", True),
     ("WAIT\x01true", True),

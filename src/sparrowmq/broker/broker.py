@@ -205,6 +205,8 @@ class Broker:
         self._registration_due_ms = 0
         self._registered_version = self.state.topics.version
         self._scan_due_ms = 0
+        # Of what a tick reads, why it could not be read at the last one; None if it could.
+        self.read_errors: dict[str, OSError | None] = {}
 
     def handle(
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
@@ -304,11 +306,23 @@ class Broker:
                 timestamp_ms=timestamp_ms,
                 has_topic=lambda topic: state.topics.find(topic) is not None,
             )
-        outputs += transaction.check_transactions(state, now_ms=now_ms, timestamp_ms=timestamp_ms)
-        if state.counters.puts - self._puts_seen <= _IDLE_PUTS_MAX:
-            state.store.build_index()
+        errors = self.read_errors
+        errors["delayed messages"] = state.delays.read_error or state.timers.read_error
+        errors["popped messages"] = state.pops.read_error
+        errors["half messages"] = errors["messages for the index"] = None
+        try:
+            outputs += transaction.check_transactions(
+                state, now_ms=now_ms, timestamp_ms=timestamp_ms
+            )
+        except OSError as error:
+            errors["half messages"] = error
+        try:
+            if state.counters.puts - self._puts_seen <= _IDLE_PUTS_MAX:
+                state.store.build_index()
+            state.store.sweep(_QUEUES_SWEPT_MAX, has_topic=self._has_topic)
+        except OSError as error:
+            errors["messages for the index"] = error
         self._puts_seen = state.counters.puts
-        state.store.sweep(_QUEUES_SWEPT_MAX, has_topic=self._has_topic)
         state.rates.note(now_ms, puts=state.counters.puts, gets=state.counters.gets)
         state.note_totals(now_ms)
         if now_ms >= self._save_due_ms:

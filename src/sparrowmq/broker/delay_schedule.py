@@ -41,6 +41,8 @@ class DelaySchedule:
             range(1, len(DELAY_LEVELS_MS) + 1), 0
         )
         self.is_changed = False
+        # Why a level could not be read at the last check; it is read again at the next.
+        self.read_error: OSError | None = None
 
     def load(self, table: DelayOffsetTable) -> None:
         """Load the table of a file, and correct offsets that the queue does not have."""
@@ -68,13 +70,16 @@ class DelaySchedule:
         Args:
             has_topic: returns whether a topic still exists; messages of other topics are dropped.
         """
-        count = 0
+        count, self.read_error = 0, None
         for level, due_ms in self._due_timestamp_ms.items():
             # A clock that was set back must not make a level wait longer than its delay.
             if due_ms is not None and (
                 due_ms <= timestamp_ms or due_ms > timestamp_ms + DELAY_LEVELS_MS[level - 1]
             ):
-                count += self._deliver_level(level, timestamp_ms, has_topic)
+                try:
+                    count += self._deliver_level(level, timestamp_ms, has_topic)
+                except OSError as error:
+                    self.read_error = error
         return count
 
     def _deliver_level(

@@ -106,8 +106,8 @@ class BrokerHost:
         self._journal = Journal(storage, CONFIG_DIRECTORY)
         self._registrar = Registrar(broker.state.config)
         self._unreached: set[str] = set()
-        # The kinds of work whose last write failed.
-        self._unwritten: set[str] = set()
+        # What could not be written, or read, at the last try.
+        self._failing: set[str] = set()
         # Whether only the last rounds may still begin.
         self.is_stopping = False
 
@@ -123,6 +123,8 @@ class BrokerHost:
         broker, world = self._broker, self._world
         now_ms, timestamp_ms = world.monotonic_ms(), world.timestamp_ms()
         world.perform(broker.tick(now_ms=now_ms, timestamp_ms=timestamp_ms))
+        for what, error in broker.read_errors.items():
+            self._note(what, "read", error)
         world.end_turn()
         expiry, outputs = broker.expiry_work(now_ms=now_ms, timestamp_ms=timestamp_ms)
         world.perform(outputs)
@@ -135,9 +137,10 @@ class BrokerHost:
         outputs = self._broker.settle(now_ms=self._world.monotonic_ms())
         if outputs:
             self._world.perform(outputs)
-        error = self._broker.state.store.write_error
-        if error is not None or self._unwritten:
-            self._note_written("messages", error)
+        store = self._broker.state.store
+        if store.write_error is not None or store.queues.write_error is not None or self._failing:
+            self._note("messages", "written", store.write_error)
+            self._note("entries of consume queues", "written", store.queues.write_error)
         if self._broker.is_unsettled and not self.is_stopping:
             self._world.end_turn_soon()
 
@@ -215,7 +218,7 @@ class BrokerHost:
             self._journal.append(work.segment, work.encode())
 
     def _journaled(self, work: JournalWork, error: Exception | None) -> None:
-        self._note_written("changes of the configuration", error)
+        self._note("changes of the configuration", "written", error)
         self._world.perform(self._broker.journaled(work, error))
         self._world.end_turn()
 
@@ -226,19 +229,20 @@ class BrokerHost:
         return Round(RoundLane.SAVE, work, run, end)
 
     def _saved(self, work: SaveWork, error: Exception | None) -> None:
-        self._note_written("config files", error)
+        self._note("config files", "written", error)
         self._broker.saved(work, error)
 
     def _expired(self, work: ExpiryWork, error: Exception | None) -> None:
         self._world.perform(self._broker.expired(work, error))
 
-    def _note_written(self, what: str, error: Exception | None) -> None:
-        if error is not None and what not in self._unwritten:
-            self._unwritten.add(what)
-            self._world.perform([Fact(f"{what} cannot be written: {error}", error=True)])
-        elif error is None and what in self._unwritten:
-            self._unwritten.discard(what)
-            self._world.perform([Fact(f"{what} are written again", warning=True)])
+    def _note(self, what: str, done: str, error: Exception | None) -> None:
+        """Tell once that something cannot be written, or read, and once that it can be again."""
+        if error is not None and what not in self._failing:
+            self._failing.add(what)
+            self._world.perform([Fact(f"{what} cannot be {done}: {error}", error=True)])
+        elif error is None and what in self._failing:
+            self._failing.discard(what)
+            self._world.perform([Fact(f"{what} are {done} again", warning=True)])
 
     # --- name servers -----------------------------------------------------------------------
 

@@ -118,6 +118,7 @@ class PopQueues:
 
     Attributes:
         is_changed: whether a table is to be written.
+        read_error: why a message could not be read when it should have become a dead letter.
     """
 
     def __init__(self) -> None:
@@ -142,6 +143,7 @@ class PopQueues:
         self._changes_since_table = 0
         self._table_due_ms = 0
         self.is_changed = False
+        self.read_error: OSError | None = None
 
     def __len__(self) -> int:
         """The number of messages in flight."""

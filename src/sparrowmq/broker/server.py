@@ -123,6 +123,8 @@ class BrokerServer:
         }
         self._running: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
+        # The error of the last tick, "" for none: an error of every tick is logged once.
+        self._tick_failure = ""
 
     @property
     def broker(self) -> Broker:
@@ -257,8 +259,11 @@ class BrokerServer:
     def _tick(self) -> None:
         try:
             self._host.tick()
-        except Exception:
-            LOG.exception("a timer of the broker failed")
+            self._tick_failure = ""
+        except Exception as error:
+            if (text := repr(error)) != self._tick_failure:
+                LOG.exception("a timer of the broker failed")
+                self._tick_failure = text
         self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
 
     # --- the world of the host --------------------------------------------------------------

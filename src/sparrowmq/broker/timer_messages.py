@@ -101,6 +101,8 @@ class TimerMessages:
         # From `_begin` on: messages that were recalled or stored again before their time.
         self._ended: set[int] = set()
         self.is_changed = False
+        # Why a message could not be read at the last tick; it is read again at the next.
+        self.read_error: OSError | None = None
 
     def __len__(self) -> int:
         """The messages that wait, at most: also those that are recalled or stored again."""
@@ -133,9 +135,19 @@ class TimerMessages:
         Args:
             has_topic: returns whether a topic still exists; messages of other topics are dropped.
         """
-        self._read_on()
-        if self._read < self._first_end:
-            return 0
+        self.read_error = None
+        try:
+            self._read_on()
+            if self._read < self._first_end:
+                return 0
+            count = self._deliver_slots(timestamp_ms, has_topic)
+            self._advance(timestamp_ms)
+        except OSError as error:
+            self.read_error = error
+            count = 0
+        return count
+
+    def _deliver_slots(self, timestamp_ms: int, has_topic: Callable[[str], bool]) -> int:
         count, left, waiting = 0, DELIVERIES_PER_TICK, list[int]()
         while left > 0 and self._order and self._order[0] * SLOT_MS <= timestamp_ms:
             slot = heappop(self._order)
@@ -149,7 +161,12 @@ class TimerMessages:
                 elif offset in self._ended:
                     self._ended.discard(offset)
                 else:
-                    is_put = self._deliver(offset, timestamp_ms, has_topic)
+                    try:
+                        is_put = self._deliver(offset, timestamp_ms, has_topic)
+                    except OSError as error:
+                        self.read_error = error
+                        kept.append(offset)
+                        continue
                     if is_put is None:
                         left = 0
                         kept.append(offset)
@@ -167,7 +184,6 @@ class TimerMessages:
             heappush(self._order, slot)
         first_ms = (self._order[0] - 1) * SLOT_MS if self._order else timestamp_ms
         self._delivered_ms = min(first_ms, timestamp_ms)
-        self._advance(timestamp_ms)
         return count
 
     def _read_on(self) -> None:
@@ -177,12 +193,12 @@ class TimerMessages:
         saved = self._saved
         for offset, code in enumerate(codes, self._read):
             due_ms = self._due_ms(offset, code)
-            if due_ms == 0 and self._end_recalled(offset):
-                continue
-            if offset >= saved.read or due_ms > saved.delivered_ms:
+            is_recall = due_ms == 0 and self._end_recalled(offset)
+            if not is_recall and (offset >= saved.read or due_ms > saved.delivered_ms):
                 self._file(offset, due_ms)
-        self._read += len(codes)
-        self.is_changed |= bool(codes)
+            # One by one: what comes next may not be readable.
+            self._read = offset + 1
+            self.is_changed = True
 
     def _due_ms(self, offset: int, code: int) -> int:
         """Return the time of an entry; 0 for a recall, and for a message without a time."""

@@ -106,7 +106,7 @@ class SimulatedFile:
 
     def read(self, position: int, size: int) -> bytes:
         """Return written bytes."""
-        self._storage.read_count += 1
+        self._storage.begin_read()
         return bytes(self._inode.data[position : position + size])
 
     def write(self, position: int, data: Bytes) -> None:
@@ -162,6 +162,7 @@ class SimulatedStorage:
         bytes_left: the bytes that the disk still accepts; a larger write writes a part and raises
             ENOSPC.
         sync_error: the error of every sync; None for none.
+        read_error: the error of every read of a file's content; None for none.
         percent_used: the reported use of the disk.
         changes_left: the changes before the power fails, during the next one; None for never.
         read_count: the number of reads.
@@ -177,6 +178,7 @@ class SimulatedStorage:
         self.is_full = False
         self.bytes_left: int | None = None
         self.sync_error: OSError | None = None
+        self.read_error: OSError | None = None
         self._is_lasting = True
         self.percent_used = 0
         self.changes_left: int | None = None
@@ -207,6 +209,12 @@ class SimulatedStorage:
             self.bytes_left -= count
         return count, _no_space() if count < size else None
 
+    def begin_read(self) -> None:
+        """Begin a read, unless reads fail. For `SimulatedFile`."""
+        self.read_count += 1
+        if self.read_error is not None:
+            raise self.read_error
+
     def begin_sync(self) -> None:
         """Begin a sync, unless syncs fail. For `SimulatedFile`."""
         self.begin_change()
@@ -228,7 +236,8 @@ class SimulatedStorage:
 
     def mend(self) -> None:
         """Repair the disk, and give it room again."""
-        self.sync_error, self.is_full, self.bytes_left = None, False, None
+        self.sync_error = self.read_error = self.bytes_left = None
+        self.is_full = False
 
     def kill(self) -> Self:
         """Release the lock of a killed process; all its writes stay."""

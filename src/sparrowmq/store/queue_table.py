@@ -39,6 +39,7 @@ class QueueTable:
     Attributes:
         by_key: the queues by topic and queue id, for the writers (the store, recovery,
             expiry).
+        write_error: why entries could not be written at the last try; they stay in memory.
     """
 
     def __init__(self, storage: Storage, config: StoreConfig, log: CommitLog) -> None:
@@ -47,6 +48,7 @@ class QueueTable:
         self._log = log
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
         self._dirty: set[QueueKey] = set()
+        self.write_error: OSError | None = None
 
     def load(self) -> int:
         """Open all existing queues; return the size of their files.
@@ -118,13 +120,16 @@ class QueueTable:
                 entries[key] += item.entries
             else:
                 entries[key] = bytearray(item.entries)
-        left_out = set()
+        left_out = set[QueueKey]()
         gathers = len(self._dirty) + len(entries) <= _GATHERING_QUEUES_MAX
         for key, added in entries.items():
             try:
                 self.by_key[key].append(added, gathers=gathers)
-            except OSError:
+            except OSError as error:
+                self.write_error = error
                 left_out.add(key)
+        if not (left_out or gathers):
+            self.write_error = None
         self._dirty.update(entries)
         return left_out
 
@@ -143,8 +148,13 @@ class QueueTable:
 
         Raises: OSError; some queues' entries are written then, the others stay in memory.
         """
-        for key in sorted(self._dirty):
-            self.by_key[key].write_tail()
+        try:
+            for key in sorted(self._dirty):
+                self.by_key[key].write_tail()
+        except OSError as error:
+            self.write_error = error
+            raise
+        self.write_error = None
 
     def take_dirty(self) -> tuple[list[StorageFile], list[str]]:
         """Return the files and the directories to sync; call `write_tails` before."""

@@ -28,7 +28,13 @@ from sparrowmq.protocol.properties import parse_properties
 MESSAGE = MessageExt(
     topic="T",
     body=b"body",
-    properties={"UNIQ_KEY": "U", "TAGS": "A", "TRAN_MSG": "true", "RECONSUME_TIME": "2"},
+    properties={
+        "UNIQ_KEY": "U",
+        "TAGS": "A",
+        "TRAN_MSG": "true",
+        "RECONSUME_TIME": "2",
+        "WAIT": "false",
+    },
     broker_name="b",
     queue_id=3,
     queue_offset=7,

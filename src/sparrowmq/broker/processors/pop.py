@@ -641,6 +641,7 @@ def _note_moved(state: BrokerState) -> None:
 def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
     """Make messages ready whose time has come; those of too many attempts become dead letters."""
     _note_moved(state)
+    state.pops.read_error = None
     woken = dict[QueueKey, int]()
     for queue, offset in state.pops.take_due(now_ms, DUE_PER_TICK):
         group = state.groups.find(queue.key.group)
@@ -661,11 +662,14 @@ def _put_dead_letter(
     state: BrokerState, queue: PopQueue, offset: int, *, timestamp_ms: int
 ) -> bool:
     """Store a copy of a message among the dead letters; return False if it must be tried again."""
-    data = _read_one(state, queue.key, offset)
     try:
+        data = _read_one(state, queue.key, offset)
         record = None if data is None else decode_record(data)
     except ProtocolError:
         record = None
+    except OSError as error:
+        state.pops.read_error = error
+        return False
     if record is None:
         return True
     record.reconsume_times += queue.flights[offset].next_times

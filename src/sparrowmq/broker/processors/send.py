@@ -446,6 +446,9 @@ def _store_one(state: BrokerState, sent: _Sent) -> StoredSend:
         record.properties = _with_origin(state, record.properties)
     elif due_ms is not None and not record.topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
         recall_handle = _wait_until(state, record, due_ms, request.timestamp_ms)
+    # Consumers copy WAIT=false of a message that was sent back, and its offset is done after the
+    # answer.
+    waits |= header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
     result = state.store.append(record, timestamp_ms=request.timestamp_ms)
     return StoredSend(sent.queue_id, result, waits, recall_handle)
 

@@ -22,6 +22,7 @@ from sparrowmq.model.message import (
     PROPERTY_RECONSUME_TIME,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_WAIT_STORE_OK,
 )
 from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC, CLIENT_INNER_PRODUCER_GROUP
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -144,6 +145,9 @@ def _make_request(
         PROPERTY_RECONSUME_TIME,
         PROPERTY_MAX_RECONSUME_TIMES,
         PROPERTY_TRANSACTION_PREPARED,
+        # A broker that took the message back has left WAIT=false there, and would not wait for its
+        # flush: the message is lost then if the power fails.
+        PROPERTY_WAIT_STORE_OK,
     ):
         properties.pop(moved, None)
     header = SendMessageRequestHeaderV2(

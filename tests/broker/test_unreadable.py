@@ -1,0 +1,102 @@
+"""A disk that cannot be read or written for a while: the broker tells it, and loses nothing."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+from tests.broker.disk_machine import GROUP, Machine
+
+from sparrowmq.protocol.bodies import SubscriptionGroupConfig
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.headers import encode_header
+from sparrowmq.protocol.pop_handle import INIT_MIN, PopMessageRequestHeader
+from sparrowmq.serving.connections import Fact
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
+from sparrowmq.store.consume_queue import ConsumeQueue
+
+# By a level, and three times of their own, in different slots.
+DELAYS = {
+    "level": ["DELAY\x011"],
+    "timers": [f"UNIQ_KEY\x01ID{ms}\x02TIMER_DELAY_MS\x01{ms}" for ms in (1_000, 1_001, 1_500)],
+}
+UNREADABLE = OSError(errno.EIO, "the disk does not answer")
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine(SimulatedStorage(Random(1)))
+
+
+@pytest.mark.parametrize("is_filed", [False, True], ids=["not filed yet", "filed"])
+@pytest.mark.parametrize("delays", DELAYS.values(), ids=DELAYS)
+def test_delayed_messages_come_once_after_a_time_in_which_they_could_not_be_read(
+    machine: Machine, delays: list[str], is_filed: bool
+) -> None:
+    for number, delay in enumerate(delays):
+        machine.send(b"%d" % number, delay)
+    if is_filed:
+        machine.pass_time(500)
+    machine.commit(0)
+
+    machine.storage.read_error = UNREADABLE
+    machine.outputs.clear()
+    machine.pass_time(3_000)
+    facts = [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
+    machine.storage.mend()
+    saved = machine.saved_offset()
+    machine.pass_time(1_000)
+    before = machine.bodies("T")
+    machine.lose_power()
+    machine.pass_time(3_000)
+
+    assert before == [b"%d" % number for number in range(len(delays))]
+    assert machine.bodies("T") == before
+    assert facts == [f"delayed messages cannot be read: {UNREADABLE}"]
+    # The rest of a tick's work went on.
+    assert saved == 0
+
+
+def test_popped_message_is_a_dead_letter_once_it_can_be_read(machine: Machine) -> None:
+    group = SubscriptionGroupConfig(group_name=GROUP, retry_max_times=0)
+    machine.broker.state.put_group(group, timestamp_ms=machine.now_ms)
+    machine.send(b"m")
+    header = PopMessageRequestHeader(
+        consumer_group=GROUP,
+        topic="T",
+        queue_id=0,
+        max_msg_nums=1,
+        invisible_time_ms=1_000,
+        poll_time_ms=0,
+        born_timestamp_ms=machine.now_ms,
+        init_mode=INIT_MIN,
+    )
+    assert machine.ask(RequestCode.POP_MESSAGE, encode_header(header)).code == ResponseCode.SUCCESS
+
+    machine.storage.read_error = UNREADABLE
+    machine.pass_time(3_000)
+    machine.storage.mend()
+    machine.pass_time(10_000)
+
+    assert machine.bodies(f"%DLQ%{GROUP}") == [b"m"]
+
+
+def test_entries_of_queues_that_cannot_be_written_are_told_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise UNREADABLE
+
+    machine.send(b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "append", fail)
+        machine.send(b"2")
+        machine.pass_time(500)
+        facts = [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
+        before = machine.bodies("T")
+    machine.pass_time(500)
+
+    assert facts == [f"entries of consume queues cannot be written: {UNREADABLE}"]
+    assert before == [b"1"]
+    assert machine.bodies("T") == [b"1", b"2"]
