@@ -12,6 +12,7 @@ from sparrowmq.broker import plan_register
 from sparrowmq.broker.config_saving import SavedTables
 from sparrowmq.broker.journal_records import PlanChange, decode_changes
 from sparrowmq.broker.plan_register import (
+    CAPACITY_KEPT_MS,
     KEPT_MS,
     LOADS_AGAIN_MS,
     PERIOD_MS,
@@ -97,6 +98,19 @@ class TestLoads:
             QUEUES[3]: (0, 0),
         }
         assert loads.capacities == {"a": 50.5, "b": 100.0}
+
+    def test_a_capacity_that_is_measured_no_more_is_forgotten(self, rig: Any) -> None:
+        a, b = pair_of(rig)
+        look(rig, a, capacityPerMinute="600")
+        wait(rig, CAPACITY_KEPT_MS, a, b)
+        kept = look(rig, b, capacityPerMinute="6000", needsLoads="true").loads
+        wait(rig, 5_000, a, b)
+        left = look(rig, b, capacityPerMinute="6000", needsLoads="true").loads
+
+        assert kept is not None
+        assert kept.capacities == {"a": 10.0, "b": 100.0}
+        assert left is not None
+        assert left.capacities == {"b": 100.0}
 
     def test_one_member_gets_them_and_the_next_if_it_dies(self, rig: Any) -> None:
         a, b = pair_of(rig)

@@ -10,7 +10,9 @@ import pytest
 from sparrowmq.coordination.member_marker import mark_version
 from sparrowmq.doctor import Severity, compute_ownership
 from sparrowmq.doctor.explain import explain
-from sparrowmq.doctor.group_snapshot import TopicSnapshot
+from sparrowmq.doctor.group_snapshot import PlanSnapshot, TopicSnapshot
+from sparrowmq.doctor.group_view import examine
+from sparrowmq.doctor.membership_rules import find_idle_members
 from sparrowmq.model import MessageQueue
 
 # What the fixture gives; a test directory is not a package to import from.
@@ -222,6 +224,19 @@ def test_r14_names_members_without_a_queue(
     found = group.findings().get("R14")
 
     assert idle == ([] if found is None else list(found.members))
+
+
+def test_r14_leaves_a_member_to_its_plan_that_gave_the_queues_to_quicker_ones(
+    seen_group: Group,
+) -> None:
+    group = seen_group(["10.0.0.1@1", "10.0.0.2@1"], strategy="AVG_BY_LOAD")
+    owners = tuple((queue, "10.0.0.2@1") for queue in queues(0, 1, 2, 3))
+    plan = PlanSnapshot(epoch=1, owners=owners, client_ids=("10.0.0.1@1", "10.0.0.2@1"))
+
+    view = examine(replace(group.snapshot(), plan=plan))
+
+    assert [len(view.owned_by(client_id)) for client_id in view.members] == [0, 4]
+    assert find_idle_members(view) == []
 
 
 def test_r19_tells_who_came_and_went(seen_group: Group) -> None:

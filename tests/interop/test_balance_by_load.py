@@ -7,14 +7,17 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, Message, MessageQueue, Producer
+from sparrowmq import Admin, Message, MessageQueue, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -101,3 +104,38 @@ def test_a_backlog_is_consumed_in_half_of_avgs_time_and_nothing_twice() -> None:
     assert sum(counts) == MESSAGES
     # The slow member did its part.
     assert counts[0] > 0
+
+
+def test_apaches_broker_keeps_no_plans_which_each_member_says_once(
+    apache_cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = apache_cluster.create_topic("T_without_plans", queues=8)
+    with ExitStack() as stack:
+        members = [
+            stack.enter_context(
+                PushConsumer(
+                    "GID_without_plans",
+                    name_server=apache_cluster.name_server,
+                    listener=lambda messages, context: None,
+                    strategy="AVG_BY_LOAD",
+                )
+            )
+            for _ in range(3)
+        ]
+        for count, member in enumerate(members, start=1):
+            member.subscribe(topic)
+            member.start()
+            # Each join lets all members look for a plan again.
+            wait_until(
+                "each queue at one member",
+                partial(is_divided, members[:count]),
+                timeout_s=60,
+            )
+
+    said = [vars(r)["event"] for r in caplog.records if vars(r).get("event") == "no_plan_register"]
+    assert len(said) == len(members)
+
+
+def is_divided(members: Sequence[PushConsumer]) -> bool:
+    held = [queue for member in members for queue in member.assignment()]
+    return len(held) == len(set(held)) == 8 and all(member.assignment() for member in members)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,10 +13,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from sparrowmq.broker import broker
 from sparrowmq.broker.plan_register import PlanRegister
-from sparrowmq.client.subscriber import NoPlanRegister
+from sparrowmq.calling.effects import Operation
+from sparrowmq.client.operations import plans
+from sparrowmq.client.subscriber import NoPlanRegister, PlanKnown, Subscriber
 from sparrowmq.protocol.bodies import GroupPlan
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.simulation.cluster import Scenario, SimulatedCluster
@@ -119,49 +123,70 @@ def test_moves_for_load_deliver_no_message_twice(offers: Offers) -> None:
     assert offers.moved > 3
 
 
+def number_all_plans_alike(patch: pytest.MonkeyPatch) -> None:
+    offer = PlanRegister.offer
+
+    def numbered(self: PlanRegister, group: str, plan: GroupPlan, **given: Any) -> str | None:
+        refusal = offer(self, group, plan, **given)
+        if refusal is None:
+            notes = self._groups[group]
+            assert notes.plan is not None
+            notes.plan = structs.replace(notes.plan, epoch=1)
+        return refusal
+
+    patch.setattr(PlanRegister, "offer", numbered)
+
+
+def forget_plans_and_epochs_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    offer = PlanRegister.offer
+    patch.setattr(PlanRegister, "restore", lambda *args, **given: None)
+    patch.setattr(
+        PlanRegister, "offer", lambda *args, **given: offer(*args, **given | {"timestamp_ms": 0})
+    )
+
+
+def follow_ones_offer_before_the_answer(patch: pytest.MonkeyPatch) -> None:
+    send = plans._offer
+
+    def offer(subscriber: Subscriber, register: str, plan: GroupPlan) -> Operation[None]:
+        subscriber.plan = PlanKnown(register, plan.epoch + 1, plans.followed(plan))
+        yield from send(subscriber, register, plan)
+
+    patch.setattr(plans, "_offer", offer)
+    offered = PlanRegister.offer
+    # So that the epoch can be told beforehand.
+    patch.setattr(
+        PlanRegister, "offer", lambda *args, **given: offered(*args, **given | {"timestamp_ms": 0})
+    )
+
+
+def shift_the_owners_at_each_question(patch: pytest.MonkeyPatch) -> None:
+    follow, turns = by_load.follow, itertools.count(1)
+
+    def selfish(plan: Any, plan_cids: Any, queues: Any, cids: Any) -> Any:
+        turn, ring = next(turns), sorted(cids)
+        owners = follow(plan, plan_cids, queues, cids)
+        return {q: ring[(ring.index(cid) + turn) % len(ring)] for q, cid in owners.items()}
+
+    patch.setattr(by_load, "follow", selfish)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutate", "words"),
     [
-        pytest.param("one epoch for all plans", "stands for two plans", id="epochs"),
-        pytest.param("each member plans for itself", "by the plan", id="own plans"),
+        pytest.param(number_all_plans_alike, "stands for two plans", id="epochs"),
+        pytest.param(
+            forget_plans_and_epochs_at_a_restart, "stands for two plans", id="broker restarts"
+        ),
+        pytest.param(follow_ones_offer_before_the_answer, "stands for two plans", id="lost offers"),
+        pytest.param(shift_the_owners_at_each_question, "by the plan", id="own plans"),
     ],
 )
 def test_a_mistake_with_plans_is_caught(
-    monkeypatch: pytest.MonkeyPatch, mutate: str, words: str
+    monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None], words: str
 ) -> None:
-    if mutate.startswith("one epoch"):
-        offer = PlanRegister.offer
-
-        def numbered(self: PlanRegister, group: str, plan: GroupPlan, **given: Any) -> str | None:
-            refusal = offer(self, group, plan, **given)
-            if refusal is None:
-                notes = self._groups[group]
-                assert notes.plan is not None
-                notes.plan = GroupPlan(
-                    epoch=1,
-                    client_ids=notes.plan.client_ids,
-                    owners=notes.plan.owners,
-                    moved=notes.plan.moved,
-                )
-            return refusal
-
-        monkeypatch.setattr(PlanRegister, "offer", numbered)
-    else:
-        follow = by_load.follow
-
-        def selfish(plan: Any, plan_cids: Any, queues: Any, cids: Any) -> Any:
-            # Whoever asks sees the owners shifted by its own turn.
-            selfish.turn += 1  # type: ignore[attr-defined]
-            owners = follow(plan, plan_cids, queues, cids)
-            ring = sorted(cids)
-            return {
-                queue: ring[(ring.index(owner) + selfish.turn) % len(ring)]  # type: ignore[attr-defined]
-                for queue, owner in owners.items()
-            }
-
-        selfish.turn = 0  # type: ignore[attr-defined]
-        monkeypatch.setattr(by_load, "follow", selfish)
+    mutate(monkeypatch)
 
     found = [run.violation or "" for run in run_seeds(range(6))]
 

@@ -11,6 +11,9 @@ leader. If the member that got the loads dies, the next one gets them `LOADS_AGA
 - A plan stays for `PERIOD_MS`. If members join or leave, they follow the plan in proportion
   (`strategies/by_load.py`), until the next plan has their ids.
 - A queue that moved rests for two periods: the loads name the resting queues.
+- A member without messages measures no capacity: its last one holds for `CAPACITY_KEPT_MS`. After
+  that it counts as any other's, so that a member that was slow for a while gets queues again once
+  the others are full.
 - Rates are the growth of queues over the last `RATE_WINDOW_MS`, by notes that the members' own
   questions cause. Nothing is measured for groups that ask for no plan.
 
@@ -43,6 +46,7 @@ REST_MS = 2 * PERIOD_MS
 RATE_WINDOW_MS = 30_000
 # Notes are at least this far apart, and rates need notes this far apart.
 NOTE_INTERVAL_MS = 5_000
+CAPACITY_KEPT_MS = 300_000
 RATE_SPAN_MIN_MS = 10_000
 # The plan of a group without members is kept for this long.
 KEPT_MS = 600_000
@@ -67,7 +71,8 @@ class _GroupNotes:
     asked_ms: int = 0
     loads_given_ms: int | None = None
     moved_ms: dict[MessageQueue, int] = field(default_factory=dict)
-    capacities: dict[str, float] = field(default_factory=dict)
+    # When each member told its capacity, and the capacity.
+    capacities: dict[str, tuple[int, float]] = field(default_factory=dict)
     # The ends of the queues at some instants, the oldest first.
     ends: deque[tuple[int, dict[MessageQueue, int]]] = field(default_factory=deque)
 
@@ -109,7 +114,7 @@ class PlanRegister:
             notes = self._groups[group] = _GroupNotes()
         notes.asked_ms = now_ms
         if client_id is not None and capacity_per_s > 0:
-            notes.capacities[client_id] = capacity_per_s
+            notes.capacities[client_id] = now_ms, capacity_per_s
         if len(notes.capacities) > len(listed):
             known = set(listed)
             notes.capacities = {c: each for c, each in notes.capacities.items() if c in known}
@@ -265,4 +270,9 @@ def _loads_of(notes: _GroupNotes, progress: Progress, now_ms: int) -> GroupLoads
         for queue, (end, lag) in progress.items()
     ]
     resting = [queue for queue, at_ms in notes.moved_ms.items() if now_ms - at_ms <= REST_MS]
-    return GroupLoadsBody(queues=queues, capacities=dict(notes.capacities), resting=resting)
+    capacities = {
+        client_id: capacity
+        for client_id, (at_ms, capacity) in notes.capacities.items()
+        if now_ms - at_ms <= CAPACITY_KEPT_MS
+    }
+    return GroupLoadsBody(queues=queues, capacities=capacities, resting=resting)

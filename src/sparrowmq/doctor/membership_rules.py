@@ -14,6 +14,7 @@ from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import BrokerView, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, member_ids
 from sparrowmq.model import MessageQueue
+from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 from sparrowmq.strategies.registry import SPARROW_STRATEGIES
 from sparrowmq.words import Phrase, count_of
 
@@ -116,6 +117,9 @@ def find_idle_members(view: GroupView) -> list[Finding]:
     if not idle or len(idle) == len(loads):
         return []
     queue_count = sum(len(topic.subscribe_queues) for topic in view.snapshot.user_topics)
+    if view.snapshot.strategy == AllocateMessageQueueByLoad.name and len(loads) <= queue_count:
+        # The plan relieves a slow member of its last queue, where the others have room.
+        return []
     return [
         Finding(
             rule="R14",
