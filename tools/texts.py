@@ -35,12 +35,12 @@ ROOM = Path(web.__file__).parent.parent
 SAYING = ("Phrase", "words", "words()", "self")
 # Functions whose second argument is a noun, which stands in both its forms.
 COUNTERS = ("count_of", "words.count", "words().count")
-NAMED = ("title", "empty")
+NAMED = ("title", "empty", "button", "note")
 # The rooms whose texts are translated.
 TRANSLATED = ("words", "doctor", "dash", "cli")
 # Texts that are chosen by a value.
 CHOSEN = {
-    *(name for _, name in web.PAGES),
+    *(name for _, name in (*web.PAGES, web.ACCOUNTS)),
     *web.THEMES,
     *(severity.name.lower() for severity in Severity),
     *(text for script in SCRIPTS.values() for text in (script.story, script.cure) if text),
@@ -55,6 +55,7 @@ CHOSEN = {
     *(each.meaning for each in WORKLOADS),
     *(*(column.key for column in COLUMNS), *ORDERS),
     "This is not the password.",
+    *("yes", "no", "sent as it is"),
     "rocketmq",
     "rocketmq 5",
     "kafka 4",

@@ -9,7 +9,7 @@ import pytest
 
 from group_stage import GroupStage
 from live_page import Reader
-from sparrowmq import ConsumeStatus, Message, Producer
+from sparrowmq import Message, Producer
 from sparrowmq.dash.message_pages import COUNT, describe_body, preview, shorten
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
@@ -237,61 +237,6 @@ def test_previews_are_one_short_line() -> None:
     assert preview(b"\xff\x00") == "ff 00"
     assert preview("é".encode() * 1_000) == "é" * 120 + "…"
     assert shorten("a\u202eb") == "a·b"
-
-
-async def die(stage: GroupStage) -> None:
-    """Have the topic's one message become a dead letter."""
-    stage.send([b"poison"], keys=("bad-1",))
-    member = stage.join(
-        "a", listener=lambda messages, context: ConsumeStatus.RECONSUME_LATER, max_reconsume_times=0
-    )
-
-    async def dead() -> bool:
-        return member.counters.sent_back == 1
-
-    await eventually("the message sent back", dead)
-    member.close()
-
-
-async def test_dead_letters_are_shown_and_sent_again_only_if_writes_are_allowed(
-    reader: Reader, writer: Reader, stage: GroupStage
-) -> None:
-    await die(stage)
-    path = f"/dead-letters?group={stage.group}"
-
-    async def letters() -> list[dict[str, Any]]:
-        return await read_table(reader, path, "messages")
-
-    (letter,) = await eventually("the dead letter", letters)
-    rows = {
-        r["group"]: r["messages"] for r in await read_table(reader, "/dead-letters", "dead_letters")
-    }
-    form = {
-        "group": stage.group,
-        "broker": "broker-a",
-        "queue": letter["queue"].partition(":")[2],
-        "offset": str(letter["offset"]),
-    }
-    refused = await reader.http.post("/dead-letters/resend", data={"token": reader.token(), **form})
-    got: list[bytes] = []
-
-    def take(messages: Any, context: Any) -> ConsumeStatus:
-        got.extend(message.body for message in messages)
-        return ConsumeStatus.CONSUME_SUCCESS
-
-    stage.join("b", listener=take)
-    sent = await writer.http.post("/dead-letters/resend", data={"token": writer.token(), **form})
-
-    assert rows[stage.group] == 1
-    assert "only reads" in words_of(await reader.read(path))
-    assert refused.status_code == 400
-    assert "start it with --allow-writes" in refused.text
-    assert sent.status_code == 303
-
-    async def came() -> list[bytes]:
-        return got
-
-    assert await eventually("the dead letter", came, timeout_s=60) == [b"poison"]
 
 
 async def test_offsets_are_moved_only_after_they_were_shown_and_if_writes_are_allowed(

@@ -9,15 +9,16 @@ from typing import Any
 
 import httpx
 
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.assembly import make_directory, make_publisher
 from sparrowmq.dash.app import DashSettings, make_app, watching
 from sparrowmq.dash.lab import Lab
 from sparrowmq.dash.login import Access
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import Site
+from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
 
 BASE = "http://127.0.0.1:8181"
-PASSWORD = "abcd-efgh-jkmn-pqrs"
+PASSWORD, READER_PASSWORD = "abcd-efgh-jkmn-pqrs", "read-only2-only3-only4"
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,14 @@ class Reader:
 
 
 def make_site(watcher: Watcher, name_server: str, *, allow_writes: bool = False) -> Site:
-    access = Access(PASSWORD, port=8181, allowed_hosts=["dash.example.com"])
-    return Site(watcher, access, cluster=name_server, allow_writes=allow_writes)
+    access = Access(
+        PASSWORD,
+        port=8181,
+        allowed_hosts=["dash.example.com"],
+        reader_password=READER_PASSWORD if allow_writes else None,
+    )
+    publisher = make_publisher(COMMAND_PRODUCER_GROUP, name_server=name_server)
+    return Site(watcher, access, cluster=name_server, publisher=publisher)
 
 
 @asynccontextmanager

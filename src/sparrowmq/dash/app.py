@@ -27,8 +27,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from sparrowmq.calling.tls import server_context
+from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.task_host import open_driver
+from sparrowmq.dash.change_forms import FORMS, show_accounts, show_form
 from sparrowmq.dash.cluster_pages import (
     show_broker,
     show_brokers,
@@ -41,7 +43,6 @@ from sparrowmq.dash.history import FILE_NAME, History
 from sparrowmq.dash.lab import Lab, show_lab, start_drill
 from sparrowmq.dash.login import Access, Guard, check_host_name, make_password
 from sparrowmq.dash.message_pages import (
-    resend,
     show_dead_letters,
     show_message,
     show_messages,
@@ -49,10 +50,12 @@ from sparrowmq.dash.message_pages import (
 from sparrowmq.dash.overview_page import show_overview
 from sparrowmq.dash.page_protocol import CONNECTIONS_MAX, bounded_protocol
 from sparrowmq.dash.reset_page import reset, show_reset
+from sparrowmq.dash.send_form import SEND_FORMS
 from sparrowmq.dash.simulator_page import show_simulator
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import HERE, Site, View, Visit
 from sparrowmq.errors import ConfigError
+from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
 from sparrowmq.serving.open_connections import OpenConnections
 
 LOG = logging.getLogger("sparrowmq.dash")
@@ -69,7 +72,8 @@ class DashSettings:
         nameserver: the name servers, separated by ';'; they distinguish clusters in the history.
         host, port: the address to listen on; port 0 takes any free port.
         data: the directory of the history; None keeps the history in memory.
-        allow_writes: whether pages may change the cluster.
+        allow_writes: whether the administrator's pages may change the cluster; a second password
+            is then for those who may only read.
         allowed_hosts: allowed names in the Host header, besides addresses and `localhost`.
         tls_cert, tls_key: PEM files of HTTPS; None serves HTTP.
         insecure: whether other machines may reach the page without HTTPS.
@@ -97,22 +101,25 @@ async def serve(settings: DashSettings) -> None:
     with closing(listening):
         port: int = listening.getsockname()[1]
         password = make_password()
+        reader_password = make_password() if settings.allow_writes else None
         access = Access(
-            password, port=port, allowed_hosts=[check_host_name(n) for n in settings.allowed_hosts]
+            password,
+            port=port,
+            allowed_hosts=[check_host_name(n) for n in settings.allowed_hosts],
+            reader_password=reader_password,
         )
         async with watching(settings) as watcher:
             lab = Lab(watcher)
-            site = Site(
-                watcher,
-                access,
-                cluster=settings.nameserver,
-                allow_writes=settings.allow_writes,
-            )
+            publisher = make_publisher(COMMAND_PRODUCER_GROUP, name_server=settings.nameserver)
+            site = Site(watcher, access, cluster=settings.nameserver, publisher=publisher)
             server = make_server(make_app(site, lab), OpenConnections(CONNECTIONS_MAX), tls)
             scheme = "http" if tls is None else "https"
             shown = "127.0.0.1" if ip == "0.0.0.0" else f"[{ip}]" if ":" in ip else ip
             print(f"ready dash={scheme}://{shown}:{port}/", flush=True)
             print(f"sparrowmq: password of the live page: {password}", file=sys.stderr, flush=True)
+            if reader_password is not None:
+                say = f"sparrowmq: password to read only: {reader_password}"
+                print(say, file=sys.stderr, flush=True)
             try:
                 await _run_until_stopped(server, listening, settings, watcher)
             finally:
@@ -202,13 +209,17 @@ def make_app(site: Site, lab: Lab) -> ASGIApp:
             site.page(partial(show_message, watcher)),
         ),
         Route("/dead-letters", site.page(partial(show_dead_letters, site))),
-        Route("/dead-letters/resend", site.page(partial(resend, site)), methods=["POST"]),
         Route("/brokers", site.page(partial(show_brokers, watcher))),
         Route("/brokers/{broker}", site.page(partial(show_broker, watcher))),
         Route("/doctor", site.page(partial(show_doctor, watcher))),
         Route("/simulator", site.page(show_simulator)),
         Route("/lab", site.page(partial(show_lab, lab))),
         Route("/lab", site.page(partial(start_drill, lab)), methods=["POST"]),
+        Route("/accounts", site.page(partial(show_accounts, site))),
+        *(
+            Route(path, site.page(partial(show_form, form, site)), methods=["GET", "POST"])
+            for path, form in {**FORMS, **SEND_FORMS}.items()
+        ),
         Route("/events", site.page(site.stream)),
         Route("/login", site.log_in, methods=["GET", "POST"]),
         Route("/logout", site.page(site.log_out), methods=["POST"]),

@@ -65,6 +65,7 @@ class Session:
 
     form_token: str
     until_ms: int
+    may_write: bool
 
 
 class Access:
@@ -72,24 +73,38 @@ class Access:
 
     Args:
         password: the password of this run.
+        reader_password: the password for those who may only read; None lets nobody write.
         port: the page's port, which the cookie's name contains: the ports of a host share cookies.
         allowed_hosts: allowed names in the Host header, besides addresses and `localhost`.
     """
 
-    def __init__(self, password: str, *, port: int, allowed_hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        password: str,
+        *,
+        port: int,
+        allowed_hosts: Iterable[str] = (),
+        reader_password: str | None = None,
+    ) -> None:
         self._password = password.encode()
+        self._reader_password = None if reader_password is None else reader_password.encode()
         self.cookie = f"sparrowmq_{port}"
         self._hosts = frozenset(name.lower() for name in allowed_hosts) | {"localhost"}
         self._sessions: dict[str, Session] = {}
 
     def log_in(self, password: str) -> str | None:
         """Return the token of a new session; None if the password is wrong."""
-        if not hmac.compare_digest(password.strip().encode(), self._password):
+        given = password.strip().encode()
+        is_first = hmac.compare_digest(given, self._password)
+        if not is_first and not hmac.compare_digest(given, self._reader_password or self._password):
             return None
+        may_write = is_first and self._reader_password is not None
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         token = secrets.token_urlsafe(32)
-        self._sessions[token] = Session(secrets.token_urlsafe(32), monotonic_ms() + SESSION_MS)
+        self._sessions[token] = Session(
+            secrets.token_urlsafe(32), monotonic_ms() + SESSION_MS, may_write
+        )
         return token
 
     def log_out(self, cookies: Mapping[str, str]) -> None:

@@ -6,11 +6,12 @@ Tests: test_cluster_pages.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.administer import query_message, view_message
@@ -21,8 +22,9 @@ from sparrowmq.client.operations.browse import (
     open_browser,
     storing_order,
 )
-from sparrowmq.client.operations.dead_letters import list_dead_letters, resend_dead_letter
+from sparrowmq.client.operations.dead_letters import list_dead_letters
 from sparrowmq.client.operations.message_trace import TraceStep, message_trace
+from sparrowmq.client.operations.resend import Resend, find_resends
 from sparrowmq.dash.overview_page import group_href
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
@@ -271,7 +273,7 @@ def shorten(text: str) -> str:
 
 async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
     """Show one message, or return its body as a file. Raises: SparrowError."""
-    message = await _find(watcher, visit.request.path_params)
+    message = await find_message(watcher, visit.request.path_params)
     if visit.query.get("format") == "body":
         return Response(
             message.body,
@@ -319,14 +321,40 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
     return View(
         template="message.html",
         title="Message",
-        tables=(table, trace),
+        tables=(table, trace, _consumer_table(watcher, visit, message)),
         news=None,
         context={
             "message": message,
+            "send_href": f"{message_href(message)}/send",
             "body": describe_body(message.body),
             "keys": [shorten(key) for key in message.keys],
             "tag": shorten(message.tags or ""),
         },
+    )
+
+
+def _consumer_table(watcher: Watcher, visit: Visit, message: MessageExt) -> PageTable:
+    """Return the watched groups that read the message's queue, and whether they are beyond it."""
+    rows = []
+    for name, group in sorted(watcher.groups.items()):
+        progress = () if group.view is None else group.view.snapshot.last.progress
+        for at in progress:
+            if at.queue == message.queue:
+                is_done = (at.committed_offset or 0) > message.queue_offset
+                state = Cell(
+                    visit.words("yes" if is_done else "no"), tone="" if is_done else "warn"
+                )
+                rows.append([Cell(name, group_href(name)), state, Cell(at.committed_offset)])
+    return PageTable(
+        name="consumers",
+        title="Groups that read the queue",
+        columns=(
+            TableColumn("group", "group"),
+            TableColumn("done", "done with the message"),
+            TableColumn("committed", "committed offset", "number"),
+        ),
+        rows=rows,
+        empty="No watched group reads this queue.",
     )
 
 
@@ -342,7 +370,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= BODY_BYTES_MAX else f"{text[:BODY_BYTES_MAX]}…"
 
 
-async def _find(watcher: Watcher, place: dict[str, str]) -> MessageExt:
+async def find_message(watcher: Watcher, place: Mapping[str, str]) -> MessageExt:
+    """Return the message of a page's path. Raises: UsageError without one; SparrowError."""
     topic, broker_name, number, at = (
         place["topic"],
         place["broker"],
@@ -397,28 +426,31 @@ async def _show_letters(site: Site, visit: Visit, group: str) -> View:
     except TopicRouteNotFound:
         read = Read([], [])
     letters = read.messages[-COUNT:][::-1]
+    resends = await site.watcher.driver.run(find_resends(site.watcher.directory, group))
     return View(
         template="letters.html",
         title="Dead letters",
-        tables=(_message_table(letters),),
+        tables=(_letter_table(letters, resends),),
         news=None,
         context={
             "group": group,
             "group_href": group_href(group),
             "problems": read.problems[:5],
-            "letters": letters,
+            "has_letters": bool(letters),
             "done": visit.query.get("done", ""),
         },
     )
 
 
-async def resend(site: Site, visit: Visit) -> Response:
-    """Send a dead letter to its group again. Raises: UsageError on a page that only reads."""
-    site.check_writes()
-    form, watcher = visit.form, site.watcher
-    group = check_group(form.get("group", ""))
-    place = {name: form.get(name, "") for name in ("broker", "queue", "offset")}
-    message = await _find(watcher, {"topic": dlq_topic(group), **place})
-    await watcher.driver.run(resend_dead_letter(watcher.directory, group, message))
-    target = urlencode({"group": group, "done": message.msg_id})
-    return RedirectResponse(f"/dead-letters?{target}", status_code=303)
+def _letter_table(
+    letters: Sequence[MessageExt], resends: Mapping[tuple[str, int, int], Resend]
+) -> PageTable:
+    """Return the table of messages, with when each was sent again, and by whom."""
+    table = _message_table(letters)
+    columns = (TableColumn("resent_ms", "sent again", "time"), TableColumn("resent_by", "by"))
+    again = [resends.get((m.broker_name, m.queue_id, m.queue_offset)) for m in letters]
+    rows = [
+        [*row[:3], Cell(found and found.timestamp_ms), Cell(found and found.who), *row[3:]]
+        for row, found in zip(table.rows, again, strict=True)
+    ]
+    return replace(table, columns=(*table.columns[:3], *columns, *table.columns[3:]), rows=rows)

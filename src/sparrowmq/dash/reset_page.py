@@ -40,7 +40,7 @@ async def show_reset(watcher: Watcher, visit: Visit) -> View:
 
 async def reset(site: Site, visit: Visit) -> Response:
     """Move the offsets as previewed. Raises: UsageError on a page that only reads; SparrowError."""
-    site.check_writes()
+    site.check_writes(visit.session)
     form, watcher = visit.form, site.watcher
     group = visit.request.path_params["group"]
     plan = await _plan(watcher, group, form.get("topic", ""), form.get("to", ""))

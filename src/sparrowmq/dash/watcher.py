@@ -122,7 +122,7 @@ class Watcher:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(
-                    repeat(self._survey, name="a look at the cluster", pause_s=self._survey_pause_s)
+                    repeat(self.survey, name="a look at the cluster", pause_s=self._survey_pause_s)
                 )
                 tasks.create_task(
                     repeat(self._begin_looks, name="the choice of groups", pause_s=lambda: _TICK_S)
@@ -184,7 +184,8 @@ class Watcher:
         """Look at a group at once, as after a change of its offsets."""
         await self._look(self._group(name))
 
-    async def _survey(self) -> None:
+    async def survey(self) -> None:
+        """Look at the cluster at once, as after a change of topics."""
         try:
             asked = [name for name, group in self.groups.items() if group.shown]
             found = await self.driver.run(take_overview(self.directory, asked_first=asked))

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from sparrowmq.client.publisher import Publisher
 from sparrowmq.dash.login import Access, Session, check_form_token, read_form
 from sparrowmq.dash.strips import draw_hatches
 from sparrowmq.dash.tables import PageTable, arrange, write_csv, write_json
@@ -38,6 +39,8 @@ PAGES = (
     ("/simulator", "Simulator"),
     ("/lab", "Lab"),
 )
+# The page for administrators.
+ACCOUNTS = ("/accounts", "Accounts")
 _YEAR_S = 365 * 86_400
 # The most open streams of news; a browser opens one for each visible tab.
 STREAMS_MAX = 64
@@ -90,16 +93,16 @@ class Site:
         watcher: looks at the cluster.
         access: the password and the sessions.
         cluster: the name servers, for the foot of each page.
-        allow_writes: whether pages may change the cluster.
+        publisher: sends the messages of forms.
     """
 
     def __init__(
-        self, watcher: Watcher, access: Access, *, cluster: str, allow_writes: bool
+        self, watcher: Watcher, access: Access, *, cluster: str, publisher: Publisher
     ) -> None:
         self.watcher = watcher
         self.access = access
         self.cluster = cluster
-        self.allow_writes = allow_writes
+        self.publisher = publisher
         self._streams = 0
         self._pages = Environment(
             loader=FileSystemLoader(HERE / "templates"),
@@ -116,10 +119,13 @@ class Site:
         names: dict[str, Any] = self._pages.globals
         names |= {"version": version("sparrowmq"), "hatches": draw_hatches()}
 
-    def check_writes(self) -> None:
-        """Raise a UsageError unless pages may change the cluster."""
-        if not self.allow_writes:
-            raise UsageError("this page only reads; start it with --allow-writes to change things")
+    def check_writes(self, session: Session) -> None:
+        """Raise a UsageError unless the session may change the cluster."""
+        if not session.may_write:
+            raise UsageError(
+                "this page only reads; start it with --allow-writes, and log in with the "
+                "administrator's password, to change things"
+            )
 
     def page(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         """Wrap a page's handler: require a login, and show an error as one clear line."""
@@ -168,7 +174,9 @@ class Site:
         response = HTMLResponse(html, status_code=view.status)
         return self._keep_choices(visit.request, response)
 
-    def render(self, request: Request, template: str, **context: object) -> str:
+    def render(
+        self, request: Request, template: str, *, session: Session | None, **context: object
+    ) -> str:
         """Render a template with the values that all pages share."""
         words = self._words(request)
         theme = request.query_params.get("theme", request.cookies.get("sparrowmq_theme", "auto"))
@@ -192,13 +200,14 @@ class Site:
             count_of=words.count,
             languages=LANGUAGES,
             themes=THEMES,
-            pages=PAGES,
+            pages=PAGES if session is None or not session.may_write else (*PAGES, ACCOUNTS),
+            session=session,
             theme=theme if theme in THEMES else "auto",
             link=link,
             path=request.url.path,
             query=request.query_params,
             cluster=self.cluster,
-            allow_writes=self.allow_writes,
+            allow_writes=session is not None and session.may_write,
             watcher=self.watcher,
             **context,
         )

@@ -107,7 +107,7 @@ setInterval(() => {
 }, 3000);
 
 // The keyboard.
-const PAGES = { o: "/", t: "/topics", m: "/messages", d: "/dead-letters", b: "/brokers", r: "/doctor", s: "/simulator", l: "/lab" };
+const PAGES = { o: "/", t: "/topics", m: "/messages", d: "/dead-letters", b: "/brokers", r: "/doctor", a: "/accounts", s: "/simulator", l: "/lab" };
 let goes = 0;
 function choose(step) {
   const rows = [...document.querySelectorAll('table[data-keys="yes"] tbody tr:not(.topic)')];

@@ -1,0 +1,151 @@
+"""The form that sends a message: a new one, or one that exists, changed or not.
+
+A message of a topic is sent to the topic again; a dead letter to its own group alone. The copy says
+who sent it, as `sparrowmq msg resend` and `dlq resend` do. Tests: test_change_forms.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.client.operations.administer import get_route
+from sparrowmq.client.operations.dead_letters import resend_dead_letter
+from sparrowmq.client.operations.resend import Edit, copy_message
+from sparrowmq.client.operations.send import send
+from sparrowmq.dash.change_forms import ChangeForm, FormField, FormPlan, Values, preview
+from sparrowmq.dash.message_pages import find_message
+from sparrowmq.dash.message_pages import preview as preview_body
+from sparrowmq.dash.web import Site, Visit
+from sparrowmq.errors import UsageError
+from sparrowmq.model import Message, MessageExt
+from sparrowmq.model.message import RESERVED_PROPERTIES
+from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_topic
+
+# A longer body, or one that is not a text, is sent as it is.
+EDITED_BYTES_MAX = 16_384
+
+
+async def _fields(site: Site, visit: Visit) -> list[FormField]:
+    if "offset" not in visit.request.path_params:
+        topic = visit.request.path_params["topic"]
+        return [FormField("topic", "topic", topic, "fixed"), *_content("", "", "", {})]
+    message = await find_message(site.watcher, visit.request.path_params)
+    text = _editable(message.body)
+    return [
+        FormField("topic", "topic", message.topic, "fixed"),
+        *_content(text, message.tags or "", " ".join(message.keys), _own(message)),
+    ]
+
+
+def _content(
+    body: str | None, tag: str, keys: str, properties: Mapping[str, str]
+) -> tuple[FormField, ...]:
+    lines = "\n".join(f"{name}={value}" for name, value in sorted(properties.items()))
+    text = (
+        FormField("body", "body", body, "lines")
+        if body is not None
+        else FormField("body_kept", "body", "sent as it is", "fixed")
+    )
+    return (
+        text,
+        FormField("tag", "tag", tag),
+        FormField("keys", "keys", keys),
+        FormField("properties", "Properties", lines, "lines", hint="NAME=VALUE"),
+    )
+
+
+def _own(message: MessageExt) -> dict[str, str]:
+    """Return the properties that a user may set; a value of several lines is not shown."""
+    own = {n: v for n, v in message.properties.items() if n not in RESERVED_PROPERTIES}
+    return {n: v for n, v in own.items() if v.isprintable() and "=" not in n}
+
+
+def _editable(body: bytes) -> str | None:
+    try:
+        text = body.decode() if len(body) <= EDITED_BYTES_MAX else "\0"
+    except UnicodeDecodeError:
+        return None
+    return text if all(c.isprintable() or c in "\t\n" for c in text) else None
+
+
+def _body_of(text: str) -> bytes:
+    # Browsers send a form's line breaks as CR LF.
+    return text.replace("\r\n", "\n").encode()
+
+
+def _read_properties(text: str) -> dict[str, str]:
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if line.strip() and not (name and equals):
+            raise UsageError(f"{line!r} is not a property; write NAME=VALUE")
+        if name:
+            found[name] = value
+    return found
+
+
+async def _plan(site: Site, visit: Visit, values: Values) -> FormPlan:
+    place = visit.request.path_params
+    by = f"live page, {visit.request.client.host if visit.request.client else '?'}"
+    properties = _read_properties(values["properties"])
+    run, directory = site.watcher.driver.run, site.watcher.directory
+    # The field of the form, whose ends are part of the body.
+    body = _body_of(visit.form.get("body", ""))
+    if "offset" not in place:
+        message = Message(
+            check_topic(place["topic"]),
+            body,
+            tags=values["tag"] or None,
+            keys=tuple(values["keys"].split()),
+            properties=properties,
+        )
+        await run(get_route(directory, message.topic))
+        shown = [message.topic, values["tag"], values["keys"], values["properties"]]
+        return FormPlan(
+            preview(("topic", "tag", "keys", "Properties", "body"), [[*shown, preview_body(body)]]),
+            lambda: run(send(site.publisher, message)),
+            f"/messages?{urlencode({'topic': message.topic})}",
+        )
+    found = await find_message(site.watcher, place)
+    own = _own(found)
+    edit = Edit(
+        None if "body" not in visit.form or body == found.body else body,
+        None if values["tag"] == (found.tags or "") else values["tag"],
+        None if values["keys"].split() == list(found.keys) else tuple(values["keys"].split()),
+        {n: properties.get(n, "") for n in {*own, *properties} if own.get(n) != properties.get(n)},
+    )
+    copy = edit.apply(found)
+    row = (
+        found.msg_id,
+        (found.tags, copy.tags),
+        (" ".join(found.keys), " ".join(copy.keys)),
+        tuple(" ".join(f"{n}={v}" for n, v in sorted(_own(m).items())) for m in (found, copy)),
+        (preview_body(found.body), preview_body(copy.body)),
+    )
+    table = preview(("id", "tag", "keys", "Properties", "body"), [row])
+    group = found.topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX)
+    if group != found.topic:
+        return FormPlan(
+            table,
+            lambda: run(resend_dead_letter(directory, group, found, edit=edit, by=by)),
+            f"/dead-letters?{urlencode({'group': group, 'done': found.msg_id})}",
+            note="No other group receives the message, and the dead letter stays in its topic.",
+        )
+    return FormPlan(
+        table,
+        lambda: run(send(site.publisher, copy_message(copy, by=by, timestamp_ms=timestamp_ms()))),
+        f"/messages?{urlencode({'topic': found.topic})}",
+        note="Every group of the topic receives the copy.",
+    )
+
+
+SEND_FORMS: Mapping[str, ChangeForm] = {
+    "/topics/{topic}/send": ChangeForm(
+        title="Send a message", button="Send", fields=_fields, plan=_plan
+    ),
+    "/messages/{topic}/{broker}/{queue}/{offset}/send": ChangeForm(
+        title="Send the message again", button="Send again", fields=_fields, plan=_plan
+    ),
+}
