@@ -187,9 +187,9 @@ class ConfigSaving:
         state.modes.load(saved.modes or RequestModeTable())
         for change in saved.changes:
             if isinstance(change, TopicTableChange):
-                state.topics.replay(change)
+                state.topics.replay(change.name, change.config, change.version)
             elif isinstance(change, GroupTableChange):
-                state.groups.replay(change)
+                state.groups.replay(change.name, change.config, change.version)
             elif isinstance(change, LockChange):
                 state.locks.restore([SavedLock(*_lock_of(change))], now_ms=now_ms)
             elif isinstance(change, PlanChange):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.config_table import ConfigTable
 from sparrowmq.broker.journal_records import TopicTableChange
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.names import (
@@ -71,59 +72,41 @@ def find_name_fault(topic: str) -> str | None:
     return None
 
 
-class TopicConfigs:
+class TopicConfigs(ConfigTable[TopicConfig, TopicTableChange]):
     """The table of topics."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self._topics: dict[str, TopicConfig] = {}
-        self._version = DataVersion()
+        super().__init__(TopicTableChange)
         # Plain topics that `find_plain` has found.
         self._plain: dict[str, TopicConfig] = {}
         self._system = _system_topics(config)
-        # Topics with changes that are not in the journal yet, or not registered yet.
-        self._unwritten: dict[str, None] = {}
+        # Topics with changes that are not registered yet.
         self._unregistered: dict[str, None] = {}
 
-    def __len__(self) -> int:
-        return len(self._topics)
-
     def __iter__(self) -> Iterator[TopicConfig]:
-        return iter(list(self._topics.values()))
-
-    @property
-    def version(self) -> DataVersion:
-        """The version of the table, which changes with every change of the table."""
-        return self._version
+        return iter(list(self._configs.values()))
 
     def load(self, table: TopicConfigTable) -> None:
         """Load the table of a file; later additions count as changes."""
-        self._topics = {name: _named(name, t) for name, t in table.topic_config_table.items()}
+        self._configs = {name: _named(name, t) for name, t in table.topic_config_table.items()}
         self._version = table.data_version
         self._plain.clear()
 
-    def replay(self, change: TopicTableChange) -> None:
+    def replay(self, name: str, config: TopicConfig | None, version: DataVersion) -> None:
         """Apply a change from the journal."""
-        if change.config is None:
-            self._topics.pop(change.name, None)
-        else:
-            self._topics[change.name] = change.config
-        self._version = change.version
+        super().replay(name, config, version)
         self._plain.clear()
 
     def add_missing(self, *, timestamp_ms: int) -> bool:
         """Add the system's topics that are missing; return whether any was."""
-        missing = [topic for topic in self._system if topic.topic_name not in self._topics]
+        missing = [topic for topic in self._system if topic.topic_name not in self._configs]
         for topic in missing:
             self.put(topic, timestamp_ms=timestamp_ms)
         return bool(missing)
 
     def table(self) -> TopicConfigTable:
         """Return the whole table."""
-        return TopicConfigTable(topic_config_table=dict(self._topics), data_version=self._version)
-
-    def find(self, topic: str) -> TopicConfig | None:
-        """Return a topic's settings, or None."""
-        return self._topics.get(topic)
+        return TopicConfigTable(topic_config_table=dict(self._configs), data_version=self._version)
 
     def find_plain(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings if the topic is plain: sends to it need no further checks.
@@ -132,21 +115,14 @@ class TopicConfigs:
         topic of retries or dead letters. Its messages have one tag each.
         """
         found = self._plain.get(topic)
-        if found is None and (known := self._topics.get(topic)) is not None and _is_plain(known):
+        if found is None and (known := self._configs.get(topic)) is not None and _is_plain(known):
             found = self._plain[topic] = known
         return found
 
     def put(self, topic: TopicConfig, *, timestamp_ms: int) -> None:
         """Add a topic or replace its settings."""
-        self._topics[topic.topic_name] = topic
+        self._configs[topic.topic_name] = topic
         self._changed(topic.topic_name, timestamp_ms)
-
-    def remove(self, topic: str, *, timestamp_ms: int) -> bool:
-        """Remove a topic; return whether there was one."""
-        if self._topics.pop(topic, None) is None:
-            return False
-        self._changed(topic, timestamp_ms)
-        return True
 
     def is_system(self, topic: str) -> bool:
         """Return whether the topic is reserved for RocketMQ itself on this broker."""
@@ -156,29 +132,15 @@ class TopicConfigs:
         """Return the names reserved for RocketMQ itself on this broker, sorted."""
         return sorted(t.topic_name for t in self._system)
 
-    def _changed(self, topic: str, timestamp_ms: int) -> None:
-        self._plain.pop(topic, None)
-        self._version = DataVersion(timestamp_ms=timestamp_ms, counter=self._version.counter + 1)
-        self._unwritten[topic] = self._unregistered[topic] = None
-
-    @property
-    def is_unwritten(self) -> bool:
-        """Whether there are changes that are not in the journal yet."""
-        return bool(self._unwritten)
-
-    def take_changes(self) -> list[TopicTableChange]:
-        """Return the changes since the last call, for the journal."""
-        names, self._unwritten = self._unwritten, {}
-        return [TopicTableChange(name, self._topics.get(name), self._version) for name in names]
-
-    def note_unwritten(self, name: str) -> None:
-        """Let `take_changes` return a topic again, since its write to the journal failed."""
-        self._unwritten[name] = None
+    def _changed(self, name: str, timestamp_ms: int) -> None:
+        super()._changed(name, timestamp_ms)
+        self._plain.pop(name, None)
+        self._unregistered[name] = None
 
     def take_unregistered(self) -> TopicConfigTable:
         """Return the topics that were made or changed since the last call."""
         names, self._unregistered = self._unregistered, {}
-        found = {name: topic for name in names if (topic := self._topics.get(name)) is not None}
+        found = {name: topic for name in names if (topic := self._configs.get(name)) is not None}
         return TopicConfigTable(topic_config_table=found, data_version=self._version)
 
 

@@ -167,17 +167,23 @@ def plan_group_update(
 
 def update_group(directory: Directory, changes: Sequence[GroupChange]) -> Operation[None]:
     """Carry out what `plan_group_update` planned. Raises: TransportError, BrokerError."""
+    yield from _carry_out(directory, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, changes)
+
+
+def _carry_out(
+    directory: Directory, code: int, changes: Sequence[GroupChange | ModeChange]
+) -> Operation[None]:
     requests = [
         ask(
             change.broker.address,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            code,
             body=encode_body(change.after),
             timeout_ms=directory.timeout_ms,
         )
         for change in changes
         if change.after != change.before
     ]
-    yield from gather(requests, name="update group")
+    yield from gather(requests, name="changes of a group")
 
 
 class ModeChange(NamedTuple):
@@ -225,17 +231,7 @@ def plan_request_mode(
 
 def set_request_mode(directory: Directory, changes: Sequence[ModeChange]) -> Operation[None]:
     """Carry out what `plan_request_mode` planned. Raises: TransportError, BrokerError."""
-    requests = [
-        ask(
-            change.broker.address,
-            RequestCode.SET_MESSAGE_REQUEST_MODE,
-            body=encode_body(change.after),
-            timeout_ms=directory.timeout_ms,
-        )
-        for change in changes
-        if change.after != change.before
-    ]
-    yield from gather(requests, name="request mode")
+    yield from _carry_out(directory, RequestCode.SET_MESSAGE_REQUEST_MODE, changes)
 
 
 def delete_group(directory: Directory, group: str) -> Operation[None]:
