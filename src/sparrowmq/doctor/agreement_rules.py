@@ -7,7 +7,7 @@ the member does not subscribe. Tests: test_diagnosis_members.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import MemberReport, SubscriptionView
@@ -17,7 +17,7 @@ from sparrowmq.model.names import retry_topic
 from sparrowmq.words import Phrase, count_of
 
 
-def find_different_topics(view: GroupView) -> list[Finding]:
+def find_different_topics(view: GroupView) -> Iterator[Finding]:
     """R05: members of one group subscribe different topics."""
     said = {
         who: frozenset(s.topic for s in subscriptions) - {retry_topic(view.snapshot.group)}
@@ -26,70 +26,63 @@ def find_different_topics(view: GroupView) -> list[Finding]:
     # R12 has the members that subscribe nothing.
     said = {who: topics for who, topics in said.items() if topics}
     if len(set(said.values())) < 2:
-        return []
+        return
     in_question = frozenset().union(*said.values()) - frozenset.intersection(*said.values())
     unowned = tuple(q for q in view.ownership.unwanted if q.topic in in_question)
     at_stake = unowned or [q for q in view.ownership.falls_to if q.topic in in_question]
     part = Phrase("some members never consume their share of")
     if unowned:
         part = Phrase("nobody consumes")
-    return [
-        Finding(
-            rule="R05",
-            severity=Severity.ERROR,
-            title=Phrase(
-                "members subscribe different topics: {topics}",
-                topics=", ".join(sorted(in_question)),
-            ),
-            evidence=_spell(said),
-            consequence=Phrase(
-                "{part} {queues} ({backlog}), since every member gets a share of every topic; "
-                "brokers refuse pulls for topics that the last heartbeat did not name",
-                part=part,
-                queues=describe_queues(at_stake),
-                backlog=view.describe_backlog(at_stake),
-            ),
-            remedy="subscribe the same topics in all members of a group, or use two groups",
-            unowned=unowned,
-            members=_members_of(view, said),
-        )
-    ]
+    yield Finding(
+        rule="R05",
+        severity=Severity.ERROR,
+        title=Phrase(
+            "members subscribe different topics: {topics}",
+            topics=", ".join(sorted(in_question)),
+        ),
+        evidence=_spell(said),
+        consequence=Phrase(
+            "{part} {queues} ({backlog}), since every member gets a share of every topic; "
+            "brokers refuse pulls for topics that the last heartbeat did not name",
+            part=part,
+            queues=describe_queues(at_stake),
+            backlog=view.describe_backlog(at_stake),
+        ),
+        remedy="subscribe the same topics in all members of a group, or use two groups",
+        unowned=unowned,
+        members=_members_of(view, said),
+    )
 
 
-def find_different_expressions(view: GroupView) -> list[Finding]:
+def find_different_expressions(view: GroupView) -> Iterator[Finding]:
     """R06: members of one group subscribe different tags of a topic."""
     by_topic: dict[str, dict[str, frozenset[str]]] = {}
     for who, subscriptions in _statements(view):
         for subscription in subscriptions:
             by_topic.setdefault(subscription.topic, {})[who] = _parts(subscription.expression)
-    findings = []
     for topic, said in sorted(by_topic.items()):
         if len(set(said.values())) < 2:
             continue
-        findings.append(
-            Finding(
-                rule="R06",
-                severity=Severity.ERROR,
-                title=Phrase("members subscribe different tags of topic {topic}", topic=topic),
-                evidence=_spell(said),
-                consequence=Phrase(
-                    "messages are filtered by the tags of their queue's owner, or of the last "
-                    "heartbeat: messages that only another member subscribes are skipped for "
-                    "good"
-                ),
-                remedy=(
-                    "subscribe the same expression in all members; to change the expression, "
-                    "use a new group, or stop all members first"
-                ),
-                members=_members_of(view, said),
-            )
+        yield Finding(
+            rule="R06",
+            severity=Severity.ERROR,
+            title=Phrase("members subscribe different tags of topic {topic}", topic=topic),
+            evidence=_spell(said),
+            consequence=Phrase(
+                "messages are filtered by the tags of their queue's owner, or of the last "
+                "heartbeat: messages that only another member subscribes are skipped for "
+                "good"
+            ),
+            remedy=(
+                "subscribe the same expression in all members; to change the expression, "
+                "use a new group, or stop all members first"
+            ),
+            members=_members_of(view, said),
         )
-    return findings
 
 
-def find_stale_subscription(view: GroupView) -> list[Finding]:
+def find_stale_subscription(view: GroupView) -> Iterator[Finding]:
     """R07: a broker holds an older subscription than a member and refuses the member's pulls."""
-    findings = []
     for broker in view.snapshot.last.brokers:
         held = {s.topic: s.version for s in broker.subscriptions}
         stale = sorted(
@@ -99,30 +92,27 @@ def find_stale_subscription(view: GroupView) -> list[Finding]:
             if subscription.version > held.get(subscription.topic, subscription.version)
         )
         if stale:
-            findings.append(
-                Finding(
-                    rule="R07",
-                    severity=Severity.WARN,
-                    title=Phrase(
-                        "broker {broker} holds an older subscription than members",
-                        broker=broker.broker_name,
-                    ),
-                    evidence=tuple(
-                        Phrase("{id}: topic {topic}", id=client_id, topic=topic)
-                        for client_id, topic in stale
-                    ),
-                    consequence=Phrase(
-                        'the broker refuses pulls with "subscription not latest" (code 25) '
-                        "until the member's next heartbeat, 30 s at most"
-                    ),
-                    remedy="look again in half a minute; if the finding stays, see R05 and R06",
-                    members=tuple(dict.fromkeys(client_id for client_id, _ in stale)),
-                )
+            yield Finding(
+                rule="R07",
+                severity=Severity.WARN,
+                title=Phrase(
+                    "broker {broker} holds an older subscription than members",
+                    broker=broker.broker_name,
+                ),
+                evidence=tuple(
+                    Phrase("{id}: topic {topic}", id=client_id, topic=topic)
+                    for client_id, topic in stale
+                ),
+                consequence=Phrase(
+                    'the broker refuses pulls with "subscription not latest" (code 25) '
+                    "until the member's next heartbeat, 30 s at most"
+                ),
+                remedy="look again in half a minute; if the finding stays, see R05 and R06",
+                members=tuple(dict.fromkeys(client_id for client_id, _ in stale)),
             )
-    return findings
 
 
-def find_share_without_subscription(view: GroupView) -> list[Finding]:
+def find_share_without_subscription(view: GroupView) -> Iterator[Finding]:
     """R12: a member has unsubscribed every topic, and the group still counts it."""
     retry = retry_topic(view.snapshot.group)
     empty = [report for report in _answered(view) if report.topics <= {retry}]
@@ -135,53 +125,50 @@ def find_share_without_subscription(view: GroupView) -> list[Finding]:
         if report.client_id in listed and all(held.queue.topic == retry for held in report.held)
     )
     if not found or not wanting or view.snapshot.is_broadcasting:
-        return []
+        return
     wanted = frozenset().union(*(report.topics for report in wanting)) - {retry}
     share = tuple(
         queue
         for queue, client_ids in view.ownership.shares.items()
         if queue.topic in wanted and set(client_ids) & set(found)
     )
-    return [
-        Finding(
-            rule="R12",
-            severity=Severity.ERROR,
-            title=Phrase("a member subscribes nothing and keeps its share"),
-            evidence=tuple(Phrase("{id} subscribes no topic", id=client_id) for client_id in found),
-            consequence=Phrase(
-                "the group counts this member, so nobody consumes the queues of its share: "
-                "{queues} ({backlog})",
-                queues=describe_queues(share),
-                backlog=view.describe_backlog(share),
-            ),
-            remedy="shut the consumer down instead of unsubscribing its last topic",
-            unowned=share,
-            members=tuple(found),
-        )
-    ]
+    yield Finding(
+        rule="R12",
+        severity=Severity.ERROR,
+        title=Phrase("a member subscribes nothing and keeps its share"),
+        evidence=tuple(Phrase("{id} subscribes no topic", id=client_id) for client_id in found),
+        consequence=Phrase(
+            "the group counts this member, so nobody consumes the queues of its share: "
+            "{queues} ({backlog})",
+            queues=describe_queues(share),
+            backlog=view.describe_backlog(share),
+        ),
+        remedy="shut the consumer down instead of unsubscribing its last topic",
+        unowned=share,
+        members=tuple(found),
+    )
 
 
-def find_different_strategies(view: GroupView) -> list[Finding]:
+def find_different_strategies(view: GroupView) -> Iterator[Finding]:
     """R13: members run different strategies, or several of them hold one queue."""
     reported = {r.client_id: r.strategy for r in _answered(view) if r.strategy}
     if len(set(reported.values())) < 2:
-        return _find_shared_queues(view)
-    return [
-        Finding(
-            rule="R13",
-            severity=Severity.ERROR,
-            title=Phrase("members run different strategies"),
-            evidence=tuple(f"{client_id}: {name}" for client_id, name in reported.items()),
-            consequence=Phrase(
-                "members compute their shares by different rules: some queues have no owner or two"
-            ),
-            remedy="set one strategy in all members of the group",
-            members=tuple(reported),
-        )
-    ]
+        yield from _find_shared_queues(view)
+        return
+    yield Finding(
+        rule="R13",
+        severity=Severity.ERROR,
+        title=Phrase("members run different strategies"),
+        evidence=tuple(f"{client_id}: {name}" for client_id, name in reported.items()),
+        consequence=Phrase(
+            "members compute their shares by different rules: some queues have no owner or two"
+        ),
+        remedy="set one strategy in all members of the group",
+        members=tuple(reported),
+    )
 
 
-def _find_shared_queues(view: GroupView) -> list[Finding]:
+def _find_shared_queues(view: GroupView) -> Iterator[Finding]:
     languages = {c.client_id: c.language for c in view.ownership.connections}
     held_by: dict[MessageQueue, list[str]] = {}
     for report in view.snapshot.reports:
@@ -190,90 +177,84 @@ def _find_shared_queues(view: GroupView) -> list[Finding]:
                 held_by.setdefault(held.queue, []).append(report.client_id)
     double = tuple(queue for queue, holders in held_by.items() if len(holders) > 1)
     if not double or view.snapshot.is_broadcasting:
-        return []
+        return
     holders = sorted({holder for queue in double for holder in held_by[queue]})
-    return [
-        Finding(
-            rule="R13",
-            severity=Severity.ERROR,
-            title=Phrase(
-                "several members hold {queues} at once", queues=count_of(len(double), "queue")
-            ),
-            evidence=tuple(
-                Phrase(
-                    "{queue}: {state}",
-                    queue=describe_queues([queue]),
-                    state=", ".join(held_by[queue]),
-                )
-                for queue in double
+    yield Finding(
+        rule="R13",
+        severity=Severity.ERROR,
+        title=Phrase(
+            "several members hold {queues} at once", queues=count_of(len(double), "queue")
+        ),
+        evidence=tuple(
+            Phrase(
+                "{queue}: {state}",
+                queue=describe_queues([queue]),
+                state=", ".join(held_by[queue]),
             )
-            + tuple(
-                Phrase(
-                    "{id} runs a client in {language}",
-                    id=holder,
-                    language=languages.get(holder) or "?",
-                )
-                for holder in holders
-            ),
-            consequence=Phrase(
-                "{queues}: every message is consumed twice", queues=describe_queues(double)
-            ),
-            remedy=(
-                "if the finding stays for more than 20 s: use the same strategy in all members, "
-                "and client versions whose arithmetic and sort order match Java's"
-            ),
-            double=double,
-            members=tuple(holders),
+            for queue in double
         )
-    ]
+        + tuple(
+            Phrase(
+                "{id} runs a client in {language}",
+                id=holder,
+                language=languages.get(holder) or "?",
+            )
+            for holder in holders
+        ),
+        consequence=Phrase(
+            "{queues}: every message is consumed twice", queues=describe_queues(double)
+        ),
+        remedy=(
+            "if the finding stays for more than 20 s: use the same strategy in all members, "
+            "and client versions whose arithmetic and sort order match Java's"
+        ),
+        double=double,
+        members=tuple(holders),
+    )
 
 
-def find_different_models(view: GroupView) -> list[Finding]:
+def find_different_models(view: GroupView) -> Iterator[Finding]:
     """Q15: some members share the queues, and others read all of them."""
     reported = {r.client_id: r.message_model for r in _answered(view) if r.message_model}
     if len(set(reported.values())) < 2:
-        return []
-    return [
-        Finding(
-            rule="Q15",
-            severity=Severity.ERROR,
-            title=Phrase("some members are BROADCASTING, and others CLUSTERING"),
-            evidence=tuple(f"{client_id}: {model}" for client_id, model in reported.items()),
-            consequence=Phrase(
-                "a BROADCASTING member reads every queue and commits no offset at brokers: the "
-                "queues of its share fall behind, and the messages of other queues are consumed "
-                "twice"
-            ),
-            remedy="use one model in all members, or one group for each model",
-            members=tuple(reported),
-        )
-    ]
+        return
+    yield Finding(
+        rule="Q15",
+        severity=Severity.ERROR,
+        title=Phrase("some members are BROADCASTING, and others CLUSTERING"),
+        evidence=tuple(f"{client_id}: {model}" for client_id, model in reported.items()),
+        consequence=Phrase(
+            "a BROADCASTING member reads every queue and commits no offset at brokers: the "
+            "queues of its share fall behind, and the messages of other queues are consumed "
+            "twice"
+        ),
+        remedy="use one model in all members, or one group for each model",
+        members=tuple(reported),
+    )
 
 
-def find_different_listeners(view: GroupView) -> list[Finding]:
+def find_different_listeners(view: GroupView) -> Iterator[Finding]:
     """Q14: some members consume in order, and others do not."""
     reported = {r.client_id: r.is_orderly for r in _answered(view) if r.is_orderly is not None}
     if len(set(reported.values())) < 2 or view.snapshot.is_broadcasting:
-        return []
-    return [
-        Finding(
-            rule="Q14",
-            severity=Severity.WARN,
-            title=Phrase("some members consume in order, and others do not"),
-            evidence=tuple(
-                Phrase("{id} consumes in order", id=client_id)
-                if is_orderly
-                else Phrase("{id} does not consume in order", id=client_id)
-                for client_id, is_orderly in reported.items()
-            ),
-            consequence=Phrase(
-                "messages of the same key are consumed out of order in every queue whose owner "
-                "does not consume in order, and any rebalance may change the owner"
-            ),
-            remedy="use the same kind of listener in all members of the group",
-            members=tuple(reported),
-        )
-    ]
+        return
+    yield Finding(
+        rule="Q14",
+        severity=Severity.WARN,
+        title=Phrase("some members consume in order, and others do not"),
+        evidence=tuple(
+            Phrase("{id} consumes in order", id=client_id)
+            if is_orderly
+            else Phrase("{id} does not consume in order", id=client_id)
+            for client_id, is_orderly in reported.items()
+        ),
+        consequence=Phrase(
+            "messages of the same key are consumed out of order in every queue whose owner "
+            "does not consume in order, and any rebalance may change the owner"
+        ),
+        remedy="use the same kind of listener in all members of the group",
+        members=tuple(reported),
+    )
 
 
 def _statements(view: GroupView) -> list[tuple[str, tuple[SubscriptionView, ...]]]:

@@ -6,7 +6,7 @@ Tests: test_diagnosis_queues.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import MemberReport, ProgressChange, Sample, TopicPace
@@ -34,49 +34,47 @@ LETTER_IS_NEW_MS = 600_000
 MOVE_IS_NEW_MS = 600_000
 
 
-def find_standstill(view: GroupView) -> list[Finding]:
+def find_standstill(view: GroupView) -> Iterator[Finding]:
     """Q06: the group has members and messages, and none of its offsets moves."""
     queues = _owned_backlog(view)
     moves = any(rate.consumed_per_s for rate in view.rates.values())
     if not queues or moves or not all(view.stands_still(queue) for queue in queues):
-        return []
+        return
     owners = sorted({s.client_id for queue in queues for s in view.ownership.falls_to[queue]})
     silent = {report.client_id for report in view.snapshot.reports if report.is_silent}
     if silent.issuperset(owners):
         # R28 reports each member that does not answer.
-        return []
-    return [
-        Finding(
-            rule="Q06",
-            severity=Severity.ERROR,
-            title=Phrase("the group consumes nothing, though every member is connected"),
-            evidence=(
-                Phrase("no offset moved within {time}", time=view.describe_interval()),
-                *(_describe_hands(view, client_id) for client_id in owners),
-            ),
-            consequence=Phrase(
-                "{queue}: {state}",
-                queue=describe_queues(queues),
-                state=view.describe_backlog(queues),
-            ),
-            remedy=(
-                "a member with messages in hand waits for its listener: check its threads and "
-                "the services that the listener calls (a database that is down), or whether the "
-                "program of a consumer that polls still polls; a member without messages in hand "
-                "does not pull: check whether the member is suspended, and search its log for "
-                "refusals by the broker"
-            ),
-            members=tuple(owners),
-        )
-    ]
+        return
+    yield Finding(
+        rule="Q06",
+        severity=Severity.ERROR,
+        title=Phrase("the group consumes nothing, though every member is connected"),
+        evidence=(
+            Phrase("no offset moved within {time}", time=view.describe_interval()),
+            *(_describe_hands(view, client_id) for client_id in owners),
+        ),
+        consequence=Phrase(
+            "{queue}: {state}",
+            queue=describe_queues(queues),
+            state=view.describe_backlog(queues),
+        ),
+        remedy=(
+            "a member with messages in hand waits for its listener: check its threads and "
+            "the services that the listener calls (a database that is down), or whether the "
+            "program of a consumer that polls still polls; a member without messages in hand "
+            "does not pull: check whether the member is suspended, and search its log for "
+            "refusals by the broker"
+        ),
+        members=tuple(owners),
+    )
 
 
-def find_slow_members(view: GroupView) -> list[Finding]:
+def find_slow_members(view: GroupView) -> Iterator[Finding]:
     """Q07: members consume more slowly than messages arrive, or still have a backlog."""
     paces = {client_id: _pace(view, mine) for client_id, mine in user_loads(view).items()}
     behind = {c: pace for c, pace in paces.items() if pace is not None and _is_behind(pace)}
     if not behind or view.snapshot.is_broadcasting:
-        return []
+        return
     produced = sum(pace.produced_per_s for pace in behind.values())
     consumed = sum(pace.consumed_per_s for pace in behind.values())
     lag = sum(pace.lag for pace in behind.values())
@@ -98,27 +96,25 @@ def find_slow_members(view: GroupView) -> list[Finding]:
     else:
         what = Phrase("the backlog does not shrink")
         means = Phrase("the backlog does not change")
-    return [
-        Finding(
-            rule="Q07",
-            severity=Severity.INFO if is_soon_done else Severity.WARN,
-            title=Phrase(
-                "{n} of {members}: {what}",
-                what=what,
-                n=f"{len(behind)}",
-                members=count_of(len(paces), "member"),
-            ),
-            evidence=tuple(_describe_pace(view, c, paces[c]) for c in paces),
-            consequence=Phrase(
-                "{messages} behind: {means}", messages=count_of(lag, "message"), means=means
-            ),
-            remedy=_pace_remedy(view, sorted(behind), are_all=len(behind) == len(paces)),
-            members=tuple(behind),
-        )
-    ]
+    yield Finding(
+        rule="Q07",
+        severity=Severity.INFO if is_soon_done else Severity.WARN,
+        title=Phrase(
+            "{n} of {members}: {what}",
+            what=what,
+            n=f"{len(behind)}",
+            members=count_of(len(paces), "member"),
+        ),
+        evidence=tuple(_describe_pace(view, c, paces[c]) for c in paces),
+        consequence=Phrase(
+            "{messages} behind: {means}", messages=count_of(lag, "message"), means=means
+        ),
+        remedy=_pace_remedy(view, sorted(behind), are_all=len(behind) == len(paces)),
+        members=tuple(behind),
+    )
 
 
-def find_failing_listeners(view: GroupView) -> list[Finding]:
+def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
     """Q13: listeners fail; the messages come again, or have become dead letters."""
     paces = {
         report.client_id: (
@@ -135,38 +131,36 @@ def find_failing_listeners(view: GroupView) -> list[Finding]:
     age_ms = view.snapshot.last.timestamp_ms - now.last_timestamp_ms
     is_new = bool(now.message_count) and age_ms <= LETTER_IS_NEW_MS
     if not (fails_often or dead > 0 or is_new):
-        return []
+        return
     per_s = dead / (view.snapshot.interval_ms / 1000) if dead > 0 else 0.0
     failing = {client_id: pace for client_id, pace in paces.items() if pace[1]}
     stopped = _stopped_in_order(view, failing)
-    return [
-        Finding(
-            rule="Q13",
-            severity=Severity.ERROR if dead > 0 or stopped else Severity.WARN,
-            title=Phrase("messages become dead letters: {rate} a second", rate=format_rate(per_s))
-            if dead > 0
-            else Phrase("messages became dead letters a short time ago")
-            if is_new
-            else Phrase("listeners fail for {share} of the messages", share=f"{share:.0%}"),
-            evidence=_failure_evidence(view, failing, stopped),
-            consequence=Phrase("nobody consumes a dead letter; brokers keep it until it expires")
-            if dead > 0 or is_new
-            else Phrase(
-                "in order, a queue waits until its message succeeds: {backlog}",
-                backlog=view.describe_backlog(stopped),
-            )
-            if stopped
-            else Phrase(
-                "a failed message comes again until the group's limit of retries, and then becomes "
-                "a dead letter; every attempt takes a listener's time"
-            ),
-            remedy=(
-                "find out why listeners fail (their log; `sparrowmq dlq show` shows dead letters); "
-                "once the cause is mended, `sparrowmq dlq resend` sends dead letters again"
-            ),
-            members=tuple(sorted(failing)),
+    yield Finding(
+        rule="Q13",
+        severity=Severity.ERROR if dead > 0 or stopped else Severity.WARN,
+        title=Phrase("messages become dead letters: {rate} a second", rate=format_rate(per_s))
+        if dead > 0
+        else Phrase("messages became dead letters a short time ago")
+        if is_new
+        else Phrase("listeners fail for {share} of the messages", share=f"{share:.0%}"),
+        evidence=_failure_evidence(view, failing, stopped),
+        consequence=Phrase("nobody consumes a dead letter; brokers keep it until it expires")
+        if dead > 0 or is_new
+        else Phrase(
+            "in order, a queue waits until its message succeeds: {backlog}",
+            backlog=view.describe_backlog(stopped),
         )
-    ]
+        if stopped
+        else Phrase(
+            "a failed message comes again until the group's limit of retries, and then becomes "
+            "a dead letter; every attempt takes a listener's time"
+        ),
+        remedy=(
+            "find out why listeners fail (their log; `sparrowmq dlq show` shows dead letters); "
+            "once the cause is mended, `sparrowmq dlq resend` sends dead letters again"
+        ),
+        members=tuple(sorted(failing)),
+    )
 
 
 def _failure_evidence(
@@ -209,7 +203,7 @@ def _stopped_in_order(view: GroupView, failing: Collection[str]) -> list[Message
     ]
 
 
-def find_moved_offsets(view: GroupView) -> list[Finding]:
+def find_moved_offsets(view: GroupView) -> Iterator[Finding]:
     """Q08: committed offsets went back between the samples, or somebody moved them lately."""
     before = {
         progress.queue: progress.committed_offset or 0 for progress in view.snapshot.first.progress
@@ -227,7 +221,7 @@ def find_moved_offsets(view: GroupView) -> list[Finding]:
         and last.timestamp_ms - change.timestamp_ms <= MOVE_IS_NEW_MS
     ]
     if not back and not moved:
-        return []
+        return
     count = sum(before[p.queue] - (p.committed_offset or 0) for p in back)
     again = max(count, sum(change.back for _, change in moved))
     evidence = [_describe_move(last, broker, change) for broker, change in moved] or [
@@ -239,28 +233,24 @@ def find_moved_offsets(view: GroupView) -> list[Finding]:
         )
         for p in back
     ]
-    return [
-        Finding(
-            rule="Q08",
-            severity=Severity.INFO if moved else Severity.WARN,
-            title=Phrase("somebody moved the group's offsets")
-            if moved
-            else Phrase("the offset of {queues} went back", queues=count_of(len(back), "queue")),
-            evidence=tuple(evidence),
-            consequence=Phrase(
-                "{messages} may be consumed again", messages=count_of(again, "message")
-            ),
-            remedy=(
-                "`sparrowmq group show` lists the changes; if nobody wanted this one, move the "
-                "offsets with `sparrowmq group reset`"
-            )
-            if moved
-            else (
-                "somebody reset the offsets, or two processes commit alternately for the same "
-                "queue: see R01, R02 and R13"
-            ),
+    yield Finding(
+        rule="Q08",
+        severity=Severity.INFO if moved else Severity.WARN,
+        title=Phrase("somebody moved the group's offsets")
+        if moved
+        else Phrase("the offset of {queues} went back", queues=count_of(len(back), "queue")),
+        evidence=tuple(evidence),
+        consequence=Phrase("{messages} may be consumed again", messages=count_of(again, "message")),
+        remedy=(
+            "`sparrowmq group show` lists the changes; if nobody wanted this one, move the "
+            "offsets with `sparrowmq group reset`"
         )
-    ]
+        if moved
+        else (
+            "somebody reset the offsets, or two processes commit alternately for the same "
+            "queue: see R01, R02 and R13"
+        ),
+    )
 
 
 def _describe_move(last: Sample, broker: str, change: ProgressChange) -> Phrase:
@@ -355,18 +345,18 @@ def _pace_remedy(view: GroupView, behind: list[str], *, are_all: bool) -> str:
     return f"{faster}; more members help only once the topics have more queues"
 
 
-def find_slow_growth(view: GroupView) -> list[Finding]:
+def find_slow_growth(view: GroupView) -> Iterator[Finding]:
     """Q10: the group falls behind slowly, by more than commits could still cover.
 
     A group that consumes by message has no slow members, so that this rule has all that is behind.
     """
-    if view.snapshot.is_broadcasting or find_slow_members(view):
-        return []
+    if view.snapshot.is_broadcasting or any(find_slow_members(view)):
+        return
     flow = _pace(view, _owned_backlog(view))
     if flow is None or not flow.consumed_per_s or flow.is_on_its_way:
-        return []
+        return
     if flow.growth_per_s <= 0.05 * flow.consumed_per_s:
-        return []
+        return
     hourly = round(flow.growth_per_s * 3600)
     by_message = view.ownership.is_by_message
     behind = Phrase(
@@ -375,30 +365,27 @@ def find_slow_growth(view: GroupView) -> list[Finding]:
         messages=count_of(flow.lag, "message"),
         time=format_duration(1000 * COMMITTED_S),
     )
-    return [
-        Finding(
-            rule="Q10",
-            severity=Severity.WARN if by_message else Severity.INFO,
-            title=Phrase("the group falls behind")
-            if by_message
-            else Phrase("the group falls behind slowly"),
-            evidence=(
-                describe_rates(flow),
-                view.describe_backlog(view.user_queues) if by_message else behind,
-            ),
-            consequence=Phrase(
-                "the backlog grows by {messages} every hour if this pace lasts",
-                messages=count_of(hourly, "message"),
-            ),
-            remedy="look again in a minute, because a burst passes; if the backlog still grows, "
-            + ("start more consumers" if by_message else "follow Q07's advice"),
-        )
-    ]
+    yield Finding(
+        rule="Q10",
+        severity=Severity.WARN if by_message else Severity.INFO,
+        title=Phrase("the group falls behind")
+        if by_message
+        else Phrase("the group falls behind slowly"),
+        evidence=(
+            describe_rates(flow),
+            view.describe_backlog(view.user_queues) if by_message else behind,
+        ),
+        consequence=Phrase(
+            "the backlog grows by {messages} every hour if this pace lasts",
+            messages=count_of(hourly, "message"),
+        ),
+        remedy="look again in a minute, because a burst passes; if the backlog still grows, "
+        + ("start more consumers" if by_message else "follow Q07's advice"),
+    )
 
 
-def find_slow_listeners(view: GroupView) -> list[Finding]:
+def find_slow_listeners(view: GroupView) -> Iterator[Finding]:
     """Q12: a member's listener takes long for a message, and its queues have a backlog."""
-    findings = []
     for client_id, queues in user_loads(view).items():
         report = view.snapshot.find_report(client_id)
         if report is None:
@@ -410,8 +397,7 @@ def find_slow_listeners(view: GroupView) -> list[Finding]:
             and view.lag([q for q in queues if q.topic == pace.topic]) >= BEHIND_MIN
         ]
         if slow:
-            findings.append(_listener_finding(view, report, slow))
-    return findings
+            yield _listener_finding(view, report, slow)
 
 
 def _listener_finding(view: GroupView, report: MemberReport, slow: list[TopicPace]) -> Finding:

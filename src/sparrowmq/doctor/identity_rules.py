@@ -8,6 +8,7 @@ nobody takes the share of the second place. Tests: test_diagnosis_members.py.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import MemberConnection
@@ -54,14 +55,14 @@ def find_duplicate_id_on_host(view: GroupView) -> list[Finding]:
     return [_duplicate_finding(view, "R02", found)] if found else []
 
 
-def find_duplicated_retries(view: GroupView) -> list[Finding]:
+def find_duplicated_retries(view: GroupView) -> Iterator[Finding]:
     """R04: two processes with one id both send back a message that both failed to consume."""
     duplicates = find_duplicates(view.snapshot.last)
     retry = retry_topic(view.snapshot.group)
     known = view.snapshot.progress()
     stored = sum(p.max_offset for queue, p in known.items() if queue.topic == retry)
     if not duplicates or not stored or view.snapshot.is_broadcasting:
-        return []
+        return
     grown = sum(r.produced_per_s for queue, r in view.rates.items() if queue.topic == retry)
     stored_text = count_of(stored, "message")
     evidence = [Phrase("{topic} has received {messages} so far", messages=stored_text, topic=retry)]
@@ -69,20 +70,18 @@ def find_duplicated_retries(view: GroupView) -> list[Finding]:
         evidence.append(
             Phrase("the retry topic grows by {rate} messages a second", rate=format_rate(grown))
         )
-    return [
-        Finding(
-            rule="R04",
-            severity=Severity.ERROR if grown > 0 else Severity.WARN,
-            title=Phrase("a group with duplicate client ids sends messages back for retry"),
-            evidence=tuple(evidence),
-            consequence=Phrase(
-                "each process with a duplicate id sends a failed message back, so the copies "
-                "double with every round until they reach the dead letter queue"
-            ),
-            remedy="first give every process its own id; then find out why listeners fail",
-            members=tuple(duplicates),
-        )
-    ]
+    yield Finding(
+        rule="R04",
+        severity=Severity.ERROR if grown > 0 else Severity.WARN,
+        title=Phrase("a group with duplicate client ids sends messages back for retry"),
+        evidence=tuple(evidence),
+        consequence=Phrase(
+            "each process with a duplicate id sends a failed message back, so the copies "
+            "double with every round until they reach the dead letter queue"
+        ),
+        remedy="first give every process its own id; then find out why listeners fail",
+        members=tuple(duplicates),
+    )
 
 
 def _is_across_hosts(client_id: str, connections: tuple[MemberConnection, ...]) -> bool:

@@ -5,6 +5,8 @@ Tests: test_diagnosis_queues.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_view import GroupView, describe_rates
 from sparrowmq.doctor.membership_rules import user_loads
@@ -24,38 +26,36 @@ HOT_INPUT_MIN = 40
 _NEARBY = "MACHINE_ROOM_NEARBY"
 
 
-def find_topic_tilt(view: GroupView) -> list[Finding]:
+def find_topic_tilt(view: GroupView) -> Iterator[Finding]:
     """R15: each topic is divided evenly, but the first ids get the extra queues of every topic."""
     loads = {c: len(queues) for c, queues in user_loads(view).items()}
     if len(loads) < 2 or len(view.snapshot.user_topics) < 2 or view.snapshot.is_broadcasting:
-        return []
+        return
     if max(loads.values()) - min(loads.values()) < 2 or not _is_even_per_topic(view):
-        return []
-    return [
-        Finding(
-            rule="R15",
-            severity=Severity.WARN,
-            title=Phrase(
-                "members' shares of all topics together differ by {n} queues",
-                n=f"{max(loads.values()) - min(loads.values())}",
-            ),
-            evidence=tuple(
-                Phrase("{id}: {queues}", id=c, queues=count_of(count, "queue"))
-                for c, count in loads.items()
-            ),
-            consequence=Phrase(
-                "strategy {name} divides every topic separately and gives each topic's extra "
-                "queues to the first ids; the last ids get the fewest queues",
-                name=view.snapshot.strategy,
-            ),
-            remedy=(
-                "make the number of queues of each topic a multiple of the number of members; "
-                "where every member runs SparrowMQ, the strategy AVG_ACROSS_TOPICS divides all "
-                "topics together"
-            ),
-            members=tuple(c for c, count in loads.items() if count == max(loads.values())),
-        )
-    ]
+        return
+    yield Finding(
+        rule="R15",
+        severity=Severity.WARN,
+        title=Phrase(
+            "members' shares of all topics together differ by {n} queues",
+            n=f"{max(loads.values()) - min(loads.values())}",
+        ),
+        evidence=tuple(
+            Phrase("{id}: {queues}", id=c, queues=count_of(count, "queue"))
+            for c, count in loads.items()
+        ),
+        consequence=Phrase(
+            "strategy {name} divides every topic separately and gives each topic's extra "
+            "queues to the first ids; the last ids get the fewest queues",
+            name=view.snapshot.strategy,
+        ),
+        remedy=(
+            "make the number of queues of each topic a multiple of the number of members; "
+            "where every member runs SparrowMQ, the strategy AVG_ACROSS_TOPICS divides all "
+            "topics together"
+        ),
+        members=tuple(c for c, count in loads.items() if count == max(loads.values())),
+    )
 
 
 def _is_even_per_topic(view: GroupView) -> bool:
@@ -69,41 +69,38 @@ def _is_even_per_topic(view: GroupView) -> bool:
     return True
 
 
-def find_room_tilt(view: GroupView) -> list[Finding]:
+def find_room_tilt(view: GroupView) -> Iterator[Finding]:
     """R16: the first ids get the extra queues of every machine room without a member."""
     strategy = find_strategy(view.snapshot)
     if strategy is None or not view.snapshot.strategy.startswith(_NEARBY):
-        return []
+        return
     loads = {c: len(queues) for c, queues in user_loads(view).items()}
     rooms: dict[str, list[int]] = {}
     for client_id, count in loads.items():
         rooms.setdefault(client_id.partition("-")[0], []).append(count)
     tilted = sorted(r for r, counts in rooms.items() if max(counts) - min(counts) > 1)
     if not tilted:
-        return []
-    return [
-        Finding(
-            rule="R16",
-            severity=Severity.WARN,
-            title=Phrase(
-                "members of machine room {rooms} have unequal shares", rooms=", ".join(tilted)
-            ),
-            evidence=tuple(
-                Phrase("{id}: {queues}", id=c, queues=count_of(count, "queue"))
-                for c, count in loads.items()
-            ),
-            consequence=Phrase(
-                "queues of rooms without a member are divided room by room, and the first ids "
-                "get each room's extra queues; the last ids may get none"
-            ),
-            remedy="run a member in every room that has brokers, or use a strategy without rooms",
-        )
-    ]
+        return
+    yield Finding(
+        rule="R16",
+        severity=Severity.WARN,
+        title=Phrase(
+            "members of machine room {rooms} have unequal shares", rooms=", ".join(tilted)
+        ),
+        evidence=tuple(
+            Phrase("{id}: {queues}", id=c, queues=count_of(count, "queue"))
+            for c, count in loads.items()
+        ),
+        consequence=Phrase(
+            "queues of rooms without a member are divided room by room, and the first ids "
+            "get each room's extra queues; the last ids may get none"
+        ),
+        remedy="run a member in every room that has brokers, or use a strategy without rooms",
+    )
 
 
-def find_lag_tilt(view: GroupView) -> list[Finding]:
+def find_lag_tilt(view: GroupView) -> Iterator[Finding]:
     """R17: a queue's backlog is far above that of the others although its owner consumes."""
-    findings = []
     for topic in view.snapshot.user_topics:
         known = view.snapshot.progress()
         lags = {q: known[q].lag for q in topic.subscribe_queues if q in known}
@@ -112,8 +109,7 @@ def find_lag_tilt(view: GroupView) -> list[Finding]:
         hot = [q for q in lags if _is_hot(q, lags) and not view.stands_still(q)]
         hot = [q for q in hot if view.ownership.falls_to.get(q)]
         if hot:
-            findings.append(_lag_finding(view, topic.topic, hot, lags))
-    return findings
+            yield _lag_finding(view, topic.topic, hot, lags)
 
 
 def _is_hot(queue: MessageQueue, lags: dict[MessageQueue, int]) -> bool:
@@ -181,10 +177,9 @@ def find_crowded_queues(view: GroupView) -> list[MessageQueue]:
     return crowded
 
 
-def find_uneven_input(view: GroupView) -> list[Finding]:
+def find_uneven_input(view: GroupView) -> Iterator[Finding]:
     """Q11: producers send most messages to few queues, which few members consume."""
     crowded = find_crowded_queues(view)
-    findings = []
     for topic in view.snapshot.user_topics:
         mine = [queue for queue in crowded if queue.topic == topic.topic]
         if not mine or view.snapshot.is_broadcasting:
@@ -194,62 +189,57 @@ def find_uneven_input(view: GroupView) -> list[Finding]:
         assert whole is not None
         share = flow.produced_per_s / whole.produced_per_s
         owners = sorted({s.client_id for q in mine for s in view.ownership.falls_to.get(q, ())})
-        findings.append(
-            Finding(
-                rule="Q11",
-                severity=Severity.INFO if flow.is_on_its_way else Severity.WARN,
-                title=Phrase(
-                    "{share} of the messages of topic {topic} go into {queues}",
-                    share=f"{share:.0%}",
-                    topic=topic.topic,
-                    queues=count_of(len(mine), "queue"),
-                ),
-                evidence=(
-                    *(
-                        Phrase(
-                            "{queue}: {state}",
-                            queue=describe_queues([q]),
-                            state=describe_rates(view.rates[q]),
-                        )
-                        for q in mine
-                    ),
+        yield Finding(
+            rule="Q11",
+            severity=Severity.INFO if flow.is_on_its_way else Severity.WARN,
+            title=Phrase(
+                "{share} of the messages of topic {topic} go into {queues}",
+                share=f"{share:.0%}",
+                topic=topic.topic,
+                queues=count_of(len(mine), "queue"),
+            ),
+            evidence=(
+                *(
                     Phrase(
-                        "all {n} queues: {rate} messages a second in",
-                        n=f"{len(topic.subscribe_queues)}",
-                        rate=format_rate(whole.produced_per_s),
-                    ),
+                        "{queue}: {state}",
+                        queue=describe_queues([q]),
+                        state=describe_rates(view.rates[q]),
+                    )
+                    for q in mine
                 ),
-                consequence=Phrase(
-                    "most of the work falls to {ids}; a queue has one owner, so more members or "
-                    "queues do not help",
-                    ids=", ".join(owners) or Phrase("nobody"),
+                Phrase(
+                    "all {n} queues: {rate} messages a second in",
+                    n=f"{len(topic.subscribe_queues)}",
+                    rate=format_rate(whole.produced_per_s),
                 ),
-                remedy=(
-                    "check how producers choose the queue (a sharding key with few values or "
-                    "one frequent value, or a queue chosen by hand); spread messages that need "
-                    "no order over all queues"
-                ),
-                members=tuple(owners),
-            )
+            ),
+            consequence=Phrase(
+                "most of the work falls to {ids}; a queue has one owner, so more members or "
+                "queues do not help",
+                ids=", ".join(owners) or Phrase("nobody"),
+            ),
+            remedy=(
+                "check how producers choose the queue (a sharding key with few values or "
+                "one frequent value, or a queue chosen by hand); spread messages that need "
+                "no order over all queues"
+            ),
+            members=tuple(owners),
         )
-    return findings
 
 
-def find_stuck_queues(view: GroupView) -> list[Finding]:
+def find_stuck_queues(view: GroupView) -> Iterator[Finding]:
     """R30: one message blocks a queue: its offset stands still while other offsets move."""
     if view.snapshot.is_broadcasting:
-        return []
+        return
     moving = {queue for queue, rate in view.rates.items() if rate.consumed_per_s > 0}
     loads = user_loads(view)
-    findings = []
     for queue, connections in view.ownership.falls_to.items():
         if not connections or not view.stands_still(queue):
             continue
         siblings = {q for c in connections for q in loads.get(c.client_id, ()) if q != queue}
         # R28 reports a member none of whose queues moves, Q06 a group none of whose queues moves.
         if siblings & moving:
-            findings.append(_stuck_finding(view, queue, sorted({s.client_id for s in connections})))
-    return findings
+            yield _stuck_finding(view, queue, sorted({s.client_id for s in connections}))
 
 
 def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> Finding:

@@ -6,7 +6,7 @@ Tests: test_diagnosis_motion.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.finding import Finding, Severity
@@ -83,7 +83,7 @@ def find_churn(view: GroupView) -> list[Finding]:
     ]
 
 
-def find_reconnects(view: GroupView) -> list[Finding]:
+def find_reconnects(view: GroupView) -> Iterator[Finding]:
     """R26: members have the same client ids as at the first sample, but new connections."""
     then = {broker.broker_name: _addresses(broker) for broker in view.snapshot.first.brokers}
     evidence: list[Phrase] = []
@@ -103,30 +103,28 @@ def find_reconnects(view: GroupView) -> list[Finding]:
                 )
                 members.append(client_id)
     if not evidence:
-        return []
+        return
     names = tuple(dict.fromkeys(members))
-    return [
-        Finding(
-            rule="R26",
-            severity=Severity.WARN if len(evidence) > 1 else Severity.INFO,
-            title=Phrase(
-                "{members} reconnected between the samples", members=count_of(len(names), "member")
-            ),
-            evidence=tuple(evidence),
-            consequence=Phrase(
-                "brokers notify the whole group of every closed and every new connection, and "
-                "every notice makes every member rebalance; a client that closes its connection "
-                "after one late answer keeps the group rebalancing"
-            ),
-            remedy=(
-                "if `watch` shows reconnects again and again: check the broker's load, the "
-                "network (answers later than 3 s, an idle time-out of a firewall or proxy) and "
-                "the clients' logs for closed channels; upgrade clients that close a connection "
-                "after one time-out"
-            ),
-            members=names,
-        )
-    ]
+    yield Finding(
+        rule="R26",
+        severity=Severity.WARN if len(evidence) > 1 else Severity.INFO,
+        title=Phrase(
+            "{members} reconnected between the samples", members=count_of(len(names), "member")
+        ),
+        evidence=tuple(evidence),
+        consequence=Phrase(
+            "brokers notify the whole group of every closed and every new connection, and "
+            "every notice makes every member rebalance; a client that closes its connection "
+            "after one late answer keeps the group rebalancing"
+        ),
+        remedy=(
+            "if `watch` shows reconnects again and again: check the broker's load, the "
+            "network (answers later than 3 s, an idle time-out of a firewall or proxy) and "
+            "the clients' logs for closed channels; upgrade clients that close a connection "
+            "after one time-out"
+        ),
+        members=names,
+    )
 
 
 def _addresses(broker: BrokerView) -> dict[str, str]:
@@ -141,48 +139,46 @@ def _addresses(broker: BrokerView) -> dict[str, str]:
     }
 
 
-def find_slow_start(view: GroupView) -> list[Finding]:
+def find_slow_start(view: GroupView) -> Iterator[Finding]:
     """R27: a first round of heartbeats takes long because brokers are many or slow."""
     others = [c for c in view.ownership.connections if not is_marked(c.version)]
     brokers = [broker for broker in serving_brokers(view) if broker.answer_ms is not None]
     total_ms = sum(broker.answer_ms or 0 for broker in brokers)
     if not others or total_ms <= SLOW_START_MS:
-        return []
+        return
     slowest = sorted(brokers, key=lambda broker: -(broker.answer_ms or 0))[:3]
-    return [
-        Finding(
-            rule="R27",
-            severity=Severity.WARN,
-            title=Phrase(
-                "a member takes about {seconds} s to send heartbeats to {brokers}",
-                seconds=f"{total_ms / 1000:.1f}",
-                brokers=count_of(len(brokers), "broker"),
+    yield Finding(
+        rule="R27",
+        severity=Severity.WARN,
+        title=Phrase(
+            "a member takes about {seconds} s to send heartbeats to {brokers}",
+            seconds=f"{total_ms / 1000:.1f}",
+            brokers=count_of(len(brokers), "broker"),
+        ),
+        evidence=(
+            Phrase(
+                "all brokers together took {time} to answer this machine",
+                time=format_duration(total_ms),
             ),
-            evidence=(
+            *(
                 Phrase(
-                    "all brokers together took {time} to answer this machine",
-                    time=format_duration(total_ms),
-                ),
-                *(
-                    Phrase(
-                        "{broker} at {address}: {n} ms",
-                        broker=b.broker_name,
-                        address=b.address,
-                        n=f"{b.answer_ms:,}",
-                    )
-                    for b in slowest
-                ),
+                    "{broker} at {address}: {n} ms",
+                    broker=b.broker_name,
+                    address=b.address,
+                    n=f"{b.answer_ms:,}",
+                )
+                for b in slowest
             ),
-            consequence=Phrase(
-                "RocketMQ's client sends heartbeats to one broker after another and rebalances "
-                "afterwards: the client starts late, and the last broker may list the member "
-                "too late for the other members"
-            ),
-            remedy=(
-                "check the slow brokers; clients that send heartbeats to all brokers at once "
-                "(SparrowMQ; newer Java clients with enableConcurrentHeartbeat) wait for the "
-                "slowest broker only"
-            ),
-            members=tuple(dict.fromkeys(c.client_id for c in others)),
-        )
-    ]
+        ),
+        consequence=Phrase(
+            "RocketMQ's client sends heartbeats to one broker after another and rebalances "
+            "afterwards: the client starts late, and the last broker may list the member "
+            "too late for the other members"
+        ),
+        remedy=(
+            "check the slow brokers; clients that send heartbeats to all brokers at once "
+            "(SparrowMQ; newer Java clients with enableConcurrentHeartbeat) wait for the "
+            "slowest broker only"
+        ),
+        members=tuple(dict.fromkeys(c.client_id for c in others)),
+    )

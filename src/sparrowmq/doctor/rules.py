@@ -7,7 +7,7 @@ every operator meets. Tests: test_diagnosis_members.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -25,7 +25,7 @@ from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.group_view import GroupView, examine
 
-Rule: TypeAlias = Callable[[GroupView], list[Finding]]
+Rule: TypeAlias = Callable[[GroupView], Iterable[Finding]]
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {

@@ -5,6 +5,8 @@ Tests: test_diagnosis_queues.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import HeldQueue, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, member_ids
@@ -21,10 +23,10 @@ _LAST_OFFSETS = frozenset(
 )
 
 
-def find_ignored_queues(view: GroupView) -> list[Finding]:
+def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     """R10: no member has taken some existing queues, although all members report their queues."""
     if view.snapshot.is_broadcasting or not _all_report(view):
-        return []
+        return
     # A queue that its former owner still drains is in a handover.
     in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
     ignored = [
@@ -33,41 +35,39 @@ def find_ignored_queues(view: GroupView) -> list[Finding]:
         if connections and queue not in in_hand and view.is_user_queue(queue)
     ]
     if not ignored:
-        return []
-    return [
-        Finding(
-            rule="R10",
-            severity=Severity.ERROR,
-            title=Phrase(
-                "no member has taken {queues} of its share",
-                queues=count_of(len(ignored), "queue"),
-            ),
-            evidence=tuple(
-                Phrase(
-                    "{queue} falls to {ids}",
-                    queue=describe_queues([queue]),
-                    ids=", ".join(sorted({s.client_id for s in view.ownership.falls_to[queue]})),
-                )
-                for queue in ignored
-            ),
-            consequence=Phrase(
-                "nobody consumes these queues: {backlog}", backlog=view.describe_backlog(ignored)
-            ),
-            remedy=(
-                "members learn of new queues within 30 s and take them within 20 s more; "
-                "restart members that do not (older Go clients never refresh their routes), and "
-                "check that all members use the same strategy"
-            ),
-            unowned=tuple(ignored),
-        )
-    ]
+        return
+    yield Finding(
+        rule="R10",
+        severity=Severity.ERROR,
+        title=Phrase(
+            "no member has taken {queues} of its share",
+            queues=count_of(len(ignored), "queue"),
+        ),
+        evidence=tuple(
+            Phrase(
+                "{queue} falls to {ids}",
+                queue=describe_queues([queue]),
+                ids=", ".join(sorted({s.client_id for s in view.ownership.falls_to[queue]})),
+            )
+            for queue in ignored
+        ),
+        consequence=Phrase(
+            "nobody consumes these queues: {backlog}", backlog=view.describe_backlog(ignored)
+        ),
+        remedy=(
+            "members learn of new queues within 30 s and take them within 20 s more; "
+            "restart members that do not (older Go clients never refresh their routes), and "
+            "check that all members use the same strategy"
+        ),
+        unowned=tuple(ignored),
+    )
 
 
-def find_backlog_to_be_skipped(view: GroupView) -> list[Finding]:
+def find_backlog_to_be_skipped(view: GroupView) -> Iterator[Finding]:
     """R11: a group that starts at the end has messages in queues without a committed offset."""
     start = {broker.consume_from_where for broker in view.snapshot.last.brokers}
     if not start & _LAST_OFFSETS or view.snapshot.is_broadcasting:
-        return []
+        return
     first = {progress.queue: progress for progress in view.snapshot.first.progress}
     known = view.snapshot.progress()
     topics_under_way = {p.queue.topic for p in known.values() if p.committed_offset}
@@ -82,56 +82,52 @@ def find_backlog_to_be_skipped(view: GroupView) -> list[Finding]:
         and not (view.rates and view.rates[queue].consumed_per_s)
     ]
     if not new:
-        return []
-    return [
-        Finding(
-            rule="R11",
-            severity=Severity.WARN,
-            title=Phrase(
-                "the group has no committed offset in {queues} with messages",
-                queues=count_of(len(new), "queue"),
+        return
+    yield Finding(
+        rule="R11",
+        severity=Severity.WARN,
+        title=Phrase(
+            "the group has no committed offset in {queues} with messages",
+            queues=count_of(len(new), "queue"),
+        ),
+        evidence=(
+            describe_queues(new),
+            Phrase(
+                "the group starts with {names}",
+                names=", ".join(sorted(start & _LAST_OFFSETS)),
             ),
-            evidence=(
-                describe_queues(new),
-                Phrase(
-                    "the group starts with {names}",
-                    names=", ".join(sorted(start & _LAST_OFFSETS)),
-                ),
-            ),
-            consequence=Phrase(
-                "a member that takes such a queue may begin at its end: {messages} would never "
-                "be consumed",
-                messages=count_of(view.lag(new), "message"),
-            ),
-            remedy=(
-                "before adding queues or brokers, start the group with "
-                "CONSUME_FROM_FIRST_OFFSET (the setting applies only to queues without a "
-                "committed offset), or commit offset 0 for the new queues"
-            ),
-        )
-    ]
+        ),
+        consequence=Phrase(
+            "a member that takes such a queue may begin at its end: {messages} would never "
+            "be consumed",
+            messages=count_of(view.lag(new), "message"),
+        ),
+        remedy=(
+            "before adding queues or brokers, start the group with "
+            "CONSUME_FROM_FIRST_OFFSET (the setting applies only to queues without a "
+            "committed offset), or commit offset 0 for the new queues"
+        ),
+    )
 
 
-def find_broadcast_offsets(view: GroupView) -> list[Finding]:
+def find_broadcast_offsets(view: GroupView) -> Iterator[Finding]:
     """R21: the members of a broadcasting group keep their offsets themselves."""
     if not view.snapshot.is_broadcasting:
-        return []
-    return [
-        Finding(
-            rule="R21",
-            severity=Severity.INFO,
-            title=Phrase("the group is BROADCASTING: every member reads every queue"),
-            evidence=(count_of(len(view.ownership.connections), "connection"),),
-            consequence=Phrase(
-                "each member keeps its offsets in a file under its client id, so no broker "
-                "knows the member's progress; without the file the member starts anew"
-            ),
-            remedy="keep the instance name and the file where they survive a restart",
-        )
-    ]
+        return
+    yield Finding(
+        rule="R21",
+        severity=Severity.INFO,
+        title=Phrase("the group is BROADCASTING: every member reads every queue"),
+        evidence=(count_of(len(view.ownership.connections), "connection"),),
+        consequence=Phrase(
+            "each member keeps its offsets in a file under its client id, so no broker "
+            "knows the member's progress; without the file the member starts anew"
+        ),
+        remedy="keep the instance name and the file where they survive a restart",
+    )
 
 
-def find_unlocked_queues(view: GroupView) -> list[Finding]:
+def find_unlocked_queues(view: GroupView) -> Iterator[Finding]:
     """R22: an ordered consumer waits for the lock of a queue."""
     waiting = {
         held.queue: report.client_id
@@ -144,29 +140,27 @@ def find_unlocked_queues(view: GroupView) -> list[Finding]:
         and not _is_changing_hands(view, report.client_id, held)
     }
     if not waiting or view.snapshot.is_broadcasting:
-        return []
-    return [
-        Finding(
-            rule="R22",
-            severity=Severity.WARN,
-            title=Phrase(
-                "ordered consumers hold no lock on {queues}", queues=count_of(len(waiting), "queue")
-            ),
-            evidence=tuple(
-                Phrase("{queue} at {id}", queue=describe_queues([q]), id=owner)
-                for q, owner in waiting.items()
-            ),
-            consequence=Phrase(
-                "{backlog}: an ordered consumer reads nothing without the broker's lock; the "
-                "lock of a dead owner lasts up to 60 s, and Java clients up to 4.9.4 notice a "
-                "new lock up to 20 s late",
-                backlog=view.describe_backlog(waiting),
-            ),
-            remedy="look again in a minute; if the finding stays, check which other member "
-            "holds the queue (R01, R13)",
-            members=tuple(dict.fromkeys(waiting.values())),
-        )
-    ]
+        return
+    yield Finding(
+        rule="R22",
+        severity=Severity.WARN,
+        title=Phrase(
+            "ordered consumers hold no lock on {queues}", queues=count_of(len(waiting), "queue")
+        ),
+        evidence=tuple(
+            Phrase("{queue} at {id}", queue=describe_queues([q]), id=owner)
+            for q, owner in waiting.items()
+        ),
+        consequence=Phrase(
+            "{backlog}: an ordered consumer reads nothing without the broker's lock; the "
+            "lock of a dead owner lasts up to 60 s, and Java clients up to 4.9.4 notice a "
+            "new lock up to 20 s late",
+            backlog=view.describe_backlog(waiting),
+        ),
+        remedy="look again in a minute; if the finding stays, check which other member "
+        "holds the queue (R01, R13)",
+        members=tuple(dict.fromkeys(waiting.values())),
+    )
 
 
 def _is_changing_hands(view: GroupView, client_id: str, held: HeldQueue) -> bool:
@@ -182,61 +176,56 @@ def _is_changing_hands(view: GroupView, client_id: str, held: HeldQueue) -> bool
     return not held.is_consumed and (rate is None or not rate.stood_still)
 
 
-def find_ordered_broadcast(view: GroupView) -> list[Finding]:
+def find_ordered_broadcast(view: GroupView) -> Iterator[Finding]:
     """R25: Java's ordered consumers lock each queue even where every member reads every queue."""
     java = {c.client_id for c in view.ownership.connections if c.language == "JAVA"}
     ordered = sorted(r.client_id for r in view.snapshot.reports if r.is_orderly)
     found = [client_id for client_id in ordered if client_id in java]
     if not view.snapshot.is_broadcasting or not found:
-        return []
-    return [
-        Finding(
-            rule="R25",
-            severity=Severity.ERROR,
-            title=Phrase("a BROADCASTING group uses an ordered listener"),
-            evidence=tuple(Phrase("{id} consumes in order", id=client_id) for client_id in found),
-            consequence=Phrase(
-                "Java clients request the broker's lock on each queue, which one member at a "
-                "time holds, and may never read a queue that they did not lock: messages reach "
-                "some members only, or none"
-            ),
-            remedy="use a concurrent listener, or give each member its own group (CLUSTERING)",
-            members=tuple(found),
-        )
-    ]
+        return
+    yield Finding(
+        rule="R25",
+        severity=Severity.ERROR,
+        title=Phrase("a BROADCASTING group uses an ordered listener"),
+        evidence=tuple(Phrase("{id} consumes in order", id=client_id) for client_id in found),
+        consequence=Phrase(
+            "Java clients request the broker's lock on each queue, which one member at a "
+            "time holds, and may never read a queue that they did not lock: messages reach "
+            "some members only, or none"
+        ),
+        remedy="use a concurrent listener, or give each member its own group (CLUSTERING)",
+        members=tuple(found),
+    )
 
 
-def find_pop_consumers(view: GroupView) -> list[Finding]:
+def find_pop_consumers(view: GroupView) -> Iterator[Finding]:
     """R32: the group consumes by message, so that no queue has an owner."""
     if not view.ownership.is_by_message:
-        return []
+        return
     members = count_of(len(view.ownership.connections), "member")
     lag = view.lag()
-    return [
-        Finding(
-            rule="R32",
-            severity=Severity.INFO,
-            title=Phrase("the group consumes by message: no queue has an owner"),
-            evidence=(
-                Phrase(
-                    "{flying} in flight, {left} not given out yet",
-                    flying=count_of(view.in_flight, "message"),
-                    left=count_of(max(0, lag - view.in_flight), "message"),
-                ),
-                Phrase("{members} listed; consumers that only pop are not listed", members=members),
+    yield Finding(
+        rule="R32",
+        severity=Severity.INFO,
+        title=Phrase("the group consumes by message: no queue has an owner"),
+        evidence=(
+            Phrase(
+                "{flying} in flight, {left} not given out yet",
+                flying=count_of(view.in_flight, "message"),
+                left=count_of(max(0, lag - view.in_flight), "message"),
             ),
-            consequence=Phrase(
-                "any number of consumers share every queue, and none waits for another; a message "
-                "that is not acknowledged in its time comes again"
-            ),
-            remedy="",
-        )
-    ]
+            Phrase("{members} listed; consumers that only pop are not listed", members=members),
+        ),
+        consequence=Phrase(
+            "any number of consumers share every queue, and none waits for another; a message "
+            "that is not acknowledged in its time comes again"
+        ),
+        remedy="",
+    )
 
 
-def find_surplus_queues(view: GroupView) -> list[Finding]:
+def find_surplus_queues(view: GroupView) -> Iterator[Finding]:
     """Q01: readQueueNums < writeQueueNums: messages go into queues that nobody reads."""
-    findings = []
     for topic in view.snapshot.topics:
         surplus = [
             MessageQueue(topic.topic, at.broker_name, queue_id)
@@ -247,99 +236,86 @@ def find_surplus_queues(view: GroupView) -> list[Finding]:
         if not surplus:
             continue
         stored = sum(count for _, count in topic.surplus_offsets)
-        findings.append(
-            Finding(
-                rule="Q01",
-                severity=Severity.ERROR,
-                title=Phrase(
-                    "topic {topic} accepts messages in queues that no member may read",
-                    topic=topic.topic,
-                ),
-                evidence=tuple(
-                    f"{at.broker_name}: readQueueNums {at.read_count}, writeQueueNums "
-                    f"{at.write_count}"
-                    for at in topic.queues
-                    if at.read_count < at.write_count
-                ),
-                consequence=Phrase(
-                    "no member ever gets {queues}; stored there: {messages}",
-                    queues=describe_queues(surplus),
-                    messages=count_of(stored, "message"),
-                ),
-                remedy=(
-                    "raise readQueueNums to writeQueueNums; to shrink a topic, lower "
-                    "writeQueueNums first, and lower readQueueNums once members have consumed "
-                    "those queues"
-                ),
-                unowned=tuple(surplus),
-            )
+        yield Finding(
+            rule="Q01",
+            severity=Severity.ERROR,
+            title=Phrase(
+                "topic {topic} accepts messages in queues that no member may read",
+                topic=topic.topic,
+            ),
+            evidence=tuple(
+                f"{at.broker_name}: readQueueNums {at.read_count}, writeQueueNums {at.write_count}"
+                for at in topic.queues
+                if at.read_count < at.write_count
+            ),
+            consequence=Phrase(
+                "no member ever gets {queues}; stored there: {messages}",
+                queues=describe_queues(surplus),
+                messages=count_of(stored, "message"),
+            ),
+            remedy=(
+                "raise readQueueNums to writeQueueNums; to shrink a topic, lower "
+                "writeQueueNums first, and lower readQueueNums once members have consumed "
+                "those queues"
+            ),
+            unowned=tuple(surplus),
         )
-    return findings
 
 
-def find_closed_topics(view: GroupView) -> list[Finding]:
+def find_closed_topics(view: GroupView) -> Iterator[Finding]:
     """Q02: no name server knows a topic, or a broker lets nobody read it, or nobody write it."""
-    findings = []
     for topic in view.snapshot.user_topics:
         if not topic.queues:
-            findings.append(
-                Finding(
-                    rule="Q02",
-                    severity=Severity.ERROR,
-                    title=Phrase(
-                        "no name server knows topic {topic}, which the group subscribes",
-                        topic=topic.topic,
-                    ),
-                    consequence=Phrase("no message of the topic is consumed"),
-                    remedy="create the topic, or correct its name or the name server's address",
-                )
+            yield Finding(
+                rule="Q02",
+                severity=Severity.ERROR,
+                title=Phrase(
+                    "no name server knows topic {topic}, which the group subscribes",
+                    topic=topic.topic,
+                ),
+                consequence=Phrase("no message of the topic is consumed"),
+                remedy="create the topic, or correct its name or the name server's address",
             )
         shut = [at for at in topic.queues if not at.is_readable]
         if shut:
-            findings.append(
-                Finding(
-                    rule="Q02",
-                    severity=Severity.ERROR,
-                    title=Phrase(
-                        "some brokers do not let members read topic {topic}", topic=topic.topic
-                    ),
-                    evidence=tuple(
-                        Phrase("{broker} gives no read permission", broker=at.broker_name)
-                        for at in shut
-                    ),
-                    consequence=Phrase(
-                        "no member gets the topic's queues at these brokers, "
-                        "even if they hold messages"
-                    ),
-                    remedy="set the topic's permission to 6 (read and write) at these brokers",
-                )
+            yield Finding(
+                rule="Q02",
+                severity=Severity.ERROR,
+                title=Phrase(
+                    "some brokers do not let members read topic {topic}", topic=topic.topic
+                ),
+                evidence=tuple(
+                    Phrase("{broker} gives no read permission", broker=at.broker_name)
+                    for at in shut
+                ),
+                consequence=Phrase(
+                    "no member gets the topic's queues at these brokers, even if they hold messages"
+                ),
+                remedy="set the topic's permission to 6 (read and write) at these brokers",
             )
-        findings += _find_unwritable(topic)
-    return findings
+        yield from _find_unwritable(topic)
 
 
-def _find_unwritable(topic: TopicSnapshot) -> list[Finding]:
+def _find_unwritable(topic: TopicSnapshot) -> Iterator[Finding]:
     closed = [at for at in topic.queues if not at.is_writable and at.is_readable]
     if not closed:
-        return []
+        return
     is_whole = len(closed) == len(topic.queues)
-    return [
-        Finding(
-            rule="Q02",
-            severity=Severity.WARN if is_whole else Severity.INFO,
-            title=Phrase("no broker accepts messages for topic {topic}", topic=topic.topic)
-            if is_whole
-            else Phrase("some brokers accept no message for topic {topic}", topic=topic.topic),
-            evidence=tuple(
-                Phrase("{broker} gives no write permission", broker=at.broker_name) for at in closed
-            ),
-            consequence=Phrase(
-                "producers cannot send to these brokers; members consume what is stored there"
-            ),
-            remedy="set the topic's permission to 6 (read and write) at these brokers, unless "
-            "they are to be taken out of service",
-        )
-    ]
+    yield Finding(
+        rule="Q02",
+        severity=Severity.WARN if is_whole else Severity.INFO,
+        title=Phrase("no broker accepts messages for topic {topic}", topic=topic.topic)
+        if is_whole
+        else Phrase("some brokers accept no message for topic {topic}", topic=topic.topic),
+        evidence=tuple(
+            Phrase("{broker} gives no write permission", broker=at.broker_name) for at in closed
+        ),
+        consequence=Phrase(
+            "producers cannot send to these brokers; members consume what is stored there"
+        ),
+        remedy="set the topic's permission to 6 (read and write) at these brokers, unless "
+        "they are to be taken out of service",
+    )
 
 
 def find_unreachable_brokers(view: GroupView) -> list[Finding]:
@@ -358,81 +334,71 @@ def find_unreachable_brokers(view: GroupView) -> list[Finding]:
     ]
 
 
-def find_disabled_group(view: GroupView) -> list[Finding]:
+def find_disabled_group(view: GroupView) -> Iterator[Finding]:
     """Q16: brokers give the group no messages, as its settings say."""
     brokers = [b.broker_name for b in view.snapshot.last.brokers if b.is_disabled]
     if not brokers:
-        return []
+        return
     queues = [queue for queue in view.user_queues if queue.broker_name in brokers]
-    return [
-        Finding(
-            rule="Q16",
-            severity=Severity.ERROR,
-            title=Phrase(
-                "the group is disabled at {brokers}", brokers=count_of(len(brokers), "broker")
-            ),
-            evidence=tuple(
-                Phrase("{broker}: consumeEnable is false", broker=name) for name in brokers
-            ),
-            consequence=Phrase(
-                "members are connected, and these brokers refuse their pulls: {backlog}",
-                backlog=view.describe_backlog(queues),
-            ),
-            remedy=(
-                f"`sparrowmq group update {view.snapshot.group} --enable` lets brokers deliver "
-                "again; `sparrowmq group show` lists who changed the settings"
-            ),
-            unowned=tuple(queues),
-        )
-    ]
+    yield Finding(
+        rule="Q16",
+        severity=Severity.ERROR,
+        title=Phrase(
+            "the group is disabled at {brokers}", brokers=count_of(len(brokers), "broker")
+        ),
+        evidence=tuple(Phrase("{broker}: consumeEnable is false", broker=name) for name in brokers),
+        consequence=Phrase(
+            "members are connected, and these brokers refuse their pulls: {backlog}",
+            backlog=view.describe_backlog(queues),
+        ),
+        remedy=(
+            f"`sparrowmq group update {view.snapshot.group} --enable` lets brokers deliver "
+            "again; `sparrowmq group show` lists who changed the settings"
+        ),
+        unowned=tuple(queues),
+    )
 
 
-def find_group_without_members(view: GroupView) -> list[Finding]:
+def find_group_without_members(view: GroupView) -> Iterator[Finding]:
     """Q04: no member is connected, and nobody consumes by message."""
     if any(member_ids(broker) or broker.is_popped for broker in view.snapshot.last.brokers):
-        return []
+        return
     if view.ownership.is_by_message and not view.in_flight:
         # The offsets move.
-        return []
+        return
     queues = list(view.snapshot.progress())
-    return [
-        Finding(
-            rule="Q04",
-            severity=Severity.ERROR if view.lag(queues) else Severity.WARN,
-            title=Phrase("no member of this group is connected"),
-            evidence=(
-                Phrase(
-                    "asked {brokers}", brokers=count_of(len(view.snapshot.last.brokers), "broker")
-                ),
-            ),
-            consequence=(
-                Phrase("nothing is consumed: {backlog}", backlog=view.describe_backlog(queues))
-                if view.lag(queues)
-                else Phrase("all stored messages are consumed; nobody consumes new messages")
-            ),
-            remedy="start the group's consumers; if they run, check their name server address "
-            "and group name",
-            unowned=tuple(queues),
-        )
-    ]
+    yield Finding(
+        rule="Q04",
+        severity=Severity.ERROR if view.lag(queues) else Severity.WARN,
+        title=Phrase("no member of this group is connected"),
+        evidence=(
+            Phrase("asked {brokers}", brokers=count_of(len(view.snapshot.last.brokers), "broker")),
+        ),
+        consequence=(
+            Phrase("nothing is consumed: {backlog}", backlog=view.describe_backlog(queues))
+            if view.lag(queues)
+            else Phrase("all stored messages are consumed; nobody consumes new messages")
+        ),
+        remedy="start the group's consumers; if they run, check their name server address "
+        "and group name",
+        unowned=tuple(queues),
+    )
 
 
-def find_unknown_strategy(view: GroupView) -> list[Finding]:
+def find_unknown_strategy(view: GroupView) -> Iterator[Finding]:
     """Q05: the strategy's name alone does not determine the owners."""
     if find_strategy(view.snapshot) is not None:
-        return []
-    return [
-        Finding(
-            rule="Q05",
-            severity=Severity.INFO,
-            title=Phrase(
-                "strategy {name} depends on settings that no member reports",
-                name=view.snapshot.strategy,
-            ),
-            consequence=Phrase("owners are known only for members that report their queues"),
-            remedy="compare the settings of all members by hand",
-        )
-    ]
+        return
+    yield Finding(
+        rule="Q05",
+        severity=Severity.INFO,
+        title=Phrase(
+            "strategy {name} depends on settings that no member reports",
+            name=view.snapshot.strategy,
+        ),
+        consequence=Phrase("owners are known only for members that report their queues"),
+        remedy="compare the settings of all members by hand",
+    )
 
 
 def _all_report(view: GroupView) -> bool:
