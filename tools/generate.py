@@ -418,10 +418,10 @@ of the groups that both tests examine (`tests/support/sick_groups.py`).
 ## Findings
 
 The finding comes first, its remedy has these words, and nothing else that the doctor says of the
-group is more than information.
+group is more than information. What another rule finds because of the fault is folded under it.
 
-| fault | rule | severity | words of the remedy | brokers |
-|---|---|---|---|---|
+| fault | rule | severity | words of the remedy | folded | brokers |
+|---|---|---|---|---|---|
 {faults}
 
 ## Healthy groups
@@ -432,10 +432,18 @@ What the doctor says of these groups is information at most: no false alarm, on 
 |---|---|
 {healthy}
 
+## Several brokers or clusters
+
+These rules have live groups of their own, on SparrowMQ's brokers.
+
+| rule | test in which it fires |
+|---|---|
+{apart}
+
 ## The other rules
 
-What these rules find needs several brokers or clusters, other clients, or an instant. Their tests
-give the doctor answers of brokers and members that are made by hand.
+What these rules find needs machine rooms, many brokers, or an instant. Their tests give the doctor
+answers of brokers and members that are made by hand.
 
 | rule | test in which it fires |
 |---|---|
@@ -450,24 +458,26 @@ def make_scenarios_page() -> tuple[Path, str]:
 
     faults = [
         f"| {each.fault} | {each.rule} | {each.severity.name.lower()} | {each.remedy} | "
-        f"{'SparrowMQ' if each.is_ours else 'both'} |"
+        f"{each.effect} | {'SparrowMQ' if each.is_ours else 'both'} |"
         for each in SICK.values()
     ]
     healthy = [f"| `{group}` | {what} |" for group, what in HEALTHY.items()]
-    seen = {each.rule for each in SICK.values()}
-    others = [f"| {rule} | {_test_of(rule)} |" for rule in RULES if rule not in seen]
+    seen = {rule for each in SICK.values() for rule in (each.rule, each.effect)}
+    tests = {rule: f"| {rule} | {_test_of(rule)} |" for rule in RULES if rule not in seen}
+    apart = [line for line in tests.values() if "test_live_brokers" in line]
     return SCENARIOS_PAGE, _SCENARIOS.format(
         sick_count=len(SICK),
         healthy_count=len(HEALTHY),
         faults="\n".join(faults),
         healthy="\n".join(healthy),
-        others="\n".join(others),
+        apart="\n".join(apart),
+        others="\n".join(line for line in tests.values() if line not in apart),
     )
 
 
 def _test_of(rule: str) -> str:
-    """Return the first test that has a rule in its name; raises StopIteration if none has."""
-    paths = sorted((ROOT / "tests/doctor").glob("test_*.py"))
+    """Return a test with a rule in its name, a live one if there is; StopIteration if none has."""
+    paths = sorted((ROOT / "tests/doctor").glob("test_*.py"), key=lambda p: "live" not in p.name)
     name = re.compile(rf"def (test_(?:\w*_)?{rule.lower()}_\w*)")
     found = ((path, name.search(path.read_text())) for path in paths)
     path, match = next((path, match) for path, match in found if match is not None)

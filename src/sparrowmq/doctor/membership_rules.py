@@ -302,7 +302,7 @@ def find_members_in_the_other_cluster(view: GroupView) -> list[Finding]:
                     ),
                     Phrase(
                         "subscribed at {brokers}: {ids}",
-                        brokers=_names(view.snapshot.last.brokers),
+                        brokers=_names(b for b in view.snapshot.last.brokers if b.cid_all),
                         ids=", ".join(subscribing),
                     ),
                 ),
@@ -325,7 +325,7 @@ def find_members_in_the_other_cluster(view: GroupView) -> list[Finding]:
 
 def _topics_elsewhere(view: GroupView) -> list[TopicSnapshot]:
     """Return the topics that are known only to name servers of a cluster without the members."""
-    here = {broker.broker_name for broker in view.snapshot.last.brokers}
+    here = {broker.broker_name for broker in view.snapshot.last.brokers if broker.cid_all}
     return [
         topic
         for topic in view.snapshot.user_topics
@@ -347,7 +347,7 @@ def _names(brokers: Iterable[BrokerView]) -> str:
 def find_mixed_clusters(view: GroupView) -> list[Finding]:
     """R33: one topic is in two clusters, or name servers disagree about a topic."""
     findings = []
-    for topic in view.snapshot.topics:
+    for topic in view.snapshot.user_topics:
         clusters = sorted({at.cluster for at in topic.queues if at.cluster})
         if len(clusters) > 1:
             findings.append(

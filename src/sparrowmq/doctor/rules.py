@@ -85,7 +85,7 @@ EFFECTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         cause: frozenset(effects.split())
         for cause, effects in (
-            ("R03", "Q02 Q06 R10 R11 R33"),
+            ("R03", "Q02 Q06 R08 R10 R11 R33"),
             ("Q03", "Q06 Q07 Q10 R08 R09 R10 R11 R17 R28 R30"),
             ("Q15", "Q06 Q07 Q10 R10 R11 R13 R14 R17 R21 R22 R25 R28 R30"),
             ("Q09", "Q06 Q07 Q10 R10 R11 R13 R14 R17 R22 R28 R30"),

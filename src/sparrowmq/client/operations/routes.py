@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sparrowmq.calling.effects import Now, Operation, Task, join, now, spawn
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask_name_servers, decode_answer
 from sparrowmq.client.route_cache import (
     RouteCache,
@@ -265,6 +266,29 @@ def find_brokers(
             f"start one, or check the address"
         )
     return found
+
+
+def find_all_brokers(
+    name_servers: NameServers, *, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[list[BrokerAt]]:
+    """Return the brokers that any of the name servers lists, in the order of their names.
+
+    Name servers may disagree. Of two brokers with one name the first server's counts.
+
+    Raises: as `find_brokers`, if that fails at every name server.
+    """
+    asked = [
+        find_brokers(NameServers([address]), timeout_ms=timeout_ms)
+        for address in name_servers.addresses
+    ]
+    outcomes = yield from gather_outcomes(asked, name="brokers")
+    known: dict[str, BrokerAt] = {}
+    for outcome in outcomes:
+        for broker in () if isinstance(outcome, SparrowError) else outcome:
+            known.setdefault(broker.name, broker)
+    if not known and isinstance(outcomes[0], SparrowError):
+        raise outcomes[0]
+    return [known[name] for name in sorted(known)]
 
 
 def _read_cluster(reply: RemotingCommand, address: str) -> ClusterInfo:

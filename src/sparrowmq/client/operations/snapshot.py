@@ -25,7 +25,7 @@ from sparrowmq.client.operations.heartbeats import (
 from sparrowmq.client.operations.offsets import topic_bounds, topic_offsets
 from sparrowmq.client.operations.plans import look_at_plan
 from sparrowmq.client.operations.request import ask, decode_answer
-from sparrowmq.client.operations.routes import BrokerAt, find_brokers, read_route
+from sparrowmq.client.operations.routes import BrokerAt, find_all_brokers, read_route
 from sparrowmq.doctor.group_snapshot import (
     BrokerView,
     DeadLetterCount,
@@ -137,7 +137,7 @@ def begin_snapshot(
     directory: Directory, group: str, *, asks_members: bool = True
 ) -> Operation[BegunSnapshot]:
     """Take a snapshot's first sample and begin to ask its members; raises as `take_snapshot`."""
-    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    brokers = yield from find_all_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     first = yield from _look(directory, group, brokers, ())
     yield from _check_group_known(directory, group, first)
     topics = _topics_of(group, first)
@@ -452,7 +452,7 @@ def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
 def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
     """Ask every name server for the topic's route."""
     routes: dict[str, TopicRouteData] = {}
-    for server in directory.name_servers.in_order():
+    for server in directory.name_servers.addresses:
         header = GetRouteInfoRequestHeader(topic=topic)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         try:
