@@ -32,7 +32,14 @@ Tests: client/test_errors.py.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# The causes of an error whose tracebacks are cut.
+CAUSES_MAX = 8
 
 
 class SparrowError(Exception):
@@ -203,3 +210,38 @@ class CorruptRecord(StoreError):
     def __init__(self, message: str, *, position: int) -> None:
         super().__init__(message)
         self.position = position
+
+
+def drop_own_frames(error: BaseException) -> None:
+    """Cut the tracebacks of one of our errors, and of its causes, to what users can act on.
+
+    Our errors say what happened, and where. The frames of this package up to the first of other
+    code are dropped; the frames of the callers are added as the error goes on.
+    """
+    each: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if each is None:
+            return
+        trace = each.__traceback__
+        while trace is not None and _is_own(trace.tb_frame.f_globals.get("__name__", "")):
+            trace = trace.tb_next
+        each.__traceback__ = trace
+        each = each.__cause__ or each.__context__
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == "sparrowmq"
+
+
+def with_short_tracebacks(function: Callable[P, T]) -> Callable[P, T]:
+    """Let our errors leave a function without the frames below it (`drop_own_frames`)."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except SparrowError as error:
+            drop_own_frames(error)
+            raise
+
+    return called

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
     Message,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -583,4 +585,39 @@ def test_ctrl_c_ends_the_consumer_of_the_readme_without_a_traceback(
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=60)
 
-    assert (process.returncode, said, out.endswith(b"goodbye\n")) == (0, b"", True)
+    # Until the consumer is closed, its listener may print messages behind.
+    assert (process.returncode, said, b"goodbye\n" in out) == (0, b"", True)
+
+
+def show_topic(name_server: str, topic: str) -> None:
+    with Admin(name_server=name_server) as admin:
+        admin.topic_status(topic)
+
+
+# Wrong types too, which type checkers would show.
+WRONG: Any = None
+MISTAKES: dict[str, Callable[[str, Producer], object]] = {
+    "address": lambda _, p: Producer("GID_p", name_server="localhost"),
+    "group name": lambda at, p: Producer("GID p", name_server=at),
+    "value": lambda at, p: PollConsumer("GID_c", name_server=at, pull_batch_size=0),
+    "listener": lambda at, p: PushConsumer("GID_c", name_server=at, listener=WRONG),
+    "topic name": lambda _, p: p.send(Message("T x", b"x")),
+    "property": lambda _, p: p.send(Message("T", b"x", properties={"KEYS": "x"})),
+    "no message": lambda _, p: p.send(WRONG),
+    "topic": lambda at, p: show_topic(at, "T_nope"),
+}
+
+
+def test_the_traceback_of_a_mistake_is_short(cluster: EmbeddedCluster) -> None:
+    found: dict[str, int] = {}
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for name, make in MISTAKES.items():
+            with pytest.raises(SparrowError) as caught:
+                make(cluster.name_server, producer)
+            # From the line of MISTAKES on, which stands for the user's; a whole statement gets no
+            # line of carets.
+            trace = caught.tb.tb_next
+            text = traceback.format_exception(type(caught.value), caught.value, trace)
+            found[name] = len("".join(text).splitlines()) - 1
+
+    assert {name: lines for name, lines in found.items() if lines > 12} == {}

@@ -50,7 +50,7 @@ from sparrowmq.calling.scheduler import (
     Waiter,
 )
 from sparrowmq.calling.socket_network import SocketNetwork
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import SparrowError, UsageError, drop_own_frames
 from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.signatures import Credentials
 
@@ -181,6 +181,8 @@ class BlockingDriver:
         if isinstance(run.error, Cancelled):
             what = "the driver was closed meanwhile"
             raise UsageError(what if self._is_closing else f"operation {name} was cancelled")
+        if isinstance(run.error, SparrowError):
+            drop_own_frames(run.error)
         raise run.error
 
     def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Outcome:

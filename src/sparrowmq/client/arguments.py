@@ -49,7 +49,7 @@ def check_function(
     except TypeError as error:
         raise ConfigError(
             f"{name} is {function!r}, which cannot be called as {called}: {error}"
-        ) from (error)
+        ) from None
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:

@@ -52,7 +52,7 @@ from sparrowmq.client.subscriber import (
 from sparrowmq.client.tracer import SendTrace, Tracer
 from sparrowmq.client.transaction_outcomes import AsyncCheck, Coordinator
 from sparrowmq.config import check_kind
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, with_short_tracebacks
 from sparrowmq.model import ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import GROUP_LENGTH_MAX, check_group, check_topic, retry_topic
 from sparrowmq.model.namespace import check_namespace
@@ -91,6 +91,7 @@ def find_name_servers(name_server: str | Sequence[str] | None) -> tuple[str, ...
     return parse_name_servers(name_server)
 
 
+@with_short_tracebacks
 def make_publisher(
     group: str, *, name_server: str | Sequence[str] | None, **settings: Unpack[ProducerSettings]
 ) -> Publisher:
@@ -164,6 +165,7 @@ def _make_tracer(
     return Tracer(publisher=publisher, group=config.group)
 
 
+@with_short_tracebacks
 def make_subscriber(
     group: str,
     *,
@@ -252,6 +254,7 @@ def check_functions(
             check_function(name, function, ("queues",), is_async=is_async)
 
 
+@with_short_tracebacks
 def make_polling(
     group: str,
     *,
@@ -307,6 +310,7 @@ def resume(subscriber: Subscriber) -> None:
     subscriber.wake.set()
 
 
+@with_short_tracebacks
 def make_subscription(
     subscriber: Subscriber, topic: str, expression: str | MessageSelector
 ) -> SubscriptionData:
@@ -366,6 +370,7 @@ def check_start(subscriber: Subscriber) -> None:
         )
 
 
+@with_short_tracebacks
 def make_directory(
     name_server: str | Sequence[str] | None, *, kind: str = "Admin", **settings: Any
 ) -> Directory:
@@ -380,6 +385,7 @@ def make_directory(
     )
 
 
+@with_short_tracebacks
 def make_pop_source(
     group: str, name_server: str | Sequence[str] | None, **settings: Unpack[SimpleConsumerSettings]
 ) -> PopSource:
@@ -402,6 +408,7 @@ def check_count(count_max: int) -> int:
     return count_max
 
 
+@with_short_tracebacks
 def invisible_ms(invisible: timedelta) -> int:
     """Return a time of invisibility in milliseconds. Raises: ConfigError."""
     return _milliseconds("invisible", invisible, INVISIBLE_MAX)

@@ -652,6 +652,9 @@ NAMES_ELSEWHERE = {
     "group_id": "group",
     "group_name": "group",
     "host": "name_server",
+    "concurrency": "consume_thread_count",
+    "max_threads": "consume_thread_count",
+    "max_workers": "consume_thread_count",
     "max_poll_records": "pull_batch_size",
     "message_listener": "listener",
     "name_server_address": "name_server",
@@ -663,7 +666,9 @@ NAMES_ELSEWHERE = {
     "retries": "retry_times",
     "security_protocol": "tls",
     "ssl_context": "tls",
+    "threads": "consume_thread_count",
     "topic": "topics",
+    "workers": "consume_thread_count",
 }
 
 

@@ -131,6 +131,8 @@ def fetch(state: Polling, count_max: int, *, timeout_ms: int | None) -> Operatio
     """
     if count_max < 1:
         raise UsageError(f"count_max is {count_max}; it must be at least 1")
+    if not isinstance(timeout_ms, int | float | None):
+        raise UsageError(f"timeout_ms is {timeout_ms!r}; it must be a number, or None for no limit")
     state.check_has_source()
     now_ms: int = yield Now()
     deadline_ms = None if timeout_ms is None else now_ms + timeout_ms

@@ -188,6 +188,8 @@ def _replace_handle(message: MessageExt, handle: PopHandle, pop_timestamp_ms: in
 
 
 def _handle_of(message: MessageExt) -> PopHandle:
+    if not isinstance(message, MessageExt):
+        raise UsageError(f"{message!r} is not a message; give one that `receive` returned")
     text = message.properties.get(PROPERTY_POP_CK)
     if text is None:
         raise UsageError(

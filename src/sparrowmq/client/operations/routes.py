@@ -83,7 +83,7 @@ def find_route(
         raise TopicRouteNotFound(
             f"name server {error.address} knows no broker with topic {topic!r}; create the topic, "
             f"or check its name and the name server's address"
-        ) from error
+        ) from None
 
 
 def read_route(topic: str, reply: RemotingCommand, address: str) -> TopicRouteData:
