@@ -251,7 +251,7 @@ def _parse(kind: Any, data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError:
-        text = f"{len(data)} bytes that are no {kind.DESCRIPTOR.full_name}"
+        text = f"{len(data)} bytes that are not a {kind.DESCRIPTOR.full_name}"
         raise Rejected(Code.BAD_REQUEST, text) from None
 
 
