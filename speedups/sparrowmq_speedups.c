@@ -1,4 +1,4 @@
-/* Four functions of SparrowMQ over bytes, in C: three of the store, one of its consumers.
+/* Six functions of SparrowMQ over bytes, in C: four of the store, two of its clients.
  *
  * Each does what its twin in Python does, to the byte, and says what the twin is for it; the package
  * `sparrowmq` has them all and needs none of these (src/sparrowmq/protocol/speedups.py, which also says
@@ -140,6 +140,20 @@ static int read_properties(Bytes begin, Bytes end, int32_t *code) {
     return 1;
 }
 
+/* Writes a record's size and, behind its other properties, its checksum; returns its end. */
+static unsigned char *end_record(unsigned char *record, unsigned char *out) {
+    write32(record, (uint32_t)(out - record) + CRC_PROPERTY_SIZE);
+    uint32_t crc = crc32_of(record, (size_t)(out - record)) & 0x7FFFFFFF;
+    memcpy(out, "__CRC32#\1", 9);
+    out += 9;
+    /* The lowest digit comes first. */
+    for (int digit = 0; digit < 10; digit++, crc /= 10) {
+        *out++ = (unsigned char)('0' + crc % 10);
+    }
+    *out++ = SEPARATOR;
+    return out;
+}
+
 static PyObject *encode_batch(PyObject *self, PyObject *args) {
     Bytes body, head, topic, added;
     Py_ssize_t body_size, head_size, topic_size, added_size, count_max, properties_max;
@@ -220,16 +234,8 @@ static PyObject *encode_batch(PyObject *self, PyObject *args) {
         size_t text = (size_t)(out - length) - 2 + CRC_PROPERTY_SIZE;
         length[0] = (unsigned char)(text >> 8);
         length[1] = (unsigned char)text;
-        uint32_t record_size = (uint32_t)(out - record) + CRC_PROPERTY_SIZE;
-        write32(record, record_size);
-        uint32_t crc = crc32_of(record, (size_t)(out - record)) & 0x7FFFFFFF;
-        memcpy(out, "__CRC32#\1", 9);
-        out += 9;
-        /* The lowest digit comes first. */
-        for (int digit = 0; digit < 10; digit++, crc /= 10) {
-            *out++ = (unsigned char)('0' + crc % 10);
-        }
-        *out++ = SEPARATOR;
+        out = end_record(record, out);
+        uint32_t record_size = (uint32_t)(out - record);
         write64(entry, (uint64_t)position);
         write32(entry + 8, record_size);
         write64(entry + 12, (uint64_t)(int64_t)tags[n]);
@@ -260,6 +266,94 @@ done:
     Py_XDECREF(positions);
     Py_XDECREF(codes);
     return result;
+}
+
+/* --- the record of a message ---------------------------------------------------------------- */
+
+/* Reads a number; returns 0 if it is not within the bounds. */
+static int read_number(PyObject *object, long long low, long long high, long long *number) {
+    int overflow;
+    *number = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (*number == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return !overflow && *number >= low && *number <= high;
+}
+
+static PyObject *encode_record(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    enum { BODY, PROPERTIES, TOPIC, BORN_HOST, STORE_HOST, NUMBERS };
+    enum { QUEUE_ID, FLAG, QUEUE_OFFSET, POSITION, SYS_FLAG, BORN_MS, STORE_MS, TIMES, PROPERTIES_MAX, COUNT };
+    char *parts[NUMBERS];
+    Py_ssize_t sizes[NUMBERS];
+    long long numbers[COUNT];
+    int32_t code;
+    if (count != NUMBERS + COUNT) {
+        PyErr_SetString(PyExc_TypeError, "encode_record takes 14 arguments");
+        return NULL;
+    }
+    for (int n = 0; n < NUMBERS; n++) {
+        if (n == PROPERTIES) {
+            parts[n] = (char *)PyUnicode_AsUTF8AndSize(args[n], &sizes[n]);
+            if (parts[n] == NULL) {
+                PyErr_Clear();
+                Py_RETURN_NONE;
+            }
+        } else if (PyBytes_AsStringAndSize(args[n], &parts[n], &sizes[n]) < 0) {
+            return NULL;
+        }
+    }
+    for (int n = 0; n < COUNT; n++) {
+        int is_long = n == QUEUE_OFFSET || n == POSITION || n == BORN_MS || n == STORE_MS;
+        if (!read_number(args[NUMBERS + n], is_long ? INT64_MIN : INT32_MIN, is_long ? INT64_MAX : INT32_MAX,
+                         &numbers[n])) {
+            Py_RETURN_NONE;
+        }
+    }
+    Bytes properties = (Bytes)parts[PROPERTIES];
+    size_t own = (size_t)sizes[PROPERTIES];
+    if (sizes[BORN_HOST] != 8 || sizes[STORE_HOST] != 8 || own == 0 || (long long)own > numbers[PROPERTIES_MAX] ||
+        sizes[BODY] > INT32_MAX / 2 || sizes[TOPIC] > 256 || !read_properties(properties, properties + own, &code)) {
+        Py_RETURN_NONE;
+    }
+    size_t text = own + (properties[own - 1] != SEPARATOR) + CRC_PROPERTY_SIZE;
+    if (text > 0x7FFF) {
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t total = HEAD_SIZE + sizes[BODY] + sizes[TOPIC] + 2 + (Py_ssize_t)text;
+    PyObject *data = PyBytes_FromStringAndSize(NULL, total);
+    if (data == NULL) {
+        return NULL;
+    }
+    unsigned char *record = (unsigned char *)PyBytes_AsString(data), *out = record + HEAD_SIZE;
+    write32(record + 4, MAGIC_V1);
+    write32(record + 8, crc32_of((Bytes)parts[BODY], (size_t)sizes[BODY]) & 0x7FFFFFFF);
+    write32(record + 12, (uint32_t)numbers[QUEUE_ID]);
+    write32(record + 16, (uint32_t)numbers[FLAG]);
+    write64(record + 20, (uint64_t)numbers[QUEUE_OFFSET]);
+    write64(record + 28, (uint64_t)numbers[POSITION]);
+    /* Without the bits of hosts of IPv6. */
+    write32(record + 36, (uint32_t)numbers[SYS_FLAG] & ~0x30u);
+    write64(record + 40, (uint64_t)numbers[BORN_MS]);
+    memcpy(record + 48, parts[BORN_HOST], 8);
+    write64(record + 56, (uint64_t)numbers[STORE_MS]);
+    memcpy(record + 64, parts[STORE_HOST], 8);
+    write32(record + 72, (uint32_t)numbers[TIMES]);
+    write64(record + 76, 0);
+    write32(record + 84, (uint32_t)sizes[BODY]);
+    memcpy(out, parts[BODY], (size_t)sizes[BODY]);
+    out += sizes[BODY];
+    memcpy(out, parts[TOPIC], (size_t)sizes[TOPIC]);
+    out += sizes[TOPIC];
+    *out++ = (unsigned char)(text >> 8);
+    *out++ = (unsigned char)text;
+    memcpy(out, properties, own);
+    out += own;
+    if (out[-1] != SEPARATOR) {
+        *out++ = SEPARATOR;
+    }
+    end_record(record, out);
+    return Py_BuildValue("Ni", data, (int)code);
 }
 
 /* --- the index ------------------------------------------------------------------------------ */
@@ -560,13 +654,130 @@ done:
     return result;
 }
 
+/* --- the answers to sends ------------------------------------------------------------------- */
+
+/* The values of an answer to a send: what `send_request.AnswerForm` says of each kind. */
+enum { QUEUE_ID_OF, OFFSET_OF, MSG_ID_OF, OPAQUE_OF, OWN_ID_OF, KINDS };
+
+/* Returns the end of a value of a kind that begins at `at`, NULL for none. */
+static Bytes end_of_value(int kind, Bytes at, Bytes end) {
+    static const size_t least[KINDS] = {1, 1, 32, 1, 1}, most[KINDS] = {9, 18, 30000, 9, SIZE_MAX};
+    Bytes begin = at;
+    while (at < end && ((*at >= '0' && *at <= '9') || (kind == MSG_ID_OF && *at == ',') ||
+                        ((kind == MSG_ID_OF || kind == OWN_ID_OF) && *at >= 'A' && *at <= 'F'))) {
+        at++;
+    }
+    size_t size = (size_t)(at - begin);
+    return size < least[kind] || size > most[kind] || (kind == OPAQUE_OF && *begin == '0' && size > 1) ? NULL : at;
+}
+
+static long long number_of(Bytes at, Bytes end) {
+    long long number = 0;
+    while (at < end) {
+        number = number * 10 + (*at++ - '0');
+    }
+    return number;
+}
+
+/* Moves the token of a request with its answer to the events; returns 0 if the request is none of the sends. */
+static int take_answer(PyObject *const *args, PyObject *opaque, const Value *values) {
+    enum { BUFFER, AT, LITERALS, VALUE_KINDS, SENDS, TOKENS, OPAQUES, ANSWER_TYPE, EVENT_TYPE, EVENTS };
+    int is_known = PySet_Contains(args[SENDS], opaque);
+    if (is_known <= 0) {
+        return is_known;
+    }
+    PyObject *token = PyDict_GetItemWithError(args[TOKENS], opaque), *answer = NULL, *event = NULL;
+    if (token == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    Py_INCREF(token);
+    answer = PyObject_CallFunction(
+        args[ANSWER_TYPE], "LLs#", number_of(values[QUEUE_ID_OF].at, values[QUEUE_ID_OF].end),
+        number_of(values[OFFSET_OF].at, values[OFFSET_OF].end), (const char *)values[MSG_ID_OF].at,
+        (Py_ssize_t)(values[MSG_ID_OF].end - values[MSG_ID_OF].at));
+    event = answer == NULL ? NULL : PyObject_CallFunctionObjArgs(args[EVENT_TYPE], token, answer, NULL);
+    int is_taken = event != NULL && PyList_Append(args[EVENTS], event) == 0 &&
+                   PySet_Discard(args[SENDS], opaque) >= 0 && PyDict_DelItem(args[TOKENS], opaque) == 0 &&
+                   PyDict_DelItem(args[OPAQUES], token) == 0;
+    Py_DECREF(token);
+    Py_XDECREF(answer);
+    Py_XDECREF(event);
+    return is_taken ? 1 : -1;
+}
+
+static PyObject *take_send_answers(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    char *buffer, *kinds;
+    Py_ssize_t buffer_size, kind_count;
+    if (count != 10) {
+        PyErr_SetString(PyExc_TypeError, "take_send_answers takes 10 arguments");
+        return NULL;
+    }
+    Py_ssize_t begin = PyLong_AsSsize_t(args[1]);
+    if ((begin == -1 && PyErr_Occurred()) || PyBytes_AsStringAndSize(args[0], &buffer, &buffer_size) < 0 ||
+        PyBytes_AsStringAndSize(args[3], &kinds, &kind_count) < 0) {
+        return NULL;
+    }
+    if (begin < 0 || begin > buffer_size || !PyTuple_Check(args[2]) || PyTuple_Size(args[2]) != kind_count + 1) {
+        PyErr_SetString(PyExc_ValueError, "a place beyond the buffer, or as many literals as kinds");
+        return NULL;
+    }
+    Bytes at = (Bytes)buffer + begin, end = (Bytes)buffer + buffer_size;
+    while (end - at >= 8) {
+        uint32_t size = read32(at), header_size = read32(at + 4);
+        /* A JSON header alone. */
+        if (header_size > 0xFFFFFF || size != header_size + 4 || header_size > (size_t)(end - at - 8)) {
+            break;
+        }
+        Bytes here = at + 8, stop = here + header_size;
+        Value values[KINDS] = {{NULL, NULL}};
+        for (Py_ssize_t n = 0; here != NULL && n <= kind_count; n++) {
+            char *literal;
+            Py_ssize_t literal_size;
+            if (PyBytes_AsStringAndSize(PyTuple_GetItem(args[2], n), &literal, &literal_size) < 0) {
+                return NULL;
+            }
+            if (literal_size > stop - here || memcmp(here, literal, (size_t)literal_size) != 0) {
+                here = NULL;
+            } else if (n < kind_count) {
+                int kind = kinds[n];
+                here += literal_size;
+                if (kind < 0 || kind >= KINDS) {
+                    PyErr_SetString(PyExc_ValueError, "an unknown kind of value");
+                    return NULL;
+                }
+                values[kind].at = here;
+                here = values[kind].end = end_of_value(kind, here, stop);
+            } else {
+                here += literal_size;
+            }
+        }
+        if (here != stop || !values[QUEUE_ID_OF].end || !values[OFFSET_OF].end || !values[MSG_ID_OF].end ||
+            !values[OPAQUE_OF].end) {
+            break;
+        }
+        PyObject *opaque = PyLong_FromLongLong(number_of(values[OPAQUE_OF].at, values[OPAQUE_OF].end));
+        int is_taken = opaque == NULL ? -1 : take_answer(args, opaque, values);
+        Py_XDECREF(opaque);
+        if (is_taken < 0) {
+            return NULL;
+        }
+        if (!is_taken) {
+            break;
+        }
+        at = stop;
+    }
+    return PyLong_FromSsize_t(at - (Bytes)buffer);
+}
+
 /* --- the module ----------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
     {"encode_batch", encode_batch, METH_VARARGS, "Lay out the records and queue entries of a batch."},
+    {"encode_record", (PyCFunction)(void (*)(void))encode_record, METH_FASTCALL, "Lay out the record of a message."},
     {"collect_keys", collect_keys, METH_VARARGS, "Find the keys of records, as hashes."},
     {"add_entries", add_entries, METH_VARARGS, "Add entries to an index."},
     {"decode_messages", decode_messages, METH_VARARGS, "Read the usual records of a pull's answer."},
+    {"take_send_answers", (PyCFunction)(void (*)(void))take_send_answers, METH_FASTCALL, "Take the answers to sends."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -576,7 +787,7 @@ PyMODINIT_FUNC PyInit_sparrowmq_speedups(void) {
     fill_crc_table();
     PyObject *made = PyModule_Create(&module);
     /* What the functions take and return; sparrowmq uses them only with the number it knows. */
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 4) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 5) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fuzz.extension import ANSWER_FIELDS, answer_of, compare_answers
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -102,6 +103,34 @@ def test_a_form_has_all_digits_of_its_numbers(
 
     assert is_usual == (form is not None)
     if form is not None:
-        match = form.fullmatch(header)
+        match = form.pattern.fullmatch(header)
         assert match is not None
         assert (str(opaque).encode(), queue_offset.encode()) == match.group("n", "o")
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(ANSWER_FIELDS),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**31 - 1)), max_size=8),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
+    st.integers(0, 300),
+)
+def test_answers_are_taken_alike(
+    usual: dict[str, str],
+    answers: list[tuple[int, int]],
+    damage: list[tuple[int, int]],
+    cut: int,
+) -> None:
+    frames = [
+        answer_of(usual | {"queueOffset": str(offset), "queueId": str(opaque)}, opaque)
+        for opaque, offset in answers
+    ]
+    data = bytearray(b"".join(frames))
+    for at, value in damage:
+        if data:
+            data[at % len(data)] = value
+
+    events = compare_answers(usual, bytes(data[: len(data) - cut % 7]))
+
+    if not damage and not cut % 7:
+        assert len(events) == len({opaque for opaque, _ in answers if 0 < opaque <= 8})

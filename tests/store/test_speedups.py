@@ -21,9 +21,12 @@ from fuzz.extension import (
     compare_batch,
     compare_entries,
     compare_keys,
+    compare_record,
     make_batch,
+    make_header,
 )
 from sparrowmq.protocol import speedups
+from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.record import BatchEntry, Record, encode_batch, encode_record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,6 +109,31 @@ def test_damaged_batch_is_laid_out_alike_or_left_alone(
     batch = make_batch(bytes(body[: len(body) - cut]))
 
     compare_batch(batch)
+
+
+int32s = st.integers(-(2**31), 2**31 - 1)
+
+
+@settings(deadline=None)
+@given(
+    st.builds(make_header, flag=int32s, sys_flag=int32s, reconsume_times=st.none() | int32s),
+    st.binary(max_size=50),
+    properties.filter(bool),
+    st.sampled_from(HOSTS),
+    st.sampled_from([0, 2**63 - 1]),
+)
+def test_record_is_laid_out_alike(
+    header: SendMessageRequestHeader, body: bytes, text: str, store_host: bytes, position: int
+) -> None:
+    is_taken = compare_record(header, body, text, store_host=store_host, position=position)
+
+    if not text.isascii() or store_host != HOSTS[0]:
+        assert not is_taken
+
+
+@given(st.binary(max_size=50), plain_properties.filter(bool))
+def test_extension_takes_every_plain_message(body: bytes, text: str) -> None:
+    assert compare_record(make_header(), body, text)
 
 
 records = st.builds(

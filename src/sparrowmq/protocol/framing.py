@@ -566,7 +566,7 @@ class FrameDecoder:
     def find_header(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
         """Return the match of a pattern with the next header.
 
-        `pass_over` then continues behind the header.
+        `pass_to` then continues behind the header.
 
         Returns: None if the header does not match, or its frame has a body.
         """
@@ -580,9 +580,14 @@ class FrameDecoder:
         size = match.end() - at - 8
         return match if buffer.startswith(_PREFIX.pack(4 + size, size), at) else None
 
-    def pass_over(self, match: re.Match[bytes]) -> None:
-        """Continue behind a header that `find_header` returned."""
-        end = match.end()
+    @property
+    def place(self) -> tuple[bytes, int] | None:
+        """The held bytes and the place of the next frame; None if the bytes may still move."""
+        buffer = self._buffer
+        return (buffer, self._at) if isinstance(buffer, bytes) else None
+
+    def pass_to(self, end: int) -> None:
+        """Continue at the end of a frame that was read at `place` or by `find_header`."""
         if end == len(self._buffer):
             self._buffer, self._at = b"", 0
         else:

@@ -9,6 +9,7 @@ batches of 32).
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import msgspec
 
@@ -117,8 +118,8 @@ class SendRequest(msgspec.Struct, frozen=True, gc=False):
         return encode_frame(command)
 
 
-# The parts that differ between answers: the group in the form, the text before the value, and the
-# pattern of values that need no further check.
+# The values that differ between answers: the group in the pattern, the text before the value, and
+# the pattern of values that need no further check. The extension in C knows them by their places.
 _ANSWER_PARTS = (
     (b"q", b'"queueId":"', rb"\d{1,9}"),
     (b"o", b'"queueOffset":"', rb"\d{1,18}"),
@@ -128,6 +129,7 @@ _ANSWER_PARTS = (
 )
 # RocketMQ 5 also sends the producer's id.
 _OWN_ID = rb'"transactionId":"[0-9A-F]+"'
+_OWN_ID_KIND = len(_ANSWER_PARTS)
 
 
 # Fields that say nothing about the message beyond its id.
@@ -136,12 +138,24 @@ _ANSWER_NAMES = frozenset(
 )
 
 
-def learn_answer(answer: RemotingCommand, header: bytes) -> re.Pattern[bytes] | None:
-    """Return the form of an answer to a send, None for an unusual answer.
+class AnswerForm(NamedTuple):
+    """The form of an answer to a send.
 
-    A header that matches the form differs from this answer's header only in the groups q (queue
-    id), o (queue offset), m (the message's offset id) and n (the opaque).
+    A header that matches the pattern differs from the first answer's header only in the groups q
+    (queue id), o (queue offset), m (the message's offset id) and n (the opaque).
+
+    Args:
+        literals: the same for the extension in C: what stands around the values.
+        kinds: the kind of each value, in the order of the answer.
     """
+
+    pattern: re.Pattern[bytes]
+    literals: tuple[bytes, ...]
+    kinds: bytes
+
+
+def learn_answer(answer: RemotingCommand, header: bytes) -> AnswerForm | None:
+    """Return the form of an answer to a send, None for an unusual answer."""
     if not answer.is_response or answer.code != ResponseCode.SUCCESS or answer.remark is not None:
         return None
     if not _ANSWER_NAMES.issuperset(answer.ext_fields or {}):
@@ -156,4 +170,20 @@ def learn_answer(answer: RemotingCommand, header: bytes) -> re.Pattern[bytes] | 
         form, count = re.subn(known, lambda _: place, form)  # noqa: B023
         if count != 1:
             return None
-    return re.compile(form)
+    pattern = re.compile(form)
+    match = pattern.fullmatch(header)
+    if match is None:
+        return None
+    return AnswerForm(pattern, *_cut(header, match))
+
+
+def _cut(header: bytes, match: re.Match[bytes]) -> tuple[tuple[bytes, ...], bytes]:
+    """Return what stands around the values of an answer, and the kinds of these values."""
+    found = [(match.span(part[0].decode()), kind) for kind, part in enumerate(_ANSWER_PARTS)]
+    for own in re.finditer(_OWN_ID, header):
+        found.append(((own.start() + len(b'"transactionId":"'), own.end() - 1), _OWN_ID_KIND))
+    found.sort()
+    begins = [0, *(end for (_, end), _ in found)]
+    ends = [*(begin for (begin, _), _ in found), len(header)]
+    literals = tuple(header[begin:end] for begin, end in zip(begins, ends, strict=True))
+    return literals, bytes(kind for _, kind in found)

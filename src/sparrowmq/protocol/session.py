@@ -17,13 +17,13 @@ others.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from sparrowmq.errors import LocalProtocolError, TooManyInFlight
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
 from sparrowmq.protocol.framing import (
@@ -32,7 +32,7 @@ from sparrowmq.protocol.framing import (
     decode_command,
     encode_frame,
 )
-from sparrowmq.protocol.send_request import SendRequest, learn_answer
+from sparrowmq.protocol.send_request import AnswerForm, SendRequest, learn_answer
 
 # NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE: RocketMQ's permits for requests under way.
 IN_FLIGHT_MAX = 65_535
@@ -95,7 +95,7 @@ class RemotingSession:
         self._opaques: dict[Hashable, int] = {}
         # The opaques of `SendRequest`s, and the form of the answers to them.
         self._sends: set[int] = set()
-        self._send_answer: re.Pattern[bytes] | None = None
+        self._send_answer: AnswerForm | None = None
         self.late_responses = 0
 
     @property
@@ -170,9 +170,25 @@ class RemotingSession:
             self._send_answer = learn_answer(command, header)
         return command
 
-    def _take_send_answers(self, pattern: re.Pattern[bytes], events: list[SessionEvent]) -> None:
+    def _take_send_answers(self, form: AnswerForm, events: list[SessionEvent]) -> None:
         """Take the next answers to sends while they have the usual form."""
         decoder, sends = self._decoder, self._sends
+        functions, place = speedups.functions, decoder.place
+        if functions is not None and place is not None:
+            at = functions.take_send_answers(
+                *place,
+                form.literals,
+                form.kinds,
+                sends,
+                self._tokens,
+                self._opaques,
+                SendAnswered,
+                ResponseReceived,
+                events,
+            )
+            decoder.pass_to(at)
+            return
+        pattern = form.pattern
         while (match := decoder.find_header(pattern)) is not None:
             queue_id, queue_offset, msg_id, number = match.group("q", "o", "m", "n")
             opaque = int(number)
@@ -183,7 +199,7 @@ class RemotingSession:
             del self._opaques[token]
             answer = SendAnswered(int(queue_id), int(queue_offset), msg_id.decode())
             events.append(ResponseReceived(token, answer))
-            decoder.pass_over(match)
+            decoder.pass_to(match.end())
 
     def _take_command(self, events: list[SessionEvent]) -> bool:
         """Add the event of the next command; return whether there was a command."""

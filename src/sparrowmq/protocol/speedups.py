@@ -1,8 +1,8 @@
-"""Four functions over bytes that an optional extension in C provides.
+"""Six functions over bytes that an optional extension in C provides.
 
 The extension is a distribution of its own, `sparrowmq-speedups` (`speedups/` in the repository),
 which the extra `speedups` installs.
-Three functions are for the store, one is for readers of the answers to pulls. Each function has a
+Four functions are for the store, two are for clients. Each function has a
 twin in Python with the same arguments and results (tests/store/test_speedups.py,
 tests/protocol/test_record.py). docs/decisions/speedups-in-c.md has the gains and the attempts that
 failed.
@@ -13,16 +13,16 @@ Tests: store/test_speedups.py.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from sparrowmq.model import MessageExt
 
 # The extension's number of this interface; another number takes or returns other values. The
 # version that the extra `speedups` names begins with it.
-INTERFACE = 4
+INTERFACE = 5
 
 
 class Speedups(Protocol):
@@ -55,6 +55,34 @@ class Speedups(Protocol):
             properties_bytes_max: the most bytes of one message's properties, without the checksum.
 
         Returns: the records, the entries, the positions of the records, and the tags codes.
+        """
+        ...
+
+    def encode_record(
+        self,
+        body: bytes,
+        properties: str,
+        topic_field: bytes,
+        born_host: bytes,
+        store_host: bytes,
+        queue_id: int,
+        flag: int,
+        queue_offset: int,
+        position: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        store_timestamp_ms: int,
+        reconsume_times: int,
+        properties_bytes_max: int,
+        /,
+    ) -> tuple[bytes, int] | None:
+        """Write the record of a message, with its checksum.
+
+        Args:
+            topic_field: the topic, preceded by its length.
+            properties_bytes_max: the most bytes of the properties, without the checksum.
+
+        Returns: the record and its tags code.
         """
         ...
 
@@ -114,6 +142,33 @@ class Speedups(Protocol):
             unusual_bits: bits of the sys flag; a record with one of them is unusual.
 
         Returns: the position of the first unusual record, or the end.
+        """
+        ...
+
+    def take_send_answers(
+        self,
+        buffer: bytes,
+        at: int,
+        literals: tuple[bytes, ...],
+        kinds: bytes,
+        sends: set[int],
+        tokens: dict[int, Hashable],
+        opaques: dict[Hashable, int],
+        answer_type: Callable[..., object],
+        event_type: Callable[..., object],
+        events: list[Any],
+        /,
+    ) -> int:
+        """Take consecutive answers of the usual form, from `at` on, whose requests are sends.
+
+        Args:
+            literals: the parts of the form around its values.
+            kinds: the kinds of these values (`send_request.AnswerForm`).
+            sends: the opaques of the sends under way; the taken ones leave it and both tables.
+            answer_type: called with queue id, queue offset and message id.
+            event_type: called with a request's token and its answer, for `events`.
+
+        Returns: the position behind the last taken answer.
         """
         ...
 

@@ -55,7 +55,12 @@ from sparrowmq.store.message_batch import (
 from sparrowmq.store.message_index import LAG_BYTES_MAX, MessageIndex, has_key
 from sparrowmq.store.queue_reader import read_store_timestamp
 from sparrowmq.store.queue_table import QueueTable
-from sparrowmq.store.record_check import BLANK_SIZE, CRC_PROPERTY_SIZE, RecordChecker
+from sparrowmq.store.record_check import (
+    BLANK_SIZE,
+    CRC_PROPERTY_SIZE,
+    TIMED_TOPICS,
+    RecordChecker,
+)
 from sparrowmq.store.recovery import Recovery, RecoveryReport
 from sparrowmq.store.results import (
     Dispatched,
@@ -379,7 +384,7 @@ class MessageStore:
         ):
             return None
         position, queue_offset = log.end, queue.next_offset
-        data = encode_plain(
+        found = encode_plain(
             header,
             body,
             properties,
@@ -390,11 +395,12 @@ class MessageStore:
             position=position,
             queue_offset=queue_offset,
         )
-        if data is None or not log.has_room(len(data)):
+        if found is None or not log.has_room(size := len(found[0])):
             return None
-        size = len(data)
+        data, code = found
         log.append(data)
-        code = self._checker.tags_code(topic, properties, timestamp_ms)
+        if code is None or topic in TIMED_TOPICS:
+            code = self._checker.tags_code(topic, properties, timestamp_ms)
         entry = ENTRY.pack(position, size, code)
         next_offset = queue.next_offset = queue_offset + 1
         self._put_timestamp_ms = timestamp_ms

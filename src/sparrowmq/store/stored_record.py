@@ -12,6 +12,7 @@ from zlib import crc32
 
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model.names import is_legal_name
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
 from sparrowmq.protocol.record import (
@@ -94,14 +95,35 @@ def encode_plain(
     timestamp_ms: int,
     position: int,
     queue_offset: int,
-) -> bytes | None:
+) -> tuple[bytes, int | None] | None:
     """Encode the record of a message directly from its request's header, with its checksum.
 
     Args:
         properties: the properties; at least one.
 
-    Returns: the bytes that `encode_stored` would return; None if the record needs `encode_stored`.
+    Returns: the bytes that `encode_stored` would return, and the hash of the tag if the extension
+        in C made them; None if the record needs `encode_stored`.
     """
+    functions = speedups.functions
+    if functions is not None:
+        found = functions.encode_record(
+            body,
+            properties,
+            topic_field,
+            born_host,
+            store_host,
+            header.queue_id,
+            header.flag,
+            queue_offset,
+            position,
+            header.sys_flag,
+            header.born_timestamp_ms,
+            timestamp_ms,
+            header.reconsume_times or 0,
+            CHECKSUMMED_PROPERTIES_SIZE_MAX,
+        )
+        if found is not None:
+            return found
     try:
         raw = properties.encode()
     except UnicodeEncodeError:
@@ -131,7 +153,7 @@ def encode_plain(
         body_size,
     )
     data = b"".join((packed, body, topic_field, _pack_short(properties_size), raw))
-    return data + encode_crc_property(crc32(data))
+    return data + encode_crc_property(crc32(data)), None
 
 
 def find_name_fault(topic: str, queue_id: int) -> str | None:

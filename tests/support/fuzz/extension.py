@@ -10,16 +10,21 @@ import contextlib
 import ctypes
 import struct
 from array import array
-from collections.abc import Generator
-from functools import cache
+from collections.abc import Callable, Generator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from extension import build_speedups
 from fuzz.inputs import choose
+from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.protocol import speedups
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import encode_frame
+from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.record import (
     MAGIC_V2,
     Record,
@@ -27,6 +32,8 @@ from sparrowmq.protocol.record import (
     encode_host,
     encode_record,
 )
+from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
+from sparrowmq.protocol.session import RemotingSession
 from sparrowmq.protocol.speedups import Speedups
 from sparrowmq.store.index_file import _add_entries
 from sparrowmq.store.message_batch import (
@@ -40,6 +47,7 @@ from sparrowmq.store.message_batch import (
 )
 from sparrowmq.store.message_index import LogKeys
 from sparrowmq.store.record_check import RecordChecker
+from sparrowmq.store.stored_record import encode_plain
 
 HOSTS = tuple(map(encode_host, ("1.2.3.4:5", "[::1]:6")))
 _COUNT_MAX = 9
@@ -63,12 +71,12 @@ def _built() -> Speedups:
 
 
 @contextlib.contextmanager
-def _extension() -> Generator[Speedups]:
-    """Let the package use the extension as the tree has it."""
-    before, functions = speedups.functions, _built()
-    speedups.functions = functions
+def _extension(use: Callable[[], Speedups] | None = _built) -> Generator[Speedups]:
+    """Let the package use the extension as the tree has it, or none."""
+    before = speedups.functions
+    speedups.functions = None if use is None else use()
     try:
-        yield functions
+        yield _built()
     finally:
         speedups.functions = before
 
@@ -129,6 +137,57 @@ def check_batch(data: bytes) -> None:
     added, rest = choose(data, ("CLUSTER\x01c", "é\x01c\x02", "X__CRC32#\x01c"))
     host, body = choose(rest, HOSTS)
     compare_batch(make_batch(body, added=added, store_host=host))
+
+
+# --- the record of a message ---------------------------------------------------------------------
+
+
+def make_header(**fields: Any) -> SendMessageRequestHeader:
+    """Return the header of a send."""
+    values: dict[str, Any] = {"default_topic_queue_nums": 4, "queue_id": 3, "sys_flag": 0x31}
+    values |= {"born_timestamp_ms": 1_700_000_000_000, "flag": -2, "reconsume_times": 5}
+    return SendMessageRequestHeader(
+        producer_group="g", topic="Topic", default_topic="d", **values | fields
+    )
+
+
+def compare_record(
+    header: SendMessageRequestHeader,
+    body: bytes,
+    properties: str,
+    *,
+    store_host: bytes = HOSTS[0],
+    position: int = POSITION,
+) -> bool:
+    """Lay the record of a message out both ways; return whether the extension took it."""
+    lay_out = partial(
+        encode_plain,
+        header,
+        topic_field=_TOPIC_FIELD,
+        born_host=HOSTS[0],
+        store_host=store_host,
+        timestamp_ms=1_700_000_000_001,
+        position=position,
+        queue_offset=5 << 33,
+    )
+    with _extension():
+        found = lay_out(body=_fenced(body), properties=properties)
+    with _extension(None):
+        expected = lay_out(body=body, properties=properties)
+    if found is None or found[1] is None:
+        assert found == expected
+        return False
+    assert expected is not None
+    assert found == (expected[0], _CHECKER.tags_code("Topic", properties, 99))
+    return True
+
+
+def check_record(data: bytes) -> None:
+    """The extension lays out the record of a message as Python does, or leaves it alone."""
+    host, rest = choose(data, HOSTS)
+    size, rest = choose(rest, range(256))
+    properties = rest[size:].decode(errors="replace") or "n\x01v"
+    compare_record(make_header(), rest[:size], properties, store_host=host)
 
 
 # --- the index ----------------------------------------------------------------------------------
@@ -221,3 +280,47 @@ def check_messages(data: bytes) -> None:
     with _extension():
         actual = decode_messages(_fenced(data), broker_name="b")
     assert actual == expected
+
+
+# --- the answers to sends -----------------------------------------------------------------------
+
+ANSWER_FIELDS = (
+    {"queueId": "0", "TRACE_ON": "true", "MSG_REGION": "r", "msgId": "A" * 32, "queueOffset": "1"},
+    {"queueId": "0", "queueOffset": "1", "msgId": "B" * 56, "transactionId": "C" * 32},
+)
+_SENDS = 8
+_TEMPLATE = SendTemplate(
+    RequestCode.SEND_MESSAGE_V2,
+    make_fields("g", "T", template_topic="d", template_queues_max=4, code=310),
+)
+
+
+def answer_of(fields: Mapping[str, str], opaque: int) -> bytes:
+    """Return the frame of an answer to a send."""
+    return encode_frame(RemotingCommand(code=0, ext_fields=fields, opaque=opaque, flag=1))
+
+
+def compare_answers(fields: Mapping[str, str], data: bytes) -> list[object]:
+    """Read bytes behind a first answer both ways; return the answers."""
+    found: list[tuple[object, ...]] = []
+    for use in (None, _built):
+        with _extension(use):
+            session = RemotingSession()
+            for token in range(_SENDS):
+                session.start_request(SendRequest(_TEMPLATE, (0, 0, 0, 0), "", b"x"), token)
+            session.start_request(RemotingCommand(code=1), "no send")
+            session.receive_data(answer_of(fields, 0))
+            try:
+                events: object = session.receive_data(_fenced(data))
+            except RemoteProtocolError as error:
+                events = str(error)
+            found.append((events, session.outstanding, session.late_responses))
+    assert found[1] == found[0]
+    events = found[0][0]
+    return events if isinstance(events, list) else []
+
+
+def check_answers(data: bytes) -> None:
+    """The extension takes the answers to sends that Python takes."""
+    fields, rest = choose(data, ANSWER_FIELDS)
+    compare_answers(fields, rest)

@@ -129,6 +129,12 @@ def _key_seeds(golden: GoldenDirectory) -> Iterable[bytes]:
     yield extension.record_v2(b"", b"", b"")
 
 
+def _send_answer_seeds(_golden: GoldenDirectory) -> Iterable[bytes]:
+    for number, fields in enumerate(extension.ANSWER_FIELDS):
+        answers = [extension.answer_of(fields, opaque) for opaque in range(1, 4)]
+        yield bytes([number]) + b"".join(answers)
+
+
 TARGETS = {
     "frame": Target(wire.check_frame, _hex("remoting.jsonl", "frameHex", "frame-", "jsonheader-")),
     "header": Target(wire.check_header, _header_seeds),
@@ -176,11 +182,17 @@ TARGETS = {
         lambda golden: [b"\0\0" + bytes(body) for body in _BATCHES(golden)],
         is_in_c=True,
     ),
+    "c_record": Target(
+        extension.check_record,
+        _fixed(b"\0\4bodyTAGS\x01a\x02n\x01v", b"\1\0n\x01v\x02", b"\0\1bX__CRC32#\x01c"),
+        is_in_c=True,
+    ),
     "c_keys": Target(extension.check_keys, _key_seeds, is_in_c=True),
     "c_entries": Target(
         extension.check_entries,
         _fixed(b"\6\1\3\0" + bytes(range(80)), b"\1\0\0\2" + b"\xff\0" * 40),
         is_in_c=True,
     ),
+    "c_answers": Target(extension.check_answers, _send_answer_seeds, is_in_c=True),
     "c_messages": Target(extension.check_messages, _RECORDS, is_in_c=True),
 }
