@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.errors import ConfigError
@@ -106,8 +106,11 @@ class GrpcCertificate:
             self._read(), self._take_renewed, require_client_authentication=is_asked_for
         )
 
-    def _take_renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return a renewed certificate once; gRPC's threads ask at each new connection."""
+    def _take_renewed(self) -> Any:
+        """Return a renewed certificate once; gRPC's threads ask at each new connection.
+
+        None, which gRPC's types do not name, keeps the certificate.
+        """
         renewed, self._renewed = self._renewed, None
         return renewed
 
