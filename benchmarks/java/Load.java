@@ -22,8 +22,8 @@ import org.apache.rocketmq.common.message.Message;
  * all of a benchmark, so that it is warm.
  *
  * <p>A line: mode, name server, topic, the broker's process id, width (threads, sends under way, messages of a batch or
- * of a listener's call), seconds of warm-up, measured seconds; of "drain" the last two are the number of messages, of
- * which the first fifth does not count, and the group.
+ * of a listener's call), seconds of warm-up, measured seconds; of "drain" and "pop" (which needs 5.x, and a group in
+ * that mode) the last two are the number of messages, of which the first fifth does not count, and the group.
  */
 public final class Load {
     private static final byte[] BODY = new byte[128];
@@ -44,8 +44,8 @@ public final class Load {
     private String run(String[] words) throws Exception {
         brokerPid = Long.parseLong(words[3]);
         int width = Integer.parseInt(words[4]);
-        if (words[0].equals("drain")) {
-            return drain(words[1], words[2], width, Long.parseLong(words[5]), words[6]);
+        if (words[0].equals("drain") || words[0].equals("pop")) {
+            return drain(words[0], words[1], words[2], width, Long.parseLong(words[5]), words[6]);
         }
         DefaultMQProducer producer = new DefaultMQProducer("GID_load");
         producer.setInstanceName("load" + instances++);
@@ -113,12 +113,17 @@ public final class Load {
         }
     }
 
-    private String drain(String nameServer, String topic, int width, long count, String group) throws Exception {
+    private String drain(String mode, String nameServer, String topic, int width, long count, String group)
+            throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setInstanceName("load" + instances++);
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(width);
+        if (mode.equals("pop")) {
+            // 4.x has no such method.
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         consumer.subscribe(topic, "*");
         CountDownLatch warm = new CountDownLatch(1);
         CountDownLatch end = new CountDownLatch(1);

@@ -230,8 +230,13 @@ def test_official_clients_do_on_our_broker_all_that_they_can(
 def test_official_clients_do_the_same_on_apaches_proxy(
     start: Callable[[str], Peer], language: str, java: Any, rig: ModuleType, tmp_path: Path
 ) -> None:
-    waits = {"transactionTimeOut": 2_000, "transactionCheckInterval": 1_000}
-    cluster = rig.ApacheProxy(java, tmp_path / "apache/store", **waits)
+    cluster = rig.ApacheProxy(
+        java,
+        tmp_path / "apache/store",
+        transactionTimeOut=2_000,
+        transactionCheckInterval=1_000,
+        recallMessageEnable="true",
+    )
     cluster.start()
     try:
         make_topics(cluster.name_server)

@@ -46,6 +46,9 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 CONNECTIONS_MAX = 20_000
 # Calls of one connection at a time: a client has a few waiting calls for each of its queues.
 CALLS_PER_CONNECTION_MAX = 1_024
+# Calls that wait for the loop. Beyond gRPC's own bound of 1,000, it cancels calls by chance when a
+# thousand clients call in one moment, as after a restart.
+PENDING_CALLS_MAX = 20_000
 # The official clients ping every 300 s, also without calls.
 PING_INTERVAL_MS_MIN = 10_000
 # Node's client (1.0.8) begins to wait for its settings when it has the routes of all topics, and
@@ -61,6 +64,8 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
+    ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
+    ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING_CALLS_MAX),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
     ("grpc.keepalive_permit_without_calls", 1),

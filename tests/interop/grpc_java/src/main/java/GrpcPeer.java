@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
 import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
+import org.apache.rocketmq.shaded.io.grpc.StatusRuntimeException;
 
 /** The official Java client of RocketMQ 5: what it does is told in grpc_python/peer.py. */
 public final class GrpcPeer {
@@ -99,7 +100,7 @@ public final class GrpcPeer {
                         got("simple", message);
                         consumer.ack(message);
                     }
-                } catch (ClientException error) {
+                } catch (ClientException | StatusRuntimeException error) {
                     failed("receive", error);
                     Thread.sleep(500);
                 }
@@ -115,7 +116,7 @@ public final class GrpcPeer {
             try {
                 producer.send(message);
                 return;
-            } catch (ClientException error) {
+            } catch (ClientException | StatusRuntimeException error) {
                 failed("send", error);
                 if (System.currentTimeMillis() > end) {
                     throw error;
