@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparrowmq.broker.broker import PROCESSORS, Broker
-from sparrowmq.broker.config import BrokerConfig
-from sparrowmq.broker.config_saving import SavedTables
-from sparrowmq.broker.journal_records import decode_changes
+from sparrowmq.broker.broker import PROCESSORS
 from sparrowmq.nameserver import name_server
 from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import BatchEntry, encode_batch
 from sparrowmq.serving.connections import Connection, Reply, Written
-from sparrowmq.store.config import StoreConfig
-from sparrowmq.store.file_storage import FileStorage
-from sparrowmq.store.message_store import MessageStore
 from steps import made
 
 NAMES = [
@@ -70,30 +61,6 @@ BODIES = st.one_of(
 PEER = Connection(1, "10.0.0.1:5", bytes([10, 0, 0, 1, 0, 0, 0, 5]))
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with tempfile.TemporaryDirectory() as root:
-        store = MessageStore(
-            FileStorage(Path(root)),
-            StoreConfig(
-                commit_log_file_size=1 << 20,
-                index_slot_count=64,
-                index_entry_count=256,
-                consume_queue_file_size=2_000,
-            ),
-        )
-        store.load(timestamp_ms=0)
-        yield Broker(
-            BrokerConfig(address="127.0.0.1:10911"),
-            store,
-            random_below=lambda count: count - 1,
-            saved=SavedTables(),
-            now_ms=0,
-            timestamp_ms=0,
-        )
-        store.close()
-
-
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     code=st.sampled_from(sorted(PROCESSORS)),
@@ -102,30 +69,19 @@ def broker() -> Iterator[Broker]:
     version=st.sampled_from([0, 36, 121, 399, 500]),
 )
 def test_broker_answers_any_request(
-    broker: Broker, code: int, fields: dict[str, str] | None, body: bytes | None, version: int
+    rig: Any, code: int, fields: dict[str, str] | None, body: bytes | None, version: int
 ) -> None:
     command = RemotingCommand(code=code, ext_fields=fields, body=body, version=version)
-    outputs = list(broker.handle(command, PEER, now_ms=0, timestamp_ms=0))
-    flush = broker.flush_work(now_ms=0)
-    if flush is not None:
-        outputs += broker.flushed(flush, None, now_ms=0)
-    journal = broker.journal_work(now_ms=0)
-    if journal is not None:
-        assert decode_changes(journal.encode())
-        outputs += broker.journaled(journal, None)
-    save = broker.save_work(now_ms=0)
-    if save is not None:
-        assert all(content for _, content in save.encode())
-        broker.saved(save, None)
-    if broker.registration_work() is not None:
-        outputs += broker.registered(is_complete=True, now_ms=0)
-    outputs += broker.tick(now_ms=0, timestamp_ms=0)
-    held = len(broker.state.holds)
-    broker.connection_closed(PEER, now_ms=0, timestamp_ms=0)
+    before = len(rig.outputs)
 
-    replies = [output for output in made(outputs) if isinstance(output, Reply | Written)]
-    assert len(replies) + held == 1
-    assert len(broker.state.pending) == 0
+    rig.handle(PEER, command)
+    rig.work()
+    rig.host.tick()
+
+    held = len(rig.broker.state.holds)
+    rig.broker.connection_closed(PEER, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    assert len(rig.replies(rig.outputs[before:])) + held == 1
+    assert len(rig.broker.state.pending) == 0
 
 
 @given(
