@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from tests.broker.conftest import send_fields
 
@@ -15,7 +15,7 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.protocol.bodies import ConsumerOffsetTable, TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.record import decode_record, encode_host
+from sparrowmq.protocol.record import Record, decode_record, encode_host
 from sparrowmq.serving.connections import Connection, Output, Reply, Written
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store import FlushMode, MessageStore, StoreConfig
@@ -42,13 +42,32 @@ class Losing:
 
 
 class Machine:
-    """A broker's host over a disk in memory: its rounds run at once, flushes unless they wait."""
+    """A broker's host over a disk in memory: its rounds run at once, flushes unless they wait.
 
-    def __init__(self, storage: SimulatedStorage, *, is_sync: bool = True) -> None:
+    Args:
+        store_settings: settings of the store that are not the usual ones here.
+        settings: the same of the broker.
+    """
+
+    def __init__(
+        self,
+        storage: SimulatedStorage,
+        *,
+        is_sync: bool = True,
+        now_ms: int = 1_700_000_000_000,
+        store_settings: Mapping[str, int] | None = None,
+        **settings: int,
+    ) -> None:
         self.storage = storage
         self.is_sync = is_sync
-        self.now_ms = 1_700_000_000_000
+        self.now_ms = now_ms
         self.waits = False
+        self._settings: dict[str, Any] = settings
+        self._store_settings: dict[str, Any] = {
+            "commit_log_file_size": 65_536,
+            "consume_queue_file_size": 2_000,
+            **(store_settings or {}),
+        }
         self.start()
 
     def start(self) -> None:
@@ -61,16 +80,12 @@ class Machine:
         """Start up to the moment from which requests are served."""
         mode = FlushMode.SYNC if self.is_sync else FlushMode.ASYNC
         config = StoreConfig(
-            flush=mode,
-            commit_log_file_size=65_536,
-            consume_queue_file_size=2_000,
-            index_slot_count=7,
-            index_entry_count=50,
+            flush=mode, index_slot_count=7, index_entry_count=50, **self._store_settings
         )
         self.store = MessageStore(self.storage, config)
         self.store.load(timestamp_ms=self.now_ms)
         self.broker = Broker(
-            BrokerConfig(flush=mode, async_flush_interval_ms=100),
+            BrokerConfig(flush=mode, async_flush_interval_ms=100, **self._settings),
             self.store,
             random_below=lambda _: 0,
             saved=read_tables(self.storage).tables,
@@ -146,11 +161,14 @@ class Machine:
         assert self.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields) == 0
 
     def bodies(self, topic: str) -> list[bytes]:
+        return [record.body for record in self.records(topic)]
+
+    def records(self, topic: str) -> list[Record]:
         found = []
         for offset in range(self.store.queues.max_offset(topic, 0)):
             entry = self.store.queues.entry(topic, 0, offset)
             assert entry is not None
-            found.append(decode_record(self.store.read_record(*entry[:2]) or b"").body)
+            found.append(decode_record(self.store.read_record(*entry[:2]) or b""))
         return found
 
     def saved_offset(self) -> int | None:

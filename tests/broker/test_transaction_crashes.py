@@ -7,27 +7,20 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from tests.broker.disk_machine import Machine
 
-from sparrowmq.broker.broker import Broker
-from sparrowmq.broker.config import BrokerConfig
-from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables, write_files
 from sparrowmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
-from sparrowmq.protocol.bodies import TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.message_id import decode_offset_msg_id
 from sparrowmq.protocol.properties import find_property
-from sparrowmq.protocol.record import decode_record, encode_host
-from sparrowmq.serving.connections import Connection, Output, Produce, Push, Reply, Written
+from sparrowmq.protocol.record import decode_record
+from sparrowmq.serving.connections import Push
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
-from sparrowmq.store import FlushMode, MessageStore, StoreConfig
-from sparrowmq.store.journal import Journal
 
 SEEDS = 5
 LIVES = 6
 GROUP = "GID_p"
 COMMIT, ROLLBACK = 8, 12
-ADDRESS = "10.0.0.1:1"
 
 
 @dataclass
@@ -61,98 +54,34 @@ class Producer:
         return known.end
 
 
-class Life:
+class Life(Machine):
     """A broker from its start to its end; the producer is connected to it."""
 
     def __init__(self, storage: SimulatedStorage, producer: Producer, now_ms: int) -> None:
-        self.storage = storage
         self.producer = producer
-        self.now_ms = now_ms
-        self.count = 0
-        config = BrokerConfig(
-            address="127.0.0.1:10911",
+        super().__init__(
+            storage,
+            now_ms=now_ms,
+            store_settings={
+                "commit_log_file_size": 16_384,
+                "consume_queue_file_size": 200,
+                "checkpoint_interval_ms": 500,
+            },
             transaction_timeout_ms=300,
             transaction_check_interval_ms=700,
             transaction_check_max=1_000,
         )
-        store_config = StoreConfig(
-            flush=FlushMode.SYNC,
-            commit_log_file_size=16_384,
-            consume_queue_file_size=200,
-            index_slot_count=7,
-            index_entry_count=50,
-            checkpoint_interval_ms=500,
-        )
-        self.store = MessageStore(storage, store_config)
-        self.store.load(timestamp_ms=now_ms)
-        saved = read_tables(storage).tables
-        self.broker = Broker(
-            config,
-            self.store,
-            random_below=lambda count: 0,
-            saved=saved,
-            now_ms=now_ms,
-            timestamp_ms=now_ms,
-        )
-        self.journal = Journal(storage, CONFIG_DIRECTORY)
-        self.connection = Connection(1, ADDRESS, encode_host(ADDRESS))
-        topic = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
-        self.broker.state.put_topic(topic, timestamp_ms=now_ms)
         body = {"clientID": "p", "producerDataSet": [{"groupName": GROUP}]}
         self.call(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
 
-    def call(self, code: int, fields: dict[str, str], body: bytes | None = None) -> int:
-        """Serve a request and wait for its answer; returns the answer's code."""
-        answer, _ = self.ask(code, fields, body)
-        return answer
+    def pass_time(self, duration_ms: int = 100) -> None:
+        """Let time pass, and answer what the broker asks."""
+        self.outputs.clear()
+        super().pass_time(duration_ms)
+        for push in [output for output in self.outputs if isinstance(output, Push)]:
+            self.answer(push)
 
-    def ask(
-        self, code: int, fields: dict[str, str], body: bytes | None = None
-    ) -> tuple[int, dict[str, str]]:
-        self.count += 1
-        request = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=self.count)
-        outputs = list(
-            self.broker.handle(
-                request, self.connection, now_ms=self.now_ms, timestamp_ms=self.now_ms
-            )
-        )
-        outputs += self.work()
-        for output in outputs:
-            if isinstance(output, Reply | Written) and output.command.opaque == self.count:
-                return output.command.code, dict(output.command.ext_fields or {})
-        raise AssertionError("no answer")
-
-    def work(self) -> list[Output]:
-        """Bring everything to the disk."""
-        broker = self.broker
-        outputs = broker.settle(now_ms=self.now_ms)
-        flush = broker.flush_work(now_ms=self.now_ms)
-        if flush is not None:
-            flush.run()
-            outputs += broker.flushed(flush, None, now_ms=self.now_ms)
-        journal = broker.journal_work(now_ms=self.now_ms)
-        if journal is not None:
-            if journal.changes:
-                self.journal.append(journal.segment, journal.encode())
-            outputs += broker.journaled(journal, None)
-        save = broker.save_work(now_ms=self.now_ms)
-        if save is not None:
-            write_files(self.storage, save)
-            broker.saved(save, None)
-        if broker.registration_work() is not None:
-            outputs += broker.registered(is_complete=True, now_ms=self.now_ms)
-        return outputs
-
-    def pass_time(self) -> None:
-        """Let a tick pass, and answer what the broker asks."""
-        self.now_ms += 100
-        outputs = self.broker.tick(now_ms=self.now_ms, timestamp_ms=self.now_ms) + self.work()
-        for output in outputs:
-            for push in output.make() if isinstance(output, Produce) else ():
-                self.answer(push)
-
-    def answer(self, push: Output) -> None:
-        assert isinstance(push, Push)
+    def answer(self, push: Push) -> None:
         assert push.command.code == RequestCode.CHECK_TRANSACTION_STATE
         fields = dict(push.command.ext_fields or {})
         assert fields["msgId"].encode() == decode_record(push.command.body or b"").body
@@ -164,8 +93,9 @@ class Life:
         properties = f"UNIQ_KEY\x01{key}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}"
         fields = dict(zip("abcdefghi", (GROUP, "T", "TBW102", "4", "0", "4"), strict=False))
         fields |= {"g": str(self.now_ms), "h": "0", "i": properties}
-        code, answered = self.ask(RequestCode.SEND_MESSAGE_V2, fields, key.encode())
-        assert code == ResponseCode.SUCCESS
+        reply = self.ask(RequestCode.SEND_MESSAGE_V2, fields, key.encode())
+        assert reply.code == ResponseCode.SUCCESS
+        answered = reply.ext_fields or {}
         half = {
             "producerGroup": GROUP,
             "tranStateTableOffset": answered["queueOffset"],
@@ -182,13 +112,7 @@ class Life:
             self.producer.transactions[key].is_confirmed = True
 
     def keys_in(self, topic: str) -> list[str]:
-        keys = []
-        for offset in range(self.store.queues.max_offset(topic, 0)):
-            entry = self.store.queues.entry(topic, 0, offset)
-            assert entry is not None
-            record = decode_record(self.store.read_record(*entry[:2]) or b"")
-            keys.append(find_property(record.properties, "UNIQ_KEY"))
-        return keys
+        return [find_property(each.properties, "UNIQ_KEY") for each in self.records(topic)]
 
 
 def live(life: Life, rng: Random, numbers: list[int]) -> None:
@@ -237,5 +161,4 @@ def test_every_transaction_ends_as_its_producer_says(is_power_cut: bool) -> None
         assert life.keys_in(TRANS_CHECK_MAX_TIME_TOPIC) == [], f"seed {seed}"
         assert producer.asked_late == [], f"seed {seed}"
         assert len(producer.transactions) > LIVES, f"seed {seed}"
-        life.journal.close()
-        life.store.close()
+        life.stop()
