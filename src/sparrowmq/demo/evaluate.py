@@ -1,4 +1,7 @@
-"""Computes every figure of the outcome from the state, the logs, the table and the answers."""
+"""Computes every figure of the outcome from the state, the logs, the table and the answers.
+
+Tests: test_main_job.py.
+"""
 
 from __future__ import annotations
 

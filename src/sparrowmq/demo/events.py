@@ -1,4 +1,7 @@
-"""The events that the demo's producer and its Spark process log, and the question to Spark."""
+"""The events that the demo's producer and its Spark process log, and the question to Spark.
+
+Tests: test_progress.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 `figures.json` is the encoded outcome, and the report is a function of the outcome. Instants
 (`*_ms`) are milliseconds of the machine's monotonic clock; the demo began at `begun_ms`. Durations
 are milliseconds too.
+Tests: test_report_page.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The terminal's view of a running demo: bars of progress, and the live queue × client matrix.
 
 Without a terminal, plain lines report events, and the progress now and then.
+Tests: test_progress.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ has as many messages as the topic. After a kill, the process can be started agai
 the job's checkpoint. Then the process takes a question from its standard
 input, answers it in the same session, and ends. One query reads the Parquet table, one the members'
 logbooks. The job `duplicates` decides which deliveries are duplicates.
+Tests: test_main_job.py.
 """
 
 from __future__ import annotations

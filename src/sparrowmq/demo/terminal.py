@@ -1,4 +1,7 @@
-"""The result on the terminal: the report's main tables, the conditions, and where everything is."""
+"""The result on the terminal: the report's main tables, the conditions, and where everything is.
+
+Tests: test_report_page.py.
+"""
 
 from __future__ import annotations
 
