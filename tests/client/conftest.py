@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from hostile import HostileCluster
 from play import Handler, Play
-from sparrowmq import Admin, Producer
+from sparrowmq import Admin, Producer, PushConsumer
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import Operation
@@ -61,6 +62,35 @@ def admin(cluster: EmbeddedCluster) -> Iterator[Admin]:
 def producer(cluster: EmbeddedCluster) -> Iterator[Producer]:
     with Producer("GID_test_producer", name_server=cluster.name_server) as opened:
         yield opened
+
+
+@pytest.fixture
+def make_consumer(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> Iterator[Callable[..., PushConsumer]]:
+    """Make consumers of this test's topic and group; they are closed at the end."""
+    with ExitStack() as stack:
+
+        def make(listener: Any, **settings: Any) -> PushConsumer:
+            settings = {"name_server": cluster.name_server, "start": "first"} | settings
+            consumer = PushConsumer(group, listener=listener, **settings)
+            stack.enter_context(consumer)
+            consumer.subscribe(topic)
+            return consumer
+
+        yield make
+
+
+@pytest.fixture
+def start_consumer(make_consumer: Callable[..., PushConsumer]) -> Callable[..., PushConsumer]:
+    """Make consumers as `make_consumer` does, and start them."""
+
+    def start(listener: Any, **settings: Any) -> PushConsumer:
+        consumer = make_consumer(listener, **settings)
+        consumer.start()
+        return consumer
+
+    return start
 
 
 @pytest.fixture

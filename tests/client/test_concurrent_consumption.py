@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -36,26 +35,6 @@ PATIENCE_S = 60
 
 
 @pytest.fixture
-def make_consumer(
-    cluster: EmbeddedCluster, topic: str, group: str
-) -> Iterator[Callable[..., PushConsumer]]:
-    """Start consumers of this test's topic and group; they are closed at the end."""
-    with ExitStack() as stack:
-
-        def make(listener: Any, **settings: Any) -> PushConsumer:
-            settings = {"start": "first"} | settings
-            consumer = PushConsumer(
-                group, name_server=cluster.name_server, listener=listener, **settings
-            )
-            stack.enter_context(consumer)
-            consumer.subscribe(topic)
-            consumer.start()
-            return consumer
-
-        yield make
-
-
-@pytest.fixture
 def dead_letters(cluster: EmbeddedCluster, group: str) -> Iterator[Callable[[], list[MessageExt]]]:
     """Read the group's dead letters, by hand as an operator does."""
     with PollConsumer("GID_operator", name_server=cluster.name_server) as reader:
@@ -80,7 +59,7 @@ def dead_letters(cluster: EmbeddedCluster, group: str) -> Iterator[Callable[[], 
     ("delay_level", "max_reconsume_times"), [(0, 0), (-1, None), (-1, 16)], ids=str
 )
 def test_message_that_may_not_come_again_is_a_dead_letter(
-    make_consumer: Callable[..., PushConsumer],
+    start_consumer: Callable[..., PushConsumer],
     producer: Producer,
     admin: Admin,
     dead_letters: Callable[[], list[MessageExt]],
@@ -94,7 +73,7 @@ def test_message_that_may_not_come_again_is_a_dead_letter(
         return ConsumeStatus.RECONSUME_LATER
 
     sent = producer.send(Message(topic, b"poison", tags="A", keys=("k",)))
-    consumer = make_consumer(listener, max_reconsume_times=max_reconsume_times)
+    consumer = start_consumer(listener, max_reconsume_times=max_reconsume_times)
     wait_until("the message sent back", lambda: consumer.counters.sent_back == 1)
     (letter,) = dead_letters()
 
@@ -112,7 +91,7 @@ def test_message_that_may_not_come_again_is_a_dead_letter(
 @pytest.mark.slow
 @pytest.mark.parametrize("raises", [False, True])
 def test_messages_are_delivered_until_the_times_allowed_are_used_up(
-    make_consumer: Callable[..., PushConsumer],
+    start_consumer: Callable[..., PushConsumer],
     producer: Producer,
     dead_letters: Callable[[], list[MessageExt]],
     topic: str,
@@ -133,7 +112,7 @@ def test_messages_are_delivered_until_the_times_allowed_are_used_up(
             raise ValueError("no such flight")
         return ConsumeStatus.RECONSUME_LATER
 
-    consumer = make_consumer(listener, max_reconsume_times=2)
+    consumer = start_consumer(listener, max_reconsume_times=2)
     queue = producer.fetch_publish_queues(topic)[0]
     sent = [producer.send(Message(topic, body), queue=queue) for body in (b"poison", b"1", b"2")]
     wait_until("the last time sent back", lambda: consumer.counters.sent_back == 3)
@@ -155,7 +134,7 @@ def test_messages_are_delivered_until_the_times_allowed_are_used_up(
 @pytest.mark.slow
 @pytest.mark.parametrize("orderly", [False, True])
 def test_message_that_nobody_keeps_is_named_in_the_log(
-    make_consumer: Callable[..., PushConsumer],
+    start_consumer: Callable[..., PushConsumer],
     producer: Producer,
     topic: str,
     caplog: pytest.LogCaptureFixture,
@@ -164,7 +143,7 @@ def test_message_that_nobody_keeps_is_named_in_the_log(
 ) -> None:
     """BROADCASTING sends nothing back."""
     later = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-    consumer = make_consumer(
+    consumer = start_consumer(
         lambda *_: later if orderly else ConsumeStatus.RECONSUME_LATER,
         message_model=MessageModel.BROADCASTING,
         orderly=orderly,
@@ -180,7 +159,7 @@ def test_message_that_nobody_keeps_is_named_in_the_log(
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", [3, 3 + COMMIT_AHEAD_MAX], ids=["at the end", "beyond the end"])
 def test_consumption_goes_on_where_the_committed_offset_does_not_exist(
-    make_consumer: Callable[..., PushConsumer],
+    start_consumer: Callable[..., PushConsumer],
     producer: Producer,
     admin: Admin,
     topic: str,
@@ -191,7 +170,7 @@ def test_consumption_goes_on_where_the_committed_offset_does_not_exist(
     queue = producer.fetch_publish_queues(topic)[0]
     producer.send_batch([Message(topic, b"old")] * 3, queue=queue)
     admin.update_committed_offset(group, queue, stored)
-    consumer = make_consumer(lambda messages, _: bodies.extend(m.body for m in messages))
+    consumer = start_consumer(lambda messages, _: bodies.extend(m.body for m in messages))
     wait_until("the assignment", lambda: len(consumer.assignment()) == 8)
     wait_until("the corrected offset", lambda: admin.committed_offset(group, queue) == 3)
 
@@ -203,13 +182,13 @@ def test_consumption_goes_on_where_the_committed_offset_does_not_exist(
 
 @pytest.mark.slow
 def test_slow_listener_holds_the_buffer_within_its_bounds(
-    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+    start_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
 ) -> None:
     gate = threading.Event()
     queue = producer.fetch_publish_queues(topic)[0]
     for _ in range(40):
         producer.send_batch([Message(topic, b"x")] * 50, queue=queue)
-    consumer = make_consumer(lambda *_: gate.wait(PATIENCE_S) and None, pull_batch_size=32)
+    consumer = start_consumer(lambda *_: gate.wait(PATIENCE_S) and None, pull_batch_size=32)
     # A pull is asked for as long as no more than 1000 messages are cached.
     wait_until("the bound", lambda: consumer.counters.pulled > 1_000)
     held = consumer.counters.pulled
@@ -222,7 +201,7 @@ def test_slow_listener_holds_the_buffer_within_its_bounds(
 @pytest.mark.slow
 @pytest.mark.parametrize("raises", [False, True])
 def test_decisions_on_single_messages_go_before_the_return(
-    make_consumer: Callable[..., PushConsumer],
+    start_consumer: Callable[..., PushConsumer],
     producer: Producer,
     admin: Admin,
     topic: str,
@@ -249,7 +228,7 @@ def test_decisions_on_single_messages_go_before_the_return(
     queue = producer.fetch_publish_queues(topic)[0]
     bodies = (b"dead", b"ack", b"other", b"retry")
     producer.send_batch([Message(topic, body) for body in bodies], queue=queue)
-    consumer = make_consumer(listener, consume_message_batch_max_size=8)
+    consumer = start_consumer(listener, consume_message_batch_max_size=8)
     again = {b"retry", b"other"} if raises else {b"retry"}
     wait_until("what comes again", lambda: len(calls) == len(bodies) + len(again))
     assert consumer.wait_idle()
@@ -269,10 +248,10 @@ def test_decisions_on_single_messages_go_before_the_return(
 
 @pytest.mark.slow
 def test_what_is_sent_once_a_member_is_assigned_is_delivered(
-    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+    start_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
 ) -> None:
     got: list[bytes] = []
-    consumer = make_consumer(
+    consumer = start_consumer(
         lambda messages, _: got.extend(message.body for message in messages),
         start="last",
     )

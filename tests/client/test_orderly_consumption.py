@@ -8,10 +8,8 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -70,23 +68,9 @@ class Log:
 
 
 @pytest.fixture
-def make_consumer(
-    cluster: EmbeddedCluster, topic: str, group: str
-) -> Iterator[Callable[..., PushConsumer]]:
-    """Start consumers in order of this test's topic and group; they are closed at the end."""
-    with ExitStack() as stack:
-
-        def make(listener: Any, **settings: Any) -> PushConsumer:
-            defaults: dict[str, Any] = {"start": "first", "orderly": True}
-            consumer = PushConsumer(
-                group, name_server=cluster.name_server, listener=listener, **(defaults | settings)
-            )
-            stack.enter_context(consumer)
-            consumer.subscribe(topic)
-            consumer.start()
-            return consumer
-
-        yield make
+def make_consumer(start_consumer: Callable[..., PushConsumer]) -> Callable[..., PushConsumer]:
+    """Start consumers in order of this test's topic and group."""
+    return partial(start_consumer, orderly=True)
 
 
 def fill(producer: Producer, topic: str, per_queue: int) -> int:

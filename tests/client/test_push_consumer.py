@@ -52,25 +52,6 @@ class Seen:
             self.bodies.update(message.body for message in messages)
 
 
-@pytest.fixture
-def make_consumer(
-    cluster: EmbeddedCluster, topic: str, group: str
-) -> Iterator[Callable[..., PushConsumer]]:
-    """Make consumers of this test's topic and group; they are closed at the end."""
-    with ExitStack() as stack:
-
-        def make(listener: Any, **settings: Any) -> PushConsumer:
-            settings = {"start": "first"} | settings
-            consumer = PushConsumer(
-                group, name_server=cluster.name_server, listener=listener, **settings
-            )
-            stack.enter_context(consumer)
-            consumer.subscribe(topic)
-            return consumer
-
-        yield make
-
-
 def counts(consumers: list[PushConsumer]) -> list[int]:
     return sorted(len(consumer.assignment()) for consumer in consumers)
 
