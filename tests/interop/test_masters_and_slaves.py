@@ -60,18 +60,17 @@ def is_shared(members: list[Any]) -> bool:
     )
 
 
+@pytest.mark.parametrize("languages", [("python",) * 3, ("python", "python", "java")])
 def test_no_message_is_lost_when_a_master_is_killed_and_comes_back(
     java: Any,
     brokers: dict[str, Any],
     start_member: Callable[..., Any],
-    tmp_path: Path,
+    languages: tuple[str, ...],
 ) -> None:
     first = brokers["broker-b-0"]
     first.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
     options = {"topic": TOPIC, "group": GROUP}
-    members = [
-        start_member(language, first, **options) for language in ("python", "python", "java")
-    ]
+    members = [start_member(language, first, **options) for language in languages]
     producer = java.python_peer("produce", nameServer=first.name_server, topic=TOPIC, rate=100)
     try:
 
@@ -102,7 +101,11 @@ def test_no_message_is_lost_when_a_master_is_killed_and_comes_back(
 
     got = Counter(each["body"] for member in members for each in member.named("message"))
     failed = len(producer.named("failed"))
+    twice = sum(got.values()) - len(got)
     print(
-        f"\n{java.version}: {sent_count()} sent, {failed} sends failed, {len(missing())} lost, "
-        f"{sum(got.values()) - len(got)} twice"
+        f"\n{java.version}, {languages}: {sent_count()} sent, {failed} sends failed, "
+        f"{len(missing())} lost, {twice} twice"
     )
+    # A failed send may have been stored, and is sent again. Java's members divide by the short list
+    # of a master that has just come back, and take queues from others.
+    assert "java" in languages or twice <= failed

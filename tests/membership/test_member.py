@@ -32,6 +32,7 @@ from sparrowmq.membership.actions import (
     SendBack,
     StoodStill,
 )
+from sparrowmq.membership.listed_ids import RETURN_MS
 from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.owned_queue import (
     COMMIT_WAIT_MIN_MS,
@@ -293,6 +294,28 @@ def test_own_id_missing_once_registers_again_and_twice_is_believed() -> None:
     member.rebalanced([share(cids=others)], 20)
     assert member.assigned == ()
     assert member.take_facts() == [NotListed("G", "c0", others), AssignmentChanged((), (), (Q0,))]
+
+
+def test_members_have_time_to_come_back_to_a_broker_that_was_restarted() -> None:
+    member, _ = joined(Q0)
+    member.due(0)
+    member.heartbeat_done(reached=1, failed=0, has_returned=True, now_ms=50_000)
+
+    member.rebalanced([share(Q0, Q1, cids=("c0",))], 50_010)
+    waiting = list(member.assigned)
+    member.rebalanced([share(Q0, Q1, cids=("c0",))], 50_000 + RETURN_MS)
+
+    assert (waiting, list(member.assigned)) == ([Q0], [Q0, Q1])
+
+
+def test_members_that_leave_a_broker_that_was_not_restarted_are_believed_to_have_left() -> None:
+    member, _ = joined(Q0)
+    member.due(0)
+    member.heartbeat_done(reached=1, failed=0, now_ms=50_000)
+
+    member.rebalanced([share(Q0, Q1, cids=("c0",))], 50_010)
+
+    assert list(member.assigned) == [Q0, Q1]
 
 
 def test_own_id_listed_twice_is_told_once() -> None:

@@ -307,7 +307,10 @@ def test_list_of_members_must_be_right_soon(bench: Bench, listed: list[str], exp
     assert look(25, ["a", "b"]) is None
     assert look(30, listed) is None
     assert look(50, listed) is None
-    assert look(51, listed) == f"{expected}, 20 ms after its list changed"
+    bench.checkers.note_members_gone(BROKER)
+    assert look(51, listed) is None
+    assert look(71, listed) is None
+    assert look(72, listed) == f"{expected}, 20 ms after its list changed"
 
 
 def test_where_members_only_come_and_go_nothing_comes_again_and_no_commit_goes_back(

@@ -55,5 +55,6 @@ def note_connection_lost(consumers: Mapping[str, Subscriber], address: str, *, n
     for subscriber in list(consumers.values()):
         broker_names = subscriber.routes.broker_names_at(address)
         if broker_names:
+            subscriber.answered -= {address}
             subscriber.member.connection_lost(broker_names, now_ms)
             subscriber.wake.set()

@@ -278,6 +278,8 @@ class Subscriber:
     has_joined: bool = False
     # A heartbeat under way counts as well.
     is_beating: bool = False
+    # The brokers that answered the last heartbeat, without those whose connection was lost since.
+    answered: frozenset[str] = frozenset()
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
     # Queues were given by `assign`: heartbeats then carry no subscription.
     is_assigned: bool = False

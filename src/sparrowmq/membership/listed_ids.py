@@ -1,9 +1,14 @@
-"""Checks how often the broker's list of members names our own client id. Pure.
+"""Decides whether a broker's list of members is believed yet. Pure.
 
-The list must name our id once. If the list names our id twice, another process uses the same id,
-and some queues are unowned. If our id is missing for the first time, the list counts as one that
-came too early and is not believed. If our id is missing again, the list is believed, because the
-other members have taken our queues. Tests: test_reconcile.py, test_handover.py.
+The list must name our own client id once. If the list names our id twice, another process uses the
+same id, and some queues are unowned. If our id is missing for the first time, the list counts as
+one that came too early and is not believed. If our id is missing again, the list is believed,
+because the other members have taken our queues.
+
+A broker that was restarted lists those who have come back, and the first of them would take all
+queues. So once such a broker has answered, a list that lacks members is not believed until they had
+time to come back as well. `Differs from RocketMQ:` there each member divides by the short list at
+once, and messages are consumed twice. Tests: test_client_id.py, test_handover.py.
 """
 
 from __future__ import annotations
@@ -12,21 +17,42 @@ from collections.abc import Collection
 
 from sparrowmq.membership.actions import DuplicateClientId, Fact, NotListed
 
+# How long the other members may take to come back to a broker after this member has.
+RETURN_MS = 2_000
+
 
 class ListedIds:
-    """Counts our client id in the broker's list of members: once, several times or not at all.
+    """Counts our client id in the broker's list of members, and waits for members to come back.
 
     Args:
         client_id: our own client id.
     """
 
-    __slots__ = ("_client_id", "_group", "_has_reported_duplicate", "_missing_count")
+    __slots__ = (
+        "_believed",
+        "_client_id",
+        "_group",
+        "_has_reported_duplicate",
+        "_lacks_members",
+        "_missing_count",
+        "_return_until_ms",
+    )
 
     def __init__(self, group: str, client_id: str) -> None:
         self._group = group
         self._client_id = client_id
         self._has_reported_duplicate = False
         self._missing_count = 0
+        # The ids of the last list that was believed.
+        self._believed: frozenset[str] = frozenset()
+        # Until when members may come back to a broker, and whether the last list lacked some then.
+        self._return_until_ms = 0
+        self._lacks_members = False
+
+    def broker_returned(self, now_ms: int) -> None:
+        """Wait for members: a broker answers that did not, or was perhaps restarted."""
+        if self._believed:
+            self._return_until_ms = now_ms + RETURN_MS
 
     @property
     def is_missing(self) -> bool:
@@ -35,10 +61,10 @@ class ListedIds:
 
     @property
     def is_early(self) -> bool:
-        """Whether our id was missing for the first time: the list is not believed yet."""
-        return self._missing_count == 1
+        """Whether the list is not believed yet."""
+        return self._missing_count == 1 or self._lacks_members
 
-    def note(self, lists: Collection[tuple[str, ...]], facts: list[Fact]) -> None:
+    def note(self, lists: Collection[tuple[str, ...]], facts: list[Fact], *, now_ms: int) -> None:
         """Take the lists of one rebalance; add a fact for each change worth a line in the log."""
         if not lists:
             return
@@ -51,3 +77,7 @@ class ListedIds:
         self._missing_count = 0 if count else self._missing_count + 1
         if self._missing_count > 1:
             facts.append(NotListed(self._group, own, most))
+        listed = frozenset().union(*lists)
+        self._lacks_members = now_ms < self._return_until_ms and not listed >= self._believed
+        if not self._lacks_members:
+            self._believed = listed

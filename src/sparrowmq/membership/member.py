@@ -360,12 +360,15 @@ class GroupMember:
         now_ms: int,
         expiry_ms: int | None = None,
         silent: Collection[str] = (),
+        has_returned: bool = False,
     ) -> None:
         """Note how many brokers answered the heartbeat and how many did not.
 
         Args:
             expiry_ms: the time after which a broker forgets a silent member; None if none says so.
             silent: the names of the brokers that did not answer.
+            has_returned: whether a broker answered that did not answer the last heartbeat, or to
+                which the connection was lost since.
         """
         sent_ms = now_ms if self.heartbeat.started_ms is None else self.heartbeat.started_ms
         next_in_ms = HEARTBEAT_RETRY_MS if failed else self._config.heartbeat_ms
@@ -374,6 +377,8 @@ class GroupMember:
         self.heartbeat.end(now_ms, next_in_ms=next_in_ms)
         if not reached:
             return
+        if has_returned:
+            self._listed_ids.broker_returned(now_ms)
         self.heartbeat_answered_ms = now_ms
         self._listed_until_ms = sent_ms + (LISTED_MS if expiry_ms is None else expiry_ms)
         if not self._is_known:
@@ -414,16 +419,18 @@ class GroupMember:
             return RebalancePlan((), (), self.assigned)
         ids = self._listed_ids
         if not self._config.is_broadcasting:
-            ids.note([share.cid_all for share in shares if share.cid_all], self._facts)
+            lists = [share.cid_all for share in shares if share.cid_all]
+            ids.note(lists, self._facts, now_ms=now_ms)
         if ids.is_missing:
             self.heartbeat.ask(now_ms)
         targets: dict[str, tuple[MessageQueue, ...]] = {}
         is_complete = True
         for share in shares:
-            if share.mq_all is not None:
+            is_early = bool(share.cid_all) and ids.is_early
+            if share.mq_all is not None and not is_early:
                 self.history.note(share.topic, share.mq_all, cid_all=share.cid_all)
             is_complete = is_complete and share.is_settled
-            if share.queues is None or (share.cid_all and ids.is_early):
+            if share.queues is None or is_early:
                 is_complete = False
             elif share.topic in self._topics:
                 targets[share.topic] = share.queues

@@ -498,6 +498,12 @@ class Checkers:
             if len(owners) > 1:
                 self.fail(f"{_name(queue)}: locked by {' and '.join(owners)} at once")
 
+    def note_members_gone(self, broker_name: str) -> None:
+        """Note that a broker has started: its members have to come back, and to divide again."""
+        for key in [key for key in self._unnoticed_since_ms if key[0] == broker_name]:
+            del self._unnoticed_since_ms[key]
+        self._unshared_since_ms = None
+
     def check_listed(
         self,
         broker_name: str,

@@ -271,9 +271,10 @@ def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> O
         subscriber.report(RequestFailed("heartbeat", None, error))
     now_ms: int = yield Now()
     for one in beating:
-        own = one.routes.addresses()
-        failed = len(failures.keys() & set(own))
+        own = frozenset(one.routes.addresses())
+        failed = len(failures.keys() & own)
         reached = len(own) - failed
+        answered, one.answered = one.answered, own - failures.keys()
         if reached and not one.has_joined:
             one.has_joined = True
             one.report(JoinedGroup(one.config.client_id, tuple(one.user_topics)))
@@ -287,6 +288,7 @@ def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> O
                 for name in one.routes.broker_names_at(address)
                 if one.routes.address(name) == address
             ),
+            has_returned=not one.answered <= answered,
             now_ms=now_ms,
         )
         one.wake.set()

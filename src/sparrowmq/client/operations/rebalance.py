@@ -26,7 +26,7 @@ from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import in_java_order
-from sparrowmq.protocol.bodies import OwnersListBody
+from sparrowmq.protocol.bodies import MASTER_ID, OwnersListBody
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 from sparrowmq.strategies.group_strategy import (
     NO_OWNERS,
@@ -159,8 +159,11 @@ def _is_settled(
 
 
 def _broker_names(subscriber: Subscriber, topic: str) -> list[str]:
+    """Return a topic's brokers, those with a master first: a slave may not know every member."""
     route = subscriber.routes.find(topic)
-    return [] if route is None else sorted(route.brokers)
+    if route is None:
+        return []
+    return sorted(route.brokers, key=lambda name: (MASTER_ID not in route.brokers[name], name))
 
 
 def allocate(
