@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.avro.functions import to_avro
 
 from sparrowmq.pipeline import balance, ingest, parquet_writer
-from sparrowmq.pipeline.ingest.body_parsing import parse_schema, table_rows
+from sparrowmq.pipeline.ingest.body_parsing import parse_schema, table_rows, with_avro_fields
 from sparrowmq.spark import prepare_environment, spark_session
 from sparrowmq.spark.exactly_once import exactly_once
 
@@ -128,8 +128,9 @@ def ingest_avro(name_server: str, out: str, jars: str) -> None:
         spark.read.parquet(settings.table).orderBy("id").selectExpr("id", "shop", "lines", "date")
     )
     kept = spark.read.parquet(settings.quarantine)
-    messages = bodies.selectExpr("body", "CAST(NULL AS STRING) AS bodyError")
-    plan: Any = table_rows(messages, parse_schema(schema), Observation())
+    plan: Any = table_rows(
+        with_avro_fields(bodies, parse_schema(schema)), parse_schema(schema), Observation(), ()
+    )
     found = {
         "version": pyspark.__version__,
         "parses": plan._jdf.queryExecution().executedPlan().toString().count("from_avro("),

@@ -1,18 +1,14 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.functions import unix_micros
-
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, parse_schema, with_fields
-from sparrowmq.spark.body_check import BodyCheck
+from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, parse_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,36 +81,6 @@ def test_ddl_says_what_is_required(spark: object) -> None:
     ) == ("struct<id:bigint,name:string>", ("id",))
     with pytest.raises(ConfigError, match="is not DDL"):
         parse_ddl("id BIGINTT")
-
-
-@pytest.mark.spark
-def test_fields_may_have_names_of_any_characters(spark: SparkSession) -> None:
-    names = ["a.b", "`", "c`d e", "'", "$[0]", "麻雀"]
-    schema = parse_schema(json.dumps({"properties": {name: {} for name in names}}))
-    body = json.dumps({name: name for name in names}).encode()
-    messages = spark.createDataFrame([(body, None)], "body binary, bodyError string")
-
-    (row,) = with_fields(messages, schema).collect()
-
-    assert [row[name] for name in names] == names
-    assert row["misread"] is False
-
-
-@pytest.mark.spark
-def test_spark_judges_the_times_that_pass_the_check_of_bodies(spark: SparkSession) -> None:
-    day, moment = "2026-03-01", datetime(2026, 3, 1, 12, 30, 0, 123456, UTC)
-    times = [f"{day}T12:30:00.123456789012Z", f"{day}t12:30:00Z", f"{day}T12:30:00z"]
-    times.append("2026-02-30T12:30:00Z")
-    schema = parse_ddl("at TIMESTAMP")
-    check = BodyCheck(schema.struct.json())
-    bodies = [json.dumps({"at": at}).encode() for at in times]
-    messages = spark.createDataFrame([(b, None) for b in bodies], "body binary, bodyError string")
-
-    rows = with_fields(messages, schema).select("misread", unix_micros("at")).collect()
-
-    assert [check.find_error(body) for body in bodies] == [None] * len(bodies)
-    micros = round(moment.timestamp() * 1e6)
-    assert [tuple(row) for row in rows] == [(False, micros), *[(True, None)] * 3]
 
 
 @pytest.mark.spark

@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
 from sparrowmq.cli.main import build_app
-from sparrowmq.cli.pipeline import _spark_reason
+from sparrowmq.cli.pipeline import _java_reason, _spark_reason
 from sparrowmq.pipeline.task_progress import TaskProgress, reporting_progress
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
         (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is not DDL: "),
         (
             ["ingest", "-t", "t", "--schema", "id INT, m MAP<INT, INT>"],
-            "Spark cannot read the types of the schema in bodies: [DATATYPE_MISMATCH.",
+            "a map in JSON has texts as keys, not 'integer'",
         ),
         (["ingest", "-t", "t", "--json-schema", "/nowhere.json"], "cannot read /nowhere.json: "),
         (
@@ -122,6 +122,30 @@ def test_a_job_that_fails_says_why_in_one_line_and_keeps_javas_words_in_a_file(
     assert started == "sparrowmq: starting Spark on local[*]"
     assert reason.startswith("sparrowmq: no name server answers at 127.0.0.1:1: ")
     assert "at org.apache.spark" in Path(log.rpartition(" ")[2]).read_text()
+
+
+def test_where_java_ends_at_once_its_reason_is_the_error(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("sparrowmq")), "pipeline", "balance"]
+    command += ["--generate", "2", "-o", str(tmp_path / "out"), "--driver-memory", "5x"]
+
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+
+    reason = "sparrowmq: Spark does not start: Invalid maximum heap size: -Xmx5x"
+    assert (result.returncode, result.stderr.splitlines()[1:]) == (2, [reason])
+    assert list(tmp_path.iterdir()) == []
+    log = (
+        "Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties\n"
+        "26/11/24 15:56:36 WARN Utils: Your hostname, vm, resolves to a loopback address\n"
+        'Exception in thread "main" org.apache.spark.SparkException: Master must be local\n\tat\n'
+    )
+    assert _java_reason(log) == "Master must be local"
 
 
 def test_a_job_prints_its_main_table_as_csv_and_shows_its_tasks(

@@ -18,6 +18,8 @@ pytest.importorskip("pyspark")
 import pyarrow.dataset as ds
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructField, StructType
 from typer.testing import CliRunner
 
 from certificates import Certificates
@@ -34,7 +36,7 @@ from sparrowmq.model import Message
 from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.ingest import Batch, IngestSettings, job
-from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, table_rows
+from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, quoted, table_rows
 from sparrowmq.pipeline.ingest.compaction import compact
 from sparrowmq.pipeline.parquet import write_batch_parquet
 from sparrowmq.protocol.record import BatchEntry, encode_batch
@@ -71,11 +73,54 @@ BAD = {
     b'{"flight": 3, "time_hour": "12:30"}': (
         "field time_hour: expected a time by ISO 8601, with its date"
     ),
-    # What Spark alone knows.
     b'{"flight": 3, "time_hour": "2013-02-30T00:00:00Z"}': (
         "field time_hour: not a value of timestamp"
     ),
 }
+KINDS = {
+    "a.b": "STRING",
+    "`": "TINYINT",
+    "c`d e": "SMALLINT",
+    "'": "INT",
+    "$[0]": "BIGINT",
+    "麻雀": "BOOLEAN",
+    "f": "FLOAT",
+    "g": "DOUBLE",
+    "h": "DECIMAL(9,2)",
+    "i": "BINARY",
+    "j": "DATE",
+    "k": "TIMESTAMP",
+    "l": "TIMESTAMP_NTZ",
+    "m": "MAP<STRING, STRUCT<n: DATE>>",
+    "o": "ARRAY<STRUCT<p: TIMESTAMP, q: ARRAY<DECIMAL(38,0)>>>",
+    "r": "VARIANT",
+}
+ODD_BODIES = [
+    b"{}",
+    # Spark tells a VARIANT of null from a null.
+    json.dumps(dict.fromkeys(name for name in KINDS if name != "r")).encode(),
+    json.dumps(
+        {
+            "a.b": "\u0000 \U0001f426",
+            "`": -128,
+            "c`d e": 32767,
+            "'": 0,
+            "$[0]": -(2**63),
+            "麻雀": True,
+            "f": 0.1,
+            "g": 1e-300,
+            "h": "12.5",
+            "i": "AAEC/w==",
+            "j": "0000-02-29",
+            "k": "2026-03-01T12:30:00.123456+05:30",
+            "l": "9999-12-31 23:59",
+            "m": {"": {"n": "1582-10-10"}, "x": None, "y": {}},
+            "o": [None, {}, {"q": [1, None]}],
+            "r": [1, 2.50, {"s": None, "t": "u"}, 10**30],
+        }
+    ).encode(),
+    b'{"h": 1e6, "k": "2026-03-01", "o": [{"p": "2026-03-01 12:30:00Z"}], "r": "text", "v": {}}',
+]
 SAME_NAMES = {"properties": {"id": {"type": "integer"}, "ID": {"type": "integer"}}}
 
 
@@ -157,6 +202,9 @@ def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(
     assert done.files_before >= 2
     again = ingest.run(spark, settings)
     assert (again.batches, again.counts) == ([], counts)
+    Path(settings.checkpoint).rename(tmp_path / "moved")
+    with pytest.raises(ConfigError, match="checkpoint is gone, so this run would write all mess"):
+        ingest.run(spark, settings)
     text = ingest.render(result)
     assert "field flight: expected a whole number, found a text" in text
     assert "{&quot;flight&quot;: &quot;many&quot;, &quot;carrier&quot;: &quot;UA&quot;}" in text
@@ -348,22 +396,41 @@ def test_dates_that_python_does_not_have_are_counted(
     assert "+10000-01-01" in ingest.render(result)
 
 
-def test_hotspot_compiles_the_table_of_sixty_fields_which_parses_each_body_once(
+def test_hotspot_compiles_the_table_of_sixty_fields(
     spark: SparkSession,
 ) -> None:
     kinds = ("STRING", "INT", "DOUBLE", "TIMESTAMP", "BOOLEAN", "DATE")
     schema = parse_ddl(", ".join(f"f{n} {kinds[n % 6]} NOT NULL" for n in range(60)))
-    messages = spark.createDataFrame([(b"{}", "a")], "body binary, bodyError string")
+    columns = StructType([StructField("bodyFields", schema.columns)]).add("bodyError", "string")
+    messages = spark.createDataFrame([], columns)
 
-    rows: Any = table_rows(messages, schema, Observation())
+    rows: Any = table_rows(messages, schema, Observation(), ())
 
     execution = rows._jdf.queryExecution()
     stages = execution.debug().codegenToSeq()
     sizes = [stages.apply(n)._3().maxMethodCodeSize() for n in range(stages.size())]
     # Beyond 8,000 bytes HotSpot interprets a method for ever.
     assert 0 < max(sizes) < 8_000
-    plan = execution.executedPlan().toString()
-    assert plan.count("from_json") == 1
+
+
+def test_the_fields_of_a_body_are_those_of_from_json_where_it_fits(
+    spark: SparkSession, cluster: EmbeddedCluster
+) -> None:
+    cluster.create_topic("kinds", queues=1)
+    ddl = ", ".join(f"{quoted(name)} {kind}" for name, kind in KINDS.items())
+    with Producer("GID_kinds", name_server=cluster.name_server) as producer:
+        for body in ODD_BODIES:
+            producer.send(Message("kinds", body))
+    given = {"nameServer": cluster.name_server, "topic": "kinds"}
+
+    found = spark.read.format("rocketmq").options(**given, bodySchema=parse_ddl(ddl).struct.json())
+    rows = found.load().withColumn("wanted", F.from_json(F.col("body").cast("string"), ddl))
+
+    texts = rows.selectExpr(
+        "bodyError", "to_json(bodyFields) AS found", "to_json(wanted) AS wanted"
+    )
+    for row in texts.collect():
+        assert (row.bodyError, row.found) == (None, row.wanted)
 
 
 def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
@@ -438,7 +505,7 @@ def test_wrong_settings_are_refused_before_anything_is_written(
         ingest.run(spark, settings_for(cluster, tmp_path, schema="keys STRING"))
     with pytest.raises(ConfigError, match="field 'ID' would clash"):
         ingest.run(spark, settings_for(cluster, tmp_path, schema=json.dumps(SAME_NAMES)))
-    with pytest.raises(ConfigError, match="Spark cannot read the types of the schema in bodies: "):
+    with pytest.raises(ConfigError, match="a map in JSON has texts as keys, not 'integer'"):
         ingest.run(spark, settings_for(cluster, tmp_path, schema="time_hour DATE, m MAP<INT, INT>"))
     with pytest.raises(ConfigError, match="no column 'hour_time' to take the date from"):
         ingest.run(spark, settings_for(cluster, tmp_path, date_column="hour_time"))

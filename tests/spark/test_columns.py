@@ -30,7 +30,7 @@ from sparrowmq.spark.columns import (
     queue_offsets,
 )
 from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES
-from sparrowmq.spark.schema import COLUMNS, PROFILES
+from sparrowmq.spark.schema import BODY_COLUMNS, COLUMNS, PROFILES
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # RocketMQ's own wire times are within the years that Python's datetime knows.
@@ -109,7 +109,6 @@ def expected_row(message: MessageExt, partition: int) -> dict[str, Any]:
         "keys": keys,
         "tags": message.tags,
         "body": message.body,
-        "bodyError": None,
         "flag": message.flag,
         "sysFlag": message.sys_flag,
         "bornTimestamp": born,
@@ -159,7 +158,8 @@ def decode(
 
 
 def decode_all(buffer: bytes) -> list[dict[str, Any]]:
-    schema = arrow_schema([column.name for column in COLUMNS])
+    names = [column.name for column in COLUMNS if column.name not in BODY_COLUMNS]
+    schema = arrow_schema(names)
     (batch,) = decode(buffer, find_starts(buffer), schema, broker_name="broker-ß", partition=3)
     batch.validate(full=True)
     assert schema.equals(batch.schema)

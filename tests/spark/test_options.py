@@ -225,7 +225,9 @@ def test_profiles_name_columns_that_exist() -> None:
 
 
 def test_ddl_quotes_the_names() -> None:
-    assert columns_ddl(("queueId", "body")) == "`queueId` int, `body` binary"
+    ddl = columns_ddl(("queueId", "bodyFields"), "struct<n:int>")
+
+    assert ddl == "`queueId` int, `bodyFields` struct<n:int>"
 
 
 def test_columns_are_named_once() -> None:

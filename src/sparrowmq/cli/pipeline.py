@@ -44,6 +44,8 @@ _ROWS_PRINTED = 20
 _LINE_INTERVAL_S = 10.0
 # PySpark logs each error of a query as JSON on stderr, beside raising it.
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+# What Java prints before it says why it does not start.
+_GREETINGS = re.compile(r"WARNING: |Using |Setting |\S+ \S+ WARN |\s*$")
 # What precedes the reason in a line of ours, and in Java's lines about a failure.
 _OURS = re.compile(r".*\bsparrowmq(?:[.]\w+)*: ")
 _CAUSE = re.compile(r"(?:Caused by)?: (?:[\w.$]+: )*(.+)")
@@ -478,10 +480,22 @@ def _session(job: str, common: _Common, *, runs_long: bool = False) -> Generator
     except (ConfigError, UsageError, KeyboardInterrupt):
         Path(log).unlink()
         raise
-    except BaseException:
+    except BaseException as error:
+        text = Path(log).read_text(errors="replace")
+        if "JAVA_GATEWAY_EXITED" in str(error) and (reason := _java_reason(text)):
+            Path(log).unlink()
+            raise UsageError(f"Spark does not start: {reason}") from None
         say(f"Spark's output is in {log}")
         raise
     Path(log).unlink()
+
+
+def _java_reason(log: str) -> str:
+    """Return why Java ended before it had started Spark; "" if it does not say."""
+    lines = (line for line in log.splitlines() if not _GREETINGS.match(line))
+    reason = next(lines, "")
+    found = _CAUSE.search(reason)
+    return found[1] if found and reason.startswith("Exception in ") else reason
 
 
 @contextmanager

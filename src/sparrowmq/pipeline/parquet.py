@@ -10,8 +10,8 @@ path/batchId=7/month=1/part-*.parquet              after one rename
 path/batchId=7/_written.json                       the query, the number of files and their bytes
 ```
 
-A replayed batch has the same id and the same offsets, by the checkpoint. If its directory is whole
-and of the same query, it stays as it is; otherwise the replay replaces it. So at any moment the
+A replayed batch has the same id and the same offsets, by the checkpoint. If its directory is whole,
+it stays as it is; otherwise the replay replaces it. So at any moment the
 files hold whole batches only, each at most once, and a batch that readers have seen never
 disappears. A rename is atomic on local disks and HDFS. An object store copies instead, so a reader
 may see a part of the newest batch until the copy ends. Tests: spark/test_parquet.py.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.pipeline.files import DirectoryUsage, Files
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def write_batch_parquet(
     """Write one micro-batch to `path/batchId=<batch_id>/<column>=<value>/...`.
 
     `parquet_writer` makes the function for `foreachBatch`. One checkpoint belongs to one path: with
-    a new checkpoint, ids begin at 0 again and replace the batches of another query.
+    a new checkpoint ids begin at 0 again, and the messages would come a second time.
 
     Args:
         batch_id: the batch's id, by `foreachBatch`.
@@ -71,15 +71,19 @@ def write_batch_parquet(
 
     Returns: whether the batch was written; False if its directory is whole already.
     Raises: ConfigError if the batch has a column `batchId` or lacks a column of `partition_by`;
-        UsageError if the finished batch cannot be moved to its directory.
+        UsageError if the path has batches of another checkpoint, or the finished batch cannot be
+        moved to its directory.
     """
     _check_columns(batch_df.columns, partition_by)
     session = batch_df.sparkSession
     root, files = path.rstrip("/"), Files(session, path)
     target, writing = f"{root}/batchId={batch_id}", f"{root}/{_WRITING}/batchId={batch_id}"
     query_id = session.sparkContext.getLocalProperty(_QUERY_ID_KEY)
-    if query_id is not None and _is_whole(files, target, query_id):
-        return False
+    if query_id is not None:
+        if batch_id == 0:
+            _check_first(files, root, query_id)
+        if _is_whole(files, target, query_id):
+            return False
     batch_df.write.mode("overwrite").partitionBy(*partition_by).parquet(writing)
     files.write_text(f"{writing}/{_WRITTEN}", _describe(files.usage(writing), query_id))
     files.remove(target)
@@ -90,6 +94,18 @@ def write_batch_parquet(
 def parquet_writer(path: str, partition_by: Sequence[str] = ()) -> Callable[[DataFrame, int], Any]:
     """Return the argument of `foreachBatch`: `.foreachBatch(parquet_writer("out"))`."""
     return partial(write_batch_parquet, path=path, partition_by=tuple(partition_by))
+
+
+def _check_first(files: Files, root: str, query_id: str) -> None:
+    """Check that a query's first batch finds no batch of another query."""
+    batches = {entry.name for entry in files.list(root) if entry.name.startswith("batchId=")}
+    text = files.read_text(f"{root}/batchId=0/{_WRITTEN}")
+    is_other = text is not None and json.loads(text)["queryId"] != query_id
+    if is_other or batches - {"batchId=0"}:
+        raise UsageError(
+            f"{root} has batches of another checkpoint, and messages would be there twice; "
+            f"give that checkpoint, or write to another directory"
+        )
 
 
 def _is_whole(files: Files, directory: str, query_id: str) -> bool:

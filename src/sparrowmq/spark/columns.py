@@ -65,8 +65,9 @@ from sparrowmq.protocol.record import (
     TOPIC_BYTES_MAX,
     decode_host,
 )
-from sparrowmq.spark.body_check import BodyCheck
+from sparrowmq.spark.body_reader import BodyReader
 from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES
+from sparrowmq.spark.schema import BODY_COLUMNS
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -79,7 +80,7 @@ BATCH_INFLATED_BYTES = 16 * 1024 * 1024
 _HEAD = np.dtype(
     [(name, "V8" if form == "8s" else f">{form}") for name, form in HEAD_FIELDS.items()]
 )
-_BODY_COLUMNS = frozenset({"body", "value", "bodyError"})
+_BODY_COLUMNS = frozenset({"body", "value", *BODY_COLUMNS})
 _RECORD_SIZE_MIN = 91
 _SIZE = struct.Struct(">i")
 # How many records are first assumed to have one size, and how many are read one by one if their
@@ -129,10 +130,10 @@ _TYPES: dict[str, pa.DataType] = {
 }
 
 
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
+def arrow_schema(names: Sequence[str], bodies: BodyReader | None = None) -> pa.Schema:
     """Return the Arrow schema of these columns, exactly as Spark requires it."""
-    fields = [pa.field(name, _TYPES[name]) for name in names]
-    return pa.schema(fields)
+    types = _TYPES if bodies is None else _TYPES | {"bodyFields": bodies.arrow_type}
+    return pa.schema([pa.field(name, types[name]) for name in names])
 
 
 def find_starts(records: bytes) -> Ints:
@@ -243,7 +244,7 @@ def decode_columns(
     schema: pa.Schema,
     broker_name: str,
     partition: int | Ints = 0,
-    check: BodyCheck | None = None,
+    bodies: BodyReader | None = None,
     on_unreadable: Callable[[int, str], None],
 ) -> Iterator[pa.RecordBatch]:
     """Decode records into batches: one batch, or several if compressed bodies inflate to much.
@@ -253,7 +254,7 @@ def decode_columns(
         schema: a schema of `arrow_schema`.
         broker_name: the broker of the records; a record does not name its broker.
         partition: the number for the column `partition`, of all records or of each.
-        check: the check of bodies, for the column `bodyError`.
+        bodies: the reader of bodies, for the columns `bodyFields` and `bodyError`.
         on_unreadable: called with the start of a record whose body cannot be read, and the reason;
             the row is left out unless the call raises.
 
@@ -263,14 +264,14 @@ def decode_columns(
     layout = _lay_out(records, starts, heads)
     is_compressed = (layout.sys_flags & COMPRESSED) != 0
     if not is_compressed.any() or _BODY_COLUMNS.isdisjoint(schema.names):
-        context = _Context(records, starts, heads, layout, broker_name, partition, check)
+        context = _Context(records, starts, heads, layout, broker_name, partition, bodies)
         yield _decode_rows(context, schema)
         return
     for rows, inflated in _inflate_rows(records, starts, layout, is_compressed, on_unreadable):
         part = _Layout(*[getattr(layout, name)[rows] for name in _Layout.__slots__])
         numbers = partition if isinstance(partition, int) else partition[rows]
         context = _Context(
-            records, starts[rows], heads[rows], part, broker_name, numbers, check, inflated
+            records, starts[rows], heads[rows], part, broker_name, numbers, bodies, inflated
         )
         yield _decode_rows(context, schema)
 
@@ -352,10 +353,12 @@ class _Context:
     layout: _Layout
     broker_name: str
     partition: int | Ints
-    check: BodyCheck | None = None
+    bodies: BodyReader | None = None
     # Bodies by row that were inflated, and so differ from the bodies in the records.
     inflated: dict[int, bytes] = field(default_factory=dict)
     parts: _Parts | None = None
+    # The fields of bodies, and why a body has none.
+    read: tuple[pa.Array, pa.Array] | None = None
 
     @property
     def count(self) -> int:
@@ -506,11 +509,11 @@ def _decode_body(context: _Context) -> pa.Array:
     return pa.array(found, type=pa.binary())
 
 
-def _decode_body_error(context: _Context) -> pa.Array:
-    if context.check is None:
-        return pa.nulls(context.count, pa.string())
-    bodies = _decode_body(context).to_pylist()
-    return pa.array(map(context.check.find_error, bodies), pa.string())
+def _read_bodies(context: _Context) -> tuple[pa.Array, pa.Array]:
+    if context.read is None:
+        assert context.bodies is not None
+        context.read = context.bodies.read_all(_decode_body(context).to_pylist())
+    return context.read
 
 
 def _decode_partition(context: _Context) -> pa.Array:
@@ -737,7 +740,8 @@ _COLUMN_DECODERS: dict[str, Callable[[_Context], pa.Array]] = {
     "keys": lambda c: _decode_property(c, PROPERTY_KEYS),
     "tags": lambda c: _decode_property(c, PROPERTY_TAGS),
     "body": _decode_body,
-    "bodyError": _decode_body_error,
+    "bodyFields": lambda c: _read_bodies(c)[0],
+    "bodyError": lambda c: _read_bodies(c)[1],
     "flag": lambda c: _numbers(c, "flag"),
     "sysFlag": lambda c: _numbers(c, "sys_flag"),
     "bornTimestamp": _decode_born_timestamp,

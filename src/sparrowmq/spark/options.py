@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, LocalProtocolError
@@ -26,7 +26,6 @@ from sparrowmq.protocol.subscription import (
     parse_subscription,
 )
 from sparrowmq.spark import option_table, schema
-from sparrowmq.spark.body_check import body_check
 from sparrowmq.spark.bounds import GroupChoice, OffsetChoice, StartChoice, TimestampChoice
 from sparrowmq.spark.checkpoint_offsets import (
     EARLIEST,
@@ -51,6 +50,9 @@ from sparrowmq.spark.option_table import (
     require,
     with_defaults,
 )
+
+if TYPE_CHECKING:
+    from sparrowmq.spark.body_reader import BodyReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +97,14 @@ class SourceOptions:
     narrowing: Narrowing = ALL
 
     def __post_init__(self) -> None:
-        if "bodyError" in self.columns and self.body_schema is None:
-            raise ConfigError("column 'bodyError' needs option 'bodySchema'")
+        for name in schema.BODY_COLUMNS:
+            if name in self.columns and self.body_schema is None:
+                raise ConfigError(f"column {name!r} needs option 'bodySchema'")
+
+    @property
+    def bodies(self) -> BodyReader | None:
+        """The reader of bodies by `body_schema`."""
+        return None if self.body_schema is None else _body_reader(self.body_schema)
 
     @property
     def is_filtered(self) -> bool:
@@ -173,8 +181,15 @@ def _parse_filter(text: str) -> str:
 
 
 def _parse_body_schema(text: str) -> str:
-    body_check(text)
+    _body_reader(text)
     return text
+
+
+def _body_reader(text: str) -> BodyReader:
+    # Most reads have no such schema, and what plans them needs no PyArrow.
+    from sparrowmq.spark.body_reader import body_reader
+
+    return body_reader(text)
 
 
 def _parse_policy(text: str) -> UnreadablePolicy:
@@ -377,8 +392,8 @@ OPTIONS: tuple[Option, ...] = (
         "bodySchema",
         None,
         _parse_body_schema,
-        "the schema of JSON bodies, as schema.json() of a StructType gives it; adds the column "
-        "bodyError behind the others",
+        "the schema of JSON bodies, as schema.json() of a StructType gives it; adds the columns "
+        "bodyFields and bodyError behind the others",
         _EVERYWHERE,
     ),
     Option(
@@ -479,7 +494,7 @@ def _columns(values: dict[str, Any]) -> tuple[str, ...]:
     )
     columns: tuple[str, ...] = names or profile
     added = ["headers"] if has_headers else []
-    added += [] if values["body_schema"] is None else ["bodyError"]
+    added += () if values["body_schema"] is None else schema.BODY_COLUMNS
     return (*columns, *(name for name in added if name not in columns))
 
 

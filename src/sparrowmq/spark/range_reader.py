@@ -32,7 +32,6 @@ from sparrowmq.calling.effects import Operation, Task, cancel, join, now, sleep,
 from sparrowmq.client.operations.pull import PullReply, PullStatus, make_pull_header, pull
 from sparrowmq.errors import RemoteProtocolError, SparrowError, UnreadableMessage
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.body_check import body_check
 from sparrowmq.spark.bounds import Loss
 from sparrowmq.spark.columns import (
     Ints,
@@ -257,8 +256,7 @@ def read_ranges(
 
     Raises: DataLossError, RemoteProtocolError, TransportError, BrokerError, RouteError.
     """
-    schema = arrow_schema(options.columns)
-    check = None if options.body_schema is None else body_check(options.body_schema)
+    schema = arrow_schema(options.columns, options.bodies)
     unreadable = UnreadableMessages(options, cluster)
     readers = [QueueReader(cluster, options, each) for each, _ in ranges]
     numbers = [number for _, number in ranges]
@@ -273,7 +271,7 @@ def read_ranges(
                 schema=schema,
                 broker_name=joined.broker_name,
                 partition=np.repeat(joined.numbers, [len(each) for each in joined.starts]),
-                check=check,
+                bodies=options.bodies,
                 on_unreadable=partial(unreadable.pass_over, joined.broker_name, records),
             )
             with joined.naming():

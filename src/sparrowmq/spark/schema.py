@@ -38,6 +38,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("tags", "string", "the tag; null where there is none"),
     Column("body", "binary", "the payload, inflated"),
     Column(
+        "bodyFields",
+        "struct",
+        "the fields of a body that is one JSON value of option bodySchema; null for other bodies",
+    ),
+    Column(
         "bodyError",
         "string",
         "why the body is not one JSON value of option bodySchema; null for a body that is",
@@ -70,6 +75,9 @@ COLUMNS: tuple[Column, ...] = (
     ),
 )
 
+# The columns that option bodySchema makes.
+BODY_COLUMNS = ("bodyFields", "bodyError")
+
 PROFILES: dict[str, tuple[str, ...]] = {
     "minimal": ("brokerName", "queueId", "queueOffset", "body"),
     "default": (
@@ -86,7 +94,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
         "reconsumeTimes",
         "properties",
     ),
-    "full": tuple(column.name for column in COLUMNS[:20] if column.name != "bodyError"),
+    "full": tuple(column.name for column in COLUMNS[:21] if column.name not in BODY_COLUMNS),
     "kafka": ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
 }
 
@@ -125,23 +133,26 @@ def parse_columns(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_declared(types: Mapping[str, str]) -> None:
+def check_declared(types: Mapping[str, str], body_type: str) -> None:
     """Check the columns of a user's schema.
 
     Args:
         types: the types by column name, in the form of Spark's `simpleString`.
+        body_type: the type of `bodyFields`.
 
     Raises: ConfigError that names a wrong column and its right type.
     """
     for name, kind in types.items():
         (known,) = parse_columns(name)
-        if (name, kind) != (known, _BY_NAME[known].ddl):
+        right = body_type if known == "bodyFields" else _BY_NAME[known].ddl
+        if (name, kind) != (known, right):
             raise ConfigError(
-                f"column {name!r} is declared as {kind}; write `{known}` {_BY_NAME[known].ddl}, "
+                f"column {name!r} is declared as {kind}; write `{known}` {right}, "
                 f"and cast it in the query"
             )
 
 
-def columns_ddl(names: tuple[str, ...]) -> str:
-    """Return the schema of these columns as Spark's DDL."""
-    return ", ".join(f"`{name}` {_BY_NAME[name].ddl}" for name in names)
+def columns_ddl(names: tuple[str, ...], body_ddl: str) -> str:
+    """Return the schema of these columns as Spark's DDL, where `bodyFields` is of this type."""
+    types = {name: body_ddl if name == "bodyFields" else _BY_NAME[name].ddl for name in names}
+    return ", ".join(f"`{name}` {ddl}" for name, ddl in types.items())

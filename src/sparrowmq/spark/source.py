@@ -9,6 +9,7 @@ Tests: test_spark.py.
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -57,7 +58,8 @@ class RocketMQDataSource(DataSource):
     @clear
     def schema(self) -> str:
         """The columns chosen by `profile` or `columns`."""
-        return columns_ddl(parse_options(self.options, scope="any").columns)
+        options = parse_options(self.options, scope="any")
+        return columns_ddl(options.columns, "" if options.bodies is None else options.bodies.ddl)
 
     @clear
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -149,7 +151,9 @@ class RocketMQDataSource(DataSource):
                 f"the schema has the columns {', '.join(declared)}, and the options choose "
                 f"{', '.join(options.columns)}; leave the schema or the options out"
             )
-        check_declared(declared)
+        bodies = options.body_schema
+        of_bodies = "" if bodies is None else StructType.fromJson(json.loads(bodies)).simpleString()
+        check_declared(declared, of_bodies)
         if not all(each.nullable for each in schema.fields):
             raise ConfigError("a column is declared NOT NULL; leave that out, here any may be null")
         return replace(options, columns=tuple(declared))

@@ -27,7 +27,6 @@ from sparrowmq.errors import (
     UnreadableMessage,
 )
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.body_check import body_check
 from sparrowmq.spark.bounds import (
     Loss,
     OffsetChoice,
@@ -224,8 +223,7 @@ def read_log(
 
     Raises: DataLossError if files are gone; CorruptRecord if a record differs from its entry.
     """
-    schema = arrow_schema(options.columns)
-    check = None if options.body_schema is None else body_check(options.body_schema)
+    schema = arrow_schema(options.columns, options.bodies)
     unreadable = UnreadableMessages(options)
     try:
         plan = _list_messages(files, ranges, fail=options.fail_on_data_loss)
@@ -253,7 +251,7 @@ def read_log(
                     schema=schema,
                     broker_name=options.broker_name,
                     partition=numbers,
-                    check=check,
+                    bodies=options.bodies,
                     on_unreadable=partial(unreadable.pass_over, options.broker_name, records),
                 )
     finally:

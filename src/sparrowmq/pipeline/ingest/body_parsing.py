@@ -13,7 +13,7 @@ Tests: pipeline/test_bodies.py, interop/test_spark_versions.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
@@ -26,9 +26,9 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sparrowmq.errors import ConfigError
 
-# The column of the data source, and the columns made here.
-ERROR, MISREAD, REASON = "bodyError", "misread", "reason"
-_CORRUPT, _ROW, _FOUND = "_corrupt", "_row", "_found"
+# The columns that the data source makes of bodies in JSON.
+FIELDS, ERROR = "bodyFields", "bodyError"
+_ROW, _FOUND = "_row", "_found"
 
 _NOTES = {"$schema", "$id", "$comment", "title", "description", "examples", "default", "deprecated"}
 _KNOWN = {"type", "properties", "required", "items", "format", "additionalProperties"} | _NOTES
@@ -124,30 +124,21 @@ def parse_json_schema(schema: Mapping[str, Any]) -> BodySchema:
     return BodySchema(_data_type({**schema, "type": "object"}, "$"))  # type: ignore[arg-type]
 
 
-def with_fields(messages: DataFrame, schema: BodySchema) -> DataFrame:
-    """Add each body's fields, and `misread`: whether Spark reads no such fields in the body.
+def with_avro_fields(messages: DataFrame, schema: BodySchema) -> DataFrame:
+    """Add what the data source adds for JSON: each body's fields, and why it does not fit.
 
-    The data source has said in `bodyError` whether the body is JSON of these types. Spark alone
-    knows which texts are dates and times, and which numbers are too large for it.
+    Spark ignores what follows a record, may give the entries of a map in another order, and takes
+    bytes that are not UTF-8 for texts, which no reader of the table could read.
     """
-    body = F.col("body")
-    if schema.avro is None:
-        with_corrupt = StructType([*schema.columns.fields, StructField(_CORRUPT, StringType())])
-        options = {"columnNameOfCorruptRecord": _CORRUPT}
-        parsed = messages.withColumn(_ROW, F.from_json(body.cast("string"), with_corrupt, options))
-        misread = F.col(f"{_ROW}.{_CORRUPT}").isNotNull()
-    else:
-        found = F.col(_FOUND)
-        parsed = messages.withColumn(_FOUND, from_avro(body, schema.avro, {"mode": "PERMISSIVE"}))
-        parsed = parsed.withColumn(_ROW, found[_ROW])
-        # Spark ignores what follows a record, may give the entries of a map in another order, and
-        # takes bytes that are not UTF-8 for texts, which no reader of the table could read.
-        encoded, has_map = to_avro(found, schema.avro), '"map"' in schema.avro
-        is_whole = F.length(encoded) == F.length(body) if has_map else encoded == body
-        is_text = F.forall(F.concat(*_texts(F.col(_ROW), schema.struct), _no_texts()), _is_text)
-        misread = F.when(F.col(_ROW).isNull(), True).otherwise(~(is_whole & is_text))
-    fields = (F.col(f"{_ROW}.{quoted(name)}") for name in schema.columns.names)
-    return parsed.select(*messages.columns, *fields, misread.alias(MISREAD))
+    assert schema.avro is not None
+    body, found = F.col("body"), F.col(_FOUND)
+    parsed = messages.withColumn(_FOUND, from_avro(body, schema.avro, {"mode": "PERMISSIVE"}))
+    encoded, has_map = to_avro(found, schema.avro), '"map"' in schema.avro
+    is_whole = F.length(encoded) == F.length(body) if has_map else encoded == body
+    is_text = F.forall(F.concat(*_texts(found[_ROW], schema.struct), _no_texts()), _is_text)
+    fits = found[_ROW].isNotNull() & is_whole & is_text
+    error = F.when(~F.coalesce(fits, F.lit(False)), "not one Avro record of the schema")
+    return parsed.select(*messages.columns, found[_ROW].alias(FIELDS), error.alias(ERROR))
 
 
 def _texts(value: Column, kind: DataType) -> list[Column]:
@@ -178,74 +169,25 @@ def _is_text(value: Column) -> Column:
     return value.isNull() | F.is_valid_utf8(value)
 
 
-def check_types(session: SparkSession, schema: BodySchema) -> None:
-    """Raise a ConfigError if Spark cannot read the types of a schema in bodies."""
-    columns = ("CAST(NULL AS BINARY) AS body", f"CAST(NULL AS STRING) AS {ERROR}")
-    try:
-        with_fields(session.range(0).selectExpr(*columns), schema)
-    except PySparkException as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            f"Spark cannot read the types of the schema in bodies: {reason}"
-        ) from None
+def table_rows(
+    messages: DataFrame, schema: BodySchema, observation: Observation, columns: Sequence[str]
+) -> DataFrame:
+    """Return the messages that fit, with some of their columns and the fields of their bodies.
 
-
-class Misfits(NamedTuple):
-    """The messages that do not fit: refused by the data source, or misread by Spark alone."""
-
-    refused: int
-    misread: int
-
-
-def table_rows(messages: DataFrame, schema: BodySchema, observation: Observation) -> DataFrame:
-    """Return the messages that fit, with their fields; the observation counts the `Misfits`.
-
-    Spark moves no filter before an observation. So it parses each body once: before the parsing a
-    filter would parse the body a second time.
+    The observation counts `misfits`. Spark moves no filter before an observation, so it parses an
+    Avro body once: before the parsing a filter would parse it a second time.
     """
-    refused, misread = F.col(ERROR).isNotNull(), F.col(ERROR).isNull() & F.col(MISREAD)
+    fields = F.col(FIELDS)
     return (
-        with_fields(messages, schema)
-        .observe(
-            observation,
-            F.count_if(refused).alias("refused"),
-            F.count_if(misread).alias("misread"),
-        )
-        .where(~refused & ~F.col(MISREAD))
+        messages.observe(observation, F.count_if(F.col(ERROR).isNotNull()).alias("misfits"))
+        .where(F.col(ERROR).isNull())
+        .select(*columns, *(fields[name].alias(name) for name in schema.struct.names))
     )
-
-
-def with_reason(messages: DataFrame, schema: BodySchema) -> DataFrame:
-    """Return the messages that do not fit, with `reason`: `bodyError`, or the field Spark misread.
-
-    Args:
-        messages: the messages; `bodyError` is null where Spark must be asked.
-    """
-    parsed = with_fields(messages, schema)
-    if schema.avro is not None:
-        reason = F.lit("not one Avro record of the schema").alias(REASON)
-        return parsed.where(F.col(MISREAD)).select(*messages.columns, reason)
-    misread = [
-        F.when(
-            F.get_json_object(F.col("body").cast("string"), _json_path(field.name)).isNotNull()
-            & F.col(quoted(field.name)).isNull(),
-            f"field {field.name}: not a value of {field.dataType.simpleString()}",
-        )
-        for field in schema.columns.fields
-    ]
-    nested = F.lit("a nested field has a value that its type cannot hold")
-    reason = F.coalesce(ERROR, *misread, nested).alias(REASON)
-    return parsed.where(F.col(ERROR).isNotNull() | F.col(MISREAD)).select(*messages.columns, reason)
 
 
 def quoted(name: str) -> str:
     """Return a column's name for Spark, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def _json_path(name: str) -> str:
-    quoted = name.replace("'", "\\'")
-    return f"$['{quoted}']"
 
 
 def _data_type(schema: Mapping[str, Any], place: str) -> DataType:

@@ -22,12 +22,11 @@ from pyspark.sql import functions as F
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.pipeline.files import Files
-from sparrowmq.pipeline.ingest.body_parsing import REASON
 from sparrowmq.spark.bounds import ranges_between
 from sparrowmq.spark.checkpoint_offsets import decode_offsets
 
 QUEUE_COLUMNS = ("topic", "brokerName", "queueId")
-DATE = "date"
+DATE, REASON = "date", "reason"
 REASONS_MAX = 100
 GAPS_MAX = 100
 # The bytes shown of the example body for a reason.

@@ -37,18 +37,21 @@ from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.ingest.body_parsing import (
     ERROR,
-    MISREAD,
-    REASON,
     BodySchema,
-    Misfits,
-    check_types,
     parse_schema,
     quoted,
     table_rows,
-    with_reason,
+    with_avro_fields,
 )
 from sparrowmq.pipeline.ingest.compaction import Compaction, compact, recover
-from sparrowmq.pipeline.ingest.counts import DATE, QUEUE_COLUMNS, Counts, Ledger, count_batch
+from sparrowmq.pipeline.ingest.counts import (
+    DATE,
+    QUEUE_COLUMNS,
+    REASON,
+    Counts,
+    Ledger,
+    count_batch,
+)
 from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
 from sparrowmq.pipeline.running_query import never, run_query
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
@@ -227,8 +230,9 @@ def _ingest(
 ) -> IngestResult:
     schema = None if settings.schema is None else parse_schema(settings.schema)
     _check_columns(settings, schema)
-    if schema is not None:
-        check_types(session, schema)
+    bodies = {} if schema is None or schema.avro else {"bodySchema": schema.struct.json()}
+    # Types that bodies cannot have are refused before anything is written.
+    parse_options(settings.source_options | bodies, scope="stream")
     files = Files(session, settings.out)
     ledger = Ledger(
         files,
@@ -243,12 +247,10 @@ def _ingest(
         for name, value in settings.source_options.items()
         if not name.lower().startswith("starting")
     }
-    messages = session.readStream.format("rocketmq").options(**given)
-    if schema is not None and schema.avro is None:
-        messages = messages.option("bodySchema", schema.struct.json())
+    messages = session.readStream.format("rocketmq").options(**given, **bodies)
     read = messages.option("startingOffsets", json.dumps(start)).load()
     if schema is not None and schema.avro is not None:
-        read = read.withColumn(ERROR, F.lit(None).cast("string"))
+        read = with_avro_fields(read, schema)
     sink = _Sink(settings, schema, ledger, on_batch)
     is_stopped = run_query(
         read,
@@ -278,7 +280,7 @@ class _Sink:
     """Writes each micro-batch: the table, then messages that do not fit, then the counts.
 
     The table is written in one pass over the messages, which also counts those that do not fit.
-    Only then are these read again, and only they get a reason. Counts are those of what is written.
+    Only then are these read again. Counts are those of what is written.
     """
 
     def __init__(
@@ -302,8 +304,8 @@ class _Sink:
         misfits = self._write_table(batch, batch_id)
         good = self._written(batch.sparkSession, self._settings.table, batch_id)
         bad = None
-        if self._schema is not None and misfits != Misfits(0, 0):
-            bad = self._put_aside(batch, batch_id, self._schema, misfits)
+        if misfits != 0:
+            bad = self._put_aside(batch, batch_id, is_known=misfits is not None)
         try:
             counts = count_batch(good, bad, batch_id, before, spans)
         finally:
@@ -317,21 +319,19 @@ class _Sink:
         if self._on_batch is not None:
             self._on_batch(written)
 
-    def _write_table(self, batch: DataFrame, batch_id: int) -> Misfits | None:
+    def _write_table(self, batch: DataFrame, batch_id: int) -> int | None:
         """Write the messages that fit; return the number of others, None for a batch replayed."""
         settings, schema = self._settings, self._schema
         date = F.to_date(F.col(quoted(settings.date_column))).alias(DATE)
         if schema is None:
-            rows = batch.select(*METADATA, "body", date)
-            write_batch_parquet(rows, batch_id, settings.table, [DATE])
-            return Misfits(0, 0)
+            rows = batch.select(*METADATA, "body")
+            write_batch_parquet(rows.select("*", date), batch_id, settings.table, [DATE])
+            return 0
         observation = Observation()
-        rows = table_rows(batch, schema, observation).select(
-            *METADATA, *(quoted(name) for name in schema.struct.names), date
-        )
-        if not write_batch_parquet(rows, batch_id, settings.table, [DATE]):
+        rows = table_rows(batch, schema, observation, METADATA)
+        if not write_batch_parquet(rows.select("*", date), batch_id, settings.table, [DATE]):
             return None
-        return Misfits(**observation.get)
+        return int(observation.get["misfits"])
 
     def _written(self, session: SparkSession, table: str, batch_id: int) -> DataFrame | None:
         """Return the rows that a batch has in a table; None, and no directory, for no rows."""
@@ -342,21 +342,22 @@ class _Sink:
             return None
         return read_parquet(session, path, schema=_COUNTED)
 
-    def _put_aside(
-        self, batch: DataFrame, batch_id: int, schema: BodySchema, misfits: Misfits | None
-    ) -> DataFrame | None:
-        """Write the messages that do not fit; return them as written, None for no messages."""
+    def _put_aside(self, batch: DataFrame, batch_id: int, *, is_known: bool) -> DataFrame | None:
+        """Write the messages that do not fit; return them as written, None for no messages.
+
+        Args:
+            batch: the micro-batch.
+            batch_id: the batch's id.
+            is_known: whether it is known that there are such messages.
+        """
         settings = self._settings
-        if misfits is not None and not misfits.misread:
-            bad = batch.where(F.col(ERROR).isNotNull()).withColumn(REASON, F.col(ERROR))
-        else:
-            bad = with_reason(batch, schema)
-            if misfits is None and bad.isEmpty():
-                return None
+        bad = batch.where(F.col(ERROR).isNotNull()).withColumnRenamed(ERROR, REASON)
+        if not is_known and bad.isEmpty():
+            return None
         if settings.dlq_group is None:
             self._write_quarantine(bad, batch_id)
             return read_parquet(batch.sparkSession, f"{settings.quarantine}/batchId={batch_id}")
-        bad = bad.drop(ERROR).persist()
+        bad = bad.persist()
         can_be_sent = F.length("body").between(1, BODY_BYTES_MAX)
         self._send_dead_letters(bad.where(can_be_sent), settings.dlq_group)
         kept = bad.where(~can_be_sent)
@@ -393,13 +394,13 @@ def _connection(settings: IngestSettings) -> dict[str, str]:
 
 def _check_columns(settings: IngestSettings, schema: BodySchema | None) -> None:
     fields: Sequence[str] = () if schema is None else schema.struct.names
-    made = (DATE, REASON, ERROR, MISREAD, "batchId")
-    taken = {name.lower() for name in (*METADATA, "body", *made)}
+    made = (DATE, "batchId")
+    taken = {name.lower() for name in (*METADATA, *made)}
     for name in fields:
         if name.lower() in taken:
             raise ConfigError(
                 f"the body's field {name!r} would clash with the column of that name; names differ "
-                f"by more than case, and are not {', '.join((*METADATA, 'body', *made))}"
+                f"by more than case, and are not {', '.join((*METADATA, *made))}"
             )
         taken.add(name.lower())
     if settings.date_column not in (*METADATA, *fields):
@@ -435,6 +436,11 @@ def _claim(files: Files, settings: IngestSettings, schema: BodySchema | None) ->
     if "start" in before and files.list(f"{settings.checkpoint}/offsets"):
         start: Mapping[str, Any] = before["start"]
         return start
+    if files.list(f"{settings.root}/counts"):
+        raise ConfigError(
+            f"{settings.checkpoint} is gone, so this run would write all messages of "
+            f"{settings.out} a second time; put it back, or choose another directory"
+        )
     start = encode_offsets(QueueWatch(settings.parse_options()).first_offsets())
     files.write_text(path, json.dumps({**claim, "start": start}, indent=2))
     return start

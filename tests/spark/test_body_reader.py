@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.spark.body_check import BodyCheck
+from sparrowmq.spark.body_reader import BodyReader
 
 
 def field(name: str, kind: Any, *, nullable: bool = True) -> dict[str, Any]:
@@ -34,7 +34,14 @@ SCHEMA = json.dumps(
         ],
     }
 )
-CHECK = BodyCheck(SCHEMA)
+READER = BodyReader(SCHEMA)
+
+
+def error_of(body: bytes) -> str | None:
+    found = READER.read(body)
+    return found if isinstance(found, str) else None
+
+
 FITTING = [
     b'{"id": 1}',
     b' {"id": -2147483648} \n',
@@ -122,7 +129,7 @@ REFUSED = {
 
 
 def test_one_whole_json_value_of_the_types_fits() -> None:
-    assert [CHECK.find_error(body) for body in FITTING] == [None] * len(FITTING)
+    assert [error_of(body) for body in FITTING] == [None] * len(FITTING)
 
 
 def test_a_field_that_the_schema_does_not_name_changes_nothing_about_a_time() -> None:
@@ -134,17 +141,39 @@ def test_a_field_that_the_schema_does_not_name_changes_nothing_about_a_time() ->
         f'{{"id": 1, "{name}": "{at}"' for name in ("at", "local", "day") for at in (*days, *times)
     ]
 
-    found = [CHECK.find_error(f"{body}}}".encode()) for body in bodies]
+    found, errors = READER.read_all(f"{body}}}".encode() for body in bodies)
+    more, reasons = READER.read_all(f'{body}, "more": 1}}'.encode() for body in bodies)
+    assert (found, errors) == (more, reasons)
+    assert 0 < found.null_count < len(found)
 
-    assert found == [CHECK.find_error(f'{body}, "more": 1}}'.encode()) for body in bodies]
-    assert 0 < found.count(None) < len(found)
+
+def test_digits_beyond_microseconds_are_rounded_in_every_year() -> None:
+    micros = {
+        "0000-01-01": -62_167_219_200_000_000,
+        "9999-12-31T23:59:59.9999995-05:00": 253_402_318_800_000_000,
+        "2026-03-01t12:30:00.0000014z": 1_772_368_200_000_001,
+    }
+
+    found, _ = READER.read_all(b'{"id": 1, "at": "%s"}' % at.encode() for at in micros)
+
+    assert found.field("at").cast("int64").to_pylist() == [*micros.values()]
 
 
 def test_every_other_body_has_its_reason() -> None:
-    assert {body: CHECK.find_error(body) for body in REFUSED} == REFUSED
+    assert {body: error_of(body) for body in REFUSED} == REFUSED
 
 
 @pytest.mark.parametrize("schema", ["", "{}", "[]", '"string"', '{"type": "array"}', "id INT"])
 def test_what_is_not_the_json_of_a_schema_is_refused(schema: str) -> None:
     with pytest.raises(ConfigError, match="is not the JSON of a Spark schema"):
-        BodyCheck(schema)
+        BodyReader(schema)
+
+
+def test_types_that_json_has_no_value_for_are_refused() -> None:
+    interval = {"type": "struct", "fields": [field("t", "interval day to second")]}
+    by_number = {"type": "map", "keyType": "integer", "valueType": "long"}
+
+    with pytest.raises(ConfigError, match="type 'interval day to second' cannot be read in JSON"):
+        BodyReader(json.dumps(interval))
+    with pytest.raises(ConfigError, match="has texts as keys, not 'integer'"):
+        BodyReader(json.dumps({"type": "struct", "fields": [field("by", by_number)]}))
