@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,6 +110,11 @@ class Lines:
         """The JSON objects that tell of one kind of event."""
         return [line for line in self.events if line.get("event") == event]
 
+    def queue_ids(self) -> list[int]:
+        """The queues that a Java member says it has, last."""
+        told = self.named("assignment")
+        return sorted(int(queue.rpartition(":")[2]) for queue in told[-1]["queues"]) if told else []
+
     def wait_for(self, what: str, is_so: Callable[[], object], *, timeout_s: float = 60.0) -> None:
         """Wait until `is_so()` holds; it is asked again at each new line."""
         deadline = time.monotonic() + timeout_s
@@ -138,6 +144,17 @@ class Lines:
         finally:
             self.kill()
 
+    def wait_end(self, timeout_s: float = 60.0) -> int:
+        """Wait until the process has ended and all its lines are read; return its exit code."""
+        try:
+            code = self.process.wait(timeout_s)
+            self.wait_for("last line", lambda: not self._reader.is_alive())
+            return code
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{self.process.args!r} does not end; last lines {self.lines[-5:]}")
+        finally:
+            self.kill()
+
     def kill(self) -> None:
         """End the process now, if it has not ended."""
         if self.process.poll() is None:
@@ -148,6 +165,9 @@ class Lines:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
+
+
+MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 
 class Java:
@@ -212,14 +232,16 @@ class Java:
     def run_peer(self, verb: str, **options: object) -> list[dict[str, Any]]:
         """Run Apache's client to its end and return what it told."""
         lines = self.peer(verb, **options)
-        try:
-            lines.process.wait(120)
-            lines.wait_for("last line", lambda: not lines._reader.is_alive())
-            if lines.process.returncode != 0:
-                pytest.fail(f"Java's {verb} failed: {lines._tail()}")
-            return lines.events
-        finally:
-            lines.kill()
+        if lines.wait_end(120) != 0:
+            pytest.fail(f"Java's {verb} failed: {lines._tail()}")
+        return lines.events
+
+    def mqadmin(self, cluster: Cluster, *arguments: str, tools: str = "") -> Lines:
+        """Run a command of mqadmin to its end."""
+        at = ("-n", cluster.name_server)
+        lines = self.start(MQADMIN, *arguments, *at, tools=tools)
+        lines.wait_end()
+        return lines
 
 
 class Cluster:
@@ -599,39 +621,26 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     return either
 
 
-@pytest.fixture
-def java_producer(java: Java) -> Iterator[Callable[..., list[dict[str, Any]]]]:
-    """Have Apache's producer send: `java_producer(cluster, topic=..., count=...)`.
-
-    One that traces lives until the test ends, so that it can send its trace.
-    """
-    running: list[Lines] = []
-
-    def produce(cluster: Cluster, **options: object) -> list[dict[str, Any]]:
-        options.setdefault("group", "GID_java_producer")
-        if not options.get("trace"):
-            told = java.run_peer("produce", nameServer=cluster.name_server, **options)
-            return [line for line in told if line["event"] == "sent"]
-        lines = java.peer("produce", nameServer=cluster.name_server, **options)
-        running.append(lines)
-        lines.wait_for("end of sending", lambda: lines.named("done"))
-        return lines.named("sent")
-
-    yield produce
-    for lines in running:
-        lines.kill()
+StartPeer = Callable[..., Lines]
 
 
 @pytest.fixture
-def start_member(java: Java) -> Iterator[Callable[..., Lines]]:
-    """Start a member as a process: `start_member("java" | "python", cluster, topic=..., ...)`."""
+def start_peer(java: Java) -> Iterator[StartPeer]:
+    """Start a verb of a client, which ends with the test: `start_peer("poll", cluster, ...)`."""
     running: list[Lines] = []
 
-    def start(language: str, cluster: Cluster, **options: object) -> Lines:
-        peers: dict[str, Callable[..., Lines]] = {"java": java.peer, "python": java.python_peer}
-        lines = peers[language]("consume", nameServer=cluster.name_server, **options)
+    def start(
+        verb: str,
+        cluster: Cluster,
+        *,
+        language: str = "java",
+        until: str = "started",
+        **options: object,
+    ) -> Lines:
+        peers: dict[str, StartPeer] = {"java": java.peer, "python": java.python_peer}
+        lines = peers[language](verb, nameServer=cluster.name_server, **options)
         running.append(lines)
-        lines.wait_for("started consumer", lambda: lines.named("started"))
+        lines.wait_for(until, lambda: lines.named(until))
         return lines
 
     yield start
@@ -640,16 +649,33 @@ def start_member(java: Java) -> Iterator[Callable[..., Lines]]:
 
 
 @pytest.fixture
-def java_push_consumer(java: Java) -> Iterator[Callable[..., Lines]]:
+def java_producer(java: Java, start_peer: StartPeer) -> Callable[..., list[dict[str, Any]]]:
+    """Have Apache's producer send: `java_producer(cluster, topic=..., count=...)`.
+
+    One that traces lives until the test ends, so that it can send its trace.
+    """
+
+    def produce(cluster: Cluster, **options: object) -> list[dict[str, Any]]:
+        options.setdefault("group", "GID_java_producer")
+        if not options.get("trace"):
+            told = java.run_peer("produce", nameServer=cluster.name_server, **options)
+            return [line for line in told if line["event"] == "sent"]
+        return start_peer("produce", cluster, until="done", **options).named("sent")
+
+    return produce
+
+
+@pytest.fixture
+def start_member(start_peer: StartPeer) -> Callable[..., Lines]:
+    """Start a member as a process: `start_member("java" | "python", cluster, topic=..., ...)`."""
+
+    def start(language: str, cluster: Cluster, **options: object) -> Lines:
+        return start_peer("consume", cluster, language=language, **options)
+
+    return start
+
+
+@pytest.fixture
+def java_push_consumer(start_peer: StartPeer) -> Callable[..., Lines]:
     """Start Apache's push consumer: `java_push_consumer(cluster, topic=..., group=...)`."""
-    running: list[Lines] = []
-
-    def consume(cluster: Cluster, **options: object) -> Lines:
-        lines = java.peer("consume", nameServer=cluster.name_server, **options)
-        running.append(lines)
-        lines.wait_for("started consumer", lambda: lines.named("started"))
-        return lines
-
-    yield consume
-    for lines in running:
-        lines.kill()
+    return partial(start_peer, "consume")

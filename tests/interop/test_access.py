@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -96,20 +95,8 @@ def test_java_is_told_what_it_may_not(
 
 
 def mqadmin(java: Any, cluster: Any, command: str, tools: str = TOOLS) -> str:
-    lines = java.start(
-        "org.apache.rocketmq.tools.command.MQAdminStartup",
-        *command.split(),
-        *("-n", cluster.name_server),
-        tools=tools,
-    )
-    try:
-        lines.process.wait(60)
-        lines.wait_for("last line", lambda: not lines._reader.is_alive())
-        return "\n".join(lines.lines) + str(lines._tail())
-    except subprocess.TimeoutExpired:
-        pytest.fail(f"mqadmin {command} does not end")
-    finally:
-        lines.kill()
+    lines = java.mqadmin(cluster, *command.split(), tools=tools)
+    return "\n".join(lines.lines) + str(lines._tail())
 
 
 def test_mqadmin_changes_the_rules_for_administrators(java: Any, guarded: Any) -> None:

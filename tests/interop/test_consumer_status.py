@@ -29,16 +29,8 @@ def test_mqadmin_shows_what_our_member_holds(apache_cluster: Any, java: Any) -> 
         consumer.start()
         producer.send(Message(topic, b"x"))
         assert seen.wait(30)
-        lines = java.start(
-            "org.apache.rocketmq.tools.command.MQAdminStartup",
-            *("consumerStatus", "-g", group, "-i", consumer.client_id),
-            *("-n", apache_cluster.name_server),
-        )
-        try:
-            lines.process.wait(60)
-            lines.wait_for("last line", lambda: not lines._reader.is_alive())
-        finally:
-            lines.kill()
+        asked = ("consumerStatus", "-g", group, "-i", consumer.client_id)
+        lines = java.mqadmin(apache_cluster, *asked)
 
     shown = "\n".join(lines.lines)
     assert "#Consumer MQ Detail#" in shown, shown + lines._tail()
@@ -64,17 +56,11 @@ def test_mqadmin_has_our_listener_consume_a_message(java: Any, cluster: Any) -> 
         consumer.start()
         sent = producer.send(Message(topic, b"again"))
         wait_until("the message", lambda: len(got) == 1)
-        lines = java.start(
-            "org.apache.rocketmq.tools.command.MQAdminStartup",
+        lines = java.mqadmin(
+            cluster,
             *("queryMsgById", "-i", sent.offset_msg_id, "-g", group, "-d", consumer.client_id),
             *(() if java.version.startswith("4.") else ("-t", topic)),
-            *("-n", cluster.name_server),
         )
-        try:
-            lines.process.wait(60)
-            lines.wait_for("last line", lambda: not lines._reader.is_alive())
-        finally:
-            lines.kill()
 
     shown = "\n".join(lines.lines)
     assert "consumeResult=CR_SUCCESS" in shown, shown + lines._tail()

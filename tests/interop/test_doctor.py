@@ -48,12 +48,6 @@ def look(cluster: Any, group: str) -> GroupSnapshot:
         driver.close()
 
 
-def queue_ids(member: Any) -> list[int]:
-    """The queues that a Java member says it has, last."""
-    told = member.named("assignment")
-    return sorted(int(queue.rpartition(":")[2]) for queue in told[-1]["queues"]) if told else []
-
-
 def client_id(member: Any) -> str:
     return str(member.named("started")[0]["clientId"])
 
@@ -69,7 +63,7 @@ def test_containers_with_one_client_id(
     options = {"topic": topic, "group": group, "clientIP": "172.17.0.1", "instance": "9"}
     twins = [java_push_consumer(cluster, **options) for _ in range(2)]
     for twin in twins:
-        twin.wait_for("half of the queues", lambda twin=twin: queue_ids(twin) == [0, 1, 2, 3])
+        twin.wait_for("half of the queues", lambda twin=twin: twin.queue_ids() == [0, 1, 2, 3])
     sent = java_producer(cluster, topic=topic, count=80)
     for twin in twins:
         twin.wait_for("40 messages", lambda twin=twin: len(twin.named("message")) >= 40)
@@ -80,7 +74,7 @@ def test_containers_with_one_client_id(
     assert finding["severity"] == "error"
     assert finding["members"] == ["172.17.0.1@9"]
     assert "172.17.0.1@9 is listed 2 times: connections from 127.0.0.1:" in finding["evidence"][0]
-    assert queue_ids(twins[0]) == queue_ids(twins[1]) == ids(finding["double"], topic)
+    assert twins[0].queue_ids() == twins[1].queue_ids() == ids(finding["double"], topic)
     assert ids(finding["unowned"], topic) == [4, 5, 6, 7]
     assert "(40 messages behind" in finding["consequence"]
     # What it says is so: half of the messages came twice, the other half to nobody.
@@ -132,14 +126,14 @@ def test_more_members_than_queues_and_what_each_of_them_tells(
     members = [java_push_consumer(cluster, **options) for _ in range(3)]
     wait_until(
         "one queue, one queue, none",
-        lambda: sorted(queue_ids(m) for m in members if m.named("assignment")) == [[], [0], [1]],
+        lambda: sorted(m.queue_ids() for m in members if m.named("assignment")) == [[], [0], [1]],
     )
 
     snapshot = look(cluster, group)
     finding = diagnose(cluster, group)["R14"]
     shown = json.loads(run(cluster, "show", group, "--json", "--interval", "0").stdout)
 
-    idle = [client_id(member) for member in members if not queue_ids(member)]
+    idle = [client_id(member) for member in members if not member.queue_ids()]
     assert idle == finding["members"]
     assert (snapshot.strategy, snapshot.strategy_is_known) == ("AVG_BY_CIRCLE", True)
     assert {report.failure for report in snapshot.reports} == {""}
@@ -147,7 +141,7 @@ def test_more_members_than_queues_and_what_each_of_them_tells(
         report.client_id: [h.queue.queue_id for h in report.held if h.queue.topic == topic]
         for report in snapshot.reports
     }
-    assert {client_id(member): queue_ids(member) for member in members} == held
+    assert {client_id(member): member.queue_ids() for member in members} == held
     owners = {
         queue["queue_id"]: [owner["client_id"] for owner in queue["owners"]]
         for queue in shown["queues"]
@@ -165,7 +159,7 @@ def test_frozen_member_is_named_with_its_queues(
     topic, group = apache_cluster.create_topic("doctor-frozen", queues=4), "GID_doctor_frozen"
     members = [java_push_consumer(apache_cluster, topic=topic, group=group) for _ in range(2)]
     for member in members:
-        member.wait_for("two queues", lambda member=member: len(queue_ids(member)) == 2)
+        member.wait_for("two queues", lambda member=member: len(member.queue_ids()) == 2)
     frozen, working = members
     frozen.process.send_signal(signal.SIGSTOP)
     try:
@@ -176,6 +170,6 @@ def test_frozen_member_is_named_with_its_queues(
         frozen.process.send_signal(signal.SIGCONT)
 
     assert [client_id(frozen)] == finding["members"]
-    assert queue_ids(frozen) == ids(finding["unowned"], topic)
+    assert frozen.queue_ids() == ids(finding["unowned"], topic)
     assert "the member does not answer requests for its state" in finding["evidence"]
     assert "20 messages behind" in finding["consequence"]

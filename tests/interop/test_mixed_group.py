@@ -77,11 +77,6 @@ def python_member() -> Iterator[Callable[..., PythonMember]]:
         member.close()
 
 
-def java_queue_ids(member: Any) -> list[int]:
-    told = member.named("assignment")
-    return sorted(int(queue.rpartition(":")[2]) for queue in told[-1]["queues"]) if told else []
-
-
 def java_deliveries(member: Any) -> list[tuple[str, int]]:
     return [(event["body"], event["reconsumeTimes"]) for event in member.named("message")]
 
@@ -140,7 +135,7 @@ def test_failed_messages_come_again_to_whoever_owns_the_retry_queue(
     java = java_push_consumer(cluster, failPrefix="bad", failTimes=1, **options)
     python = python_member(cluster, **options)
     wait_until("a share for ours", lambda: len(python.queue_ids) == 4)
-    java.wait_for("a share for Java's", lambda: len(java_queue_ids(java)) == 4)
+    java.wait_for("a share for Java's", lambda: len(java.queue_ids()) == 4)
 
     bodies = [f"bad-{number}" for number in range(16)]
     produce(cluster, topic, bodies)

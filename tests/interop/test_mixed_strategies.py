@@ -66,7 +66,7 @@ class MixedGroup:
         return str(self.members[name].named("started")[0]["clientId"])
 
     def queue_ids(self) -> dict[str, list[int]]:
-        return {name: last_assignment(member) for name, member in self.members.items()}
+        return {name: member.queue_ids() for name, member in self.members.items()}
 
     def consumed(self) -> set[str]:
         return {event["body"] for member in self._everybody for event in member.named("message")}
@@ -74,11 +74,6 @@ class MixedGroup:
     def wait_for_shares(self, expected: dict[str, list[int]]) -> None:
         assert list(range(QUEUE_COUNT)) == sorted(chain.from_iterable(expected.values()))
         wait_until(f"divided as {expected}", self.queue_ids, expected)
-
-
-def last_assignment(member: Any) -> list[int]:
-    told = member.named("assignment")
-    return sorted(int(queue.rpartition(":")[2]) for queue in told[-1]["queues"]) if told else []
 
 
 def wait_until(what: str, look: Callable[[], Any], expected: Any, timeout_s: float = 60) -> None:

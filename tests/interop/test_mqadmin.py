@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -53,26 +52,13 @@ def mqadmin(stage: Any, java: Any, rig: ModuleType, tmp_path: Path) -> Admin:
     """Run `mqadmin COMMAND` and return what it prints; an exception in it is a failure."""
 
     def run(command: str) -> str:
-        lines = java.start(
-            "org.apache.rocketmq.tools.command.MQAdminStartup",
-            *command.split(),
-            *("-n", stage.name_server),
-        )
-        try:
-            code = lines.process.wait(60)
-            lines.wait_for("last line", lambda: not lines._reader.is_alive())
-            printed = "\n".join(lines.lines)
-            trace = re.search(
-                r"^(org|java|Caused by)[.:].*Exception", printed + lines._tail(), re.M
-            )
-            assert trace is None, lines._tail()
-            assert code == 0
-            # What logback of 5.x says of itself goes before.
-            return "\n".join(line for line in lines.lines if not re.match(r"[\d:,]+ \|-", line))
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"mqadmin {command} does not end")
-        finally:
-            lines.kill()
+        lines = java.mqadmin(stage, *command.split())
+        printed = "\n".join(lines.lines)
+        trace = re.search(r"^(org|java|Caused by)[.:].*Exception", printed + lines._tail(), re.M)
+        assert trace is None, lines._tail()
+        assert lines.process.returncode == 0
+        # What logback of 5.x says of itself goes before.
+        return "\n".join(line for line in lines.lines if not re.match(r"[\d:,]+ \|-", line))
 
     return run
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -42,20 +43,19 @@ class Inbox:
             return list(self.messages)
 
 
-def push_consumer(cluster: Any, group: str, inbox: Inbox, **options: Any) -> PushConsumer:
-    return PushConsumer(
-        group,
-        name_server=cluster.name_server,
-        listener=inbox,
-        start="first",
-        **options,
-    )
-
-
-def create_topic(cluster: Any, topic: str, *, queues: int) -> str:
+@contextmanager
+def consuming(
+    cluster: Any, name: str, inbox: Inbox, *, queues: int, tags: str = "*"
+) -> Generator[tuple[str, Producer]]:
+    """Consume a new topic of a name, in the group of this name; yield the topic and a producer."""
     with Admin(name_server=cluster.name_server) as admin:
-        admin.create_topic(topic, queues=queues)
-    return topic
+        admin.create_topic(name, queues=queues)
+    settings: dict[str, Any] = {"name_server": cluster.name_server}
+    with (
+        PushConsumer(f"GID_{name}", {name: tags}, listener=inbox, start="first", **settings),
+        Producer("GID_p", **settings) as producer,
+    ):
+        yield name, producer
 
 
 def bodies(messages: list[MessageExt]) -> list[str]:
@@ -63,24 +63,20 @@ def bodies(messages: list[MessageExt]) -> list[str]:
 
 
 def test_every_message_arrives_once_and_is_committed(apache_cluster: Any) -> None:
-    topic = create_topic(apache_cluster, "python-all", queues=8)
     inbox = Inbox()
-    with push_consumer(apache_cluster, "GID_python_all", inbox) as consumer:
-        consumer.subscribe(topic, "*")
-        consumer.start()
-        with Producer("GID_p", name_server=apache_cluster.name_server) as producer:
-            sent = [
-                producer.send(
-                    Message(
-                        topic,
-                        f"m-{n}".encode(),
-                        tags="A",
-                        keys=(f"k{n}",),
-                        properties={"n": f"{n}"},
-                    )
+    with consuming(apache_cluster, "python-all", inbox, queues=8) as (topic, producer):
+        sent = [
+            producer.send(
+                Message(
+                    topic,
+                    f"m-{n}".encode(),
+                    tags="A",
+                    keys=(f"k{n}",),
+                    properties={"n": f"{n}"},
                 )
-                for n in range(200)
-            ]
+            )
+            for n in range(200)
+        ]
         got = inbox.wait_for(200)
 
     assert {result.status for result in sent} == {SendStatus.SEND_OK}
@@ -93,20 +89,16 @@ def test_every_message_arrives_once_and_is_committed(apache_cluster: Any) -> Non
         for message in got
     }
     with Admin(name_server=apache_cluster.name_server) as admin:
-        lags = admin.group_lag("GID_python_all", topic)
+        lags = admin.group_lag("GID_python-all", topic)
     assert [lag.lag for lag in lags] == [0] * 8
     assert sum(lag.committed_offset or 0 for lag in lags) == 200
 
 
 def test_a_failing_message_comes_again_from_the_retry_topic(apache_cluster: Any) -> None:
-    topic = create_topic(apache_cluster, "python-retry", queues=4)
     inbox = Inbox(failing="m-3", times=2)
-    with push_consumer(apache_cluster, "GID_python_retry", inbox) as consumer:
-        consumer.subscribe(topic, "*")
-        consumer.start()
-        with Producer("GID_p", name_server=apache_cluster.name_server) as producer:
-            for n in range(10):
-                producer.send(Message(topic, f"m-{n}".encode()))
+    with consuming(apache_cluster, "python-retry", inbox, queues=4) as (topic, producer):
+        for n in range(10):
+            producer.send(Message(topic, f"m-{n}".encode()))
         got = inbox.wait_for(12)
 
     again = [m for m in got if m.body == b"m-3"]
@@ -116,14 +108,10 @@ def test_a_failing_message_comes_again_from_the_retry_topic(apache_cluster: Any)
 
 
 def test_one_sharding_key_stays_in_one_queue_in_order(apache_cluster: Any) -> None:
-    topic = create_topic(apache_cluster, "python-sharding", queues=8)
     inbox = Inbox()
-    with push_consumer(apache_cluster, "GID_python_sharding", inbox) as consumer:
-        consumer.subscribe(topic, "*")
-        consumer.start()
-        with Producer("GID_p", name_server=apache_cluster.name_server) as producer:
-            for n in range(100):
-                producer.send(Message(topic, f"{n}".encode(), sharding_key=f"N{n % 10}"))
+    with consuming(apache_cluster, "python-sharding", inbox, queues=8) as (topic, producer):
+        for n in range(100):
+            producer.send(Message(topic, f"{n}".encode(), sharding_key=f"N{n % 10}"))
         got = inbox.wait_for(100)
 
     by_key = defaultdict(list)
@@ -135,30 +123,25 @@ def test_one_sharding_key_stays_in_one_queue_in_order(apache_cluster: Any) -> No
 
 
 def test_only_subscribed_tags_arrive(apache_cluster: Any) -> None:
-    topic = create_topic(apache_cluster, "python-tags", queues=4)
     inbox = Inbox()
-    with push_consumer(apache_cluster, "GID_python_tags", inbox) as consumer:
-        consumer.subscribe(topic, "A || C")
-        consumer.start()
-        with Producer("GID_p", name_server=apache_cluster.name_server) as producer:
-            for n in range(30):
-                producer.send(Message(topic, f"m-{n}".encode(), tags="ABC"[n % 3]))
+    with consuming(apache_cluster, "python-tags", inbox, queues=4, tags="A || C") as (
+        topic,
+        producer,
+    ):
+        for n in range(30):
+            producer.send(Message(topic, f"m-{n}".encode(), tags="ABC"[n % 3]))
         got = inbox.wait_for(20)
 
     assert sorted("AC" * 10) == sorted(message.tags or "" for message in got)
 
 
 def test_batches_and_one_way_messages_arrive(apache_cluster: Any) -> None:
-    topic = create_topic(apache_cluster, "python-batch", queues=2)
     inbox = Inbox()
-    with push_consumer(apache_cluster, "GID_python_batch", inbox) as consumer:
-        consumer.subscribe(topic, "*")
-        consumer.start()
-        with Producer("GID_p", name_server=apache_cluster.name_server) as producer:
-            producer.send_batch([Message(topic, f"batch-{n}".encode()) for n in range(10)])
-            producer.send_oneway(Message(topic, b"oneway"))
-            producer.send(Message(topic, b"x" * 100_000))
-            got = inbox.wait_for(12)
+    with consuming(apache_cluster, "python-batch", inbox, queues=2) as (topic, producer):
+        producer.send_batch([Message(topic, f"batch-{n}".encode()) for n in range(10)])
+        producer.send_oneway(Message(topic, b"oneway"))
+        producer.send(Message(topic, b"x" * 100_000))
+        got = inbox.wait_for(12)
 
     assert sorted([f"batch-{n}" for n in range(10)] + ["oneway", "x" * 100_000]) == bodies(got)
 
@@ -166,11 +149,8 @@ def test_batches_and_one_way_messages_arrive(apache_cluster: Any) -> None:
 def test_what_java_compresses_and_batches_is_read(
     apache_cluster: Any, java_producer: Callable[..., Any]
 ) -> None:
-    topic = create_topic(apache_cluster, "python-reads-java", queues=2)
     inbox = Inbox()
-    with push_consumer(apache_cluster, "GID_python_reads_java", inbox) as consumer:
-        consumer.subscribe(topic, "*")
-        consumer.start()
+    with consuming(apache_cluster, "python-reads-java", inbox, queues=2) as (topic, _):
         java_producer(apache_cluster, topic=topic, count=3, prefix="large-", padding=50_000)
         java_producer(apache_cluster, topic=topic, count=10, prefix="batch-", batch=True)
         got = inbox.wait_for(13)
@@ -183,7 +163,7 @@ def test_what_java_compresses_and_batches_is_read(
 def test_java_reads_what_our_producer_sends(
     apache_cluster: Any, java_push_consumer: Callable[..., Any]
 ) -> None:
-    topic = create_topic(apache_cluster, "java-reads-python", queues=4)
+    topic = apache_cluster.create_topic("java-reads-python", queues=4)
     consumer = java_push_consumer(apache_cluster, topic=topic, group="GID_java_reads_python")
     with Producer("GID_p", name_server=apache_cluster.name_server) as producer:
         sent = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -86,25 +85,9 @@ def test_pulls_by_hand_tell_each_status(apache_cluster: Any) -> None:
         assert PullStatus.OFFSET_ILLEGAL is consumer.pull(queue, 9).status
 
 
-@pytest.fixture
-def java_member(java: Any) -> Iterator[Any]:
-    """Start Apache's lite pull consumer: `java_member(cluster, topic=..., group=...)`."""
-    running: list[Any] = []
-
-    def start(cluster: Any, **options: object) -> Any:
-        lines = java.peer("poll", nameServer=cluster.name_server, **options)
-        running.append(lines)
-        lines.wait_for("started consumer", lambda: lines.named("started"))
-        return lines
-
-    yield start
-    for lines in running:
-        lines.kill()
-
-
-def test_java_and_python_share_the_queues(cluster: Any, java_member: Any) -> None:
+def test_java_and_python_share_the_queues(cluster: Any, start_peer: Any) -> None:
     topic = cluster.create_topic("poll-mixed", queues=8)
-    java = java_member(cluster, topic=topic, group="GID_lite_mixed")
+    java = start_peer("poll", cluster, topic=topic, group="GID_lite_mixed")
     ours: list[tuple[int, int]] = []
     with make(cluster, "GID_lite_mixed") as consumer:
         consumer.subscribe(topic)

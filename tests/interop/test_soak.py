@@ -106,17 +106,12 @@ def start(java: Any) -> Iterator[Callable[..., Any]]:
         lines.kill()
 
 
-def queue_ids(member: Any) -> list[int]:
-    told = member.named("assignment")
-    return sorted(int(queue.rpartition(":")[2]) for queue in told[-1]["queues"]) if told else []
-
-
 def bodies(lines: Any, event: str) -> set[str]:
     return {each["body"] for each in lines.named(event)}
 
 
 def is_shared(members: list[Any]) -> bool:
-    shares = [queue_ids(member) for member in members]
+    shares = [member.queue_ids() for member in members]
     return all(shares) and sorted(queue for share in shares for queue in share) == EVERY_QUEUE
 
 

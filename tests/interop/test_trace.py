@@ -15,16 +15,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 TOPIC = "traced-interop"
 
 
-def mqadmin(java: Any, *arguments: str) -> str:
-    lines = java.start("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments)
-    try:
-        lines.process.wait(60)
-        lines.wait_for("last line", lambda: not lines._reader.is_alive())
-        return "\n".join(lines.lines)
-    finally:
-        lines.kill()
-
-
 def test_mqadmin_finds_where_a_message_was_sent_and_consumed(
     java: Any, apache_cluster: Any
 ) -> None:
@@ -57,9 +47,8 @@ def test_mqadmin_finds_where_a_message_was_sent_and_consumed(
 
     def is_complete() -> bool:
         nonlocal printed
-        printed = mqadmin(
-            java, "queryMsgTraceById", "-i", chosen.msg_id, "-n", apache_cluster.name_server
-        )
+        told = java.mqadmin(apache_cluster, "queryMsgTraceById", "-i", chosen.msg_id)
+        printed = "\n".join(told.lines)
         return "GID_traced_p" in printed and "GID_traced_c" in printed
 
     # The broker's index of keys follows its log.

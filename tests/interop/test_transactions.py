@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,19 +47,9 @@ def clusters(java: Any, rig: ModuleType, tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def transact(java: Any) -> Iterator[Callable[..., Any]]:
+def transact(start_peer: Callable[..., Any]) -> Callable[..., Any]:
     """Start Apache's transactional producer; it has sent everything when this returns."""
-    running: list[Any] = []
-
-    def start(cluster: Any, **options: object) -> Any:
-        lines = java.peer("transact", nameServer=cluster.name_server, **options)
-        running.append(lines)
-        lines.wait_for("sent", lambda: lines.named("started"))
-        return lines
-
-    yield start
-    for lines in running:
-        lines.kill()
+    return partial(start_peer, "transact")
 
 
 def bodies(events: list[dict[str, Any]]) -> Counter[str]:
