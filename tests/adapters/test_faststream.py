@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
@@ -17,8 +19,13 @@ from faststream.exceptions import (
 from faststream.specification import AsyncAPI
 
 from sparrowmq import Admin
-from sparrowmq.adapters.faststream import RocketBroker, RocketMessage
-from sparrowmq.errors import BrokerError, UsageError
+from sparrowmq.adapters.faststream import (
+    RocketBroker,
+    RocketMessage,
+    RocketResponse,
+    RocketRouter,
+)
+from sparrowmq.errors import BrokerError, ConfigError, UsageError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.testing import InProcessCluster, read_messages
 
@@ -270,3 +277,42 @@ async def test_application_describes_itself(broker: RocketBroker) -> None:
 async def test_what_is_not_there_says_so(broker: RocketBroker) -> None:
     with pytest.raises(FeatureNotSupportedException, match="sparrowmq's own clients"):
         await broker.request("x", "orders")
+
+
+async def test_routers_batches_keys_and_delays_reach_handlers(
+    broker: RocketBroker, cluster: InProcessCluster
+) -> None:
+    for topic in ("eu_parcels", "eu_bills"):
+        cluster.create_topic(topic, 1)
+    router = RocketRouter(prefix="eu_")
+    got: list[tuple[str, tuple[str, ...]]] = []
+    done = asyncio.Event()
+
+    @router.subscriber("parcels", group="GID_router", start="first", title="Parcels")
+    @router.publisher("bills", description="What is to pay")
+    async def take(parcel: str, message: Annotated[RocketMessage, Context("message")]) -> Any:
+        got.append((parcel, message.raw_message.message.keys))
+        if len(got) == 3:
+            done.set()
+        return RocketResponse(parcel, keys=("bill",), delay=timedelta(hours=1))
+
+    broker.include_router(router)
+    shown = AsyncAPI(broker, title="shop").to_specification().to_json()
+    await broker.start()
+    await broker.publish_batch("a", "b", topic="eu_parcels", headers={"tags": "t"})
+    await broker.publish("c", "eu_parcels", keys=["k1"])
+    await asyncio.wait_for(done.wait(), 60)
+    before = await bodies(cluster, "eu_bills", 0)
+    until_s = time.monotonic() + 60
+    while len(await bodies(cluster, "eu_bills", 0)) < 3 and time.monotonic() < until_s:
+        await asyncio.to_thread(cluster.advance, timedelta(hours=1))
+
+    assert sorted(got) == [("a", ()), ("b", ()), ("c", ("k1",))]
+    assert before == []
+    assert sorted(await bodies(cluster, "eu_bills", 3)) == [b"a", b"b", b"c"]
+    assert all(f'"{name}"' in shown for name in ("Parcels", "eu_bills:Publisher", "eu_parcels"))
+
+
+def test_a_wrong_setting_is_refused_at_the_decorator(broker: RocketBroker) -> None:
+    with pytest.raises(ConfigError, match="did you mean consume_thread_count"):
+        broker.subscriber("orders", group="GID_wrong", max_workers=3)

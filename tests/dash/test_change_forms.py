@@ -120,6 +120,7 @@ async def test_a_dead_letter_is_sent_again_and_marked(writer: Reader, stage: Gro
 
     assert letter["resent_by"] is None
     assert "poison → antidote" in preview
+    assert f"topic %DLQ%{stage.group}" in " ".join(preview.split())
     assert done.startswith(f"/dead-letters?group={stage.group}")
     (again,) = await letters()
     assert again["resent_by"].startswith("live page, ")

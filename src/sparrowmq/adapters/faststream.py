@@ -34,6 +34,8 @@ from typing import Any, NamedTuple, NoReturn
 from fast_depends import dependency_provider
 from faststream._internal import configs
 from faststream._internal.broker import BrokerUsecase
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.broker.router import BrokerRouter
 from faststream._internal.context import ContextRepo
 from faststream._internal.di import FastDependsConfig
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
@@ -46,11 +48,12 @@ from faststream._internal.producer import ProducerProto
 from faststream.exceptions import FeatureNotSupportedException
 from faststream.message import StreamMessage, decode_message
 from faststream.middlewares import AckPolicy
-from faststream.response import PublishCommand, PublishType
+from faststream.response import BatchPublishCommand, PublishCommand, PublishType, Response
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import BrokerSpec, Operation, PublisherSpec, SubscriberSpec
 from faststream.specification.schema import Message as MessageSpec
 
+from sparrowmq.client.config import KINDS, PUSH
 from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
 from sparrowmq.client.faces.aio_admin import AsyncAdmin
 from sparrowmq.errors import SparrowError, UsageError
@@ -143,15 +146,13 @@ async def _decode(message: StreamMessage[Any]) -> Any:
 
 
 async def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise FeatureNotSupportedException(
-        "requests, batches and single messages: take sparrowmq's own clients"
-    )
+    raise FeatureNotSupportedException("requests and single messages: take sparrowmq's own clients")
 
 
 class _Producer(ProducerProto[PublishCommand]):
     """Sends the messages that handlers publish."""
 
-    request = publish_batch = _refuse
+    request = _refuse
 
     def __init__(self) -> None:
         self._parser = _parse
@@ -161,15 +162,73 @@ class _Producer(ProducerProto[PublishCommand]):
         self.serializer: Any = None
 
     async def publish(self, cmd: PublishCommand) -> Any:
+        return await self._client().send(await self._encode(cmd, cmd.body))
+
+    async def publish_batch(self, cmd: PublishCommand) -> Any:
+        return await self._client().send_batch(
+            [await self._encode(cmd, body) for body in cmd.batch_bodies]
+        )
+
+    def _client(self) -> AsyncProducer:
         assert self.client is not None, "the broker is not connected; start it first"
-        body, content_type = await self.codec.encode(cmd.body, self.serializer)
+        return self.client
+
+    async def _encode(self, cmd: PublishCommand, sent: Any) -> Message:
+        body, content_type = await self.codec.encode(sent, self.serializer)
         own = {CORRELATION_ID: cmd.correlation_id, REPLY_TO: cmd.reply_to or None}
         own[CONTENT_TYPE] = content_type or None
         headers = {**cmd.headers, **own}
         properties = {name: str(value) for name, value in headers.items() if value is not None}
         tags, key = properties.pop(TAGS, ""), properties.pop(SHARDING_KEY, "")
-        return await self.client.send(
-            Message(cmd.destination, body, tags=tags, sharding_key=key, properties=properties)
+        return Message(
+            cmd.destination,
+            body,
+            tags=tags,
+            sharding_key=key,
+            properties=properties,
+            # Handlers that return no RocketResponse have FastStream's own commands.
+            keys=getattr(cmd, "keys", ()),
+            delay=getattr(cmd, "delay", None),
+        )
+
+
+class RocketCommand(BatchPublishCommand):
+    """FastStream's order to send bodies, with the message's keys and delay."""
+
+    def __init__(
+        self,
+        *bodies: Any,
+        keys: Sequence[str] = (),
+        delay: timedelta | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(*bodies, **fields)
+        self.keys, self.delay = tuple(keys), delay
+
+
+class RocketResponse(Response):
+    """A handler's result with headers, keys, and the delay after which it is delivered."""
+
+    def __init__(
+        self,
+        body: Any,
+        *,
+        keys: Sequence[str] = (),
+        delay: timedelta | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(body, **fields)
+        self._keys, self._delay = keys, delay
+
+    def as_publish_command(self) -> RocketCommand:
+        """Return the order to send the result."""
+        return RocketCommand(
+            self.body,
+            keys=self._keys,
+            delay=self._delay,
+            headers=self.headers,
+            correlation_id=self.correlation_id,
+            _publish_type=PublishType.PUBLISH,
         )
 
 
@@ -201,15 +260,21 @@ def _channel_of(name: str, payload: Any, *, address: str) -> dict[str, Any]:
 
 
 class _SubscriberSpecification(SubscriberSpecification[Any, Any]):
-    """A subscriber in AsyncAPI; its title is its topic."""
+    """A subscriber in AsyncAPI, by its title, or else by its topic."""
+
+    topic: str
 
     @property
     def channel_labels(self) -> list[str]:
-        return [self.config.title_]
+        return [f"{self._outer_config.prefix}{self.topic}"]
+
+    @property
+    def name(self) -> str:
+        return self.config.title_ or self.channel_labels[0]
 
     def get_schema(self) -> dict[str, SubscriberSpec]:
         payload = resolve_payloads(self.get_payloads())
-        channel = _channel_of(self.name, payload, address=self.config.title_)
+        channel = _channel_of(self.name, payload, address=self.channel_labels[0])
         return {self.name: SubscriberSpec(description=self.description, **channel)}
 
 
@@ -244,7 +309,8 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
         config, settings = self._config, {**self._outer_config.client, **self._config.settings}
         listener = self._listen_in_order if settings.get("orderly") else self._listen
         self._consumer = AsyncPushConsumer(config.group, listener=listener, **settings)
-        await self._consumer.subscribe(config.topic, config.expression)
+        topic = f"{self._outer_config.prefix}{config.topic}"
+        await self._consumer.subscribe(topic, config.expression)
         await self._consumer.start()
 
     async def stop(self) -> None:
@@ -298,23 +364,29 @@ class _Reply(FakePublisher):
 
 
 class _PublisherSpecification(PublisherSpecification[Any, Any]):
-    """A publisher in AsyncAPI; its title is its topic."""
+    """A publisher in AsyncAPI, by its title, or else by its topic."""
+
+    topic: str
+
+    @property
+    def address(self) -> str:
+        return f"{self._outer_config.prefix}{self.topic}"
 
     @property
     def name(self) -> str:
-        return f"{self.config.title_}:Publisher"
+        return self.config.title_ or f"{self.address}:Publisher"
 
     def get_schema(self) -> dict[str, PublisherSpec]:
         payload = resolve_payloads(self.get_payloads(), "Publisher")
-        channel = _channel_of(self.name, payload, address=self.config.title_)
-        return {self.name: PublisherSpec(description=None, **channel)}
+        channel = _channel_of(self.name, payload, address=self.address)
+        return {self.name: PublisherSpec(description=self.config.description_, **channel)}
 
 
 def _command(
-    config: Any, body: Any, *, correlation_id: str | None = None, **fields: Any
-) -> PublishCommand:
+    config: Any, *bodies: Any, correlation_id: str | None = None, **fields: Any
+) -> RocketCommand:
     fields["correlation_id"] = correlation_id or config.id_generator()
-    return PublishCommand(body, _publish_type=PublishType.PUBLISH, **fields)
+    return RocketCommand(*bodies, _publish_type=PublishType.PUBLISH, **fields)
 
 
 class RocketPublisher(PublisherUsecase):
@@ -330,19 +402,102 @@ class RocketPublisher(PublisherUsecase):
         )
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> Any:
-        cmd.destination = cmd.destination or self.specification.config.title_
+        cmd.destination = cmd.destination or self.specification.address
         return await self._basic_publish(
             cmd, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares
         )
 
 
-class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
+class _Registrator(Registrator[_Delivery, _Config]):
+    """What a broker and a router share: the decorators."""
+
+    def subscriber(
+        self,
+        topic: str,
+        *,
+        group: str,
+        expression: str = "*",
+        ack_policy: AckPolicy = AckPolicy.NACK_ON_ERROR,
+        no_reply: bool = False,
+        title: str | None = None,
+        description: str | None = None,
+        **settings: Any,
+    ) -> _Subscriber:
+        """Call a handler with the messages of a topic.
+
+        Args:
+            group: the consumer group.
+            expression: tags, as for `PushConsumer.subscribe`.
+            ack_policy: FastStream's policy; a message whose handler fails is delivered again.
+            no_reply: whether the handler's result is not sent to the message's reply topic.
+            title, description: for AsyncAPI.
+            settings: further settings of `PushConsumer`, such as `orderly`.
+
+        Raises: ConfigError for an unknown setting; UsageError for `orderly=True` with
+            `AckPolicy.REJECT_ON_ERROR`.
+        """
+        KINDS[PUSH].check_names(settings)
+        if settings.get("orderly") and ack_policy is AckPolicy.REJECT_ON_ERROR:
+            raise UsageError(_NO_REJECT_IN_ORDER)
+        config = _SubscriberConfig(
+            _outer_config=self.config,
+            _ack_policy=ack_policy,
+            no_reply=no_reply,
+            topic=topic,
+            group=group,
+            expression=expression,
+            settings=settings,
+        )
+        calls = CallsCollection[_Delivery]()
+        shown = configs.SubscriberSpecificationConfig(title_=title, description_=description)
+        specification = _SubscriberSpecification(self.config, shown, calls)
+        specification.topic = topic
+        made = _Subscriber(config, specification, calls)
+        super().subscriber(made)
+        return made.add_call(parser_=self._parser, decoder_=self._decoder, dependencies_=())
+
+    def publisher(
+        self, topic: str, *, title: str | None = None, description: str | None = None
+    ) -> RocketPublisher:
+        """Send a handler's result to a topic; the returned object also has `publish`."""
+        shown = configs.PublisherSpecificationConfig(
+            title_=title, description_=description, schema_=None
+        )
+        specification = _PublisherSpecification(self.config, shown)
+        specification.topic = topic
+        config = configs.PublisherUsecaseConfig(_outer_config=self.config)
+        made = RocketPublisher(config, specification)
+        super().publisher(made)
+        return made
+
+
+class RocketRouter(_Registrator, BrokerRouter[_Delivery, _Config]):
+    """Handlers that a broker takes by `include_router`.
+
+    Args:
+        prefix: the beginning of the topics of all its subscribers and publishers.
+        handlers, routers, middlewares: as for FastStream's other routers.
+    """
+
+    def __init__(
+        self,
+        prefix: str = "",
+        handlers: Iterable[Any] = (),
+        *,
+        routers: Iterable[Any] = (),
+        middlewares: Sequence[Any] = (),
+    ) -> None:
+        config = _Config(prefix=prefix, broker_middlewares=middlewares)
+        super().__init__(config=config, handlers=handlers, routers=routers)
+
+
+class RocketBroker(_Registrator, BrokerUsecase[_Delivery, AsyncProducer, _Config]):
     """RocketMQ for FastStream.
 
     Args:
         name_server: the addresses of name servers, as for every client.
         group: the producer group.
-        middlewares: FastStream's middlewares.
+        middlewares, routers: FastStream's middlewares and routers.
         settings: settings of every client: `tls`, `namespace`, `access_key`, `secret_key`.
     """
 
@@ -352,6 +507,7 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
         *,
         group: str = "GID_faststream",
         middlewares: Sequence[Any] = (),
+        routers: Iterable[RocketRouter] = (),
         **settings: Any,
     ) -> None:
         self._group = group
@@ -373,56 +529,8 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
                 **dict.fromkeys(("protocol_version", "description", "security"), None),
                 tags=[],
             ),
-            routers=(),
+            routers=routers,
         )
-
-    def subscriber(
-        self,
-        topic: str,
-        *,
-        group: str,
-        expression: str = "*",
-        ack_policy: AckPolicy = AckPolicy.NACK_ON_ERROR,
-        no_reply: bool = False,
-        **settings: Any,
-    ) -> _Subscriber:
-        """Call a handler with the messages of a topic.
-
-        Args:
-            group: the consumer group.
-            expression: tags, as for `PushConsumer.subscribe`.
-            ack_policy: FastStream's policy; a message whose handler fails is delivered again.
-            no_reply: whether the handler's result is not sent to the message's reply topic.
-            settings: further settings of `PushConsumer`, such as `orderly`.
-
-        Raises: UsageError for `orderly=True` with `AckPolicy.REJECT_ON_ERROR`.
-        """
-        if settings.get("orderly") and ack_policy is AckPolicy.REJECT_ON_ERROR:
-            raise UsageError(_NO_REJECT_IN_ORDER)
-        config = _SubscriberConfig(
-            _outer_config=self.config,
-            _ack_policy=ack_policy,
-            no_reply=no_reply,
-            topic=topic,
-            group=group,
-            expression=expression,
-            settings=settings,
-        )
-        calls = CallsCollection[_Delivery]()
-        shown = configs.SubscriberSpecificationConfig(title_=topic, description_=None)
-        specification = _SubscriberSpecification(self.config, shown, calls)
-        made = _Subscriber(config, specification, calls)
-        super().subscriber(made)
-        return made.add_call(parser_=self._parser, decoder_=self._decoder, dependencies_=())
-
-    def publisher(self, topic: str) -> RocketPublisher:
-        """Send a handler's result to a topic; the returned object also has `publish`."""
-        shown = configs.PublisherSpecificationConfig(title_=topic, description_=None, schema_=None)
-        specification = _PublisherSpecification(self.config, shown)
-        config = configs.PublisherUsecaseConfig(_outer_config=self.config)
-        made = RocketPublisher(config, specification)
-        super().publisher(made)
-        return made
 
     request = _refuse
 
@@ -448,11 +556,16 @@ class RocketBroker(BrokerUsecase[_Delivery, AsyncProducer, _Config]):
         """Send a message and return its `SendResult`.
 
         Args:
-            fields: `headers`, `reply_to`, `correlation_id`. The headers `tags` and `sharding_key`
-                become the message's, and a handler gets them as headers.
+            fields: `headers`, `reply_to`, `correlation_id`, `keys`, `delay`. The headers `tags` and
+                `sharding_key` become the message's, and a handler gets them as headers.
         """
         cmd = _command(self.config, message, destination=topic, **fields)
         return await self._basic_publish(cmd, producer=self.config.producer)
+
+    async def publish_batch(self, *messages: Any, topic: str, **fields: Any) -> Any:
+        """Send messages as one batch, to one queue; `fields` as for `publish`, without `delay`."""
+        cmd = _command(self.config, *messages, destination=topic, **fields)
+        return await self._basic_publish_batch(cmd, producer=self.config.producer)
 
     async def ping(self, timeout: float | None = None) -> bool:
         """Return whether a name server answers."""

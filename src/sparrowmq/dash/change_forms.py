@@ -64,7 +64,9 @@ async def show_form(form: ChangeForm, site: Site, visit: Visit) -> View | Respon
     """Show a form, the preview of its change, or make the change. Raises: SparrowError."""
     fields = await form.fields(site, visit)
     sent = visit.form
-    filled = [f._replace(value=sent.get(f.name, "")) for f in fields] if sent else fields
+    filled = [
+        f._replace(value=sent.get(f.name, "")) if sent and f.kind != "fixed" else f for f in fields
+    ]
     plan = None
     if visit.request.method == "POST":
         site.check_writes(visit.session)
