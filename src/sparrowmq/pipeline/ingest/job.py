@@ -346,8 +346,6 @@ class _Sink:
         """Write the messages that do not fit; return them as written, None for no messages.
 
         Args:
-            batch: the micro-batch.
-            batch_id: the batch's id.
             is_known: whether it is known that there are such messages.
         """
         settings = self._settings
