@@ -188,13 +188,13 @@ def test_calls_behind_one_that_takes_long_go_back_after_a_moment(quick: Listener
     assert begin(quick, 0, under_way=30) == 1
     quick.waiting.popleft()
 
-    assert list(quick.take_back(PATIENCE_MS - 1, is_suspended=False)) == []
-    back = list(quick.take_back(PATIENCE_MS, is_suspended=False))
+    assert quick.take_back(PATIENCE_MS - 1, is_suspended=False) == []
+    back = quick.take_back(PATIENCE_MS, is_suspended=False)
 
     assert set(range(1, 30)) == {each.delivery_id for each in back}
     hand_over(quick, 19)
     assert begin(quick, PATIENCE_MS, under_way=20) == 19
-    assert list(quick.take_back(PATIENCE_MS, is_suspended=False)) == []
+    assert quick.take_back(PATIENCE_MS, is_suspended=False) == []
     assert quick.next_due_ms(2 * PATIENCE_MS) is None
 
 
@@ -205,7 +205,7 @@ def test_calls_that_have_not_begun_go_back_when_consumption_is_suspended(
     begin(calls, 0, under_way=2)
     calls.waiting.popleft()
 
-    assert [delivery(1)] == list(calls.take_back(0, is_suspended=True))
+    assert [delivery(1)] == calls.take_back(0, is_suspended=True)
 
 
 @pytest.mark.slow

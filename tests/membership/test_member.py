@@ -988,10 +988,9 @@ def test_calls_may_be_handed_out_ahead_and_taken_back() -> None:
     member.deliveries.ahead_max = 2
 
     handed = [action for action in member.due(1) if isinstance(action, Deliver)]
-    member.take_back(handed[-1])
-    member.take_back(handed[-2])
-    # BrokerCondition twice, it counts once.
-    member.take_back(handed[-2])
+    member.take_back([handed[-1], handed[-2]])
+    # Taken back twice, it counts once.
+    member.take_back([handed[-2]])
     count = len(handed) - 2
     assert count == len(member.deliveries)
     assert member.consumed_all(handed[:-2]) == 2 * count
@@ -1011,7 +1010,7 @@ def test_messages_taken_back_from_a_queue_that_is_given_up_stay_unfinished() -> 
     (owned,) = member.owned_queues()
 
     owned.revoke(2, drain_timeout_ms=1_000)
-    member.take_back(handed)
+    member.take_back([handed])
 
     assert owned.process_queue.in_flight_count == 0
     assert (len(member.deliveries), owned.process_queue.commit_offset) == (0, 0)

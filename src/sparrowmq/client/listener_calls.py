@@ -17,7 +17,7 @@ shows this.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -97,15 +97,17 @@ class ListenerCalls:
         """The number of calls that may wait beyond those that have a task."""
         return AHEAD_MAX if self._is_quick else 0
 
-    def take_back(self, now_ms: int, *, is_suspended: bool) -> Iterator[Deliver]:
+    def take_back(self, now_ms: int, *, is_suspended: bool) -> list[Deliver]:
         """Give back waiting calls that must not begin any more or have waited too long."""
         if self._is_quick and self._task_count and now_ms - self._task_begun_ms >= PATIENCE_MS:
             self._is_quick = False
+        back: list[Deliver] = []
         if is_suspended or (not self._is_quick and len(self.waiting) > self._task_count):
             with suppress(IndexError):
                 while True:
                     # A thread may take the last one at any time.
-                    yield self.waiting.pop()[1].delivery
+                    back.append(self.waiting.pop()[1].delivery)
+        return back
 
     def begin_tasks(self, now_ms: int, *, call_count: int, task_count_max: int) -> int:
         """Return how many tasks are to begin now; each then counts until `task_ended`.

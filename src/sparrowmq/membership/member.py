@@ -701,11 +701,10 @@ class GroupMember:
         if abandoned is not None:
             self._abandoned.append(abandoned)
 
-    def take_back(self, delivery: Deliver) -> None:
-        """Let the messages of a delivery wait again: the listener was not called with them."""
-        owned = self.deliveries.end(delivery.delivery_id)
-        if owned is not None:
-            owned.take_back(delivery.messages)
+    def take_back(self, deliveries: Sequence[Deliver]) -> None:
+        """Let the messages of deliveries wait again: the listener was not called with them."""
+        for owned, own in self.deliveries.end_all(deliveries).items():
+            owned.take_back(own)
 
     def consumed_all(self, deliveries: Sequence[Deliver]) -> int:
         """Process calls in which the listener finished every message; return how many messages."""

@@ -679,10 +679,10 @@ class OwnedQueue:
         self.call_count += len(batches)
         return batches
 
-    def take_back(self, messages: Sequence[MessageExt]) -> None:
+    def take_back(self, deliveries: Sequence[Deliver]) -> None:
         """Let messages wait again: the listener was not called with them."""
-        self.call_count -= 1
-        self.process_queue.make_again(messages)
+        self.call_count -= len(deliveries)
+        self.process_queue.make_again([message for each in deliveries for message in each.messages])
 
     def consumed_all(self, deliveries: Sequence[Deliver]) -> None:
         """Process calls of a listener that finished all their messages."""

@@ -118,8 +118,7 @@ def run_member(
         if now_ms - due_ms >= MARKED_LEASE_MS:
             member.stood_still(now_ms - due_ms, now_ms)
         settle_returned(subscriber, now_ms)
-        for delivery in calls.take_back(now_ms, is_suspended=member.is_suspended):
-            member.take_back(delivery)
+        member.take_back(calls.take_back(now_ms, is_suspended=member.is_suspended))
         member.deliveries.ahead_max = calls.ahead_max
         for action in member.due(now_ms):
             if isinstance(action, Deliver):
