@@ -236,7 +236,7 @@ def test_r14_leaves_a_member_to_its_plan_that_gave_the_queues_to_quicker_ones(
     view = examine(replace(group.snapshot(), plan=plan))
 
     assert [len(view.owned_by(client_id)) for client_id in view.members] == [0, 4]
-    assert find_idle_members(view) == []
+    assert list(find_idle_members(view)) == []
 
 
 def test_r19_tells_who_came_and_went(seen_group: Group) -> None:

@@ -7,7 +7,7 @@ Tests: test_diagnosis_members.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
@@ -25,164 +25,150 @@ _HEARTBEAT_REMEDY = (
 )
 
 
-def find_broker_without_members(view: GroupView) -> list[Finding]:
+def find_broker_without_members(view: GroupView) -> Iterator[Finding]:
     """R08: a broker lists no member, as after a restart that members did not notice."""
     everybody = _everybody(view)
-    findings = []
     for broker in serving_brokers(view):
         if broker.cid_all is None or member_ids(broker) or not everybody:
             continue
         queues = [q for q in view.ownership.falls_to if q.broker_name == broker.broker_name]
-        findings.append(
-            Finding(
-                rule="R08",
-                severity=Severity.ERROR,
-                title=Phrase(
-                    "broker {broker} knows no member of the group", broker=broker.broker_name
+        yield Finding(
+            rule="R08",
+            severity=Severity.ERROR,
+            title=Phrase("broker {broker} knows no member of the group", broker=broker.broker_name),
+            evidence=(
+                Phrase(
+                    "{broker} at {address} lists no member",
+                    broker=broker.broker_name,
+                    address=broker.address,
                 ),
-                evidence=(
-                    Phrase(
-                        "{broker} at {address} lists no member",
-                        broker=broker.broker_name,
-                        address=broker.address,
-                    ),
-                    Phrase("other brokers list {ids}", ids=", ".join(sorted(everybody))),
-                ),
-                consequence=Phrase(
-                    "a member that asks this broker for the member list gets none and keeps its "
-                    "queues: queues that other members gave up stay unread ({queues}: {backlog})",
-                    queues=describe_queues(queues),
-                    backlog=view.describe_backlog(queues),
-                ),
-                remedy=_HEARTBEAT_REMEDY,
-                members=tuple(sorted(everybody)),
-            )
+                Phrase("other brokers list {ids}", ids=", ".join(sorted(everybody))),
+            ),
+            consequence=Phrase(
+                "a member that asks this broker for the member list gets none and keeps its "
+                "queues: queues that other members gave up stay unread ({queues}: {backlog})",
+                queues=describe_queues(queues),
+                backlog=view.describe_backlog(queues),
+            ),
+            remedy=_HEARTBEAT_REMEDY,
+            members=tuple(sorted(everybody)),
         )
-    return findings
 
 
-def find_member_missing_at_broker(view: GroupView) -> list[Finding]:
+def find_member_missing_at_broker(view: GroupView) -> Iterator[Finding]:
     """R09: some brokers list a member, and others do not."""
     everybody = _everybody(view)
-    findings = []
     for broker in serving_brokers(view):
         here = member_ids(broker)
         missing = sorted(everybody - here)
         if broker.cid_all is None or not here or not missing:
             continue
         disputed = sorted(view.ownership.disputed)
-        findings.append(
-            Finding(
-                rule="R09",
-                severity=Severity.ERROR if disputed else Severity.WARN,
-                title=Phrase(
-                    "broker {broker} does not list {members} of the group",
-                    members=count_of(len(missing), "member"),
+        yield Finding(
+            rule="R09",
+            severity=Severity.ERROR if disputed else Severity.WARN,
+            title=Phrase(
+                "broker {broker} does not list {members} of the group",
+                members=count_of(len(missing), "member"),
+                broker=broker.broker_name,
+            ),
+            evidence=(
+                Phrase(
+                    "{broker} at {address} lists {ids}",
                     broker=broker.broker_name,
+                    address=broker.address,
+                    ids=", ".join(sorted(here)),
                 ),
-                evidence=(
-                    Phrase(
-                        "{broker} at {address} lists {ids}",
-                        broker=broker.broker_name,
-                        address=broker.address,
-                        ids=", ".join(sorted(here)),
-                    ),
-                    Phrase("missing there: {ids}", ids=", ".join(missing)),
-                ),
-                consequence=Phrase(
-                    "members compute their shares from different lists, because each asks a "
-                    "random broker: {queues} may have no owner or two, and a missing member "
-                    "that asks this broker gives up all its queues",
-                    queues=describe_queues(disputed),
-                )
-                if disputed
-                else Phrase(
-                    "each member asks a random broker for the list: one that computes its share "
-                    "from this list leaves queues with no owner or two, and a missing member "
-                    "that asks this broker gives up all its queues"
-                ),
-                remedy=_HEARTBEAT_REMEDY,
-                members=tuple(missing),
+                Phrase("missing there: {ids}", ids=", ".join(missing)),
+            ),
+            consequence=Phrase(
+                "members compute their shares from different lists, because each asks a "
+                "random broker: {queues} may have no owner or two, and a missing member "
+                "that asks this broker gives up all its queues",
+                queues=describe_queues(disputed),
             )
+            if disputed
+            else Phrase(
+                "each member asks a random broker for the list: one that computes its share "
+                "from this list leaves queues with no owner or two, and a missing member "
+                "that asks this broker gives up all its queues"
+            ),
+            remedy=_HEARTBEAT_REMEDY,
+            members=tuple(missing),
         )
-    return findings
 
 
-def find_idle_members(view: GroupView) -> list[Finding]:
+def find_idle_members(view: GroupView) -> Iterator[Finding]:
     """R14: the group has more members than queues, and the last ids get none."""
     if view.snapshot.is_broadcasting:
-        return []
+        return
     loads = user_loads(view)
     idle = [client_id for client_id, queues in loads.items() if not queues]
     if not idle or len(idle) == len(loads):
-        return []
+        return
     queue_count = sum(len(topic.subscribe_queues) for topic in view.snapshot.user_topics)
     if view.snapshot.strategy == AllocateMessageQueueByLoad.name and len(loads) <= queue_count:
         # The plan relieves a slow member of its last queue, where the others have room.
-        return []
-    return [
-        Finding(
-            rule="R14",
-            severity=Severity.WARN,
-            title=Phrase(
-                "{members} of {n} without a queue",
-                members=count_of(len(idle), "member"),
-                n=f"{len(loads)}",
-            ),
-            evidence=(
-                view.describe_size(queue_count, len(loads)),
-                Phrase("idle: {ids}", ids=", ".join(idle)),
-            ),
-            consequence=Phrase(
-                "idle members consume nothing; more members do not make this group faster"
-            ),
-            remedy=(
-                "give the topic at least as many queues as the group has members, or stop the "
-                "idle members; more listener threads also speed up a group"
-            ),
-            members=tuple(idle),
-        )
-    ]
+        return
+    yield Finding(
+        rule="R14",
+        severity=Severity.WARN,
+        title=Phrase(
+            "{members} of {n} without a queue",
+            members=count_of(len(idle), "member"),
+            n=f"{len(loads)}",
+        ),
+        evidence=(
+            view.describe_size(queue_count, len(loads)),
+            Phrase("idle: {ids}", ids=", ".join(idle)),
+        ),
+        consequence=Phrase(
+            "idle members consume nothing; more members do not make this group faster"
+        ),
+        remedy=(
+            "give the topic at least as many queues as the group has members, or stop the "
+            "idle members; more listener threads also speed up a group"
+        ),
+        members=tuple(idle),
+    )
 
 
-def find_own_strategy_in_mixed_group(view: GroupView) -> list[Finding]:
+def find_own_strategy_in_mixed_group(view: GroupView) -> Iterator[Finding]:
     """Q09: a group with members of other clients uses a strategy that only SparrowMQ has."""
     reported = {report.strategy for report in view.snapshot.reports} | {view.snapshot.strategy}
     own = sorted(reported & SPARROW_STRATEGIES.keys())
     others = [c for c in view.ownership.connections if not is_marked(c.version)]
     if not own or not others or view.snapshot.is_broadcasting:
-        return []
-    return [
-        Finding(
-            rule="Q09",
-            severity=Severity.ERROR,
-            title=Phrase(
-                "strategy {names} in a group whose members do not all run SparrowMQ",
-                names=", ".join(own),
-            ),
-            evidence=tuple(
-                Phrase(
-                    "{id} runs another client ({language})",
-                    id=f"{connection}",
-                    language=connection.language or Phrase("of an unknown language"),
-                )
-                for connection in others
-            ),
-            consequence=Phrase(
-                "members that do not run SparrowMQ do not know this strategy and use one of "
-                "RocketMQ's: shares overlap, and other queues have no owner; the owners shown "
-                "here follow SparrowMQ's arithmetic only"
-            ),
-            remedy=(
-                "use AVG, or another of RocketMQ's strategies, in all members until every "
-                "member runs SparrowMQ"
-            ),
-            members=tuple(dict.fromkeys(c.client_id for c in others)),
-        )
-    ]
+        return
+    yield Finding(
+        rule="Q09",
+        severity=Severity.ERROR,
+        title=Phrase(
+            "strategy {names} in a group whose members do not all run SparrowMQ",
+            names=", ".join(own),
+        ),
+        evidence=tuple(
+            Phrase(
+                "{id} runs another client ({language})",
+                id=f"{connection}",
+                language=connection.language or Phrase("of an unknown language"),
+            )
+            for connection in others
+        ),
+        consequence=Phrase(
+            "members that do not run SparrowMQ do not know this strategy and use one of "
+            "RocketMQ's: shares overlap, and other queues have no owner; the owners shown "
+            "here follow SparrowMQ's arithmetic only"
+        ),
+        remedy=(
+            "use AVG, or another of RocketMQ's strategies, in all members until every "
+            "member runs SparrowMQ"
+        ),
+        members=tuple(dict.fromkeys(c.client_id for c in others)),
+    )
 
 
-def find_changing_members(view: GroupView) -> list[Finding]:
+def find_changing_members(view: GroupView) -> Iterator[Finding]:
     """R19: members joined or left between the samples, or hand queues over now."""
     then = {b.broker_name: member_ids(b) for b in view.snapshot.first.brokers}
     came: set[str] = set()
@@ -196,35 +182,31 @@ def find_changing_members(view: GroupView) -> list[Finding]:
         q for q in view.ownership.falls_to if view.is_handed_over(q) and view.is_user_queue(q)
     ]
     if not (came or went or moving):
-        return []
-    return [
-        Finding(
-            rule="R19",
-            severity=Severity.INFO,
-            title=Phrase("the group is rebalancing right now"),
-            evidence=(
-                Phrase("joined: {ids}", ids=", ".join(sorted(came)) or Phrase("nobody")),
-                Phrase("left: {ids}", ids=", ".join(sorted(went)) or Phrase("nobody")),
-                *(
-                    [Phrase("handed over now: {queues}", queues=describe_queues(moving))]
-                    if moving
-                    else []
-                ),
+        return
+    yield Finding(
+        rule="R19",
+        severity=Severity.INFO,
+        title=Phrase("the group is rebalancing right now"),
+        evidence=(
+            Phrase("joined: {ids}", ids=", ".join(sorted(came)) or Phrase("nobody")),
+            Phrase("left: {ids}", ids=", ".join(sorted(went)) or Phrase("nobody")),
+            *(
+                [Phrase("handed over now: {queues}", queues=describe_queues(moving))]
+                if moving
+                else []
             ),
-            consequence=Phrase(
-                "for a moment a queue may have two owners or none, and its next owner may "
-                "consume messages in hand again; other findings may hold for this moment only"
-            ),
-            remedy="look again in half a minute; listeners must tolerate a message that comes "
-            "twice",
-            members=tuple(sorted(came | went)),
-        )
-    ]
+        ),
+        consequence=Phrase(
+            "for a moment a queue may have two owners or none, and its next owner may "
+            "consume messages in hand again; other findings may hold for this moment only"
+        ),
+        remedy="look again in half a minute; listeners must tolerate a message that comes twice",
+        members=tuple(sorted(came | went)),
+    )
 
 
-def find_ghosts(view: GroupView) -> list[Finding]:
+def find_ghosts(view: GroupView) -> Iterator[Finding]:
     """R28: brokers list a member that consumes nothing: frozen, half-open or abandoned."""
-    findings = []
     before = {c for broker in view.snapshot.first.brokers for c in member_ids(broker)}
     for client_id, queues in user_loads(view).items():
         mine = [queue for queue in queues if view.ownership.falls_to[queue]]
@@ -247,36 +229,32 @@ def find_ghosts(view: GroupView) -> list[Finding]:
         if report is not None:
             messages = count_of(sum(held.cached_count for held in report.held), "message")
             evidence.append(Phrase("{id} has {messages} in hand", id=client_id, messages=messages))
-        findings.append(
-            Finding(
-                rule="R28",
-                severity=Severity.ERROR if is_silent else Severity.WARN,
-                title=Phrase("member {id} is listed but consumes nothing", id=client_id),
-                evidence=tuple(evidence),
-                consequence=Phrase(
-                    "{queues} stand still ({backlog}) while brokers list the member: up to two "
-                    "minutes after its last heartbeat, or as long as its process lives",
-                    queues=describe_queues(waiting),
-                    backlog=view.describe_backlog(waiting),
-                ),
-                remedy=(
-                    "find out what the process does (stopped, out of memory, a consumer abandoned "
-                    "without shutdown) and end it if it does not come back"
-                    if is_silent
-                    else "the process lives and answers: with messages in hand, find out what its "
-                    "listener waits for, or whether a consumer that polls still polls; without, "
-                    "check whether the consumer is suspended, and search its log for refused pulls"
-                ),
-                unowned=tuple(waiting),
-                members=(client_id,),
-            )
+        yield Finding(
+            rule="R28",
+            severity=Severity.ERROR if is_silent else Severity.WARN,
+            title=Phrase("member {id} is listed but consumes nothing", id=client_id),
+            evidence=tuple(evidence),
+            consequence=Phrase(
+                "{queues} stand still ({backlog}) while brokers list the member: up to two "
+                "minutes after its last heartbeat, or as long as its process lives",
+                queues=describe_queues(waiting),
+                backlog=view.describe_backlog(waiting),
+            ),
+            remedy=(
+                "find out what the process does (stopped, out of memory, a consumer abandoned "
+                "without shutdown) and end it if it does not come back"
+                if is_silent
+                else "the process lives and answers: with messages in hand, find out what its "
+                "listener waits for, or whether a consumer that polls still polls; without, "
+                "check whether the consumer is suspended, and search its log for refused pulls"
+            ),
+            unowned=tuple(waiting),
+            members=(client_id,),
         )
-    return findings
 
 
-def find_members_in_the_other_cluster(view: GroupView) -> list[Finding]:
+def find_members_in_the_other_cluster(view: GroupView) -> Iterator[Finding]:
     """R03: a topic is in one name server's cluster, and its members are in another's."""
-    findings = []
     for topic in _topics_elsewhere(view):
         subscribing = sorted(
             {
@@ -288,39 +266,33 @@ def find_members_in_the_other_cluster(view: GroupView) -> list[Finding]:
         )
         if not subscribing:
             continue
-        findings.append(
-            Finding(
-                rule="R03",
-                severity=Severity.ERROR,
-                title=Phrase(
-                    "members of topic {topic} are connected to another cluster", topic=topic.topic
+        yield Finding(
+            rule="R03",
+            severity=Severity.ERROR,
+            title=Phrase(
+                "members of topic {topic} are connected to another cluster", topic=topic.topic
+            ),
+            evidence=(
+                *(_describe_known(server, names) for server, names in topic.broker_names_by_server),
+                Phrase(
+                    "subscribed at {brokers}: {ids}",
+                    brokers=_names(b for b in view.snapshot.last.brokers if b.cid_all),
+                    ids=", ".join(subscribing),
                 ),
-                evidence=(
-                    *(
-                        _describe_known(server, names)
-                        for server, names in topic.broker_names_by_server
-                    ),
-                    Phrase(
-                        "subscribed at {brokers}: {ids}",
-                        brokers=_names(b for b in view.snapshot.last.brokers if b.cid_all),
-                        ids=", ".join(subscribing),
-                    ),
-                ),
-                consequence=Phrase(
-                    "these members do not consume {queues}: the topic does not exist in the "
-                    "cluster that they are connected to",
-                    queues=describe_queues(topic.subscribe_queues),
-                ),
-                remedy=(
-                    "check the name server address of these members; a process that uses two "
-                    "clusters needs an instance name for each: clients whose id does not depend "
-                    "on the name server share one connection between both clusters"
-                ),
-                unowned=tuple(topic.subscribe_queues),
-                members=tuple(subscribing),
-            )
+            ),
+            consequence=Phrase(
+                "these members do not consume {queues}: the topic does not exist in the "
+                "cluster that they are connected to",
+                queues=describe_queues(topic.subscribe_queues),
+            ),
+            remedy=(
+                "check the name server address of these members; a process that uses two "
+                "clusters needs an instance name for each: clients whose id does not depend "
+                "on the name server share one connection between both clusters"
+            ),
+            unowned=tuple(topic.subscribe_queues),
+            members=tuple(subscribing),
         )
-    return findings
 
 
 def _topics_elsewhere(view: GroupView) -> list[TopicSnapshot]:
@@ -344,56 +316,49 @@ def _names(brokers: Iterable[BrokerView]) -> str:
     return ", ".join(broker.broker_name for broker in brokers)
 
 
-def find_mixed_clusters(view: GroupView) -> list[Finding]:
+def find_mixed_clusters(view: GroupView) -> Iterator[Finding]:
     """R33: one topic is in two clusters, or name servers disagree about a topic."""
-    findings = []
     for topic in view.snapshot.user_topics:
         clusters = sorted({at.cluster for at in topic.queues if at.cluster})
         if len(clusters) > 1:
-            findings.append(
-                Finding(
-                    rule="R33",
-                    severity=Severity.WARN,
-                    title=Phrase(
-                        "topic {topic} is served by {n} clusters",
-                        topic=topic.topic,
-                        n=f"{len(clusters)}",
-                    ),
-                    evidence=tuple(
-                        Phrase(
-                            "{broker} belongs to cluster {cluster}",
-                            broker=at.broker_name,
-                            cluster=at.cluster,
-                        )
-                        for at in topic.queues
-                    ),
-                    consequence=Phrase(
-                        "members share the queues of all these clusters; queues of a cluster "
-                        "that their owner cannot reach stay unread"
-                    ),
-                    remedy="give every cluster its own name servers",
-                )
+            yield Finding(
+                rule="R33",
+                severity=Severity.WARN,
+                title=Phrase(
+                    "topic {topic} is served by {n} clusters",
+                    topic=topic.topic,
+                    n=f"{len(clusters)}",
+                ),
+                evidence=tuple(
+                    Phrase(
+                        "{broker} belongs to cluster {cluster}",
+                        broker=at.broker_name,
+                        cluster=at.cluster,
+                    )
+                    for at in topic.queues
+                ),
+                consequence=Phrase(
+                    "members share the queues of all these clusters; queues of a cluster "
+                    "that their owner cannot reach stay unread"
+                ),
+                remedy="give every cluster its own name servers",
             )
         # R03 says more about a topic that is wholly in another cluster.
         is_elsewhere = topic in _topics_elsewhere(view)
         if len({names for _, names in topic.broker_names_by_server}) > 1 and not is_elsewhere:
-            findings.append(
-                Finding(
-                    rule="R33",
-                    severity=Severity.ERROR,
-                    title=Phrase("name servers disagree about topic {topic}", topic=topic.topic),
-                    evidence=tuple(
-                        _describe_known(server, names)
-                        for server, names in topic.broker_names_by_server
-                    ),
-                    consequence=Phrase(
-                        "members that ask different name servers divide different queues: some "
-                        "queues have two owners, others none"
-                    ),
-                    remedy="register every broker at every name server of the list",
-                )
+            yield Finding(
+                rule="R33",
+                severity=Severity.ERROR,
+                title=Phrase("name servers disagree about topic {topic}", topic=topic.topic),
+                evidence=tuple(
+                    _describe_known(server, names) for server, names in topic.broker_names_by_server
+                ),
+                consequence=Phrase(
+                    "members that ask different name servers divide different queues: some "
+                    "queues have two owners, others none"
+                ),
+                remedy="register every broker at every name server of the list",
             )
-    return findings
 
 
 def user_loads(view: GroupView) -> dict[str, list[MessageQueue]]:

@@ -23,10 +23,18 @@ def _simulated(output: str) -> str:
     return f"{seeds:,} seeds, {failed} failed; {messages:,} messages"
 
 
-def _killed(output: str) -> str:
-    figures = _last_json(output)
-    if figures is None:
-        return ""
+def _of_json(tell: Callable[[Any], str]) -> Callable[[str], str]:
+    """Let a function tell of the last JSON object that a command printed; "" without one."""
+
+    def tell_last(output: str) -> str:
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        return tell(json.loads(lines[-1])) if lines else ""
+
+    return tell_last
+
+
+@_of_json
+def _killed(figures: Any) -> str:
     acknowledged, broken = sum(figures["acknowledged"].values()), sum(figures["broken"].values())
     return (
         f"{figures['kills']:,} kills, {acknowledged:,} acknowledged, {broken} broken; "
@@ -34,20 +42,16 @@ def _killed(output: str) -> str:
     )
 
 
-def _flooded(output: str) -> str:
-    figures = _last_json(output)
-    if figures is None:
-        return ""
+@_of_json
+def _flooded(figures: Any) -> str:
     return (
         f"{figures['frames']:,} frames, {figures['unanswered']} healthy requests unanswered, "
         f"{figures['growth_mb']} MB more"
     )
 
 
-def _connected(output: str) -> str:
-    figures = _last_json(output)
-    if figures is None:
-        return ""
+@_of_json
+def _connected(figures: Any) -> str:
     return (
         f"{figures['connections']:,} connections of each kind and {figures['pulls']:,} pulls; a "
         f"healthy client's send and pull {max(figures['p99_ms'].values())} ms (p99); at most "
@@ -55,20 +59,16 @@ def _connected(output: str) -> str:
     )
 
 
-def _upgraded(output: str) -> str:
-    figures = _last_json(output)
-    if figures is None:
-        return ""
+@_of_json
+def _upgraded(figures: Any) -> str:
     return (
         f"from {figures['from']} and back: {sum(figures['acknowledged'].values()):,} messages "
         f"acknowledged, {figures['consumed']:,} consumed, {sum(figures['broken'].values())} broken"
     )
 
 
-def _asked(output: str) -> str:
-    figures = _last_json(output)
-    if figures is None:
-        return ""
+@_of_json
+def _asked(figures: Any) -> str:
     return (
         f"{figures['requests']:,} requests of {figures['codes']} codes in {figures['ways']} ways, "
         f"{figures['served']} served, {figures['changed']} changes"
@@ -77,11 +77,6 @@ def _asked(output: str) -> str:
 
 def _fuzzed(output: str) -> str:
     return f"{len(re.findall(r'DONE', output))} targets, {output.count('===')} failed"
-
-
-def _last_json(output: str) -> Any:
-    lines = [line for line in output.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if lines else None
 
 
 @dataclass(frozen=True)
