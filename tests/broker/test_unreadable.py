@@ -13,8 +13,9 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import INIT_MIN, PopMessageRequestHeader
 from sparrowmq.serving.connections import Fact
-from sparrowmq.simulation.faulty_disk import SimulatedStorage
-from sparrowmq.store.consume_queue import ConsumeQueue
+from sparrowmq.simulation.faulty_disk import SimulatedFile, SimulatedStorage
+from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
+from sparrowmq.store.storage import Bytes
 
 # By a level, and three times of their own, in different slots.
 DELAYS = {
@@ -85,18 +86,25 @@ def test_popped_message_is_a_dead_letter_once_it_can_be_read(machine: Machine) -
 def test_entries_of_queues_that_cannot_be_written_are_told_once(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise UNREADABLE
+    write = SimulatedFile.write
 
-    machine.send(b"1")
+    def fail_for_queues(file: SimulatedFile, position: int, data: Bytes) -> None:
+        if file.path.startswith(CONSUME_QUEUE_DIRECTORY):
+            raise OSError(*UNREADABLE.args)
+        write(file, position, data)
+
+    # More than wait in memory, so that the entries are tried again and again.
+    sent = [b"%d" % number for number in range(300)]
     with monkeypatch.context() as patch:
-        patch.setattr(ConsumeQueue, "append", fail)
-        machine.send(b"2")
-        machine.pass_time(500)
-        facts = [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
+        patch.setattr(SimulatedFile, "write", fail_for_queues)
+        facts = []
+        for body in sent:
+            machine.send(body)
+            machine.pass_time(100)
+            facts += [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
         before = machine.bodies("T")
-    machine.pass_time(500)
+    machine.pass_time(10_000)
 
     assert facts == [f"entries of consume queues cannot be written: {UNREADABLE}"]
-    assert before == [b"1"]
-    assert machine.bodies("T") == [b"1", b"2"]
+    assert len(before) < len(sent)
+    assert machine.bodies("T") == sent

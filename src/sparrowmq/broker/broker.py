@@ -315,13 +315,13 @@ class Broker:
                 state, now_ms=now_ms, timestamp_ms=timestamp_ms
             )
         except OSError as error:
-            errors["half messages"] = error
+            errors["half messages"] = error.with_traceback(None)
         try:
             if state.counters.puts - self._puts_seen <= _IDLE_PUTS_MAX:
                 state.store.build_index()
             state.store.sweep(_QUEUES_SWEPT_MAX, has_topic=self._has_topic)
         except OSError as error:
-            errors["messages for the index"] = error
+            errors["messages for the index"] = error.with_traceback(None)
         self._puts_seen = state.counters.puts
         state.rates.note(now_ms, puts=state.counters.puts, gets=state.counters.gets)
         state.note_totals(now_ms)

@@ -79,7 +79,7 @@ class DelaySchedule:
                 try:
                     count += self._deliver_level(level, timestamp_ms, has_topic)
                 except OSError as error:
-                    self.read_error = error
+                    self.read_error = error.with_traceback(None)
         return count
 
     def _deliver_level(

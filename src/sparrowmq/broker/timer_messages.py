@@ -143,7 +143,7 @@ class TimerMessages:
             count = self._deliver_slots(timestamp_ms, has_topic)
             self._advance(timestamp_ms)
         except OSError as error:
-            self.read_error = error
+            self.read_error = error.with_traceback(None)
             count = 0
         return count
 
@@ -164,7 +164,7 @@ class TimerMessages:
                     try:
                         is_put = self._deliver(offset, timestamp_ms, has_topic)
                     except OSError as error:
-                        self.read_error = error
+                        self.read_error = error.with_traceback(None)
                         kept.append(offset)
                         continue
                     if is_put is None:

@@ -126,7 +126,7 @@ class QueueTable:
             try:
                 self.by_key[key].append(added, gathers=gathers)
             except OSError as error:
-                self.write_error = error
+                self.write_error = _without_frames(error)
                 left_out.add(key)
         if not (left_out or gathers):
             self.write_error = None
@@ -152,7 +152,7 @@ class QueueTable:
             for key in sorted(self._dirty):
                 self.by_key[key].write_tail()
         except OSError as error:
-            self.write_error = error
+            self.write_error = _without_frames(error)
             raise
         self.write_error = None
 
@@ -255,3 +255,8 @@ class QueueTable:
     def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
         """Return the store time of a queue's first message, None for an empty queue."""
         return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
+
+
+def _without_frames(error: OSError) -> OSError:
+    """Return an error that can be kept: a traceback's frames would hold parts of the tails."""
+    return OSError(*error.args)

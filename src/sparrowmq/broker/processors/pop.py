@@ -668,7 +668,7 @@ def _put_dead_letter(
     except ProtocolError:
         record = None
     except OSError as error:
-        state.pops.read_error = error
+        state.pops.read_error = error.with_traceback(None)
         return False
     if record is None:
         return True
