@@ -65,6 +65,9 @@ from sparrowmq.model.queue import queue_order
 
 # RebalanceService.minInterval of 5.2 and later: between two rebalances while not balanced.
 REBALANCE_RETRY_MS = 1_000
+# Where no broker gives the list of members, the time doubles up to this: on a machine without
+# processor time, the questions of many members would take the rest.
+REBALANCE_RETRY_MAX_MS = 8_000
 # A heartbeat that did not reach every broker is repeated after this.
 HEARTBEAT_RETRY_MS = 1_000
 # How long a broker that does not say lists a silent member (ClientHousekeepingService, 120 s).
@@ -154,6 +157,7 @@ class GroupMember:
         self._routes = RepeatedJob(now_ms)
         self.heartbeat = RepeatedJob(now_ms)
         self._rebalance = RepeatedJob(now_ms)
+        self._rebalance_retry_ms = REBALANCE_RETRY_MS
         self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
         self._locks = LockRounds(now_ms)
         self.locks_queues = config.locks_queues and not config.is_broadcasting
@@ -434,7 +438,13 @@ class GroupMember:
                 is_complete = False
             elif share.topic in self._topics:
                 targets[share.topic] = share.queues
-        next_in_ms = self._config.rebalance_ms if is_complete else REBALANCE_RETRY_MS
+        next_in_ms, again_ms = REBALANCE_RETRY_MS, REBALANCE_RETRY_MS
+        if is_complete:
+            next_in_ms = self._config.rebalance_ms
+        elif all(share.mq_all is None for share in shares):
+            next_in_ms = self._rebalance_retry_ms
+            again_ms = min(2 * next_in_ms, REBALANCE_RETRY_MAX_MS)
+        self._rebalance_retry_ms = again_ms
         self._rebalance.end(now_ms, next_in_ms=next_in_ms)
         return self._apply_targets(targets, now_ms)
 
