@@ -92,7 +92,7 @@ CRC_PROPERTY = "__CRC32#"
 _SEPARATOR = ord(PROPERTY_SEPARATOR)
 # Longer properties leave no room for a separator and the checksum.
 CHECKSUMMED_PROPERTIES_SIZE_MAX = PROPERTIES_BYTES_MAX - CRC_PROPERTY_SIZE - 1
-# Topics whose tags codes are no hashes.
+# Topics whose tags codes are not hashes.
 TIMED_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 # As many digits as a time of 31 millennia has, in milliseconds.
 _TIME_DIGITS_MAX = 15
