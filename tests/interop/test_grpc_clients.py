@@ -242,7 +242,8 @@ def test_official_clients_do_the_same_on_apaches_proxy(
         make_topics(cluster.name_server)
 
         def restart() -> None:
-            cluster.stop()
+            # Asked to end, it waits for its clients.
+            cluster.kill()
             cluster.start()
 
         check(start(cluster.grpc), cluster.name_server, restart, pushes=language != "rust")

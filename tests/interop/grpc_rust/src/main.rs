@@ -20,7 +20,6 @@ fn options() -> ClientOption {
     let mut options = ClientOption::default();
     options.set_access_url(std::env::args().nth(1).unwrap());
     options.set_enable_tls(false);
-    options.set_long_polling_timeout(Duration::from_secs(5));
     options
 }
 
@@ -71,6 +70,8 @@ fn read_line() {
 
 #[tokio::main]
 async fn main() {
+    // The client's log in JSON needs the directory.
+    std::fs::create_dir_all("logs").unwrap();
     for (by, topic) in [
         ("simple", "T"),
         ("delay", "T_delay"),
