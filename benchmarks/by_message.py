@@ -430,7 +430,7 @@ def render(result: dict[str, Any]) -> str:
         f"{'with' if machine['speedups'] else 'without'} sparrowmq-speedups; "
         f"{'one round' if rounds == 1 else f'medians of {rounds} rounds'} in turn.",
         "",
-        "| µs of the server a message | the other | SparrowMQ | ratio | wanted |",
+        "| µs of the server a message | beside | SparrowMQ | ratio | wanted |",
         "|---|---|---|---|---|",
     ]
     for row in result["rows"]:

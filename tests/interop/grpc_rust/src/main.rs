@@ -94,7 +94,8 @@ async fn main() {
         producer.send(message.build().unwrap()).await.unwrap();
     }
     for number in 0..10 {
-        let body = format!("step {number}").into_bytes();
+        let name = if number == 4 { "fails at step" } else { "step" };
+        let body = format!("{name} {number}").into_bytes();
         let message = MessageBuilder::fifo_message_builder("T_fifo", body, "ride-7");
         producer.send(message.build().unwrap()).await.unwrap();
     }
