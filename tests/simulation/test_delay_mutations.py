@@ -41,10 +41,11 @@ def hold_all_but(table: type) -> Any:
 for table in (DelayOffsetTable, TimerTable):
     mistake.plant(
         f"progress ahead of the flush: {table.__name__}",
-        draw_delay_faults,
+        Faults(disk_slow=15.0, broker_power_cut=6.0),
         LOST,
         (FlushGate, "hold", hold_all_but(table)),
-        is_kind_alone=True,
+        seeds=20,
+        **DELAYED,
     )
 
 
@@ -148,7 +149,7 @@ def recall_that_does_not_wait_for_its_flush(
 
 mistake.plant(
     "message that waits on although its recall failed",
-    Faults(disk_full=30.0),
+    Faults(disk_full=30.0, disk_slow=15.0),
     LOST,
     (TimerMessages, "forget_recalls", lambda *_: None),
     seeds=20,

@@ -421,7 +421,7 @@ mistake.plant(
 )
 
 
-@mistake(QueueLease, "wait_or_go_on", draw_graceful_faults, AGAIN)
+@mistake(QueueLease, "wait_or_go_on", draw_graceful_faults, AGAIN, is_kind_alone=True)
 def lock_of_a_listed_owner_that_is_not_waited_for(
     wait_or_go_on: Any, *args: Any, is_owner_listed: bool, **settings: Any
 ) -> Any:
