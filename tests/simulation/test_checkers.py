@@ -342,7 +342,7 @@ def test_unfinished_is_what_is_not_consumed_not_committed_or_lost(bench: Bench) 
     bench.commit(3)
     assert checkers.find_unfinished() == "message b'm2' consumed by nobody"
     checkers.note_consumed(QUEUE, [2])
-    assert checkers.find_unfinished() == "message b'm2' sent back, and no retry 1"
+    assert checkers.find_unfinished() == ("message b'm2' sent back, and no retry 1 in %RETRY%G")
 
 
 def test_owners_are_counted_queue_by_queue() -> None:
@@ -353,19 +353,27 @@ def test_owners_are_counted_queue_by_queue() -> None:
     assert judge_ownership([q0, q1], {"a": [q0], "b": [q1]}).is_exact
 
 
-def test_message_that_was_sent_back_must_come_again(bench: Bench) -> None:
-    bench.checkers.note_consumed(QUEUE, [0, 1, 2])
-    bench.commit(3)
+@pytest.mark.parametrize(
+    ("retries_max", "topic", "other"),
+    [(1, "%RETRY%G", "%DLQ%G"), (0, "%DLQ%G", "%RETRY%G")],
+    ids=["retry", "dead letter"],
+)
+def test_message_that_was_sent_back_must_come_again(
+    dice: object, retries_max: int, topic: str, other: str
+) -> None:
+    bench = Bench(dice, [b"m0"], retries_max=retries_max)
+    bench.checkers.note_consumed(QUEUE, [0])
+    bench.commit(1)
     entry = bench.store.queues.entry(TOPIC, 0, 0)
     assert entry is not None
     bench.checkers.note_sent_back(BROKER, entry[0])
-    missing = bench.checkers.find_unfinished()
-    bench.put(b"m0", is_sent=False, topic="%DLQ%G")
-    uncounted = bench.checkers.find_unfinished()
-    bench.put(b"m0", is_sent=False, topic="%DLQ%G", reconsume_times=1)
+    found = [bench.checkers.find_owed()]
+    for place, times in ((topic, 0), (other, 1), (topic, 1)):
+        bench.put(b"m0", is_sent=False, topic=place, reconsume_times=times)
+        found.append(bench.checkers.find_owed())
 
-    assert missing == uncounted == "message b'm0' sent back, and no retry 1"
-    assert bench.checkers.find_unfinished() is None
+    text = f"message b'm0' sent back, and no retry 1 in {topic}"
+    assert found == [text, text, text, None]
 
 
 def test_dead_letter_must_have_its_retries_behind_it(dice: object) -> None:

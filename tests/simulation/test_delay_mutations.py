@@ -10,12 +10,12 @@ import pytest
 from mistakes import Mistakes
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.flush_gate import FlushGate
-from sparrowmq.broker.processors import recall
+from sparrowmq.broker.processors import recall, send_back
 from sparrowmq.broker.timer_messages import TimerMessages, TimerTable
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from sparrowmq.protocol.bodies import DelayOffsetTable
 from sparrowmq.protocol.record import Record
-from sparrowmq.simulation.faults import Faults, draw_delay_faults
+from sparrowmq.simulation.faults import Faults, draw_delay_faults, draw_power_faults
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutResult, PutStatus
 
@@ -72,6 +72,17 @@ def retry_that_is_not_counted(
     if record.topic == SCHEDULE_TOPIC and record.reconsume_times:
         record.reconsume_times -= 1
     return put(store, record, timestamp_ms=timestamp_ms)
+
+
+for name, limit in (("dead letter before its retries", 0), ("retries without end", 1_000)):
+    mistake.plant(
+        name,
+        Faults(failing_listener=0.5),
+        " sent back, and no retry ",
+        (send_back, "find_retry_limit", lambda *_, limit=limit: limit),
+        retries_max=1,
+        fault_ms=60_000,
+    )
 
 
 # --- messages with a time of their own, and their recalls -----------------------------------
@@ -140,8 +151,9 @@ def recall_that_is_not_stored(
     return append(store, record, timestamp_ms=timestamp_ms)
 
 
-@mistake(recall, "confirm", draw_delay_faults, CONFIRMED, is_kind_alone=True)
-def recall_that_does_not_wait_for_its_flush(
+@mistake(send_back, "confirm", draw_power_faults, f"{LOST}| sent back, and no retry ")
+@mistake(recall, "confirm", draw_power_faults, CONFIRMED)
+def confirmation_that_does_not_wait_for_its_flush(
     confirm: Any, state: Any, request: Any, result: PutResult, **details: Any
 ) -> Any:
     return confirm(state, request, msgspec.structs.replace(result, end_position=0), **details)

@@ -27,8 +27,8 @@ none of the clients' own records.
 11. If nothing delays bytes or processes, brokers list exactly the live members after a short time,
    and the members' shares have every queue exactly once.
 12. The rules of `TransactionLedger` for transactions.
-13. A message that a broker has confirmed to take back comes again with one more retry, or is among
-    the dead letters, which have all their retries behind them (`find_unfinished`).
+13. A message that a broker has confirmed to take back comes again with one more retry; once it has
+    all its retries behind it, it is among the dead letters (`find_unfinished`).
 14. A member that stood still for longer than a lease gives its listener no message of a queue
    before it has asked for the group's offset of the queue.
 15. If a member stays alone, commits that its killed broker has forgotten are soon committed again.
@@ -156,9 +156,10 @@ class Checkers:
         self._finished: dict[MessageQueue, set[int]] = {}
         self._prefix: dict[MessageQueue, int] = {}
         self._retries_max = retries_max
-        # The copies that must come after a confirmed send-back, and the copies that came.
-        self._owed: dict[Copy, None] = {}
-        self._again: set[Copy] = set()
+        # The copies that must come after a confirmed send-back, each in one of some topics, and the
+        # copies that came.
+        self._owed: dict[Copy, Sequence[str]] = {}
+        self._again: set[tuple[str, Copy]] = set()
         # Messages that a power cut has taken, and their places.
         self.lost: set[bytes] = set()
         self._lost_at: set[tuple[MessageQueue, int, bytes]] = set()
@@ -248,7 +249,7 @@ class Checkers:
             # A message that was sent back is finished where it stood first.
             if copy.payload not in kept or copy.reconsume_times:
                 self.acked.pop(copy.payload, None)
-                self._owed = {c: None for c in self._owed if c.payload != copy.payload}
+                self._owed = {c: t for c, t in self._owed.items() if c.payload != copy.payload}
         self._trace.add(f"{broker_name} has lost {len(lost)} messages")
         self.ledger.note_lost()
         self.delays.note_lost(broker_name)
@@ -307,7 +308,7 @@ class Checkers:
         self._copies[queue].append(copy)
         self._places[queue.broker_name, position] = (queue, offset)
         if queue.topic in (self._dlq, retry_topic(self._group)):
-            self._again.add(copy)
+            self._again.add((queue.topic, copy))
         if queue.topic == self._dlq:
             self._dead.add(copy.payload)
             if self._retries_max is not None and copy.reconsume_times < self._retries_max:
@@ -428,12 +429,17 @@ class Checkers:
             return
         queue, offset = place
         copy = self._copies[queue][offset]
-        self._owed[copy._replace(reconsume_times=copy.reconsume_times + 1)] = None
+        is_dead = self._retries_max is not None and copy.reconsume_times >= self._retries_max
+        # In order, a member counts the retries itself.
+        is_dead |= self._is_orderly
+        again = copy._replace(reconsume_times=copy.reconsume_times + 1)
+        self._owed[again] = (self._dlq if is_dead else retry_topic(self._group),)
         self._finish(queue, offset)
 
     def note_sent_again(self, payload: bytes, *, reconsume_times: int) -> None:
         """Note that a client has stored a consumed message for its group as a new message."""
-        self._owed[Copy(payload, reconsume_times)] = None
+        # The broker counts otherwise than for a send-back, as RocketMQ's does.
+        self._owed[Copy(payload, reconsume_times)] = (retry_topic(self._group), self._dlq)
         # A member counts the retries itself: in order all, else those after a refused send-back.
         times = range(reconsume_times)
         for queue in [q for q in self._copies if q.topic in self._topics]:
@@ -669,7 +675,7 @@ class Checkers:
     def find_unfinished(self) -> str | None:
         """Return the group's unfinished work, None for none."""
         for queue, acked in self._acked_at.items():
-            if max(acked) >= len(self._copies.get(queue, ())):
+            if acked and max(acked) >= len(self._copies.get(queue, ())):
                 return f"{_name(queue)} offset {max(acked)} is not readable"
         for queue in sorted(self._copies, key=queue_order):
             if queue.topic not in self._topics:
@@ -684,9 +690,17 @@ class Checkers:
         lost = [p for p in wanted if p not in found and not self.delays.may_be_gone(p)]
         if lost:
             return f"message {lost[0]!r} consumed by nobody"
-        for copy in self._owed:
-            if copy not in self._again and copy.payload not in self._expired:
-                return f"message {copy.payload!r} sent back, and no retry {copy.reconsume_times}"
+        return self.find_owed()
+
+    def find_owed(self) -> str | None:
+        """Return a message that was sent back and is nowhere again, None for none."""
+        for copy, topics in self._owed.items():
+            is_here = any((topic, copy) in self._again for topic in topics)
+            if not is_here and copy.payload not in self._expired:
+                return (
+                    f"message {copy.payload!r} sent back, and no retry {copy.reconsume_times} "
+                    f"in {topics[0]}"
+                )
         return None
 
     def find_open_transaction(self) -> str | None:

@@ -23,7 +23,7 @@ class Faults:
         broker_kill: a broker's process is killed and started again; all its writes stay.
         broker_stop: a broker is stopped cleanly and started again.
         broker_power_cut: a broker's machine loses power; unsynced data may be lost.
-        write_power_cut: the same, a few milliseconds after an append to the log.
+        write_power_cut: the same, at a moment of the broker's writing (`WriteMoment`).
         write_kill: the process is killed so; its writes stay, unsynced; it starts again, and the
             machine loses power at once.
         locks_lost: a broker is killed and starts again without its file of locks.
@@ -173,8 +173,12 @@ def draw_kill_faults(dice: Dice) -> Faults:
 
 
 def draw_power_faults(dice: Dice) -> Faults:
-    """Choose how often brokers lose power and are killed while they write, and nothing else."""
-    return Faults(write_power_cut=60 + 40 * dice.random(), write_kill=20 + 20 * dice.random())
+    """Choose how often brokers lose power and are killed while they write."""
+    return Faults(
+        write_power_cut=60 + 40 * dice.random(),
+        write_kill=20 + 20 * dice.random(),
+        failing_listener=dice.choice((0.0, 0.3)),
+    )
 
 
 def draw_delay_faults(dice: Dice) -> Faults:
@@ -183,6 +187,7 @@ def draw_delay_faults(dice: Dice) -> Faults:
         failing_listener=0.2 + 0.3 * dice.random(),
         disk_slow=10 + 10 * dice.random(),
         broker_power_cut=3 + 3 * dice.random(),
+        write_power_cut=6 + 6 * dice.random(),
         broker_stop=dice.choice((0.0, 2.0)),
         sync_failure=dice.choice((0.0, 4.0)),
     )

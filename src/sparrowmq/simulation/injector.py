@@ -13,7 +13,7 @@ from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import TIMED_FAULTS
 from sparrowmq.simulation.members import MemberHost
 from sparrowmq.simulation.network import End
-from sparrowmq.simulation.nodes import BrokerNode
+from sparrowmq.simulation.nodes import BrokerNode, WriteMoment
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 
 V = TypeVar("V")
@@ -205,7 +205,7 @@ class Injector:
             self.cluster.trace.add(f"{broker.name} loses power while it writes")
             self._later(dice.choice((SOON_MS, 1_000)), partial(self._start, broker))
 
-        broker.end_while_writing(end)
+        broker.end_while_writing(end, dice.choice(list(WriteMoment)))
         return f"{broker.name} is to lose power while it writes"
 
     @_of_broker

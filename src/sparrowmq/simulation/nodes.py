@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 
 from sparrowmq.broker.broker import Broker
@@ -52,6 +53,15 @@ SYNC_MS_MAX = 6
 # appended since the sync began.
 UNSYNCED_SHARE = 0.1
 SLOW_SYNC_MS_MAX = 6_000
+# From a confirmation, or the write of a table, to the planned end of the process.
+SOON_MS_MAX = 3
+# The requests whose success says that something is on the disk.
+CONFIRMED_CODES = (
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+    RequestCode.RECALL_MESSAGE,
+)
 # Small files: a run must pass their ends.
 LOG_FILE_SIZE = 32 * 1024
 QUEUE_FILE_SIZE = 20 * 20
@@ -59,6 +69,14 @@ MESSAGE_BYTES_MAX = 4 * 1024
 # The use of the disk above which the broker removes the oldest messages.
 FULL_PERCENT = 99
 _LOCKS_PATH = f"{CONFIG_DIRECTORY}/{LOCKS_FILE}"
+
+
+class WriteMoment(Enum):
+    """Moments at which an end of the process shows what was not on the disk yet."""
+
+    SYNC = "during a sync"
+    CONFIRMED = "after a confirmation, while the log is not flushed to its end"
+    SAVED = "after a write of tables, while the log is not flushed to its end"
 
 
 class NameServerNode:
@@ -152,8 +170,11 @@ class BrokerNode:
         self._has_stopped = False
         # How far the log was flushed when the process ended.
         self._flushed_position = 0
-        # Ends the process while the broker writes, if this is planned.
+        # Ends the process at a moment of the broker's writing, if this is planned.
         self._end_writing: Callable[[], None] | None = None
+        self._end_moment = WriteMoment.SYNC
+        # The requests whose success says that something is on the disk.
+        self._to_confirm: set[tuple[Connection, int]] = set()
 
     @property
     def host(self) -> str:
@@ -207,7 +228,7 @@ class BrokerNode:
                 prompt_members_max=0, notice_pause_ms=self._notice_pause_ms
             )
         self._check_start()
-        self._backs = {}
+        self._backs, self._to_confirm = {}, set()
         self._host = BrokerHost(self.broker, self.storage, self, name_servers=[self._name_server])
         self._server = SimulatedServer(
             process,
@@ -271,21 +292,27 @@ class BrokerNode:
                 self._run_partly(rounds[lane].run)
         self.storage.lose_power()
 
-    def end_while_writing(self, end: Callable[[], None]) -> None:
-        """Call `end`, which ends the process, during a sync or soon after it."""
-        self._end_writing = end
+    def end_while_writing(
+        self, end: Callable[[], None], moment: WriteMoment = WriteMoment.SYNC
+    ) -> None:
+        """Call `end`, which ends the process, soon after the next such moment."""
+        self._end_writing, self._end_moment = end, moment
 
     def let_write(self) -> None:
         """Cancel what `end_while_writing` has planned."""
         self._end_writing = None
 
-    def _end_in(self, delay_ms: int, end: Callable[[], None]) -> None:
+    def _end_soon(self, moment: WriteMoment, within_ms: int) -> None:
+        """End the process within this time, if its end is planned for such a moment."""
+        end = self._end_writing
+        if end is None or moment is not self._end_moment or self.process is None:
+            return
+
         def end_unless_ended() -> None:
             if self._end_writing is end:
                 end()
 
-        assert self.process is not None
-        self.process.call_in(delay_ms, end_unless_ended)
+        self.process.call_in(self._dice.randrange(0, within_ms), end_unless_ended)
 
     def expire_file(self) -> None:
         """Let the broker soon remove the oldest file of its log, as on a full disk."""
@@ -353,7 +380,7 @@ class BrokerNode:
     def _tick(self) -> None:
         assert self.process is not None
         self._host.tick()
-        if self._store.flushed_position < self._store.appended_position:
+        if self._is_unflushed:
             self._unflushed_ms = self._timeline.now_ms
         if RoundLane.SAVE not in self._rounds:
             self._checkers.check_saving(
@@ -374,9 +401,9 @@ class BrokerNode:
         if self._end_writing is not None and RoundLane.FLUSH in self._rounds:
             if self._waits_for_sync():
                 # Perhaps behind the running sync, which does not cover what was appended since.
-                self._end_in(self._dice.randrange(0, 2 * SYNC_MS_MAX), self._end_writing)
+                self._end_soon(WriteMoment.SYNC, 2 * SYNC_MS_MAX)
             elif self._dice.random() < UNSYNCED_SHARE:
-                self._end_in(self._dice.randrange(0, SYNC_MS_MAX), self._end_writing)
+                self._end_soon(WriteMoment.SYNC, SYNC_MS_MAX)
 
     # --- the world of the broker's host -----------------------------------------------------
 
@@ -430,6 +457,12 @@ class BrokerNode:
                     self.name, {t: saved.get(f"{t}@{self._group}", {}) for t in self._topics}
                 )
         round.end(error)
+        if round.lane is RoundLane.SAVE and self._is_unflushed:
+            self._end_soon(WriteMoment.SAVED, SOON_MS_MAX)
+
+    @property
+    def _is_unflushed(self) -> bool:
+        return self._store.flushed_position < self._store.appended_position
 
     def _check(self) -> None:
         self._checkers.note_disk(self.name, is_full=self.storage.is_full)
@@ -451,6 +484,8 @@ class BrokerNode:
 
     def _note_request(self, connection: Connection, command: RemotingCommand) -> None:
         fields = command.ext_fields or {}
+        if command.code in CONFIRMED_CODES:
+            self._to_confirm.add((connection, command.opaque))
         if command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
             position = int(fields["offset"])
             self._backs[connection, command.opaque] = partial(
@@ -485,9 +520,14 @@ class BrokerNode:
         return holder if holder is not None and group is not None and group.lists(holder) else None
 
     def _note_reply(self, connection: Connection, command: RemotingCommand) -> None:
-        confirm = self._backs.pop((connection, command.opaque), None)
+        key = connection, command.opaque
+        confirm = self._backs.pop(key, None)
         if confirm is not None and command.code == ResponseCode.SUCCESS:
             confirm()
+        if key in self._to_confirm:
+            self._to_confirm.discard(key)
+            if self._is_unflushed:
+                self._end_soon(WriteMoment.CONFIRMED, SOON_MS_MAX)
 
 
 def _find_offsets(round: Round) -> ConsumerOffsetTable | None:

@@ -147,8 +147,10 @@ def draw_scenario(dice: Dice, draw_kind: Callable[[Dice], Faults]) -> Scenario:
     )
     if draw_kind in (draw_power_faults, draw_retry_faults):
         scenario = _with_much_to_write(scenario)
-    if draw_kind is draw_delay_faults:
+    if draw_kind in (draw_delay_faults, draw_power_faults):
         scenario = replace(scenario, delayed_share=0.3)
+    if draw_kind is draw_delay_faults:
+        scenario = replace(scenario, retries_max=1)
     if draw_kind is draw_kill_faults:
         # With two brokers, the route loses the killed one's queues, and they are given up.
         broker_count = dice.choice((1, 2))
@@ -207,8 +209,10 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
 def _with_transactions(scenario: Scenario, dice: Dice) -> Scenario:
     """Return the scenario with transactions in some runs, and with killed producers in most."""
     faults = scenario.faults
-    # If nothing fails, each transaction must end at once and as its user says.
-    if dice.random() >= _TRANSACTIONS_SHARE and not faults.are_graceful:
+    # If nothing fails, each transaction must end as its user says; if power fails at the worst
+    # moment, no confirmed end may be lost.
+    is_wanted = faults.are_graceful or faults.write_kill > 0
+    if dice.random() >= _TRANSACTIONS_SHARE and not is_wanted:
         return scenario
     if not faults.are_prompt:
         crashes = dice.choice((0.0, 1.0, 1.0)) * _PRODUCER_CRASHES_MAX * dice.random()
