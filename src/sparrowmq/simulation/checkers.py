@@ -156,8 +156,7 @@ class Checkers:
         self._finished: dict[MessageQueue, set[int]] = {}
         self._prefix: dict[MessageQueue, int] = {}
         self._retries_max = retries_max
-        # The copies that must come after a confirmed send-back, each in one of some topics, and the
-        # copies that came.
+        # The copies that must come after a confirmed send-back, by topics; and those that came.
         self._owed: dict[Copy, Sequence[str]] = {}
         self._again: set[tuple[str, Copy]] = set()
         # Messages that a power cut has taken, and their places.
