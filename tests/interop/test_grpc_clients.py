@@ -162,8 +162,10 @@ def make_topics(name_server: str) -> None:
         admin.update_group("GID_fifo", is_orderly=True)
 
 
-def check(peer: Peer, name_server: str, restart: Callable[[], None], *, pushes: bool) -> None:
-    """Hold what a program tells to what was sent."""
+def check(
+    peer: Peer, name_server: str, *, pushes: bool, restart: Callable[[], None] | None = None
+) -> None:
+    """Hold what a program tells to what was sent, before and after a restart."""
     with PollConsumer("GID_remoting", name_server=name_server) as consumer:
         consumer.subscribe("T")
         consumer.start()
@@ -193,7 +195,8 @@ def check(peer: Peer, name_server: str, restart: Callable[[], None], *, pushes: 
         attempts = [(each["body"], each["attempt"]) for each in peer.deliveries("push")]
         retried = [each for each in attempts if each[0] in ("fails once", "poison")]
         assert sorted(retried) == [(name, at) for name in ("fails once", "poison") for at in (1, 2)]
-    restart()
+    if restart is not None:
+        restart()
     peer.go_on()
 
     def has_later() -> bool:
@@ -223,13 +226,17 @@ def test_official_clients_do_on_our_broker_all_that_they_can(
             cluster.kill()
             cluster.start()
 
-        check(start(cluster.grpc), cluster.name_server, restart, pushes=language != "rust")
+        pushes = language != "rust"
+        check(start(cluster.grpc), cluster.name_server, pushes=pushes, restart=restart)
 
 
 @pytest.mark.parametrize("java", ["5.5.0"], indirect=True, scope="session")
 def test_official_clients_do_the_same_on_apaches_proxy(
     start: Callable[[str], Peer], language: str, java: Any, rig: ModuleType, tmp_path: Path
 ) -> None:
+    """Without a restart, after which the proxy refuses clients whose settings it has forgotten."""
+    if language == "js":
+        pytest.skip("Node's client 1.0.8 does not end its start on the proxy with several topics")
     cluster = rig.ApacheProxy(
         java,
         tmp_path / "apache/store",
@@ -240,12 +247,6 @@ def test_official_clients_do_the_same_on_apaches_proxy(
     cluster.start()
     try:
         make_topics(cluster.name_server)
-
-        def restart() -> None:
-            # Asked to end, it waits for its clients.
-            cluster.kill()
-            cluster.start()
-
-        check(start(cluster.grpc), cluster.name_server, restart, pushes=language != "rust")
+        check(start(cluster.grpc), cluster.name_server, pushes=language != "rust")
     finally:
         cluster.kill()
