@@ -18,6 +18,8 @@ from waiting import wait_until
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 QUEUES_PER_BROKER = 4
+# The sends under way at a kill and their repetitions; a queue that moves doubles dozens.
+TWICE_MAX = 10
 BROKERS = ("broker-a", "broker-b")
 TOPIC, GROUP = "out", "GID_out"
 
@@ -106,6 +108,6 @@ def test_no_message_is_lost_when_a_master_is_killed_and_comes_back(
         f"\n{java.version}, {languages}: {sent_count()} sent, {failed} sends failed, "
         f"{len(missing())} lost, {twice} twice"
     )
-    # A failed send may have been stored, and is sent again. Java's members divide by the short list
-    # of a master that has just come back, and take queues from others.
-    assert "java" in languages or twice <= failed
+    # A send without an answer may have been stored, and is sent again. Java's members divide by the
+    # short list of a master that has just come back, and take queues from others.
+    assert "java" in languages or twice <= TWICE_MAX
