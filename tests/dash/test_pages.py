@@ -12,6 +12,8 @@ import pytest
 
 from group_stage import GroupStage
 from live_page import Reader, reading
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.dash.web import ShownCluster
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
 from waiting import wait_until
@@ -272,3 +274,39 @@ async def test_a_cluster_with_access_keys_is_shown_to_those_who_have_one(tmp_pat
                 return text if "The cluster does not answer" in text else None
 
             await eventually("the refusal", failing)
+
+
+async def test_several_clusters_are_beside_each_other_and_each_has_its_pages(
+    cluster: EmbeddedCluster, stage: GroupStage
+) -> None:
+    stage.send([b"x"] * 4)
+    member = stage.join("a")
+    wait_until("the messages", lambda: member.counters.succeeded == 4)
+    gone = ShownCluster(
+        name="gone", name_server="127.0.0.1:1", directory=make_directory("127.0.0.1:1")
+    )
+    async with reading(cluster.name_server, gone, allow_writes=True) as reader:
+
+        async def looked() -> list[dict[str, Any]] | None:
+            rows = await read_table(reader, "/", "clusters")
+            return rows if rows[0]["groups"] and rows[1]["trouble"] else None
+
+        rows = await eventually("a look at both clusters", looked)
+        front, home = await reader.read("/"), await reader.read("/clusters/first/")
+        topic = {"token": reader.token(), "topic": f"{stage.topic}-new", "queues": "4"}
+        made = await reader.http.post(
+            "/clusters/first/new-topic", data={**topic, "confirmed": "yes"}
+        )
+        reader.http.cookies.clear()
+        outside = await reader.http.get("/clusters/gone/topics")
+
+    assert [(row["cluster"], row["brokers"]) for row in rows] == [
+        ("first", "1 / 1"),
+        ("gone", None),
+    ]
+    assert rows[1]["trouble"] == "does not answer"
+    assert '<a href="/clusters/gone/">gone</a>' in front
+    assert f'href="/clusters/first/groups/{stage.group}"' in home
+    assert re.findall(r'href="(/(?!clusters/|static/)[^"]*)"', home) == ["/", "/"]
+    assert made.headers["location"] == f"/clusters/first/topics/{stage.topic}-new"
+    assert outside.headers["location"].startswith("/clusters/gone/login?next=%2Fclusters%2Fgone")

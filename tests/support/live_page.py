@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from sparrowmq.client.assembly import make_directory, make_publisher
-from sparrowmq.dash.app import DashSettings, make_app, watching
+from sparrowmq.client.assembly import make_directory
+from sparrowmq.dash.app import DashSettings, make_app, open_site
 from sparrowmq.dash.lab import Lab
 from sparrowmq.dash.login import Access
 from sparrowmq.dash.watcher import Watcher
-from sparrowmq.dash.web import Site
-from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
+from sparrowmq.dash.web import ShownCluster, Site
 
 BASE = "http://127.0.0.1:8181"
 PASSWORD, READER_PASSWORD = "abcd-efgh-jkmn-pqrs", "read-only2-only3-only4"
@@ -43,32 +42,35 @@ class Reader:
         return session.form_token
 
 
-def make_site(watcher: Watcher, name_server: str, *, allow_writes: bool = False) -> Site:
-    access = Access(
+def make_access(*, allow_writes: bool = False) -> Access:
+    return Access(
         PASSWORD,
         port=8181,
         allowed_hosts=["dash.example.com"],
         reader_password=READER_PASSWORD if allow_writes else None,
     )
-    publisher = make_publisher(COMMAND_PRODUCER_GROUP, name_server=name_server)
-    return Site(watcher, access, cluster=name_server, publisher=publisher)
 
 
 @asynccontextmanager
 async def reading(
-    name_server: str, *, allow_writes: bool = False, **connecting: Any
+    name_server: str, *more: ShownCluster, allow_writes: bool = False, **connecting: Any
 ) -> AsyncGenerator[Reader]:
     """Log in to the page of a cluster, whether it is there or not."""
-    directory = make_directory(name_server, timeout_ms=5_000, **connecting)
-    settings = DashSettings(directory=directory, nameserver=name_server, data=None)
-    async with watching(settings) as watcher:
-        site = make_site(watcher, name_server, allow_writes=allow_writes)
-        lab = Lab(watcher)
-        transport = httpx.ASGITransport(app=make_app(site, lab))
+    cluster = ShownCluster(
+        name="first" if more else "",
+        name_server=name_server,
+        directory=make_directory(name_server, timeout_ms=5_000, **connecting),
+    )
+    settings = DashSettings(clusters=(cluster, *more), data=None)
+    access = make_access(allow_writes=allow_writes)
+    async with AsyncExitStack() as held:
+        sites = [
+            await held.enter_async_context(open_site(each, access, settings))
+            for each in settings.clusters
+        ]
+        transport = httpx.ASGITransport(app=make_app(sites, access))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
             answer = await http.post("/login", data={"password": PASSWORD})
             assert answer.status_code == 303
-            try:
-                yield Reader(http, watcher, site, lab)
-            finally:
-                await lab.stop()
+            site, lab = sites[0]
+            yield Reader(http, site.watcher, site, lab)

@@ -8,16 +8,25 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, directory_of_all
+from sparrowmq.cli.connecting import NameServer, Timeout, TlsCa, directory_of_all
 from sparrowmq.cli.contexts import choose_context
 from sparrowmq.cli.exit_codes import reporting_errors
 from sparrowmq.cli.serving import run_server
 from sparrowmq.dash.app import DashSettings, serve
+from sparrowmq.dash.web import ShownCluster
 
 
 def dash(
     nameserver: NameServer = None,
-    context: ContextName = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--context",
+            "-c",
+            help="the name of a cluster, as `sparrowmq context ls` lists it; "
+            "repeat the option to see several clusters side by side",
+        ),
+    ] = None,
     tls_ca: TlsCa = None,
     timeout: Timeout = 3.0,
     host: Annotated[str, typer.Option("--host", help="the address to listen on")] = "127.0.0.1",
@@ -53,14 +62,23 @@ def dash(
         bool, typer.Option("--stop-with-stdin", hidden=True, help="stop when stdin closes")
     ] = False,
 ) -> None:
-    """Show a cluster in a browser: groups, the owner of each queue and why, and what is wrong."""
+    """Show clusters in a browser: groups, the owner of each queue and why, and what is wrong."""
     with reporting_errors():
-        chosen = choose_context(
-            name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ
-        )
+        names: list[str | None] = [*dict.fromkeys(context or ())]
+        clusters = []
+        for name in names or [None]:
+            chosen = choose_context(
+                name_server=nameserver, name=name, tls_ca=tls_ca, environ=os.environ
+            ).context
+            clusters.append(
+                ShownCluster(
+                    name=name if name and len(names) > 1 else "",
+                    name_server=chosen.name_server,
+                    directory=directory_of_all(chosen, timeout_s=timeout),
+                )
+            )
         settings = DashSettings(
-            directory=directory_of_all(chosen.context, timeout_s=timeout),
-            nameserver=chosen.context.name_server,
+            clusters=clusters,
             host=host,
             port=port,
             data=data,

@@ -14,21 +14,20 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from sparrowmq.calling.tls import server_context
 from sparrowmq.client.assembly import make_publisher
-from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.task_host import open_driver
 from sparrowmq.dash.change_forms import FORMS, show_accounts, show_form
 from sparrowmq.dash.cluster_pages import (
@@ -47,13 +46,13 @@ from sparrowmq.dash.message_pages import (
     show_message,
     show_messages,
 )
-from sparrowmq.dash.overview_page import show_overview
+from sparrowmq.dash.overview_page import show_clusters, show_overview
 from sparrowmq.dash.page_protocol import CONNECTIONS_MAX, bounded_protocol
 from sparrowmq.dash.reset_page import reset, show_reset
 from sparrowmq.dash.send_form import SEND_FORMS
 from sparrowmq.dash.simulator_page import show_simulator
 from sparrowmq.dash.watcher import Watcher
-from sparrowmq.dash.web import HERE, Site, View, Visit
+from sparrowmq.dash.web import HERE, ShownCluster, Site, View, Visit
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
 from sparrowmq.serving.open_connections import OpenConnections
@@ -68,8 +67,7 @@ class DashSettings:
     """The settings of the page's server.
 
     Args:
-        directory: the cluster's addresses, and the settings of connections to it.
-        nameserver: the name servers, separated by ';'; they distinguish clusters in the history.
+        clusters: the clusters; several have names, and pages below `/clusters/NAME`.
         host, port: the address to listen on; port 0 takes any free port.
         data: the directory of the history; None keeps the history in memory.
         allow_writes: whether the administrator's pages may change the cluster; a second password
@@ -80,8 +78,7 @@ class DashSettings:
         stop_with_stdin: whether the server ends when standard input closes.
     """
 
-    directory: Directory
-    nameserver: str
+    clusters: Sequence[ShownCluster]
     host: str = "127.0.0.1"
     port: int = 8181
     data: Path | None = Path("sparrowmq-data")
@@ -108,11 +105,12 @@ async def serve(settings: DashSettings) -> None:
             allowed_hosts=[check_host_name(n) for n in settings.allowed_hosts],
             reader_password=reader_password,
         )
-        async with watching(settings) as watcher:
-            lab = Lab(watcher)
-            publisher = make_publisher(COMMAND_PRODUCER_GROUP, name_server=settings.nameserver)
-            site = Site(watcher, access, cluster=settings.nameserver, publisher=publisher)
-            server = make_server(make_app(site, lab), OpenConnections(CONNECTIONS_MAX), tls)
+        async with AsyncExitStack() as held:
+            sites = [
+                await held.enter_async_context(open_site(each, access, settings))
+                for each in settings.clusters
+            ]
+            server = make_server(make_app(sites, access), OpenConnections(CONNECTIONS_MAX), tls)
             scheme = "http" if tls is None else "https"
             shown = "127.0.0.1" if ip == "0.0.0.0" else f"[{ip}]" if ":" in ip else ip
             print(f"ready dash={scheme}://{shown}:{port}/", flush=True)
@@ -120,22 +118,22 @@ async def serve(settings: DashSettings) -> None:
             if reader_password is not None:
                 say = f"sparrowmq: password to read only: {reader_password}"
                 print(say, file=sys.stderr, flush=True)
-            try:
-                await _run_until_stopped(server, listening, settings, watcher)
-            finally:
-                await lab.stop()
+            await _run_until_stopped(server, listening, settings, [s.watcher for s, _ in sites])
 
 
 async def _run_until_stopped(
-    server: uvicorn.Server, listening: socket.socket, settings: DashSettings, watcher: Watcher
+    server: uvicorn.Server,
+    listening: socket.socket,
+    settings: DashSettings,
+    watchers: Sequence[Watcher],
 ) -> None:
     loop = asyncio.get_running_loop()
     ending: list[asyncio.Task[None]] = []
 
     def stop() -> None:
         server.should_exit = True
-        # The watcher wakes open streams so that they end before the shutdown cuts them off.
-        ending.append(loop.create_task(watcher.end()))
+        # A watcher wakes its open streams so that they end before the shutdown cuts them off.
+        ending.extend(loop.create_task(watcher.end()) for watcher in watchers)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
@@ -178,25 +176,52 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def watching(settings: DashSettings) -> AsyncGenerator[Watcher]:
-    """Watch a cluster while the block runs. Raises: ConfigError."""
+async def open_site(
+    cluster: ShownCluster, access: Access, settings: DashSettings
+) -> AsyncGenerator[tuple[Site, Lab]]:
+    """Watch a cluster for its pages while the block runs. Raises: ConfigError."""
     path = None if settings.data is None else settings.data / FILE_NAME
-    with closing(History(path, settings.nameserver)) as history:
-        async with open_driver(settings.directory.client) as driver:
-            watcher = Watcher(settings.directory, driver, history)
+    publisher = make_publisher(COMMAND_PRODUCER_GROUP, name_server=cluster.name_server)
+    clusters = settings.clusters if len(settings.clusters) > 1 else ()
+    with closing(History(path, cluster.name_server)) as history:
+        async with open_driver(cluster.directory.client) as driver:
+            watcher = Watcher(cluster.directory, driver, history)
+            lab = Lab(watcher)
             task = asyncio.create_task(watcher.run(), name="dash watcher")
             try:
-                yield watcher
+                yield (
+                    Site(watcher, access, cluster=cluster, clusters=clusters, publisher=publisher),
+                    lab,
+                )
             finally:
+                await lab.stop()
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
 
-def make_app(site: Site, lab: Lab) -> ASGIApp:
-    """Make the application of all pages."""
-    watcher = site.watcher
+def make_app(sites: Sequence[tuple[Site, Lab]], access: Access) -> ASGIApp:
+    """Make the application of all pages of all clusters."""
+    routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=HERE / "static"))]
+    if len(sites) == 1:
+        routes += _make_routes(*sites[0])
+    else:
+        first = sites[0][0]
+        every = Site(
+            first.watcher,
+            access,
+            cluster=replace(first.cluster, name=""),
+            clusters=[site.cluster for site, _ in sites],
+            publisher=first.publisher,
+        )
+        show = partial(show_clusters, [site for site, _ in sites])
+        routes += [Mount(site.cluster.root, routes=_make_routes(site, lab)) for site, lab in sites]
+        routes += [Route("/", every.page(show)), *_make_common_routes(every)]
+    return Guard(Starlette(routes=routes), access)
 
-    routes = [
+
+def _make_routes(site: Site, lab: Lab) -> list[BaseRoute]:
+    watcher = site.watcher
+    return [
         Route("/", site.page(partial(show_overview, watcher))),
         Route("/groups/{group}", site.page(partial(show_group, watcher))),
         Route("/groups/{group}/reset", site.page(partial(show_reset, watcher))),
@@ -220,13 +245,17 @@ def make_app(site: Site, lab: Lab) -> ASGIApp:
             Route(path, site.page(partial(show_form, form, site)), methods=["GET", "POST"])
             for path, form in {**FORMS, **SEND_FORMS}.items()
         ),
+        *_make_common_routes(site),
+    ]
+
+
+def _make_common_routes(site: Site) -> list[BaseRoute]:
+    return [
         Route("/events", site.page(site.stream)),
         Route("/login", site.log_in, methods=["GET", "POST"]),
         Route("/logout", site.page(site.log_out), methods=["POST"]),
-        Mount("/static", StaticFiles(directory=HERE / "static")),
         Route("/{path:path}", site.page(_show_missing)),
     ]
-    return Guard(Starlette(routes=routes), site.access)
 
 
 async def _show_missing(visit: Visit) -> View:

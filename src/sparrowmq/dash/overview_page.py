@@ -1,7 +1,11 @@
-"""The first page: the groups of the cluster, groups in trouble first. Tests: test_pages.py."""
+"""The first pages: all clusters, and the groups of one, those in trouble first.
+
+Tests: test_pages.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from sparrowmq.client.operations.overview import GroupOverview, Overview
@@ -9,8 +13,8 @@ from sparrowmq.dash.group_page import GroupTile
 from sparrowmq.dash.matrix import falls_behind
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import WatchedGroup, Watcher
-from sparrowmq.dash.web import View, Visit
-from sparrowmq.doctor import Severity
+from sparrowmq.dash.web import FOLLOWED, ShownCluster, Site, View, Visit
+from sparrowmq.doctor import Finding, Severity
 from sparrowmq.words import format_number
 from sparrowmq.words.catalog import Words
 
@@ -28,6 +32,60 @@ _COLUMNS = (
     TableColumn("twins", "duplicate client ids", "number"),
     TableColumn("topics", "topics"),
 )
+
+
+_CLUSTER_COLUMNS = (
+    TableColumn("cluster", "cluster"),
+    TableColumn("trouble", "trouble", "prose"),
+    TableColumn("lag", "lag", "number"),
+    TableColumn("dead_letters", "dead letters", "number"),
+    TableColumn("produced_per_s", "in/s", "rate"),
+    TableColumn("consumed_per_s", "out/s", "rate"),
+    TableColumn("groups", "groups", "number"),
+    TableColumn("topics", "topics", "number"),
+    TableColumn("brokers", "brokers answer"),
+    TableColumn("name_servers", "name servers"),
+)
+
+
+async def show_clusters(sites: Sequence[Site], visit: Visit) -> View:
+    """Show all clusters beside each other."""
+    table = PageTable(
+        name="clusters",
+        title="Clusters",
+        columns=_CLUSTER_COLUMNS,
+        rows=[_cluster_row(site.cluster, site.watcher, visit.words) for site in sites],
+    )
+    return View(template="table.html", title="Clusters", tables=(table,), news=FOLLOWED)
+
+
+def _cluster_row(cluster: ShownCluster, watcher: Watcher, words: Words) -> list[Cell]:
+    home, seen, flows = f"{cluster.root}/", watcher.overview, watcher.flows.values()
+    findings = [f for group in watcher.groups.values() for f in group.findings]
+    findings.sort(key=lambda finding: finding.severity, reverse=True)
+    trouble = _trouble(findings, None, None, words)
+    if trouble.value:
+        trouble = trouble._replace(href=f"{cluster.root}/doctor")
+    if watcher.failure:
+        trouble = Cell(words("does not answer"), tone="bad", note=watcher.failure)
+    if seen is None:
+        return [Cell(cluster.name, home), trouble, *[Cell(None)] * 7, Cell(cluster.name_server)]
+    answering = sum(not broker.failure for broker in seen.brokers)
+    return [
+        Cell(cluster.name, home),
+        trouble,
+        Cell(sum(group.lag for group in seen.groups)),
+        Cell(sum(group.dead_letters or 0 for group in seen.groups)),
+        Cell(sum(flow.produced_per_s for flow in flows)),
+        Cell(sum(flow.consumed_per_s for flow in flows)),
+        Cell(len(watcher.names)),
+        Cell(sum(not topic.is_internal for topic in seen.topics)),
+        Cell(
+            f"{answering} / {len(seen.brokers)}",
+            tone="bad" if answering < len(seen.brokers) else "",
+        ),
+        Cell(cluster.name_server),
+    ]
 
 
 async def show_overview(watcher: Watcher, visit: Visit) -> View:
@@ -94,7 +152,7 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
         letters = view.snapshot.last.dead_letters.message_count
     return [
         Cell(name, group_href(name)),
-        _trouble(watched, members, lag, words),
+        _trouble(watched.findings if watched else (), members, lag, words),
         Cell(lag, tone="bad" if flow and falls_behind(lag or 0, flow) else ""),
         Cell(glance.retry_lag if glance else None),
         Cell(letters),
@@ -113,12 +171,12 @@ def _count(count: int | None) -> Cell:
 
 
 def _trouble(
-    watched: WatchedGroup | None, members: int | None, lag: int | None, words: Words
+    findings: Sequence[Finding], members: int | None, lag: int | None, words: Words
 ) -> Cell:
-    """Name a group's worst finding; without any, whether messages wait and no member is there."""
-    findings = [f for f in (watched.findings if watched else ()) if f.severity > Severity.INFO]
-    if findings:
-        worst, *others = findings
+    """Name the worst finding, the first; without any, whether messages wait and nobody consumes."""
+    serious = [finding for finding in findings if finding.severity > Severity.INFO]
+    if serious:
+        worst, *others = serious
         tone = "bad" if worst.severity is Severity.ERROR else "warn"
         note = words("and {n} more", n=len(others)) if others else ""
         return Cell(f"{worst.rule} {words.phrase(worst.title)}", tone=tone, note=note)

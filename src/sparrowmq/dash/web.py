@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from sparrowmq.client.directory import Directory
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.dash.login import Access, Session, check_form_token, read_form
 from sparrowmq.dash.strips import draw_hatches
@@ -50,6 +51,20 @@ STREAM_BEAT_S = 10.0
 FOLLOWED, FOLLOW_S = "messages", 2.0
 # No page needs a longer query; browsers allow little more.
 QUERY_LENGTH_MAX = 8_192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCluster:
+    """A cluster: its name among several, its name servers, and its connections' settings."""
+
+    name: str
+    name_server: str
+    directory: Directory
+
+    @property
+    def root(self) -> str:
+        """The beginning of the paths of the cluster's pages; "" if the page shows no other."""
+        return f"/clusters/{self.name}" if self.name else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,17 +107,25 @@ class Site:
     Args:
         watcher: looks at the cluster.
         access: the password and the sessions.
-        cluster: the name servers, for the foot of each page.
+        cluster: the cluster that the pages show; among several, one without a name stands for all.
+        clusters: the clusters to choose from; empty if there is only one.
         publisher: sends the messages of forms.
     """
 
     def __init__(
-        self, watcher: Watcher, access: Access, *, cluster: str, publisher: Publisher
+        self,
+        watcher: Watcher,
+        access: Access,
+        *,
+        cluster: ShownCluster,
+        clusters: Sequence[ShownCluster] = (),
+        publisher: Publisher,
     ) -> None:
         self.watcher = watcher
         self.access = access
         self.cluster = cluster
         self.publisher = publisher
+        self._is_of_all = bool(clusters) and not cluster.name
         self._streams = 0
         self._pages = Environment(
             loader=FileSystemLoader(HERE / "templates"),
@@ -117,7 +140,14 @@ class Site:
             "path": _quote_part,
         }
         names: dict[str, Any] = self._pages.globals
-        names |= {"version": version("sparrowmq"), "hatches": draw_hatches()}
+        names |= {
+            "version": version("sparrowmq"),
+            "hatches": draw_hatches(),
+            "root": cluster.root,
+            "cluster": cluster,
+            "clusters": clusters,
+            "watcher": watcher,
+        }
 
     def check_writes(self, session: Session) -> None:
         """Raise a UsageError unless the session may change the cluster."""
@@ -147,6 +177,8 @@ class Site:
                 found = await handler(visit)
             except SparrowError as error:
                 found = _error_view(error)
+            if isinstance(found, RedirectResponse):
+                found.headers["location"] = self.cluster.root + found.headers["location"]
             if isinstance(found, Response):
                 return found
             return self._respond(visit, found)
@@ -181,6 +213,9 @@ class Site:
         words = self._words(request)
         theme = request.query_params.get("theme", request.cookies.get("sparrowmq_theme", "auto"))
 
+        may_write = session is not None and session.may_write
+        pages = () if self._is_of_all else (*PAGES, ACCOUNTS) if may_write else PAGES
+
         def link(**changes: object) -> str:
             """Return this page's URL with changed parameters; None removes a parameter."""
             query = dict(request.query_params)
@@ -200,15 +235,13 @@ class Site:
             count_of=words.count,
             languages=LANGUAGES,
             themes=THEMES,
-            pages=PAGES if session is None or not session.may_write else (*PAGES, ACCOUNTS),
+            pages=pages,
             session=session,
             theme=theme if theme in THEMES else "auto",
             link=link,
-            path=request.url.path,
+            path=request.url.path.removeprefix(self.cluster.root),
             query=request.query_params,
-            cluster=self.cluster,
-            allow_writes=session is not None and session.may_write,
-            watcher=self.watcher,
+            allow_writes=may_write,
             **context,
         )
 
@@ -234,17 +267,18 @@ class Site:
         if "x-live" in request.headers or request.method != "GET":
             return Response(status_code=401)
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(f"/login?{urlencode({'next': here})}", status_code=303)
+        login = f"{self.cluster.root}/login?{urlencode({'next': here})}"
+        return RedirectResponse(login, status_code=303)
 
     async def log_in(self, request: Request) -> Response:
         """Show the password's form, or check a password."""
         problem, status = "", 200
-        target = request.query_params.get("next", "/")
+        target = request.query_params.get("next", f"{self.cluster.root}/")
         if request.method == "POST":
             try:
                 form = await read_form(request)
                 token = self.access.log_in(form.get("password", ""))
-                target = form.get("next", "/")
+                target = form.get("next", target)
             except UsageError:
                 token = None
             if token is not None:

@@ -62,7 +62,7 @@ async function refresh() {
   try {
     const response = await fetch(location.href, { headers: { "X-Live": "1" }, cache: "no-store" });
     if (response.status === 401) {
-      location.href = "/login?next=" + encodeURIComponent(location.pathname + location.search);
+      location.href = body.dataset.root + "/login?next=" + encodeURIComponent(location.pathname + location.search);
       return;
     }
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -124,7 +124,8 @@ document.addEventListener("keydown", (event) => {
   const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.nodeName);
   if (event.key === "Escape" && isTyping) { event.target.blur(); return; }
   if (isTyping) return;
-  if (Date.now() - goes < 1500 && PAGES[event.key]) { location.href = PAGES[event.key]; return; }
+  if (Date.now() - goes < 1500 && PAGES[event.key]) { location.href = body.dataset.root + PAGES[event.key]; return; }
+  if (Date.now() - goes < 1500 && event.key === "c") { location.href = "/"; return; }
   goes = event.key === "g" ? Date.now() : 0;
   if (event.key === "/") {
     const search = document.querySelector('input[type="search"]');
