@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -64,21 +65,8 @@ def dash(
 ) -> None:
     """Show clusters in a browser: groups, the owner of each queue and why, and what is wrong."""
     with reporting_errors():
-        names: list[str | None] = [*dict.fromkeys(context or ())]
-        clusters = []
-        for name in names or [None]:
-            chosen = choose_context(
-                name_server=nameserver, name=name, tls_ca=tls_ca, environ=os.environ
-            ).context
-            clusters.append(
-                ShownCluster(
-                    name=name if name and len(names) > 1 else "",
-                    name_server=chosen.name_server,
-                    directory=directory_of_all(chosen, timeout_s=timeout),
-                )
-            )
         settings = DashSettings(
-            clusters=clusters,
+            clusters=_clusters(nameserver, context or (), tls_ca=tls_ca, timeout_s=timeout),
             host=host,
             port=port,
             data=data,
@@ -91,3 +79,23 @@ def dash(
         )
         code = run_server(serve(settings))
     raise typer.Exit(code)
+
+
+def _clusters(
+    nameserver: str | None, contexts: Sequence[str], *, tls_ca: str | None, timeout_s: float
+) -> list[ShownCluster]:
+    """Return the clusters of the options. Raises: ConfigError."""
+    names: list[str | None] = [*dict.fromkeys(contexts)]
+    clusters = []
+    for name in names or [None]:
+        chosen = choose_context(
+            name_server=nameserver, name=name, tls_ca=tls_ca, environ=os.environ
+        ).context
+        clusters.append(
+            ShownCluster(
+                name=name if name and len(names) > 1 else "",
+                name_server=chosen.name_server,
+                directory=directory_of_all(chosen, timeout_s=timeout_s),
+            )
+        )
+    return clusters
