@@ -341,7 +341,7 @@ name. Most commands have these:
     ]
     app = typer.main.get_command(build_app())
     assert isinstance(app, TyperGroup)
-    shared = {name for name, _, _ in connecting.CLUSTER_OPTIONS}
+    shared = {*connecting.ConnectionOptions._fields, "as_json"}
     ls = app.commands["ls"]
     parts.append(options_table([each for each in ls.params if each.name in shared]))
     for name in app.commands:

@@ -32,7 +32,8 @@ Tests: client/test_errors.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -245,3 +246,18 @@ def with_short_tracebacks(function: Callable[P, T]) -> Callable[P, T]:
             raise
 
     return called
+
+
+def did_you_mean(name: str, known: Iterable[str], then: str = "", *, cutoff: float = 0.5) -> str:
+    """Return the end of an error about a mistyped name: the nearest name, if one is near.
+
+    Args:
+        known: the names that exist; the case of letters does not matter.
+        then: what else the user should read.
+        cutoff: how similar the names must be, from 0 to 1.
+    """
+    by_folded = {each.casefold(): each for each in sorted(known)}
+    found = get_close_matches(name.casefold(), by_folded, n=1, cutoff=cutoff)
+    if not found:
+        return then and f"; {then}"
+    return f"; did you mean {by_folded[found[0]]}?" + (then and f" {then[0].upper()}{then[1:]}")

@@ -12,7 +12,7 @@ from textual.widgets import DataTable, Static
 
 from commands import Commands
 from sparrowmq import PushConsumer
-from sparrowmq.cli.connecting import open_cluster
+from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
 from sparrowmq.cli.top import GroupScreen, LagHistory, TopApp, sparkline
 from sparrowmq.client.operations.overview import GroupOverview, Overview
 from sparrowmq.testing import EmbeddedCluster
@@ -46,9 +46,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 async def screen_of(
     cluster: EmbeddedCluster, width: int = 160
 ) -> AsyncGenerator[tuple[TopApp, Pilot[None]]]:
-    with open_cluster(
-        nameserver=cluster.name_server, context=None, tls_ca=None, timeout=10.0
-    ) as opened:
+    with open_cluster(ConnectionOptions(cluster.name_server, timeout=10.0)) as opened:
         app = TopApp(opened, 500)
         try:
             async with app.run_test(size=(width, 40)) as pilot:

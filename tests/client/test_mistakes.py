@@ -77,7 +77,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"on_assign": coroutine_listener}, "on_assign is the coroutine function"),
     ({"on_revoke": lambda: None}, "on_revoke is"),
     ({"on_lost": "x"}, "on_lost is 'x'; it must be a function of (queues)"),
-    ({"strategy": "AVERAGE"}, "the nearest is AVG"),
+    ({"strategy": "AVERAGE"}, "did you mean AVG?"),
     ({"strategy": None}, "strategy is None"),
     ({"message_model": "BROADCASTING"}, "such as MessageModel.BROADCASTING"),
     (

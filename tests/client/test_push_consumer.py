@@ -653,7 +653,7 @@ def test_wrong_use_is_refused(cluster: EmbeddedCluster) -> None:
 
     with pytest.raises(ConfigError, match="listener is None"):
         make(listener=None)
-    with pytest.raises(ConfigError, match="nearest is AVG"):
+    with pytest.raises(ConfigError, match=r"did you mean AVG\?"):
         make(strategy="AVGG")
     with pytest.raises(ConfigError, match="name_server"):
         make(name_server="nowhere")

@@ -262,7 +262,7 @@ def test_strategy_is_found_by_its_name_in_any_case() -> None:
     assert (
         check_strategy("MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE") == "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE"
     )
-    with pytest.raises(ConfigError, match="the nearest is cooperative-sticky"):
+    with pytest.raises(ConfigError, match="did you mean cooperative-sticky"):
         check_strategy("coop-sticky")
 
 

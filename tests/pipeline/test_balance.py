@@ -107,7 +107,7 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         BalanceSettings(out="out")
     with pytest.raises(ConfigError, match="topics is 0; it must be from 1"):
         BalanceSettings(out="out", generate=9, topics=0)
-    with pytest.raises(ConfigError, match="the nearest is CONSISTENT_HASH"):
+    with pytest.raises(ConfigError, match="did you mean CONSISTENT_HASH"):
         choose_strategies(["consistant_hash"])
 
 

@@ -196,7 +196,7 @@ def test_lost_messages_stop_a_stream_with_one_clear_line(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"nameSever": "x"}, "sparrowmq: unknown option 'namesever'; did you mean 'nameServer'?"),
+        ({"nameSever": "x"}, "sparrowmq: unknown option 'namesever'; did you mean nameServer?"),
         ({"topic": "nope"}, "knows no broker with topic 'nope'"),
         ({"nameServer": "127.0.0.1:1"}, "sparrowmq: no name server answers at 127.0.0.1:1"),
         ({"startingOffsets": "{"}, "sparrowmq: option 'startingOffsets' is '{': '{' is not JSON"),
@@ -245,7 +245,7 @@ def test_columns_that_are_declared_are_columns_that_are_chosen(
     refused: list[tuple[str, dict[str, str], str]] = [
         ("body string", {}, "column 'body' is declared as string; write `body` binary, and cast"),
         ("BODY binary", {}, "column 'BODY' is declared as binary; write `body` binary"),
-        ("bodi binary", {}, "there is no column 'bodi'; did you mean 'body'?"),
+        ("bodi binary", {}, "there is no column 'bodi'; did you mean body?"),
         ("body binary not null", {}, "a column is declared NOT NULL"),
         ("body binary", {"profile": "kafka"}, "the options choose key, value"),
     ]

@@ -291,9 +291,9 @@ def test_encoded_rows_are_what_the_protocol_reads() -> None:
 @pytest.mark.parametrize(
     ("types", "words"),
     [
-        ({"value": "binary"}, "takes no column 'value'; did you mean 'body'?"),
-        ({"headers": "array<binary>"}, "did you mean 'properties'?"),
-        ({"boddy": "binary"}, "did you mean 'body'?"),
+        ({"value": "binary"}, "takes no column 'value'; did you mean body?"),
+        ({"headers": "array<binary>"}, "did you mean properties?"),
+        ({"boddy": "binary"}, "did you mean body?"),
         ({"tags": "string"}, "column 'body' is missing; the rows have tags"),
         ({"body": "int"}, "column 'body' is int, but binary or string is needed"),
         ({"body": "binary", "queueId": "int"}, "give both"),
@@ -309,7 +309,7 @@ def test_wrong_columns_are_one_clear_error(types: dict[str, str], words: str) ->
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"topik": "T"}, "did you mean 'topic'?"),
+        ({"topik": "T"}, "did you mean topic?"),
         ({"kafka.bootstrap.servers": "a:1"}, "it is 'nameServer' here"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "clients cannot send to it"),
         ({"maxInFlight": "0"}, "it must be from 1 to 256"),

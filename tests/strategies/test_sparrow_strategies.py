@@ -132,7 +132,7 @@ class TestEveryStrategy:
         assert not any(hasattr(strategy, "requires_sparrow") for strategy in STRATEGIES.values())
 
     def test_a_misspelt_name_of_ours_is_told_the_nearest(self) -> None:
-        with pytest.raises(ConfigError, match="the nearest is MINIMAL_MOVE"):
+        with pytest.raises(ConfigError, match="did you mean MINIMAL_MOVE"):
             strategy_from("minimal-moves")
 
 

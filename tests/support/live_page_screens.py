@@ -21,7 +21,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from group_stage import GroupStage
 from live_page_process import start_dash
 from sparrowmq import PushConsumer
-from sparrowmq.cli.connecting import open_cluster
+from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
 from sparrowmq.cli.top import TopApp
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -63,9 +63,7 @@ def main() -> None:
 
 async def shoot_top(cluster: EmbeddedCluster) -> None:
     """Draw the live screen of the terminal as SVG, once it has looked for some seconds."""
-    with open_cluster(
-        nameserver=cluster.name_server, context=None, tls_ca=None, timeout=10.0
-    ) as opened:
+    with open_cluster(ConnectionOptions(cluster.name_server, timeout=10.0)) as opened:
         app = TopApp(opened, 1_000)
         try:
             async with app.run_test(size=(120, 16)) as pilot:

@@ -11,8 +11,7 @@ from sparrowmq.cli.confirmation import Yes, carry_out
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.client.operations import accounts
-from sparrowmq.errors import UsageError
-from sparrowmq.model.names import find_nearest
+from sparrowmq.errors import UsageError, did_you_mean
 
 acl = typer.Typer(
     help="Accounts of access control: list, put, delete.",
@@ -124,8 +123,7 @@ def delete_account(cluster: CommandCluster, access_key: AccessKey, yes: Yes = Fa
     known = cluster.run(accounts.list_accounts(cluster.directory))
     rows = [_row(account) for account in known if account.access_key == access_key]
     if not rows:
-        nearest = find_nearest(access_key, {account.access_key for account in known})
-        hint = f"; did you mean {nearest}?" if nearest else ""
+        hint = did_you_mean(access_key, {account.access_key for account in known})
         raise UsageError(f"there is no account {access_key!r}{hint}")
     carry_out(
         cluster,

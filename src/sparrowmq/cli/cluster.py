@@ -24,8 +24,7 @@ from sparrowmq.client.operations.overview import (
     take_overview,
     topic_rates,
 )
-from sparrowmq.errors import UsageError
-from sparrowmq.model.names import find_nearest
+from sparrowmq.errors import UsageError, did_you_mean
 from sparrowmq.words import count_of
 
 BROKER_COLUMNS = (
@@ -236,8 +235,7 @@ def check(
     known = {each.group for each in seen.groups}
     for name in wanted:
         if name not in known:
-            nearest = find_nearest(name, known)
-            hint = f"; did you mean {nearest}?" if nearest else ""
+            hint = did_you_mean(name, known)
             raise UsageError(f"no broker knows consumer group {name!r}{hint}")
     chosen = [each for each in seen.groups if not wanted or each.group in wanted]
     troubles = [

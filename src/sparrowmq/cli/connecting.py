@@ -7,14 +7,12 @@ replaces that parameter by the options of every such command: `--nameserver`, `-
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import ssl
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -23,25 +21,26 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.calling.tls import client_context
 from sparrowmq.cli.contexts import Chosen, Context, choose_context
 from sparrowmq.cli.exit_codes import reporting_errors
+from sparrowmq.cli.option_sets import declare, options_of, parameters_of, take, with_option_sets
 from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.thread_host import open_driver
 from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.topics import list_topics
-from sparrowmq.errors import ConnectFailed, SparrowError, TopicRouteNotFound, UsageError
-from sparrowmq.model.names import find_nearest, is_system_topic
+from sparrowmq.errors import (
+    ConnectFailed,
+    SparrowError,
+    TopicRouteNotFound,
+    UsageError,
+    did_you_mean,
+)
+from sparrowmq.model.names import is_system_topic
 
 T = TypeVar("T")
 
 NameServer = Annotated[
     str | None,
     typer.Option("--nameserver", "-n", help="host:port of name servers, separated by ';'"),
-]
-ContextName = Annotated[
-    str | None,
-    typer.Option(
-        "--context", "-c", help="the name of a cluster, as `sparrowmq context ls` lists it"
-    ),
 ]
 TlsCa = Annotated[
     str | None,
@@ -63,12 +62,9 @@ def complete_from(
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
-            with open_cluster(
-                nameserver=ctx.params.get("nameserver"),
-                context=ctx.params.get("context"),
-                tls_ca=ctx.params.get("tls_ca"),
-                timeout=COMPLETION_TIMEOUT_S,
-            ) as cluster:
+            given = {name: ctx.params.get(name) for name in ("nameserver", "context", "tls_ca")}
+            where = ConnectionOptions(**given, timeout=COMPLETION_TIMEOUT_S)
+            with open_cluster(where) as cluster:
                 names = cluster.run(list_names(cluster.directory))
         except SparrowError:
             return []
@@ -86,14 +82,29 @@ GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="the consumer group", autocompletion=complete_group)
 ]
 
-# The options of every command of `on_cluster`: parameter, option, default.
-CLUSTER_OPTIONS: tuple[tuple[str, Any, object], ...] = (
-    ("nameserver", NameServer, None),
-    ("context", ContextName, None),
-    ("tls_ca", TlsCa, None),
-    ("timeout", Timeout, 3.0),
-    ("as_json", AsJson, False),
-)
+
+class ConnectionOptions(NamedTuple):
+    """The options that say which cluster a command looks at."""
+
+    nameserver: NameServer = None
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context", "-c", help="the name of a cluster, as `sparrowmq context ls` lists it"
+        ),
+    ] = None
+    tls_ca: TlsCa = None
+    timeout: Timeout = 3.0
+
+    def choose(self) -> Chosen:
+        """Return the chosen context. Raises: ConfigError."""
+        return choose_context(
+            name_server=self.nameserver, name=self.context, tls_ca=self.tls_ca, environ=os.environ
+        )
+
+
+class _Output(NamedTuple):
+    as_json: AsJson = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +165,15 @@ def make_tls(context: Context) -> ssl.SSLContext | None:
 
 
 @contextmanager
-def open_cluster(
-    *,
-    nameserver: str | None,
-    context: str | None,
-    tls_ca: str | None,
-    timeout: float,
-    as_json: bool = False,
-) -> Generator[CommandCluster]:
+def open_cluster(connection: ConnectionOptions, as_json: bool = False) -> Generator[CommandCluster]:
     """Connect by the options, and close the connections at the end.
 
     Raises: ConfigError; ConnectFailed, which then says where the address came from.
     """
-    chosen = choose_context(name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ)
+    chosen = connection.choose()
     where = chosen.context
     directory = make_directory(
-        where.name_server, timeout_ms=round(timeout * 1000), **client_settings(where)
+        where.name_server, timeout_ms=round(connection.timeout * 1000), **client_settings(where)
     )
     driver = open_driver(directory.client)
     try:
@@ -194,26 +198,15 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
     Errors become one line on stderr and an exit code; see `reporting_errors`.
     """
-    signature = inspect.signature(command, eval_str=True)
-    own = list(signature.parameters.values())[1:]
+    command = with_option_sets(command)
+    cluster_parameter, *own = parameters_of(command)
 
-    @functools.wraps(command)
-    def connected(**arguments: Any) -> None:
-        settings = {name: arguments.pop(name) for name, _, _ in CLUSTER_OPTIONS}
-        with reporting_errors(), open_cluster(**settings) as cluster:
-            command(cluster, **arguments)
+    def start(**given: Any) -> None:
+        connection = take(ConnectionOptions, given)
+        with reporting_errors(), open_cluster(connection, *take(_Output, given)) as cluster:
+            command(**{cluster_parameter.name: cluster}, **given)
 
-    shared = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
-        for name, annotation, default in CLUSTER_OPTIONS
-    ]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
-    del connected.__wrapped__
-    connected.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    connected.__annotations__ = {each.name: each.annotation for each in parameters}
-    return connected
+    return declare(start, command, [*own, *options_of(ConnectionOptions), *options_of(_Output)])
 
 
 @contextmanager
@@ -225,9 +218,8 @@ def naming_topic(cluster: CommandCluster, topic: str) -> Generator[None]:
     try:
         yield
     except TopicRouteNotFound:
-        nearest = find_nearest(topic, cluster.run(list_topics(cluster.directory)))
-        hint = f"did you mean {nearest}? " if nearest else ""
+        then = f"`sparrowmq topic ls` lists the topics, `sparrowmq topic create {topic}` makes it"
+        hint = did_you_mean(topic, cluster.run(list_topics(cluster.directory)), then)
         raise UsageError(
-            f"there is no topic {topic!r} at {cluster.context.name_server}; {hint}"
-            f"`sparrowmq topic ls` lists the topics, `sparrowmq topic create {topic}` makes it"
+            f"there is no topic {topic!r} at {cluster.context.name_server}{hint}"
         ) from None

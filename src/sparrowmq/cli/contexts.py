@@ -30,8 +30,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
-from sparrowmq.errors import ConfigError
-from sparrowmq.model.names import find_nearest
+from sparrowmq.errors import ConfigError, did_you_mean
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _NAMES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
@@ -87,10 +86,8 @@ class Contexts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def _no_context(name: str, known: Mapping[str, Context]) -> str:
-    nearest = find_nearest(name, known)
-    known_names = f"there are {', '.join(sorted(known)) or 'none'}"
-    hint = f"did you mean {nearest}?" if nearest else known_names
-    return f"no context {name!r} in {contexts_path()}; {hint}"
+    hint = did_you_mean(name, known, f"there are {', '.join(sorted(known)) or 'none'}")
+    return f"no context {name!r} in {contexts_path()}{hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -13,16 +13,11 @@ from sparrowmq.cli.message_view import BodyFormat
 from sparrowmq.cli.messages import (
     COPY_COLUMNS,
     FILTERED_LOOK_BACK,
+    EditOptions,
     FormatOption,
-    SetBody,
-    SetBodyFrom,
-    SetKey,
-    SetProperty,
-    SetTag,
     describe_resend,
     find_operator,
     print_messages,
-    read_edit,
     row_of_copy,
     tail_messages,
 )
@@ -69,13 +64,16 @@ _LETTER_COLUMNS = (
     OutputColumn("resent_timestamp_ms", "sent again", optional=True),
     OutputColumn("resent_by", "by", optional=True),
 )
-LastOption = Annotated[
-    int, typer.Option("--last", "-l", min=1, max=100_000, help="only the last N")
-]
-KeyOption = Annotated[str | None, typer.Option("--key", help="only messages with this key")]
 
 
-IdOption = Annotated[str | None, typer.Option("--id", help="only the message with this id")]
+class _Chosen(NamedTuple):
+    """The options that choose dead letters."""
+
+    last: Annotated[
+        int, typer.Option("--last", "-l", min=1, max=100_000, help="only the last N")
+    ] = 10
+    key: Annotated[str | None, typer.Option("--key", help="only messages with this key")] = None
+    msg_id: Annotated[str | None, typer.Option("--id", help="only the message with this id")] = None
 
 
 @dlq.command("show")
@@ -83,9 +81,7 @@ IdOption = Annotated[str | None, typer.Option("--id", help="only the message wit
 def show_dlq(
     cluster: CommandCluster,
     group: GroupName,
-    last: LastOption = 10,
-    key: KeyOption = None,
-    msg_id: IdOption = None,
+    chosen: _Chosen,
     body_format: FormatOption = BodyFormat.AUTO,
 ) -> None:
     """Show a group's dead letters in full, the newest last, and who sent them again.
@@ -95,7 +91,7 @@ def show_dlq(
       sparrowmq dlq show GID_board --key order-4711
       sparrowmq dlq show GID_board --id 7F0000010001... --format raw > order.json
     """
-    letters = _dead_letters(cluster, group, last, key, msg_id)
+    letters = _dead_letters(cluster, group, chosen)
     resends = cluster.run(find_resends(cluster.directory, group)) if letters else {}
     print_messages(cluster, letters, body_format, resends)
 
@@ -105,14 +101,8 @@ def show_dlq(
 def resend(
     cluster: CommandCluster,
     group: GroupName,
-    last: LastOption = 10,
-    key: KeyOption = None,
-    msg_id: IdOption = None,
-    set_body: SetBody = None,
-    set_body_from: SetBodyFrom = None,
-    set_tag: SetTag = None,
-    set_key: SetKey = None,
-    set_property: SetProperty = None,
+    chosen: _Chosen,
+    options: EditOptions,
     yes: Yes = False,
 ) -> None:
     """Send dead letters again, changed or not, to their own group only.
@@ -126,19 +116,20 @@ def resend(
       sparrowmq dlq resend GID_board --key order-4711 --yes
       sparrowmq dlq resend GID_board --id 7F0000010001... --set-body-from order.json --yes
     """
-    edit = read_edit(set_body, set_body_from, set_tag, set_key, set_property)
-    chosen = _dead_letters(cluster, group, last, key, msg_id)
-    if edit.body is not None and len(chosen) > 1:
+    edit = options.read()
+    letters = _dead_letters(cluster, group, chosen)
+    if edit.body is not None and len(letters) > 1:
         raise UsageError(
-            f"{len(chosen)} dead letters would get one body; choose one by --id or --key"
+            f"{len(letters)} dead letters would get one body; choose one by --id or --key"
         )
+    msg_id, key = chosen.msg_id, chosen.key
     named = f" with id {msg_id}" if msg_id else "" if key is None else f" with key {key!r}"
-    resends = cluster.run(find_resends(cluster.directory, group)) if chosen else {}
-    rows = [row_of_copy(letter, edit) | describe_resend(letter, resends) for letter in chosen]
+    resends = cluster.run(find_resends(cluster.directory, group)) if letters else {}
+    rows = [row_of_copy(letter, edit) | describe_resend(letter, resends) for letter in letters]
 
     def apply() -> None:
         by = find_operator()
-        for letter in chosen:
+        for letter in letters:
             cluster.run(resend_dead_letter(cluster.directory, group, letter, edit=edit, by=by))
 
     carry_out(
@@ -147,14 +138,13 @@ def resend(
         _LETTER_COLUMNS,
         is_confirmed=yes,
         apply=apply,
-        done=f"{len(chosen)} messages were sent to {group} again; they arrive in about 10 s",
+        done=f"{len(letters)} messages were sent to {group} again; they arrive in about 10 s",
         unchanged=f"group {group} has no dead letter{named}",
     )
 
 
-def _dead_letters(
-    cluster: CommandCluster, group: str, last: int, key: str | None, msg_id: str | None
-) -> list[MessageExt]:
+def _dead_letters(cluster: CommandCluster, group: str, chosen: _Chosen) -> list[MessageExt]:
+    last, key, msg_id = chosen
     look_back = last if key is None and msg_id is None else max(last, FILTERED_LOOK_BACK)
     operation = open_browser(cluster.directory, dlq_topic(group), start=Start(last_count=look_back))
     try:

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -87,20 +87,44 @@ FormatOption = Annotated[
     BodyFormat,
     typer.Option("--format", help="how to show bodies; raw prints the body alone, as sent"),
 ]
-SetBody = Annotated[str | None, typer.Option("--set-body", help="another body")]
-SetBodyFrom = Annotated[
-    Path | None, typer.Option("--set-body-from", help="another body: a file's bytes; -: stdin")
-]
-SetTag = Annotated[str | None, typer.Option("--set-tag", help='another tag; "" removes it')]
-SetKey = Annotated[list[str] | None, typer.Option("--set-key", help="another key; may be repeated")]
-SetProperty = Annotated[
-    list[str] | None,
-    typer.Option("--set-property", help='NAME=VALUE; "NAME=" removes it; may be repeated'),
-]
 # The longest wait of a turn of `tail --follow`; Ctrl-C ends the wait at once.
 TURN_MS = 60_000
 # With a filter, `--last` examines this many messages of each queue.
 FILTERED_LOOK_BACK = 10_000
+
+
+class EditOptions(NamedTuple):
+    """The options that change a message that is sent again."""
+
+    set_body: Annotated[str | None, typer.Option("--set-body", help="another body")] = None
+    set_body_from: Annotated[
+        Path | None, typer.Option("--set-body-from", help="another body: a file's bytes; -: stdin")
+    ] = None
+    set_tag: Annotated[str | None, typer.Option("--set-tag", help='another tag; "" removes it')] = (
+        None
+    )
+    set_key: Annotated[
+        list[str] | None, typer.Option("--set-key", help="another key; may be repeated")
+    ] = None
+    set_property: Annotated[
+        list[str] | None,
+        typer.Option("--set-property", help='NAME=VALUE; "NAME=" removes it; may be repeated'),
+    ] = None
+
+    def read(self) -> Edit:
+        """Return the changes. Raises: UsageError."""
+        if self.set_body is not None and self.set_body_from is not None:
+            raise UsageError("give --set-body or --set-body-from, not both")
+        data = None if self.set_body is None else self.set_body.encode()
+        if self.set_body_from is not None:
+            with open_input(self.set_body_from) as stream:
+                data = read_whole(stream, self.set_body_from)
+        return Edit(
+            data,
+            self.set_tag,
+            tuple(self.set_key) if self.set_key else None,
+            parse_properties(self.set_property or [], option="--set-property"),
+        )
 
 
 @on_cluster
@@ -405,11 +429,7 @@ def resend_message(
         str, typer.Argument(metavar="ID", help="the producer's or the broker's message id")
     ],
     topic: TopicOption,
-    set_body: SetBody = None,
-    set_body_from: SetBodyFrom = None,
-    set_tag: SetTag = None,
-    set_key: SetKey = None,
-    set_property: SetProperty = None,
+    options: EditOptions,
     yes: Yes = False,
 ) -> None:
     """Send a message to its topic again, changed or not; every group of the topic gets the copy.
@@ -421,7 +441,7 @@ def resend_message(
       sparrowmq msg resend 7F0000010001... -t orders --set-body-from fixed.json --yes
     """
     message = _get_message(cluster, topic, msg_id)
-    edit = read_edit(set_body, set_body_from, set_tag, set_key, set_property)
+    edit = options.read()
     copy = copy_message(edit.apply(message), by=find_operator(), timestamp_ms=timestamp_ms())
 
     def apply() -> None:
@@ -435,28 +455,6 @@ def resend_message(
         is_confirmed=yes,
         apply=apply,
         done=f"the message was sent to {topic} again",
-    )
-
-
-def read_edit(
-    body: str | None,
-    body_from: Path | None,
-    tag: str | None,
-    keys: list[str] | None,
-    properties: list[str] | None,
-) -> Edit:
-    """Return the changes that options of a command name. Raises: UsageError."""
-    if body is not None and body_from is not None:
-        raise UsageError("give --set-body or --set-body-from, not both")
-    data = None if body is None else body.encode()
-    if body_from is not None:
-        with open_input(body_from) as stream:
-            data = read_whole(stream, body_from)
-    return Edit(
-        data,
-        tag,
-        tuple(keys) if keys else None,
-        parse_properties(properties or [], option="--set-property"),
     )
 
 

@@ -5,21 +5,18 @@ Tests: exporter/test_command.py.
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import ContextName, NameServer, Timeout, TlsCa, directory_of_all
-from sparrowmq.cli.contexts import choose_context
+from sparrowmq.cli.connecting import ConnectionOptions, directory_of_all
 from sparrowmq.cli.exit_codes import reporting_errors
+from sparrowmq.cli.option_sets import with_option_sets
 
 
+@with_option_sets
 def metrics(
-    nameserver: NameServer = None,
-    context: ContextName = None,
-    tls_ca: TlsCa = None,
-    timeout: Timeout = 3.0,
+    connection: ConnectionOptions,
     host: Annotated[str, typer.Option("--host", help="the address to listen on")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", min=0, max=65_535, help="the port; 0 takes any free port")
@@ -43,11 +40,9 @@ def metrics(
     from sparrowmq.exporter.endpoint import ExporterSettings, serve
 
     with reporting_errors():
-        chosen = choose_context(
-            name_server=nameserver, name=context, tls_ca=tls_ca, environ=os.environ
-        )
+        context = connection.choose().context
         settings = ExporterSettings(
-            directory=directory_of_all(chosen.context, timeout_s=timeout),
+            directory=directory_of_all(context, timeout_s=connection.timeout),
             host=host,
             port=port,
             interval_s=interval,

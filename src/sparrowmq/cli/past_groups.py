@@ -30,8 +30,7 @@ from sparrowmq.doctor.owner_history import (
     describe_reason,
     list_rebalances,
 )
-from sparrowmq.errors import UsageError
-from sparrowmq.model.names import find_nearest
+from sparrowmq.errors import UsageError, did_you_mean
 from sparrowmq.words import encode_phrase
 
 # The times of looks that a line names: the last ones.
@@ -86,12 +85,9 @@ def read_past(
             others = ", ".join(history.clusters()) or "no cluster"
             raise UsageError(f"the history at {path} has {others}, not {cluster}; {advice}")
         if group is not None and group not in known:
-            nearest = find_nearest(group, known)
-            hint = f"did you mean {nearest}? " if nearest else ""
-            raise UsageError(
-                f"the history at {path} does not have group {group}; {hint}a page watches the "
-                "groups that need attention most, and those that a browser shows"
-            )
+            seen = "a page watches the groups that need attention most, and those that are shown"
+            hint = did_you_mean(group, known, seen)
+            raise UsageError(f"the history at {path} does not have group {group}{hint}")
         names = known if group is None else [group]
         found = [_read(history, name, since_ms=since_ms, until_ms=until_ms) for name in names]
     return sorted(found, key=lambda past: (-len(past.rebalances), past.name))

@@ -26,6 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 from sparrowmq.cli.exit_codes import EXIT_FAILED, reporting_errors, say
+from sparrowmq.cli.option_sets import with_option_sets
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model.names import TRACE_TOPIC
 
@@ -70,37 +71,40 @@ JsonSchema = Annotated[
 AvroSchema = Annotated[
     Path | None, typer.Option("--avro-schema", help="file with the Avro schema of the bodies")
 ]
-Master = Annotated[
-    str | None,
-    typer.Option("--master", help="Spark's master; by default that of spark-submit, else local[*]"),
-]
+
+
 Memory = Annotated[str, typer.Option("--driver-memory", help="heap of Spark's JVM")]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", help="NAME=VALUE, a setting of Spark's; may be repeated"),
-]
-PyFiles = Annotated[
-    list[str] | None,
-    typer.Option("--py-files", help="zip to ship to executors; may be repeated"),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="print the main table as CSV on stdout")]
 
 
-class _Common(NamedTuple):
-    """The options of every job."""
+class _Options(NamedTuple):
+    """The options of every job, beside `--out`."""
 
-    out: str
-    as_json: bool
-    as_csv: bool
-    master: str | None
-    driver_memory: str
-    conf: Sequence[str] | None
-    py_files: Sequence[str] | None
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master", help="Spark's master; by default that of spark-submit, else local[*]"
+        ),
+    ] = None
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", help="NAME=VALUE, a setting of Spark's; may be repeated"),
+    ] = None
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option("--py-files", help="zip to ship to executors; may be repeated"),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")] = (
+        False
+    )
+    as_csv: Annotated[bool, typer.Option("--csv", help="print the main table as CSV on stdout")] = (
+        False
+    )
 
 
 @pipeline.command("balance")
+@with_option_sets
 def balance_command(
+    options: _Options,
     out: Out,
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", help="directory with the tables topics and members")
@@ -120,15 +124,9 @@ def balance_command(
             "--rate", min=0.0, help="messages/s of a queue for which the input has no rate"
         ),
     ] = 1.0,
-    master: Master = None,
     driver_memory: Memory = "2g",
-    conf: Conf = None,
-    py_files: PyFiles = None,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
 ) -> None:
     """Compare the effect of every strategy on every group of a cluster."""
-    common = _Common(out, as_json, as_csv, master, driver_memory, conf, py_files)
     with _reporting_errors():
         from sparrowmq.pipeline import balance
 
@@ -140,14 +138,13 @@ def balance_command(
             strategies=strategy or (),
             messages_per_second=rate,
         )
-        with _session("balance", common) as session:
-            with _progress_shown() as on_progress:
-                result = balance.run(session, settings, on_progress=on_progress)
-            _show(session, balance, result, common)
+        _run(balance, settings, options, driver_memory)
 
 
 @pipeline.command("ingest")
+@with_option_sets
 def ingest_command(
+    options: _Options,
     topic: Annotated[str, typer.Option("--topic", "-t", help="topics, joined by ','")],
     out: Out,
     nameserver: Annotated[
@@ -178,15 +175,9 @@ def ingest_command(
     ] = None,
     follow: Follow = None,
     compact: Compact = False,
-    master: Master = None,
     driver_memory: Memory = "1g",
-    conf: Conf = None,
-    py_files: PyFiles = None,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
 ) -> None:
     """Write topics to Parquet by date, each message once; invalid messages go to quarantine."""
-    common = _Common(out, as_json, as_csv, master, driver_memory, conf, py_files)
     with _reporting_errors():
         from sparrowmq.pipeline import ingest
 
@@ -202,23 +193,14 @@ def ingest_command(
             follow_interval_s=follow,
             compacts=compact,
         )
-        with _session("ingest", common, runs_long=True) as session:
-            with _signals_noted() as stops, _progress_shown(follow is None) as shows:
-                result = ingest.run(
-                    session,
-                    settings,
-                    on_batch=_say_batch,
-                    on_progress=shows,
-                    listener=_lag_listener(follow),
-                    should_stop=stops,
-                )
-            if (done := result.compaction) is not None:
-                say(f"compacted {done.files_before:,} files to {done.files_after:,}")
-            _show(session, ingest, result, common)
+        batches = _Batches(_say_batch, _lag_listener(follow), runs_long=True)
+        _run(ingest, settings, options, driver_memory, batches)
 
 
 @pipeline.command("backlog")
+@with_option_sets
 def backlog_command(
+    options: _Options,
     snapshots: Annotated[
         str, typer.Option("--snapshots", help="directory that `sparrowmq snapshot` wrote")
     ],
@@ -229,29 +211,22 @@ def backlog_command(
     min_lag: Annotated[
         int, typer.Option("--min-lag", min=1, help="leave out queues whose lag stayed below N")
     ] = 100,
-    master: Master = None,
     driver_memory: Memory = "1g",
-    conf: Conf = None,
-    py_files: PyFiles = None,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
 ) -> None:
     """Find the queues with a backlog, when it began, who owned them, and the cause."""
-    common = _Common(out, as_json, as_csv, master, driver_memory, conf, py_files)
     with _reporting_errors():
         from sparrowmq.pipeline import backlog
 
         settings = backlog.BacklogSettings(
             snapshots=snapshots, out=out, groups=group or (), lag_min=min_lag
         )
-        with _session("backlog", common) as session:
-            with _progress_shown() as on_progress:
-                result = backlog.run(session, settings, on_progress=on_progress)
-            _show(session, backlog, result, common)
+        _run(backlog, settings, options, driver_memory)
 
 
 @pipeline.command("duplicates")
+@with_option_sets
 def duplicates_command(
+    options: _Options,
     out: Out,
     consumed: Annotated[
         str | None, typer.Option("--consumed", help="consumption records, Parquet or JSON lines")
@@ -277,15 +252,9 @@ def duplicates_command(
             help="with --follow: judge messages that are N seconds old",
         ),
     ] = 600.0,
-    master: Master = None,
     driver_memory: Memory = "2g",
-    conf: Conf = None,
-    py_files: PyFiles = None,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
 ) -> None:
     """Find messages that were consumed twice or never, their consumers, and the event before."""
-    common = _Common(out, as_json, as_csv, master, driver_memory, conf, py_files)
     with _reporting_errors():
         from sparrowmq.pipeline import duplicates
 
@@ -299,30 +268,50 @@ def duplicates_command(
             follow_interval_s=follow,
             delay_s=delay,
         )
-        is_followed = follow is not None
-        with _session("duplicates", common, runs_long=is_followed) as session:
-            with _signals_noted(is_followed) as stops, _progress_shown(not is_followed) as shows:
-                result = duplicates.run(
-                    session,
-                    settings,
-                    on_batch=_say_progress,
-                    on_progress=shows,
-                    listener=_lag_listener(follow if trace else None),
-                    should_stop=stops,
-                )
-            _show(session, duplicates, result, common)
+        listener = _lag_listener(follow if trace else None)
+        batches = _Batches(_say_progress, listener, runs_long=follow is not None)
+        _run(duplicates, settings, options, driver_memory, batches)
 
 
-def _show(session: SparkSession, job: Any, result: Any, common: _Common) -> None:
-    """Write the page of a job's result, and print the result or its main table."""
+class _Batches(NamedTuple):
+    """What a job by batches takes that may follow its input.
+
+    Args:
+        runs_long: whether a signal ends the job after its batch.
+    """
+
+    on_batch: Callable[[Any], None]
+    listener: LagListener | None
+    runs_long: bool
+
+
+def _run(
+    job: Any, settings: Any, options: _Options, memory: str, batches: _Batches | None = None
+) -> None:
+    """Run a job, write the page of its result, and print the result or its main table."""
     from sparrowmq.pipeline.files import Files
 
-    path = f"{common.out.rstrip('/')}/report.html"
-    Files(session, common.out).write_text(path, job.render(result))
-    say(f"the report is {path}")
-    if common.as_json:
+    runs_long = batches is not None and batches.runs_long
+    shows_tasks = batches is None or settings.follow_interval_s is None
+    with _session(job.__name__, options, memory, runs_long=runs_long) as session:
+        with _signals_noted(runs_long) as stops, _progress_shown(shows_tasks) as on_progress:
+            given: dict[str, Any] = {"on_progress": on_progress}
+            if batches is not None:
+                on_batch, listener, _ = batches
+                given |= {"on_batch": on_batch, "listener": listener, "should_stop": stops}
+            result = job.run(session, settings, **given)
+        if (done := getattr(result, "compaction", None)) is not None:
+            say(f"compacted {done.files_before:,} files to {done.files_after:,}")
+        path = f"{settings.out.rstrip('/')}/report.html"
+        Files(session, settings.out).write_text(path, job.render(result))
+        say(f"the report is {path}")
+        _print_result(job, result, options)
+
+
+def _print_result(job: Any, result: Any, options: _Options) -> None:
+    if options.as_json:
         print(msgspec.json.format(msgspec.json.encode(result)).decode(), flush=True)
-    elif common.as_csv:
+    elif options.as_csv:
         table: Table = job.main_table(result)
         csv.writer(sys.stdout, lineterminator="\n").writerows([table.header, *table.rows])
     else:
@@ -343,7 +332,7 @@ def _print_table(values: Table) -> None:
 
 
 @contextmanager
-def _progress_shown(is_wanted: bool = True) -> Generator[OnProgress | None]:
+def _progress_shown(is_wanted: bool) -> Generator[OnProgress | None]:
     """Yield a function that shows a job's progress: a bar on a terminal, else lines."""
     if not is_wanted:
         yield None
@@ -426,7 +415,7 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _signals_noted(is_wanted: bool = True) -> Generator[Callable[[], bool]]:
+def _signals_noted(is_wanted: bool) -> Generator[Callable[[], bool]]:
     """Note Ctrl-C and SIGTERM; yield a function that returns whether one came."""
     noted: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM) if is_wanted else ()
@@ -442,7 +431,9 @@ def _signals_noted(is_wanted: bool = True) -> Generator[Callable[[], bool]]:
 
 
 @contextmanager
-def _session(job: str, common: _Common, *, runs_long: bool = False) -> Generator[SparkSession]:
+def _session(
+    job: str, options: _Options, memory: str, *, runs_long: bool
+) -> Generator[SparkSession]:
     """Yield a Spark session that ends with the job."""
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
@@ -451,25 +442,25 @@ def _session(job: str, common: _Common, *, runs_long: bool = False) -> Generator
 
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-    if common.as_json and common.as_csv:
+    if options.as_json and options.as_csv:
         raise ConfigError("give --json or --csv, not both")
-    conf = {"spark.log.level": "ERROR", **_parse_options(common.conf or ())}
-    if common.py_files:
-        conf["spark.submit.pyFiles"] = ",".join(map(_check_ships, common.py_files))
+    conf = {"spark.log.level": "ERROR", **_parse_options(options.conf or ())}
+    if options.py_files:
+        conf["spark.submit.pyFiles"] = ",".join(map(_check_ships, options.py_files))
     running = SparkSession.getActiveSession()
     if running is not None:
         # The calling program had a session already, and ends it itself.
         yield running
         return
     place = "the master of spark-submit" if is_submitted() else "local[*]"
-    say(f"starting Spark on {common.master or place}")
+    say(f"starting Spark on {options.master or place}")
     handle, log = tempfile.mkstemp(prefix="sparrowmq-spark-", suffix=".log")
     try:
         with _stderr_into(handle):
             session = spark_session(
-                f"sparrowmq pipeline {job}",
-                master=common.master,
-                driver_memory=common.driver_memory,
+                job.replace(".", " "),
+                master=options.master,
+                driver_memory=memory,
                 short_lived=not runs_long,
                 conf=conf,
             )

@@ -5,7 +5,6 @@ The options are the rows of `HostSettings`.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import subprocess
@@ -19,6 +18,7 @@ from typing import Annotated, Any, Self
 import typer
 
 from sparrowmq.cli.exit_codes import EXIT_USAGE, say
+from sparrowmq.cli.option_sets import declare, parameters_of
 from sparrowmq.config import Setting, with_settings
 from sparrowmq.errors import ConfigError
 from sparrowmq.hosting.servers import run_both, run_broker, run_name_server
@@ -66,10 +66,6 @@ def with_server_options(
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        own = [each.replace(kind=keyword) for each in list(signature.parameters.values())[1:]]
-
-        @functools.wraps(command)
         def start(*, context: typer.Context, stop_with_stdin: bool, **given: Any) -> None:
             if context.invoked_subcommand is not None:
                 return
@@ -89,11 +85,7 @@ def with_server_options(
             *options,
             inspect.Parameter("stop_with_stdin", keyword, default=False, annotation=_StopWithStdin),
         ]
-        parameters = shared + own
-        del start.__wrapped__
-        start.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        start.__annotations__ = {each.name: each.annotation for each in parameters}
-        return start
+        return declare(start, command, shared + parameters_of(command)[1:])
 
     return decorate
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
 from sparrowmq.config import Setting, check_settings, rows_of, setting
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, did_you_mean
 from sparrowmq.membership.client_id import ClientIdRule
 from sparrowmq.membership.process_queue import FlowLimits
 from sparrowmq.model import (
@@ -699,10 +698,10 @@ class ClientKind:
             ours = NAMES_ELSEWHERE.get(name.replace(".", "_"), "")
             if ours in known or ours in self.arguments:
                 raise ConfigError(f"{self.name} has no setting {name!r}; did you mean {ours}")
-            near = [row.name for row in known.values() if row.source.lower() == plain]
-            near = near or get_close_matches(name.lower(), known, n=1)
-            hint = f"did you mean {near[0]}" if near else f"there are {', '.join(sorted(known))}"
-            raise ConfigError(f"{self.name} has no setting {name!r}; {hint}")
+            sources = {row.source.lower(): row.name for row in known.values()}
+            hint = did_you_mean(sources.get(plain, name), known)
+            hint = hint or f"; there are {', '.join(sorted(known))}"
+            raise ConfigError(f"{self.name} has no setting {name!r}{hint}")
 
 
 def take(table: type[C], given: Mapping[str, object], **made: object) -> C:

@@ -52,11 +52,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import Enum
 from typing import NamedTuple
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, did_you_mean
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order, queue_order
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
@@ -66,7 +65,12 @@ from sparrowmq.strategies.machine_room import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueByMachineRoom,
 )
-from sparrowmq.strategies.registry import SPARROW_STRATEGIES, STRATEGIES, strategy_from
+from sparrowmq.strategies.registry import (
+    SPARROW_STRATEGIES,
+    STRATEGIES,
+    strategy_from,
+    unknown_strategy,
+)
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
 TOPIC = "T"
@@ -292,8 +296,8 @@ def parse_events(text: str) -> tuple[GroupEvent, ...]:
         if name not in kinds:
             if not part:
                 continue
-            nearest = get_close_matches(name, kinds, n=1, cutoff=0.0)[0]
-            raise ConfigError(f"unknown event {name!r}; the nearest is {nearest}")
+            hint = did_you_mean(name, kinds, f"the events are {', '.join(kinds)}")
+            raise ConfigError(f"unknown event {name!r}{hint}")
         is_number = index.isascii() and index.isdigit() and len(index) < 6
         if colon and (not is_number or kinds[name] is GroupEventKind.JOIN):
             raise ConfigError(f"event {part!r}: write leave:N or kill:N, N counts from 0")
@@ -313,9 +317,7 @@ def check_strategy(name: str) -> str:
     if name in STRATEGIES or name.startswith("MACHINE_ROOM_NEARBY-"):
         strategy_from(name)
         return name
-    nearest = known[get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]]
-    names = ", ".join(ALL_NAMES)
-    raise ConfigError(f"unknown strategy {name!r}; the nearest is {nearest}, and all are {names}")
+    raise unknown_strategy(name, ALL_NAMES)
 
 
 def simulate(plan: Plan, strategy: str) -> StrategyRun:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 
 from sparrowmq.config import Setting
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, did_you_mean
 from sparrowmq.hosting.settings import ENVIRONMENT_PREFIX, SETTINGS, environment_name
 
 FILE_BYTES_MAX = 64 << 10
@@ -30,7 +29,7 @@ _FLUSH_MODES = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
 _BOOLS = ("true", "false")
 # Other programs' variables may have our prefix. A variable this similar to a setting's is taken for
 # a mistyped one.
-_SIMILARITY = 0.75
+_SIMILARITY = 0.9
 
 
 def read_settings(path: Path, rows: Mapping[str, Setting]) -> dict[str, str]:
@@ -76,16 +75,11 @@ def read_environment(environ: Mapping[str, str], rows: Mapping[str, Setting]) ->
     Raises: ConfigError that names the variable; also for a name that nearly is a setting's.
     """
     known = [environment_name(name) for name in (*SETTINGS, "config")]
-    suffixes = [name.removeprefix(ENVIRONMENT_PREFIX) for name in known]
     for name in environ:
         if not name.startswith(ENVIRONMENT_PREFIX) or name in known:
             continue
-        suffix = name.removeprefix(ENVIRONMENT_PREFIX)
-        near = get_close_matches(suffix, suffixes, n=1, cutoff=_SIMILARITY)
-        if near:
-            raise ConfigError(
-                f"the variable {name} is not a setting; did you mean {ENVIRONMENT_PREFIX}{near[0]}"
-            )
+        if hint := did_you_mean(name, known, cutoff=_SIMILARITY):
+            raise ConfigError(f"the variable {name} is not a setting{hint}")
     return {
         name: _check("the environment", environment_name(name), row, value)
         for name, row in rows.items()
@@ -119,11 +113,8 @@ def _check_fixed(where: str, name: str, value: str) -> None:
 def _unknown(name: str, known: list[str]) -> str:
     if name in _ELSEWHERE:
         return f"{name} is not taken; {_ELSEWHERE[name]}"
-    by_lower = {each.lower(): each for each in known}
-    near = get_close_matches(name.lower(), by_lower, n=1)
-    if near:
-        return f"there is no setting {name!r}; did you mean {by_lower[near[0]]}"
-    return f"there is no setting {name!r}; there are {', '.join(sorted(known))}"
+    hint = did_you_mean(name, known) or f"; there are {', '.join(sorted(known))}"
+    return f"there is no setting {name!r}{hint}"
 
 
 def _to_ours(where: str, row: Setting, value: str) -> str:

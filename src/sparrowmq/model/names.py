@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from difflib import get_close_matches
 
 from sparrowmq.errors import ConfigError
 
@@ -123,13 +121,6 @@ def _check(name: str, noun: str, length_max: int) -> str:
             f"'_' and '-'"
         )
     return name
-
-
-def find_nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name nearest to a mistyped one in any case of letters; None for none."""
-    by_folded = {each.casefold(): each for each in sorted(known)}
-    found = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.5)
-    return by_folded[found[0]] if found else None
 
 
 def retry_topic(group: str) -> str:

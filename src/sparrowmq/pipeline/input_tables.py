@@ -7,7 +7,6 @@ Tests: test_duplicates.py.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -18,7 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, did_you_mean
 
 Value = TypeVar("Value")
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -74,12 +73,9 @@ def select_columns(
     """
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        near = difflib.get_close_matches(missing[0], frame.columns, n=1, cutoff=0.5)
-        hint = f"; is it {near[0]!r} there?" if near else ""
-        raise ConfigError(
-            f"{what} has no column {missing[0]!r}{hint} It has {', '.join(frame.columns)}; "
-            f"needed are {', '.join(columns)}"
-        )
+        there = f"it has {', '.join(frame.columns)}; needed are {', '.join(columns)}"
+        hint = did_you_mean(missing[0], frame.columns, there)
+        raise ConfigError(f"{what} has no column {missing[0]!r}{hint}")
     wanted = {**columns, **(optional or {})}
     chosen = [
         (F.col(f"`{name}`") if name in frame.columns else F.lit(None)).cast(kind).alias(name)

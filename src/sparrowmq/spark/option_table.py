@@ -6,13 +6,12 @@ the table is an error that offers the nearest right name. Tests: test_options.py
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, did_you_mean
 from sparrowmq.model.names import check_topic
 
 BATCH, STREAM, STORE = "batch", "stream", "store"
@@ -117,10 +116,9 @@ def _unknown(name: str, by_lower_name: Mapping[str, Option]) -> str:
     for kafka_name, answer in _KAFKA_OPTIONS.items():
         if name.lower() == kafka_name.lower():
             return f"option {kafka_name!r} is Kafka's; {answer}"
-    near = difflib.get_close_matches(name.lower(), by_lower_name, n=1, cutoff=0.5)
-    hint = f"did you mean {by_lower_name[near[0]].name!r}? " if near else ""
-    known = ", ".join(each.name for each in by_lower_name.values())
-    return f"unknown option {name!r}; {hint}The options are {known}"
+    known = [each.name for each in by_lower_name.values()]
+    hint = did_you_mean(name, known, f"the options are {', '.join(known)}")
+    return f"unknown option {name!r}{hint}"
 
 
 def _parse_value(option: Option, text: str) -> Any:

@@ -7,11 +7,10 @@ Tests: test_options.py.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, did_you_mean
 
 
 class Column(NamedTuple):
@@ -122,11 +121,8 @@ def parse_columns(text: str) -> tuple[str, ...]:
     for part in (part.strip() for part in text.split(",")):
         name = by_lower_name.get(part.lower())
         if name is None:
-            near = difflib.get_close_matches(part.lower(), by_lower_name, n=1, cutoff=0.5)
-            hint = f"did you mean {by_lower_name[near[0]]!r}? " if near else ""
-            raise ConfigError(
-                f"there is no column {part!r}; {hint}The columns are {', '.join(_BY_NAME)}"
-            )
+            hint = did_you_mean(part, _BY_NAME, f"the columns are {', '.join(_BY_NAME)}")
+            raise ConfigError(f"there is no column {part!r}{hint}")
         if name in names:
             raise ConfigError(f"column {name!r} is named twice")
         names.append(name)

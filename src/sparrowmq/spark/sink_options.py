@@ -5,13 +5,12 @@ Tests: test_sink.py.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparrowmq.client.name_servers import parse_name_servers
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, did_you_mean
 from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, check_group, check_topic
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, TlsFiles, take_tls
@@ -174,11 +173,6 @@ def check_columns(types: Mapping[str, str], *, topic: str | None) -> None:
 
 
 def _unknown(name: str, by_name: Mapping[str, SinkColumn]) -> str:
-    lowered = {each.lower(): each for each in by_name}
-    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
-    meant = _KAFKA_COLUMNS.get(name) or (lowered[near[0]] if near else None)
-    hint = f"did you mean {meant!r}? " if meant else ""
-    return (
-        f"a write takes no column {name!r}; {hint}Drop or rename it; the columns are "
-        f"{', '.join(by_name)}"
-    )
+    then = f"drop or rename it; the columns are {', '.join(by_name)}"
+    hint = did_you_mean(_KAFKA_COLUMNS.get(name, name), by_name, then)
+    return f"a write takes no column {name!r}{hint}"

@@ -5,12 +5,11 @@ Tests: test_strategies.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, did_you_mean
 from sparrowmq.strategies.across_topics import AllocateMessageQueueAcrossTopics
 from sparrowmq.strategies.averagely import (
     AllocateMessageQueueAveragely,
@@ -114,14 +113,18 @@ def strategy_from(value: StrategyChoice | str) -> AllocateMessageQueueStrategy:
     )
 
 
+def unknown_strategy(name: str, known: Iterable[str]) -> ConfigError:
+    """Return the error of a name that no strategy has."""
+    names = tuple(known)
+    hint = did_you_mean(name, names, f"all are {', '.join(names)}")
+    return ConfigError(f"unknown strategy {name!r}{hint}")
+
+
 def _strategy_by_name(name: str) -> AllocateMessageQueueStrategy:
     if name.startswith(_NEARBY_PREFIX):
         return AllocateMachineRoomNearby(_strategy_by_name(name.removeprefix(_NEARBY_PREFIX)))
     if name in _NEEDS_SETTINGS:
         raise ConfigError(f"strategy {name} needs settings: {_NEEDS_SETTINGS[name]}")
     if name not in _ALL:
-        nearest = get_close_matches(name.upper(), _ALL, n=1, cutoff=0.0)
-        raise ConfigError(
-            f"unknown strategy {name!r}; the nearest is {nearest[0]}, and all are {', '.join(_ALL)}"
-        )
+        raise unknown_strategy(name, _ALL)
     return cast(AllocateMessageQueueStrategy, _ALL[name]())

@@ -14,8 +14,7 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
-from sparrowmq.errors import ConfigError, RemoteProtocolError, UsageError
-from sparrowmq.model.names import find_nearest
+from sparrowmq.errors import ConfigError, RemoteProtocolError, UsageError, did_you_mean
 from sparrowmq.protocol.bodies import KVTable
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import (
@@ -36,9 +35,8 @@ def find_broker(directory: Directory, name: str) -> Operation[BrokerAt]:
         if name in (broker.name, broker.address):
             return broker
     names = [broker.name for broker in brokers]
-    nearest = find_nearest(name, names)
-    hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(names)}"
-    raise UsageError(f"there is no broker {name!r}; {hint}")
+    hint = did_you_mean(name, names, f"there are {', '.join(names)}")
+    raise UsageError(f"there is no broker {name!r}{hint}")
 
 
 def runtime_info(directory: Directory, broker: BrokerAt) -> Operation[Mapping[str, str]]:

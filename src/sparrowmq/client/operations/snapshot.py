@@ -46,9 +46,10 @@ from sparrowmq.errors import (
     ConnectFailed,
     SparrowError,
     UsageError,
+    did_you_mean,
 )
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import dlq_topic, find_nearest, retry_topic
+from sparrowmq.model.names import dlq_topic, retry_topic
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
@@ -435,8 +436,7 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
         )
     if group in known:
         return
-    nearest = find_nearest(group, known)
-    hint = f"; did you mean {nearest}?" if nearest else ""
+    hint = did_you_mean(group, known)
     raise UsageError(f"no broker knows consumer group {group!r}{hint}")
 
 

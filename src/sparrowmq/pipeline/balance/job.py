@@ -13,7 +13,6 @@ duplicates. A queue with two owners delivers every message twice. Tests: pipelin
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +34,7 @@ from sparrowmq.pipeline.input_tables import collect_as, read_table
 from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.local_session import require_classic
+from sparrowmq.strategies.registry import unknown_strategy
 
 TOPIC_COLUMNS = {
     "consumerGroup": "string",
@@ -270,11 +270,7 @@ def choose_strategies(names: Sequence[str]) -> dict[str, str]:
     by_lower_name = {name.lower(): name for name in known}
     for name in names:
         if name.lower() not in by_lower_name:
-            near = difflib.get_close_matches(name.lower(), by_lower_name, n=1, cutoff=0.0)[0]
-            raise ConfigError(
-                f"cannot balance by strategy {name!r}; the nearest is {by_lower_name[near]}, "
-                f"and all are {', '.join(known)}"
-            )
+            raise unknown_strategy(name, known)
     chosen = [by_lower_name[name.lower()] for name in names] or list(known)
     return {name: known[name] for name in chosen}
 
