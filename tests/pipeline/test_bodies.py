@@ -79,8 +79,13 @@ def test_ddl_says_what_is_required(spark: object) -> None:
         found.struct.simpleString(),
         found.required,
     ) == ("struct<id:bigint,name:string>", ("id",))
-    with pytest.raises(ConfigError, match="is not DDL"):
-        parse_ddl("id BIGINTT")
+    for ddl, words in {
+        "id BIGINTT": "is not DDL",
+        "id BIGINT, a ARRAY<STRUCT<>>": "has a struct without fields, which Parquet cannot hold",
+        "a INTERVAL": "^type 'interval' cannot be read in JSON; there are",
+    }.items():
+        with pytest.raises(ConfigError, match=words):
+            parse_ddl(ddl)
 
 
 @pytest.mark.spark

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
 from sparrowmq.cli.main import build_app
-from sparrowmq.cli.pipeline import _java_reason, _spark_reason
+from sparrowmq.cli.pipeline import _java_reason, _signals_noted, _spark_reason
 from sparrowmq.pipeline.task_progress import TaskProgress, reporting_progress
 
 if TYPE_CHECKING:
@@ -222,3 +223,11 @@ def test_every_second_a_job_reports_the_tasks_of_its_stages(
 )
 def test_the_reason_of_a_failure_is_the_first_cause(lines: Sequence[str], reason: str) -> None:
     assert _spark_reason(StreamingQueryException("\n".join(lines))) == reason
+
+
+def test_a_second_signal_ends_what_does_not_look_for_the_first() -> None:
+    with _signals_noted(is_wanted=True) as stops:
+        signal.raise_signal(signal.SIGINT)
+        assert stops()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

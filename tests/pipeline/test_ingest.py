@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from certificates import Certificates
 from signals import send_when_handled
 from sparrowmq.calling.tls import client_context
 from sparrowmq.cli.main import build_app
+from sparrowmq.cli.pipeline import _spark_reason
 from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.blocking_admin import Admin
@@ -474,6 +476,37 @@ def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
         assert "messages of 2 queues are not read; the most, " in result.stderr
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert len(sent) == 80
+
+
+def test_on_a_disk_that_fills_up_a_run_says_so_and_the_next_goes_on(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def resize(kib: int, *change: str) -> bool:
+        options = ",".join([*change, f"size={kib}k"])
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)]
+        return not subprocess.run(command, capture_output=True, check=False).returncode
+
+    if not resize(16):
+        pytest.skip("this user may not mount a small disk")
+    try:
+        # The first is full as the first batch is planned, the second as it is written.
+        for kib in (16, 64):
+            assert resize(kib, "remount")
+            with pytest.raises(StreamingQueryException) as caught:
+                ingest.run(spark, settings_for(cluster, disk / "out"))
+            assert _spark_reason(caught.value) == "No space left on device"
+        assert resize(4_096, "remount")
+        counts = ingest.run(spark, settings_for(cluster, disk / "out")).counts
+        rows = read_table(disk / "out")
+    finally:
+        # Spark may have files open.
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+    assert (counts.rows, counts.put_aside, counts.gap_count) == (FLIGHTS, len(BAD), 0)
+    assert len({(row["queueId"], row["queueOffset"]) for row in rows}) == len(rows) == FLIGHTS
 
 
 def test_a_compaction_that_was_killed_is_finished_by_the_next_run(

@@ -219,6 +219,23 @@ def test_a_deleted_topic_is_one_clear_error(fake_cluster: FakeCluster) -> None:
     assert "knows no broker with topic 'T'" in str(caught.value)
 
 
+def test_the_checkpoint_of_another_topic_is_one_clear_error_at_once(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.create_topic("U")
+    fake_cluster.append("T", 0, 3)
+    start = offsets_of(5, 5, topic="U") | offsets_of(0, 0)
+
+    with pytest.raises(RocketMQError) as caught:
+        make_stream(fake_cluster, waitForBrokers="10m").latestOffset(start, ALL)
+    lenient = make_stream(fake_cluster, waitForBrokers="10m", failOnDataLoss="false")
+
+    words = "sparrowmq: the checkpoint has offsets of topic 'U', and this query reads T; give"
+    assert str(caught.value).startswith(words)
+    assert lenient.latestOffset(start, ALL) == start | offsets_of(3, 0)
+
+
 def test_a_query_goes_on_when_its_queues_come_back(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +375,10 @@ def test_a_query_that_begins_while_a_broker_starts_waits_for_it(
     assert [each.end for each, _ in partition.ranges] == [3]
     with pytest.raises(RocketMQError, match="unknown"):
         make_batch(fake_cluster, topic="unknown", waitForBrokers="10m").partitions()
+    monkeypatch.setattr("sparrowmq.spark.discovery.BEGIN_WAIT_MS_MAX", 300)
+    refusals = [ResponseCode.SERVICE_NOT_AVAILABLE] * 1_000
+    with pytest.raises(RocketMQError, match="answer code 14"):
+        make_batch(fake_cluster, waitForBrokers="10m").partitions()
 
 
 def test_a_batch_lies_between_two_times(fake_cluster: FakeCluster) -> None:

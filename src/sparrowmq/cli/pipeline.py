@@ -47,8 +47,10 @@ _LINE_INTERVAL_S = 10.0
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 # What Java prints before it says why it does not start.
 _GREETINGS = re.compile(r"WARNING: |Using |Setting |\S+ \S+ WARN |\s*$")
-# What precedes the reason in a line of ours, and in Java's lines about a failure.
+# What precedes the reason in a line of ours, stands around it in one of Spark's, and precedes it in
+# Java's lines about a failure.
 _OURS = re.compile(r".*\bsparrowmq(?:[.]\w+)*: ")
+_FRAME = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+| SQLSTATE: \w+$")
 _CAUSE = re.compile(r"(?:Caused by)?: (?:[\w.$]+: )*(.+)")
 
 pipeline = typer.Typer(
@@ -416,13 +418,19 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def _signals_noted(is_wanted: bool) -> Generator[Callable[[], bool]]:
-    """Note Ctrl-C and SIGTERM; yield a function that returns whether one came."""
+    """Note Ctrl-C and SIGTERM; yield a function that returns whether one came.
+
+    The second raises KeyboardInterrupt, since what waits for a broker does not look for the first.
+    """
     noted: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
     numbers = (signal.SIGINT, signal.SIGTERM) if is_wanted else ()
-    before = {
-        number: signal.signal(number, lambda number, frame: noted.append(number))
-        for number in numbers
-    }
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield lambda: bool(noted)
     finally:
@@ -527,6 +535,6 @@ def _spark_reason(error: Exception) -> str | None:
         return _OURS.sub("", ours[-1])
     # Java's causes, the first of them last.
     causes = [found[1] for line in lines if (found := _CAUSE.match(line))]
-    return (
-        causes[-1] if causes else lines[0].partition("terminated with exception: ")[2] or lines[0]
-    )
+    if causes:
+        return causes[-1]
+    return _FRAME.sub("", lines[0].partition("terminated with exception: ")[2] or lines[0])

@@ -15,6 +15,9 @@ from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.topic_queues import ROUTE_AGE_MS_MAX, Cluster, persist
 
+# How long a read that begins waits for a broker: its address is wrong as likely as it restarts.
+BEGIN_WAIT_MS_MAX = 60_000
+
 
 class Discovery(NamedTuple):
     """All queues of the topics, and the bounds of the queues to read."""
@@ -36,7 +39,7 @@ def discover(
         expected: queues that existed before. A missing queue's broker may be restarting, so the
             queue is looked for again; when the time is over, the queue is left out. Without such
             queues the read begins: the name servers are asked once, so that a wrong address or
-            topic is an error at once.
+            topic is an error at once, and a broker is waited for up to `BEGIN_WAIT_MS_MAX`.
         route_age_ms_max: how old a route may be.
 
     Raises: TopicRouteNotFound, ConnectFailed, TransportError, BrokerError; ConfigError if `assign`
@@ -56,12 +59,14 @@ def discover(
             raise TopicRouteNotFound(f"queues {sorted(missing)} are not in the route any more")
         return (yield from _look(cluster, options, queues))
 
+    wait_ms = options.wait_for_brokers_ms
     if not expected:
+        wait_ms = min(wait_ms, BEGIN_WAIT_MS_MAX)
         topics = yield from _find_topics(cluster, options, is_expected=False)
         yield from cluster.refresh(topics)
         route_age_ms_max = max(route_age_ms_max, ROUTE_AGE_MS_MAX)
     try:
-        return (yield from persist(options.wait_for_brokers_ms, attempt))
+        return (yield from persist(wait_ms, attempt))
     except TopicRouteNotFound:
         if not missing:
             raise

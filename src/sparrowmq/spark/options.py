@@ -448,7 +448,7 @@ OPTIONS: tuple[Option, ...] = (
         "5m",
         parse_duration_ms,
         "how long a read under way waits for a broker or a name server that does not answer, such "
-        "as 90s or 5m; a read that begins waits for brokers alone",
+        "as 90s or 5m; a read that begins waits for brokers alone, a minute at most",
     ),
     *CONNECTION_OPTIONS,
 )

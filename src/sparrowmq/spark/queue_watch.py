@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 
 from sparrowmq.calling import clock
-from sparrowmq.errors import SparrowError
+from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Bounds, Loss, Offsets, find_refilled
 from sparrowmq.spark.discovery import Discovery, discover
@@ -40,12 +40,16 @@ class QueueWatch:
 
         Args:
             expected: the queues that existed before; a missing queue is waited for.
+
+        Raises: ConfigError if the queues are of a topic that the query does not read; errors of
+            `discover`.
         """
+        options = self._options
+        expected = _of_topics(options, expected)
         now_ms = clock.monotonic_ms()
         is_fresh = now_ms - self._found_ms < BOUNDS_AGE_MS_MAX and not afresh
         if self.found is not None and is_fresh:
             return self.found
-        options = self._options
         cluster = connect(options)
         found = cluster.run(
             discover(
@@ -135,3 +139,20 @@ class QueueWatch:
             _LOG.warning("offsets of group %s are not committed: %s", options.group, error)
         else:
             self._committed.update(fresh)
+
+
+def _of_topics(options: SourceOptions, offsets: Offsets) -> Offsets:
+    """Return the offsets, of a checkpoint, that are of topics that the query reads.
+
+    Raises: ConfigError if there are others and none may be lost.
+    """
+    if options.topic_pattern is not None:
+        return offsets
+    others = sorted({queue.topic for queue in offsets}.difference(options.topics))
+    if others and options.fail_on_data_loss:
+        raise ConfigError(
+            f"the checkpoint has offsets of topic {others[0]!r}, and this query reads "
+            f"{', '.join(options.topics)}; give this query's own checkpoint, or an empty directory "
+            f'for a new one; .option("failOnDataLoss", "false") leaves the topic out'
+        )
+    return {queue: offsets[queue] for queue in offsets if queue.topic not in others}

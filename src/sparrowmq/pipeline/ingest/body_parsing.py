@@ -25,6 +25,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.spark.body_reader import body_reader
 
 # The columns that the data source makes of bodies in JSON.
 FIELDS, ERROR = "bodyFields", "bodyError"
@@ -101,7 +102,7 @@ def parse_avro(schema: Mapping[str, Any]) -> BodySchema:
 def parse_ddl(text: str) -> BodySchema:
     """Parse DDL such as `id BIGINT NOT NULL, name STRING`; NOT NULL makes a field required.
 
-    Raises: ConfigError with Spark's reason.
+    Raises: ConfigError with Spark's reason, or for a type that JSON or Parquet has no value for.
     """
     try:
         struct = StructType.fromDDL(text)
@@ -110,6 +111,12 @@ def parse_ddl(text: str) -> BodySchema:
         raise ConfigError(f"schema {text!r} is not DDL: {reason}") from None
     if not isinstance(struct, StructType) or not struct.fields:
         raise ConfigError(f"schema {text!r} has no column; write 'name TYPE, name TYPE'")
+    if '"fields":[]' in (fields := struct.json()):
+        raise ConfigError(
+            f"schema {text!r} has a struct without fields, which Parquet cannot hold; name its "
+            f"fields, or write MAP<STRING, VARIANT>"
+        )
+    body_reader(fields)
     return BodySchema(struct)
 
 

@@ -231,8 +231,6 @@ def _ingest(
     schema = None if settings.schema is None else parse_schema(settings.schema)
     _check_columns(settings, schema)
     bodies = {} if schema is None or schema.avro else {"bodySchema": schema.struct.json()}
-    # Types that bodies cannot have are refused before anything is written.
-    parse_options(settings.source_options | bodies, scope="stream")
     files = Files(session, settings.out)
     ledger = Ledger(
         files,
@@ -431,14 +429,18 @@ def _claim(files: Files, settings: IngestSettings, schema: BodySchema | None) ->
                 f"{settings.out} was begun with {name} {before.get(name)!r}, and this run has "
                 f"{value!r}; choose another directory"
             )
-    if "start" in before and files.list(f"{settings.checkpoint}/offsets"):
+    planned = files.list(f"{settings.checkpoint}/offsets")
+    if "start" in before and any(entry.name.isdigit() for entry in planned):
         start: Mapping[str, Any] = before["start"]
         return start
     if files.list(f"{settings.root}/counts"):
+        gone = settings.checkpoint if before else path
         raise ConfigError(
-            f"{settings.checkpoint} is gone, so this run would write all messages of "
-            f"{settings.out} a second time; put it back, or choose another directory"
+            f"{gone} is gone, so this run would write all messages of {settings.out} a second "
+            f"time; put it back, or choose another directory"
         )
     start = encode_offsets(QueueWatch(settings.parse_options()).first_offsets())
+    # What a full disk leaves of the first batch's plan Spark would refuse for ever.
+    files.remove(settings.checkpoint)
     files.write_text(path, json.dumps({**claim, "start": start}, indent=2))
     return start
