@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
+import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
 
 from asked_series import wrong_names
+from commands import starting
+from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
 
-DASHBOARD = Path(__file__).parents[2] / "packaging/grafana/sparrowmq.json"
+PACKAGING = Path(__file__).parents[2] / "packaging"
+DASHBOARD = PACKAGING / "grafana/sparrowmq.json"
+RULES = PACKAGING / "prometheus/sparrowmq.rules.yml"
+
+
+def panel_expressions() -> list[str]:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
 def test_board_asks_for_series_that_exist_by_labels_that_they_have() -> None:
     dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = panel_expressions()
     asked += [each["query"]["query"] for each in dashboard["templating"]["list"][1:]]
 
     assert wrong_names(asked) == []
@@ -31,3 +49,55 @@ def test_panels_have_ids_and_places_of_their_own() -> None:
 
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len(taken) == sum(p["gridPos"]["w"] * p["gridPos"]["h"] for p in panels)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed")
+def test_prometheus_answers_each_panel_and_loads_the_rules(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with starting() as start, ExitStack() as held:
+        exporter = start("metrics", "--nameserver", cluster.name_server, "--port", "0")
+        assert exporter.stdout is not None
+        target = exporter.stdout.readline().split("/")[2]
+        config = {
+            "global": {"scrape_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [{"job_name": "mq", "static_configs": [{"targets": [target]}]}],
+        }
+        file = tmp_path / "prometheus.yml"
+        file.write_text(json.dumps(config))
+        process = held.enter_context(
+            subprocess.Popen(
+                [
+                    "prometheus",
+                    f"--config.file={file}",
+                    f"--storage.tsdb.path={tmp_path / 'series'}",
+                    f"--web.listen-address=127.0.0.1:{port}",
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        )
+        held.callback(process.terminate)
+
+        def ask(what: str) -> Any:
+            with urlopen(f"http://127.0.0.1:{port}/api/v1/{what}", timeout=20) as answer:
+                return json.load(answer)["data"]
+
+        def has_seen() -> bool:
+            try:
+                found = ask("query?query=sparrowmq_up")["result"]
+            except OSError:
+                return False
+            return bool(found) and found[0]["value"][1] == "1"
+
+        wait_until("a scrape", has_seen)
+        for expression in panel_expressions():
+            ask(f"query?{urlencode({'query': expression.replace('$group', '.*')})}")
+        (group,) = ask("rules")["groups"]
+
+    assert [rule["name"] for rule in group["rules"] if rule["health"] == "err"] == []
+    assert len(group["rules"]) > 10
