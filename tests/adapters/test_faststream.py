@@ -15,6 +15,7 @@ from faststream.exceptions import (
     NackMessage,
     RejectMessage,
     StopConsume,
+    SubscriberNotFound,
 )
 from faststream.specification import AsyncAPI
 
@@ -24,8 +25,9 @@ from sparrowmq.adapters.faststream import (
     RocketMessage,
     RocketResponse,
     RocketRouter,
+    TestRocketBroker,
 )
-from sparrowmq.errors import BrokerError, ConfigError, UsageError
+from sparrowmq.errors import BrokerError, ConfigError, InvokeTimeout, UsageError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.testing import InProcessCluster, read_messages
 
@@ -263,8 +265,8 @@ async def test_reply_goes_to_the_topic_that_the_message_names(
 async def test_application_describes_itself(broker: RocketBroker) -> None:
     @broker.subscriber("orders", group="GID_shown")
     @broker.publisher("invoices")
-    async def bill(order: str) -> str:
-        return order
+    async def bill(order: str) -> RocketResponse:
+        return RocketResponse(order)
 
     app = FastStream(broker, specification=AsyncAPI(title="shop"))
     shown = app.schema.to_specification().to_json()
@@ -274,9 +276,47 @@ async def test_application_describes_itself(broker: RocketBroker) -> None:
     assert not await RocketBroker("127.0.0.1:1").ping(timeout=1)
 
 
-async def test_what_is_not_there_says_so(broker: RocketBroker) -> None:
-    with pytest.raises(FeatureNotSupportedException, match="sparrowmq's own clients"):
-        await broker.request("x", "orders")
+async def test_a_request_gets_what_the_handler_returns(broker: RocketBroker) -> None:
+    @broker.subscriber("questions", group="GID_asked", start="first")
+    async def answer(body: str) -> RocketResponse:
+        return RocketResponse(body.upper(), headers={"from": "desk"})
+
+    await broker.start()
+    reply = await broker.request("when?", "questions", correlation_id="c-7", timeout=30)
+
+    assert await reply.decode() == "WHEN?"
+    assert (reply.headers["from"], reply.correlation_id) == ("desk", "c-7")
+    with pytest.raises(InvokeTimeout, match="no reply to message"):
+        await broker.publisher("invoices").request("x", timeout=0.1)
+
+
+async def test_a_test_broker_runs_handlers_without_a_cluster() -> None:
+    broker, router = RocketBroker("127.0.0.1:1"), RocketRouter(prefix="eu_")
+
+    @router.subscriber("orders", group="GID_billing", expression="new || paid")
+    @router.publisher("bills")
+    async def bill(order: dict[str, int]) -> RocketResponse:
+        if order["number"] < 0:
+            raise ValueError(order)
+        return RocketResponse({"bill": order["number"]}, keys=("k",))
+
+    @broker.subscriber("eu_bills", group="GID_posting")
+    async def post(parcel: dict[str, int], tag: Annotated[str, Header("tags", default="")]) -> str:
+        return f"posted {parcel['bill']}{tag}"
+
+    broker.include_router(router)
+    async with TestRocketBroker(broker) as tested:
+        await tested.publish({"number": 1}, "eu_orders", headers={"tags": "old"})
+        await tested.publish_batch({"number": 2}, topic="eu_orders", headers={"tags": "paid"})
+        reply = await tested.request({"bill": 3}, "eu_bills")
+        with pytest.raises(ValueError, match="-4"):
+            await tested.publish({"number": -4}, "eu_orders", headers={"tags": "new"})
+        with pytest.raises(SubscriberNotFound):
+            await tested.request("x", "nowhere")
+
+        post.mock.assert_any_call({"bill": 2})
+        assert bill.mock.call_count == 2
+        assert await reply.decode() == "posted 3"
 
 
 async def test_routers_batches_keys_and_delays_reach_handlers(

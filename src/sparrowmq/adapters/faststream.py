@@ -18,15 +18,17 @@ which may change with each minor version, and the extra `faststream` allows 0.7 
 
 # FastStream's classes are Any to mypy. pyright reports the same differences for FastStream's own
 # brokers as for this one.
-# mypy: disable-error-code="misc, no-any-return, has-type"
+# mypy: disable-error-code="misc, no-any-return, has-type, call-arg"
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportAssignmentType=false
+# pyright: reportReturnType=false
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn
@@ -45,7 +47,8 @@ from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.parser import DefaultCodec
 from faststream._internal.producer import ProducerProto
-from faststream.exceptions import FeatureNotSupportedException
+from faststream._internal.testing.broker import TestBroker
+from faststream.exceptions import FeatureNotSupportedException, SubscriberNotFound
 from faststream.message import StreamMessage, decode_message
 from faststream.middlewares import AckPolicy
 from faststream.response import BatchPublishCommand, PublishCommand, PublishType, Response
@@ -63,8 +66,18 @@ from sparrowmq.model import (
     ConsumeOrderlyStatus,
     Message,
     MessageExt,
+    SendResult,
+    SendStatus,
 )
-from sparrowmq.model.message import PROPERTY_SHARDING_KEY, PROPERTY_TAGS, RESERVED_PROPERTIES
+from sparrowmq.model.message import (
+    KEY_SEPARATOR,
+    PROPERTY_KEYS,
+    PROPERTY_REPLY_TO_CLIENT,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    RESERVED_PROPERTIES,
+)
 
 LOG = logging.getLogger("sparrowmq.faststream")
 # The properties for FastStream's fields beside headers.
@@ -72,6 +85,8 @@ CONTENT_TYPE, CORRELATION_ID, REPLY_TO = "content-type", "correlation_id", "repl
 # The headers for a message's fields beside properties.
 TAGS, SHARDING_KEY = "tags", "sharding_key"
 NACK_DELAY = timedelta(seconds=1)
+# As of `AsyncProducer.request`.
+REPLY_TIMEOUT_S = 3.0
 _NO_REJECT_IN_ORDER = (
     "with orderly=True a failed message holds its queue and cannot become a dead letter at once; "
     "use AckPolicy.NACK_ON_ERROR or NackMessage, and max_reconsume_times=n for a dead letter after "
@@ -135,7 +150,9 @@ async def _parse(delivery: _Delivery) -> RocketMessage:
         message.body,
         content_type=properties.pop(CONTENT_TYPE, None),
         correlation_id=properties.pop(CORRELATION_ID, None),
-        reply_to=properties.pop(REPLY_TO, ""),
+        # Of a message sent by `request`, the cluster knows the way back; `_Reply` takes it.
+        reply_to=properties.pop(REPLY_TO, "")
+        or message.properties.get(PROPERTY_REPLY_TO_CLIENT, ""),
         headers=properties,
         message_id=message.msg_id,
     )
@@ -146,13 +163,11 @@ async def _decode(message: StreamMessage[Any]) -> Any:
 
 
 async def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise FeatureNotSupportedException("requests and single messages: take sparrowmq's own clients")
+    raise FeatureNotSupportedException("single messages: take sparrowmq's PollConsumer")
 
 
 class _Producer(ProducerProto[PublishCommand]):
     """Sends the messages that handlers publish."""
-
-    request = _refuse
 
     def __init__(self) -> None:
         self._parser = _parse
@@ -162,7 +177,16 @@ class _Producer(ProducerProto[PublishCommand]):
         self.serializer: Any = None
 
     async def publish(self, cmd: PublishCommand) -> Any:
-        return await self._client().send(await self._encode(cmd, cmd.body))
+        message, asked = await self._encode(cmd, cmd.body), getattr(cmd, "asked", None)
+        if asked is not None:
+            return await self._client().reply(asked, message.body, properties=message.properties)
+        return await self._client().send(message)
+
+    async def request(self, cmd: RocketCommand) -> _Delivery:
+        message = await self._encode(cmd, cmd.body)
+        timeout_ms = round(cmd.timeout * 1000)
+        reply = await self._client().request(message, timeout_ms=timeout_ms)
+        return _Delivery(reply, _InOrder())
 
     async def publish_batch(self, cmd: PublishCommand) -> Any:
         return await self._client().send_batch(
@@ -193,17 +217,18 @@ class _Producer(ProducerProto[PublishCommand]):
 
 
 class RocketCommand(BatchPublishCommand):
-    """FastStream's order to send bodies, with the message's keys and delay."""
+    """FastStream's order to send: bodies, keys, delay, and the time limit of a reply."""
 
     def __init__(
         self,
         *bodies: Any,
         keys: Sequence[str] = (),
         delay: timedelta | None = None,
+        timeout: float = REPLY_TIMEOUT_S,
         **fields: Any,
     ) -> None:
         super().__init__(*bodies, **fields)
-        self.keys, self.delay = tuple(keys), delay
+        self.keys, self.delay, self.timeout = tuple(keys), delay, timeout
 
 
 class RocketResponse(Response):
@@ -219,6 +244,11 @@ class RocketResponse(Response):
     ) -> None:
         super().__init__(body, **fields)
         self._keys, self._delay = keys, delay
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> dict[str, str]:
+        """Return the schema of any value: AsyncAPI cannot know the body's type."""
+        return {"type": "any"}
 
     def as_publish_command(self) -> RocketCommand:
         """Return the order to send the result."""
@@ -297,6 +327,27 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
         self._listening: set[asyncio.Task[Any] | None] = set()
         self._closing: asyncio.Task[None] | None = None
 
+    @property
+    def topic(self) -> str:
+        """The topic with the router's prefix."""
+        return f"{self._outer_config.prefix}{self._config.topic}"
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._config.group
+
+    def takes(self, message: MessageExt) -> bool:
+        """Return whether topic and tag are the subscriber's."""
+        tags = {tag.strip() for tag in self._config.expression.split("||")}
+        return message.topic == self.topic and (bool(tags & {"*", ""}) or message.tags in tags)
+
+    def deliver(self, message: MessageExt) -> _Delivery:
+        """Return a delivery of one message for `process_message`."""
+        if self._config.settings.get("orderly"):
+            return _Delivery(message, _InOrder())
+        return _Delivery(message, ConsumeContext(message.queue, messages=(message,)))
+
     def get_log_context(self, message: StreamMessage[_Delivery] | None) -> dict[str, str]:
         message_id = "" if message is None else message.message_id
         return {"topic": self._config.topic, "group": self._config.group, "message_id": message_id}
@@ -309,8 +360,7 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
         config, settings = self._config, {**self._outer_config.client, **self._config.settings}
         listener = self._listen_in_order if settings.get("orderly") else self._listen
         self._consumer = AsyncPushConsumer(config.group, listener=listener, **settings)
-        topic = f"{self._outer_config.prefix}{config.topic}"
-        await self._consumer.subscribe(topic, config.expression)
+        await self._consumer.subscribe(self.topic, config.expression)
         await self._consumer.start()
 
     async def stop(self) -> None:
@@ -347,19 +397,22 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
         return ConsumeOrderlyStatus.SUCCESS
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[Any]:
-        return (_Reply(self._outer_config.producer, message.reply_to),)
+        return (_Reply(self._outer_config.producer, message),)
 
 
 class _Reply(FakePublisher):
-    """Sends a handler's result to the topic that the message names for replies."""
+    """Sends a handler's result to who asked by `request`, or to the topic named for replies."""
 
-    def __init__(self, producer: _Producer, topic: str) -> None:
+    def __init__(self, producer: _Producer, message: StreamMessage[_Delivery]) -> None:
         super().__init__(producer=producer)
-        self._topic = topic
+        self._message = message
 
     def patch_command(self, cmd: PublishCommand) -> PublishCommand:
         cmd = super().patch_command(cmd)
-        cmd.destination = self._topic
+        cmd.destination = self._message.reply_to
+        asked = self._message.raw_message.message
+        if PROPERTY_REPLY_TO_CLIENT in asked.properties:
+            cmd.asked = asked
         return cmd
 
 
@@ -383,16 +436,19 @@ class _PublisherSpecification(PublisherSpecification[Any, Any]):
 
 
 def _command(
-    config: Any, *bodies: Any, correlation_id: str | None = None, **fields: Any
+    config: Any,
+    *bodies: Any,
+    correlation_id: str | None = None,
+    kind: PublishType = PublishType.PUBLISH,
+    **fields: Any,
 ) -> RocketCommand:
     fields["correlation_id"] = correlation_id or config.id_generator()
-    return RocketCommand(*bodies, _publish_type=PublishType.PUBLISH, **fields)
+    return RocketCommand(*bodies, _publish_type=kind, **fields)
 
 
 class RocketPublisher(PublisherUsecase):
     """Sends to one topic."""
 
-    request = _refuse
     specification: _PublisherSpecification
 
     async def publish(self, message: Any, **fields: Any) -> Any:
@@ -400,6 +456,12 @@ class RocketPublisher(PublisherUsecase):
         return await self._publish(
             _command(self._outer_config, message, **fields), _extra_middlewares=()
         )
+
+    async def request(self, message: Any, **fields: Any) -> RocketMessage:
+        """Send a message and return its handler's reply, as `RocketBroker.request` does."""
+        fields |= {"kind": PublishType.REQUEST, "destination": self.specification.address}
+        cmd = _command(self._outer_config, message, **fields)
+        return await self._basic_request(cmd, producer=self._outer_config.producer)
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> Any:
         cmd.destination = cmd.destination or self.specification.address
@@ -421,6 +483,7 @@ class _Registrator(Registrator[_Delivery, _Config]):
         no_reply: bool = False,
         title: str | None = None,
         description: str | None = None,
+        persistent: bool = True,
         **settings: Any,
     ) -> _Subscriber:
         """Call a handler with the messages of a topic.
@@ -431,6 +494,7 @@ class _Registrator(Registrator[_Delivery, _Config]):
             ack_policy: FastStream's policy; a message whose handler fails is delivered again.
             no_reply: whether the handler's result is not sent to the message's reply topic.
             title, description: for AsyncAPI.
+            persistent: FastStream's; False forgets the subscriber with its last reference.
             settings: further settings of `PushConsumer`, such as `orderly`.
 
         Raises: ConfigError for an unknown setting; UsageError for `orderly=True` with
@@ -453,7 +517,7 @@ class _Registrator(Registrator[_Delivery, _Config]):
         specification = _SubscriberSpecification(self.config, shown, calls)
         specification.topic = topic
         made = _Subscriber(config, specification, calls)
-        super().subscriber(made)
+        super().subscriber(made, persistent=persistent)
         return made.add_call(parser_=self._parser, decoder_=self._decoder, dependencies_=())
 
     def publisher(
@@ -532,8 +596,6 @@ class RocketBroker(_Registrator, BrokerUsecase[_Delivery, AsyncProducer, _Config
             routers=routers,
         )
 
-    request = _refuse
-
     async def _connect(self) -> AsyncProducer:
         producer = self.config.producer
         producer.client = AsyncProducer(self._group, **self.config.client)
@@ -562,6 +624,17 @@ class RocketBroker(_Registrator, BrokerUsecase[_Delivery, AsyncProducer, _Config
         cmd = _command(self.config, message, destination=topic, **fields)
         return await self._basic_publish(cmd, producer=self.config.producer)
 
+    async def request(self, message: Any = None, topic: str = "", **fields: Any) -> RocketMessage:
+        """Send a message and return the reply: what its handler, in any process, returns.
+
+        Args:
+            fields: as for `publish`, without `reply_to`; and `timeout`, the seconds to wait for.
+
+        Raises: InvokeTimeout if no reply came in time.
+        """
+        cmd = _command(self.config, message, destination=topic, kind=PublishType.REQUEST, **fields)
+        return await self._basic_request(cmd, producer=self.config.producer)
+
     async def publish_batch(self, *messages: Any, topic: str, **fields: Any) -> Any:
         """Send messages as one batch, to one queue; `fields` as for `publish`, without `delay`."""
         cmd = _command(self.config, *messages, destination=topic, **fields)
@@ -576,3 +649,95 @@ class RocketBroker(_Registrator, BrokerUsecase[_Delivery, AsyncProducer, _Config
         except SparrowError:
             return False
         return True
+
+
+class TestRocketBroker(TestBroker[RocketBroker, Any], broker=RocketBroker):
+    """Runs handlers in a test without a cluster, as FastStream's other test brokers do.
+
+    What is published is handed at once to one subscriber of each group whose topic and tags fit; an
+    error of a handler is raised where the message was published. Delays are left out.
+    """
+
+    @contextmanager
+    def _patch_producer(self, broker: RocketBroker) -> Generator[None]:
+        producer = broker.config.producer
+        before, producer.client = producer.client, _HandingClient(self.brokers)
+        producer.serializer = broker.config.fd_config._serializer  # pyright: ignore[reportPrivateUsage]
+        try:
+            yield
+        finally:
+            producer.client = before
+
+    async def _fake_connect(self, broker: RocketBroker, *_: Any, **__: Any) -> Any:
+        return broker.config.producer.client
+
+    def create_publisher_fake_subscriber(
+        self, broker: RocketBroker, publisher: RocketPublisher
+    ) -> tuple[_Subscriber, bool]:
+        """Return a subscriber of a publisher's topic, and whether it is the program's own."""
+        topic = publisher.specification.address
+        for each in self.brokers:
+            for subscriber in each.subscribers:
+                if subscriber.topic == topic:
+                    return subscriber, True
+        return broker.subscriber(topic, group="GID_of_a_test", persistent=False), False
+
+
+class _HandingClient:
+    """Hands messages to the subscribers of brokers, in the place of an `AsyncProducer`."""
+
+    def __init__(self, brokers: Sequence[RocketBroker]) -> None:
+        self._brokers = brokers
+        self._count = 0
+        self._replies: dict[str, MessageExt] = {}
+
+    async def send(self, message: Message) -> SendResult:
+        came = self._store(message)
+        await self._hand(came)
+        return SendResult(SendStatus.SEND_OK, came.msg_id, "", came.queue, came.queue_offset)
+
+    async def send_batch(self, messages: Sequence[Message]) -> SendResult:
+        results = [await self.send(message) for message in messages]
+        return results[0]
+
+    async def request(self, message: Message, *, timeout_ms: int) -> MessageExt:
+        asked = self._store(message, {PROPERTY_REPLY_TO_CLIENT: "test"})
+        async with asyncio.timeout(timeout_ms / 1000):
+            await self._hand(asked)
+        if asked.msg_id not in self._replies:
+            raise SubscriberNotFound(f"no handler of topic {message.topic!r} replies")
+        return self._replies.pop(asked.msg_id)
+
+    async def reply(
+        self, message: MessageExt, body: bytes, *, properties: Mapping[str, str]
+    ) -> None:
+        self._replies[message.msg_id] = self._store(
+            Message(message.topic, body, properties=properties)
+        )
+
+    def _store(self, message: Message, marks: Mapping[str, str] | None = None) -> MessageExt:
+        self._count += 1
+        own = {
+            PROPERTY_TAGS: message.tags,
+            PROPERTY_KEYS: KEY_SEPARATOR.join(message.keys),
+            PROPERTY_SHARDING_KEY: message.sharding_key,
+            PROPERTY_UNIQ_KEY: f"{self._count:032X}",
+            **(marks or {}),
+        }
+        return MessageExt(
+            topic=message.topic,
+            body=message.body,
+            properties={**message.properties, **{name: text for name, text in own.items() if text}},
+            broker_name="test",
+            queue_id=0,
+            queue_offset=self._count - 1,
+            commit_log_position=0,
+        )
+
+    async def _hand(self, message: MessageExt) -> None:
+        groups = set()
+        for broker in self._brokers:
+            for subscriber in broker.subscribers:
+                if subscriber.takes(message) and subscriber.group not in groups:
+                    groups.add(subscriber.group)
+                    await subscriber.process_message(subscriber.deliver(message))

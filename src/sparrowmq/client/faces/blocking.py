@@ -12,7 +12,7 @@ Tests: client/test_push_consumer.py.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Never, Self, TypeVar, Unpack
 
@@ -220,13 +220,18 @@ class Producer:
         )
         return self._run(observe(self._publisher, message, ask))
 
-    def reply(self, message: MessageExt, body: bytes) -> SendResult:
+    def reply(
+        self, message: MessageExt, body: bytes, *, properties: Mapping[str, str] | None = None
+    ) -> SendResult:
         """Reply to a received message that a client, SparrowMQ's or Java's, sent by `request`.
+
+        Args:
+            properties: the properties of the reply.
 
         Raises: UsageError if it was not sent by `request`; as `send`; BrokerError if the requesting
         client is gone.
         """
-        return self._run(request_reply.reply(self._publisher, message, body))
+        return self._run(request_reply.reply(self._publisher, message, body, properties or {}))
 
     def recall(self, recall_handle: str) -> None:
         """Take back a delayed message before it is due: no consumer gets it.

@@ -79,7 +79,12 @@ def _send_known(
     return (yield from send(publisher, message, queue=queue, marks=marks))
 
 
-def reply(publisher: Publisher, message: MessageExt, body: bytes) -> Operation[SendResult]:
+def reply(
+    publisher: Publisher,
+    message: MessageExt,
+    body: bytes,
+    properties: Mapping[str, str],
+) -> Operation[SendResult]:
     """Reply to a message that was sent by `request`.
 
     Raises: UsageError for any other message; as `send`; BrokerError if the asking client is gone.
@@ -104,7 +109,7 @@ def reply(publisher: Publisher, message: MessageExt, body: bytes) -> Operation[S
     return (
         yield from send(
             publisher,
-            Message(topic, body),
+            Message(topic, body, properties=properties),
             queue=select,
             marks={**marks, PROPERTY_MESSAGE_TYPE: "reply"},
             code=RequestCode.SEND_REPLY_MESSAGE_V2,
