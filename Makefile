@@ -61,10 +61,12 @@ $(VENV)/speedups: $(VENV)/ready speedups/sparrowmq_speedups.c speedups/setup.py 
 demo: $(VENV)/demo ## run the main job on 336,776 flights; the report is demo-out/report.html
 	$(BIN)/sparrowmq demo --out "$$OUT"
 
-# By two workers in the order of the files, all of Spark's tests by one: JVMs starve each other.
-WORKERS := -n 2 --dist loadgroup
+# By two workers in a new order, all of Spark's tests by one: JVMs starve each other.
+# ORDER="-p no:randomly" keeps the order of the files, ORDER=--randomly-seed=4711 repeats another.
+WORKERS ?= -n 2
+ORDER ?=
 test: setup ## run the tests, except those against Apache RocketMQ
-	$(BIN)/python -m pytest -m "not interop" -p no:randomly $(WORKERS)
+	$(BIN)/python -m pytest -m "not interop" --dist loadgroup $(WORKERS) $(ORDER)
 
 # Each in an environment of its own, by the same lock. uv finds the Pythons; `uv python install 3.14`
 # fetches one. Outside continuous integration: a quarter of an hour for each.

@@ -32,6 +32,14 @@ settings.load_profile("sparrowmq")
 # The default port of the gRPC service is one for the machine: tests that need one take a free port.
 os.environ.setdefault("SPARROWMQ_GRPC_PORT", "-1")
 
+# To compile a query, and to plan it anew while it runs, takes longer than the few rows of a test.
+_SPARK_CONF = {
+    "spark.default.parallelism": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+
 _HOME = Path(__file__).parent / "golden"
 
 
@@ -75,12 +83,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     # A process has one SparkContext, and two JVMs starve each other: one worker runs what starts
-    # one. It takes longest, so it begins first; otherwise the order is pytest-randomly's.
-    with_spark = [item for item in items if _starts_spark(item)]
-    for item in with_spark:
+    # one. pytest-xdist reads the mark before this file's `pytest_collection_modifyitems`.
+    if _starts_spark(item):
         item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # What starts Spark takes longest, so it begins first; otherwise the order is pytest-randomly's.
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     if config.getoption("--golden") is None:
         return
@@ -169,18 +180,18 @@ def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
     speedups.functions = before
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """One session for the whole run: a start takes about ten seconds."""
+@pytest.fixture
+def spark() -> SparkSession:
+    """The run's one session, or its successor where a page of the documentation has stopped it.
+
+    A start of the JVM takes about ten seconds; it ends with the run. A page may also have changed
+    the session's settings, which are put right.
+    """
     pytest.importorskip("pyspark")
     from sparrowmq.spark import spark_session
 
     session = spark_session(
-        "sparrowmq tests",
-        master="local[2]",
-        short_lived=True,
-        conf={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+        "sparrowmq tests", master="local[2]", short_lived=True, conf=_SPARK_CONF
     )
     session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    return session

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -26,6 +25,7 @@ BOTH_ENDS = {"broker/processors", "client/operations"}
 TWICE = {"config", "job", "report", "server"}
 
 
+@cache
 def blocks(name: str) -> str:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     found: list[str] = re.findall(rf"```{name}\n(.*?)```", text, re.S)
@@ -43,13 +43,16 @@ def room(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
+    found: list[tuple[int, str]] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno} imports relatively"
-            yield node.lineno, node.module or ""
+            found.append((node.lineno, node.module or ""))
+    return tuple(found)
 
 
 @cache

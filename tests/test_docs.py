@@ -50,7 +50,10 @@ def page(path: Path) -> ParameterSet:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", [page(path) for path in WITH_BLOCKS])
-def test_code_blocks_run_as_printed(path: Path) -> None:
+def test_code_blocks_run_as_printed(path: Path, request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("spark") is not None:
+        # What the page calls its session is the run's.
+        request.getfixturevalue("spark")
     names: dict[str, object] = {}
     with EmbeddedCluster() as cluster:
         for match in BLOCK.finditer(path.read_text()):

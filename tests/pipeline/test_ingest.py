@@ -42,6 +42,7 @@ from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, quoted, table_rows
 from sparrowmq.pipeline.ingest.compaction import compact
 from sparrowmq.pipeline.parquet import write_batch_parquet
 from sparrowmq.protocol.record import BatchEntry, encode_batch
+from sparrowmq.spark.local_session import clone_session
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.topic_queues import connect
 from sparrowmq.testing import EmbeddedCluster
@@ -404,7 +405,8 @@ def test_hotspot_compiles_the_table_of_sixty_fields(
     kinds = ("STRING", "INT", "DOUBLE", "TIMESTAMP", "BOOLEAN", "DATE")
     schema = parse_ddl(", ".join(f"f{n} {kinds[n % 6]} NOT NULL" for n in range(60)))
     columns = StructType([StructField("bodyFields", schema.columns)]).add("bodyError", "string")
-    messages = spark.createDataFrame([], columns)
+    compiling = clone_session(spark, {"spark.sql.codegen.wholeStage": "true"})
+    messages = compiling.createDataFrame([], columns)
 
     rows: Any = table_rows(messages, schema, Observation(), ())
 
