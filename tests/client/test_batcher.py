@@ -107,14 +107,38 @@ def test_nothing_lingers_while_somebody_flushes_or_closes() -> None:
         assert bodies(batcher, 0) == [[b"1"]]
 
 
+def test_keyed_messages_wait_for_those_in_the_queue_of_an_earlier_route() -> None:
+    batcher = batcher_of(linger_ms=0)
+    earlier, later = QUEUES[:1], QUEUES[1:2]
+    batcher.place([pending(b"1", sharding_key="k")], earlier, 0)
+    ((lane, _, _),) = batcher.begin(0)
+
+    batcher.place([pending(b"2", sharding_key="k"), pending(b"3", sharding_key="l")], later, 0)
+    # Nor does a message overtake those held, when its queue is the earlier again.
+    batcher.place([pending(b"4", sharding_key="k")], earlier, 0)
+
+    assert bodies(batcher, 0) == [[b"3"]]
+    assert batcher.has_unplaced("T")
+    assert batcher.find_lane(later[0], "k") is batcher.find_lane(earlier[0], None)
+    batcher.hand_over(pending(b"5", sharding_key="k"))
+    batcher.end(lane)
+    batcher.end(("T", later[0]))
+    assert batcher.take_in() == ["T"]
+    batcher.place(batcher.take_unplaced("T"), later, 0)
+    assert bodies(batcher, 0) == [[b"2", b"4", b"5"]]
+
+
 def test_what_is_abandoned_keeps_nobody_waiting() -> None:
     batcher = batcher_of(linger_ms=0)
     batcher.place([pending(b"1", QUEUES[0]), pending(b"2", QUEUES[1])], QUEUES, 0)
     under_way, _ = [key for key, _, _ in batcher.begin(0)]
     batcher.place([pending(b"3", QUEUES[0]), pending(b"4", QUEUES[2])], QUEUES, 0)
     batcher.incoming.append(pending(b"5"))
+    batcher.place([pending(b"6", sharding_key="k")], QUEUES[3:], 0)
+    batcher.place([pending(b"7", sharding_key="k")], QUEUES[2:3], 0)
 
-    assert [p.message.body for p in batcher.abandon()] == [b"5", b"3", b"4"]
+    abandoned = [p.message.body for p in batcher.abandon()]
+    assert abandoned == [b"5", b"3", b"4", b"6", b"7"]
     assert not batcher.is_empty
     batcher.end(under_way)
     batcher.end(("T", QUEUES[1]))

@@ -2,7 +2,8 @@
 
 Each queue has a lane, in which messages keep their order: a lane sends one batch at a time, and the
 next when that one is answered. Messages that may go to any queue fill one of a few lanes of their
-topic after the other.
+topic after the other. A changed route may give a sharding key another queue: its messages wait for
+the lane of the new queue until those in the lane of the old one have ended.
 
 Source: ProduceAccumulator.java of 5.x, for the bounds.
 """
@@ -54,6 +55,7 @@ class Lane:
     """What waits for one queue, or, with None, for any.
 
     Args:
+        sending_keys: the sharding keys that chose the queue, of the messages under way.
         placed_count: the messages placed here so far.
         ended_count: those of them whose batch has ended.
     """
@@ -63,8 +65,24 @@ class Lane:
     waiting: deque[Pending] = field(default_factory=deque)
     body_bytes: int = 0
     is_sending: bool = False
+    sending_keys: list[str] = field(default_factory=list)
     placed_count: int = 0
     ended_count: int = 0
+
+
+@dataclass(slots=True)
+class KeyedMessages:
+    """The messages of one sharding key that have not ended.
+
+    Args:
+        queue: the queue in whose lane they are.
+        count: how many are in that lane.
+        held: later messages, which wait until the lane has none; the route may have changed.
+    """
+
+    queue: MessageQueue
+    count: int = 0
+    held: deque[Pending] = field(default_factory=deque)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +117,8 @@ class Batcher:
     # By topic: messages whose queue is not chosen yet, while its queues are looked up.
     _unplaced: dict[str, deque[Pending]] = field(default_factory=dict)
     _lanes: dict[LaneKey, Lane] = field(default_factory=dict)
+    # By topic and sharding key.
+    _keyed: dict[tuple[str, str], KeyedMessages] = field(default_factory=dict)
     # The free lane that is being filled, by topic.
     _open: dict[str, int] = field(default_factory=dict)
 
@@ -186,6 +206,8 @@ class Batcher:
                     # The user's code may raise anything.
                     self.done((pending,), error)
                     continue
+                if pending.queue is None and not self._may_enter(pending, queue):
+                    continue
                 lane = self._lane((message.topic, queue), queue, begun_ms)
             lane.waiting.append(pending)
             lane.placed_count += 1
@@ -193,6 +215,30 @@ class Batcher:
             if lane is free and self._is_full(lane):
                 self._open[message.topic] = (self._open[message.topic] + 1) % FREE_LANES
                 free = None
+
+    def _may_enter(self, pending: Pending, queue: MessageQueue) -> bool:
+        """Count a message in its key's queue; hold it if earlier messages are in another queue."""
+        key = _sharding_key(pending)
+        keyed = self._keyed.get(key)
+        if keyed is None:
+            keyed = self._keyed[key] = KeyedMessages(queue)
+        elif keyed.held or keyed.queue != queue:
+            keyed.held.append(pending)
+            return False
+        keyed.count += 1
+        return True
+
+    def _leave(self, key: tuple[str, str]) -> None:
+        """Count a message that has ended; after the last, those held are to be placed first."""
+        keyed = self._keyed.get(key)
+        if keyed is None:
+            # The batcher was abandoned meanwhile.
+            return
+        keyed.count -= 1
+        if keyed.count == 0:
+            del self._keyed[key]
+            unplaced = self._unplaced.get(key[0], self.incoming)
+            unplaced.extendleft(reversed(keyed.held))
 
     def _lane(self, key: LaneKey, queue: MessageQueue | None, begun_ms: int) -> Lane:
         lane = self._lanes.get(key)
@@ -226,24 +272,36 @@ class Batcher:
             batch.append(waiting.popleft())
             body_bytes += size
         lane.body_bytes -= body_bytes
+        if lane.queue is not None:
+            lane.sending_keys = [_sharding_key(p)[1] for p in batch if p.queue is None]
         lane.begun_ms = now_ms
         return batch
 
     def has_unplaced(self, topic: str) -> bool:
         """Return whether messages of a topic have no lane yet."""
-        return topic in self._unplaced or any(
-            p.message.topic == topic for p in tuple(self.incoming)
+        return (
+            topic in self._unplaced
+            or any(p.message.topic == topic for p in tuple(self.incoming))
+            or any(keyed.held and name == topic for (name, _), keyed in self._keyed.items())
         )
 
-    def find_lane(self, queue: MessageQueue) -> Lane | None:
-        """Return the lane of a queue, None if nothing waits for the queue or is under way."""
-        return self._lanes.get((queue.topic, queue))
+    def find_lane(self, queue: MessageQueue, key: str | None) -> Lane | None:
+        """Return the lane of a queue, None if nothing waits for the queue or is under way.
+
+        Args:
+            key: the sharding key that chose the queue; its earlier messages may be in another.
+        """
+        keyed = None if key is None else self._keyed.get((queue.topic, key))
+        return self._lanes.get((queue.topic, queue if keyed is None else keyed.queue))
 
     def end(self, key: LaneKey) -> None:
         """Record that a lane's batch has ended."""
         lane = self._lanes[key]
         lane.is_sending = False
         lane.ended_count = lane.placed_count - len(lane.waiting)
+        for sharding_key in lane.sending_keys:
+            self._leave((key[0], sharding_key))
+        lane.sending_keys = []
         if not lane.waiting:
             del self._lanes[key]
         self.wake.set()
@@ -295,12 +353,22 @@ class Batcher:
     def abandon(self) -> list[Pending]:
         """Take all that is not under way: nobody sends it any more."""
         waiting = [*self.incoming]
-        for queue in (*self._unplaced.values(), *(lane.waiting for lane in self._lanes.values())):
+        lanes = (lane.waiting for lane in self._lanes.values())
+        held = (keyed.held for keyed in self._keyed.values())
+        for queue in (*self._unplaced.values(), *lanes, *held):
             waiting += queue
             queue.clear()
         self.incoming.clear()
+        self._keyed.clear()
         self._lanes = {key: lane for key, lane in self._lanes.items() if lane.is_sending}
         return waiting
+
+
+def _sharding_key(pending: Pending) -> tuple[str, str]:
+    """Return the topic and the sharding key of a message whose key chooses its queue."""
+    message = pending.message
+    assert message.sharding_key is not None
+    return message.topic, message.sharding_key
 
 
 def _choose_queue(

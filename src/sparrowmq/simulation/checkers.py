@@ -649,8 +649,8 @@ class Checkers:
         """Check the offsets after a crash: the written ones, or any later commit."""
         for queue in [q for q in self._committed if q.broker_name == broker_name]:
             loaded = tables[queue.topic].get(queue.queue_id)
-            if self._keeps_members and (loaded or 0) < self._committed[queue]:
-                before = max(self._committed[queue], self._forgotten.get(queue, (0, 0))[0])
+            before = max(self._committed[queue], self._forgotten.get(queue, (0, 0))[0])
+            if self._keeps_members and (loaded or 0) < before:
                 self._forgotten[queue] = before, now_ms
             saved = self._saved.get(queue)
             allowed = {saved, *(commit.offset for commit in self._unsaved[queue])}

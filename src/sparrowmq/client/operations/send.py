@@ -301,12 +301,14 @@ def _await_turn(
     if queue is None:
         assert key is not None
         queue = select_queue_by_key((yield from get_publish_queues(publisher, topic)), key)
+    else:
+        key = None
     batcher.flush_count += 1
     try:
         is_placed, lane, count = False, None, 0
         while True:
             if not is_placed and not batcher.has_unplaced(topic):
-                is_placed, lane = True, batcher.find_lane(queue)
+                is_placed, lane = True, batcher.find_lane(queue, key)
                 count = 0 if lane is None else lane.placed_count
             if is_placed and (lane is None or lane.ended_count >= count):
                 return now_ms
