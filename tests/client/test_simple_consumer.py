@@ -79,6 +79,23 @@ def test_acknowledged_messages_are_done_and_others_come_again(
     assert consumer.receive(wait=NOW) == []
 
 
+def test_one_request_acknowledges_several_and_names_what_came_again(
+    consumer: SimpleConsumer, producer: Producer, topic: str
+) -> None:
+    send(producer, topic, "a", "b", "c")
+    late, *others = receive(consumer, 3)
+    changed = consumer.change_invisible(late, SECOND)
+
+    with pytest.raises(BrokerError, match="1 of 3 messages came again meanwhile: ") as raised:
+        consumer.ack(late, *others)
+    assert raised.value.code == ResponseCode.NO_MESSAGE
+    (again,) = receive(consumer, 1)
+    assert again.body == late.body
+    consumer.ack(again, *others)
+    assert changed.msg_id == again.msg_id
+    assert consumer.receive(wait=NOW) == []
+
+
 def test_more_consumers_than_queues_share_a_topic_without_owners(
     cluster: EmbeddedCluster, producer: Producer, group: str
 ) -> None:

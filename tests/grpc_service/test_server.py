@@ -20,6 +20,7 @@ from commands import Commands
 from grpc_caller import GrpcCaller
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.grpc_service.messages import (
+    AckMessageEntry,
     ClientType,
     Code,
     Duration,
@@ -187,6 +188,35 @@ def test_foreign_and_broken_handles_acknowledge_nothing(caller: GrpcCaller, topi
     for handle in ("", "x", system.receipt_handle.replace(" ", "  "), "1 2 3 4 5 6 7 8 9"):
         system.receipt_handle = handle
         assert caller.ack(topic, "GID_mine", message).code == Code.INVALID_RECEIPT_HANDLE
+
+
+def test_entries_of_one_acknowledgement_have_results_of_their_own(
+    caller: GrpcCaller, topic: str
+) -> None:
+    for body in (b"a", b"b", b"c"):
+        caller.send(topic, body)
+    found: list[Any] = []
+    while len(found) < 3:
+        found += caller.receive(topic, "GID_entries")[1]
+    (late, *others) = [message.system_properties for message in found]
+    handles = [late.receipt_handle, *(each.receipt_handle for each in others), "x"]
+    caller.change(topic, "GID_entries", found[0], Duration(seconds=60))
+
+    def acknowledge() -> list[int]:
+        entries = [AckMessageEntry(message_id="id", receipt_handle=each) for each in handles]
+        answer = caller.call(
+            "AckMessage",
+            group=Resource(name="GID_entries"),
+            topic=Resource(name=topic),
+            entries=entries,
+        )
+        assert answer.status.code == Code.MULTIPLE_RESULTS
+        assert [entry.receipt_handle for entry in answer.entries] == handles
+        return [entry.status.code for entry in answer.entries]
+
+    gone = Code.INVALID_RECEIPT_HANDLE
+    assert acknowledge() == [gone, Code.OK, Code.OK, gone]
+    assert acknowledge() == [gone, Code.OK, Code.OK, gone], "again"
 
 
 def test_bytes_that_are_no_request_are_refused_and_fill_no_log(

@@ -7,6 +7,8 @@ ForwardMessageToDLQActivity of 5.5.0. Tests: test_server.py.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparrowmq.errors import RemoteProtocolError
@@ -15,6 +17,7 @@ from sparrowmq.grpc_service.client_table import Clients
 from sparrowmq.grpc_service.messages import Code
 from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.model.message import DEAD_LETTER_LEVEL
+from sparrowmq.protocol.bodies import encode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import (
@@ -23,8 +26,11 @@ from sparrowmq.protocol.headers import (
     encode_header,
 )
 from sparrowmq.protocol.pop_handle import (
+    BatchAckBody,
+    BatchAckResponseHeader,
     ChangeInvisibleTimeResponseHeader,
     PopHandle,
+    batch_acks,
     parse_handle,
 )
 
@@ -71,7 +77,38 @@ def parse_receipt(group: str, topic: str, text: str) -> Receipt:
     return Receipt(group, topic, handle, int(number))
 
 
-async def acknowledge(clients: Clients, caller: Caller, receipt: Receipt) -> None:
+async def acknowledge(
+    clients: Clients, caller: Caller, receipts: Sequence[Receipt]
+) -> list[Rejected | None]:
+    """Finish messages, several by one request; return why each is refused, None for success."""
+    if len(receipts) > 1 and all(receipt.handle.fits_batch for receipt in receipts):
+        # One invented handle may spoil a batch.
+        with contextlib.suppress(Rejected):
+            return await _acknowledge_batch(clients, caller, receipts)
+    refused: list[Rejected | None] = []
+    for receipt in receipts:
+        try:
+            await _acknowledge_one(clients, caller, receipt)
+        except Rejected as error:
+            refused.append(error)
+        else:
+            refused.append(None)
+    return refused
+
+
+async def _acknowledge_batch(
+    clients: Clients, caller: Caller, receipts: Sequence[Receipt]
+) -> list[Rejected | None]:
+    acks, places = batch_acks((each.handle, each.group, each.topic) for each in receipts)
+    body = encode_body(BatchAckBody(acks=acks))
+    asked = RemotingCommand(code=RequestCode.BATCH_ACK_MESSAGE, body=body)
+    answer = await clients.ask_well(caller, asked)
+    left_out = decode_header(BatchAckResponseHeader, answer.ext_fields).read()
+    gone = Rejected(Code.INVALID_RECEIPT_HANDLE, "the message came again, or is not in flight")
+    return [gone if place in left_out else None for place in places]
+
+
+async def _acknowledge_one(clients: Clients, caller: Caller, receipt: Receipt) -> None:
     """Finish a message. Raises: Rejected."""
     header = receipt.handle.ack_header(receipt.group, receipt.topic)
     asked = RemotingCommand(code=RequestCode.ACK_MESSAGE, ext_fields=encode_header(header))
@@ -117,7 +154,7 @@ async def give_up(clients: Clients, caller: Caller, receipt: Receipt, *, message
         if error.code != Code.INVALID_RECEIPT_HANDLE:
             raise
         # This succeeds for a message that is finished.
-        await acknowledge(clients, caller, receipt)
+        await _acknowledge_one(clients, caller, receipt)
         return
     header = ConsumerSendMsgBackRequestHeader(
         position=receipt.position,
@@ -131,4 +168,4 @@ async def give_up(clients: Clients, caller: Caller, receipt: Receipt, *, message
         code=RequestCode.CONSUMER_SEND_MSG_BACK, ext_fields=encode_header(header)
     )
     await clients.ask_well(caller, asked)
-    await acknowledge(clients, caller, receipt)
+    await _acknowledge_one(clients, caller, receipt)

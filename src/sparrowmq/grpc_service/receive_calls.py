@@ -9,6 +9,7 @@ broker may make groups. Tests: test_server.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple
 
@@ -197,25 +198,29 @@ class ReceiveService:
         if len(request.entries) > ACKS_MAX:
             text = f"the request has {len(request.entries)} entries; the limit is {ACKS_MAX}"
             raise Rejected(Code.BAD_REQUEST, text)
-        entries: list[AckMessageResultEntry] = []
-        for entry in request.entries:
-            status = ok()
-            try:
-                receipt = parse_receipt(group, topic, entry.receipt_handle)
-                async with self._renewals.end(caller, receipt) as latest:
-                    await acknowledge(self._clients, caller, latest)
-            except Rejected as error:
-                status = error.status
-            entries.append(
-                AckMessageResultEntry(
-                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
-                )
-            )
-        if not entries:
+        if not request.entries:
             raise Rejected(Code.BAD_REQUEST, "the request has no entry")
-        return AckMessageResponse(
-            status=common_status([entry.status for entry in entries]), entries=entries
-        )
+        statuses = [ok() for _ in request.entries]
+        latest: dict[int, Receipt] = {}
+        async with contextlib.AsyncExitStack() as ends:
+            for number, entry in enumerate(request.entries):
+                try:
+                    receipt = parse_receipt(group, topic, entry.receipt_handle)
+                    ended = self._renewals.end(caller, receipt)
+                    latest[number] = await ends.enter_async_context(ended)
+                except Rejected as error:
+                    statuses[number] = error.status
+            errors = await acknowledge(self._clients, caller, list(latest.values()))
+        for number, refused in zip(latest, errors, strict=True):
+            if refused is not None:
+                statuses[number] = refused.status
+        entries = [
+            AckMessageResultEntry(
+                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+            )
+            for entry, status in zip(request.entries, statuses, strict=True)
+        ]
+        return AckMessageResponse(status=common_status(statuses), entries=entries)
 
     async def change_invisible(
         self, caller: Caller, request: ChangeInvisibleDurationRequest

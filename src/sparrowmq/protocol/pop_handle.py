@@ -22,7 +22,7 @@ Tests: test_pop_handle.py.
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -45,6 +45,7 @@ _FIELD_COUNT = 8
 _DIGITS_MAX = 19
 # The most bytes of a bit set, in base64: queues of a group have so many messages in flight.
 BIT_SET_LENGTH_MAX = 4_096
+BITS_MAX = BIT_SET_LENGTH_MAX // 4 * 3 * 8 - 8
 # A longer text names more than any handle has.
 _HANDLE_LENGTH_MAX = 512
 
@@ -159,6 +160,7 @@ class BatchAck(
         "mark": "r",
         "start_offset": "so",
         "queue_id": "q",
+        "revive_queue_id": "rq",
         "pop_timestamp_ms": "pt",
         "invisible_ms": "it",
         "bit_set": "b",
@@ -176,6 +178,7 @@ class BatchAck(
     mark: str = NORMAL_MARK
     start_offset: Int64
     queue_id: Int32
+    revive_queue_id: Int32 = 0
     pop_timestamp_ms: Int64
     invisible_ms: Int64
     bit_set: str
@@ -203,6 +206,74 @@ class BatchAckBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
     acks: list[BatchAck] = []
 
 
+class BatchAckResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """The answer to BATCH_ACK_MESSAGE.
+
+    Args:
+        left_out: the messages that were not in flight under the named times, as
+            `encode_left_out` writes them; None for none. SparrowMQ's own: RocketMQ's brokers do not
+            tell.
+    """
+
+    left_out: str | None = None
+
+    def read(self) -> set[tuple[int, int]]:
+        """Return the left out messages: each the number of its acknowledgement, and its offset.
+
+        Raises: RemoteProtocolError.
+        """
+        found: set[tuple[int, int]] = set()
+        for entry in self.left_out.split(";") if self.left_out else ():
+            number, _, offsets = entry.partition(" ")
+            found.update((_number(number, entry), _number(o, entry)) for o in offsets.split(","))
+        return found
+
+
+def encode_left_out(left_out: Mapping[int, Sequence[int]]) -> str | None:
+    """Return the text of left out offsets, by the numbers of their acknowledgements."""
+    entries = (f"{number} {','.join(map(str, of))}" for number, of in left_out.items())
+    return ";".join(entries) or None
+
+
+def batch_acks(
+    acknowledged: Iterable[tuple[PopHandle, str, str]],
+) -> tuple[list[BatchAck], list[tuple[int, int]]]:
+    """Gather acknowledgements of one broker's messages, each a handle, its group and topic.
+
+    Returns: the acknowledgements; and for each handle the number of its acknowledgement and the
+    offset, by which an answer names what it left out.
+    """
+    found: dict[tuple[str, str, PopHandle], tuple[int, list[int]]] = {}
+    places: list[tuple[int, int]] = []
+    for handle, group, topic in acknowledged:
+        same, offset = handle._replace(queue_offset=0), handle.queue_offset
+        number, offsets = found.setdefault((group, topic, same), (len(found), []))
+        offsets.append(offset)
+        places.append((number, offset))
+    acks = [
+        BatchAck(
+            consumer_group=group,
+            topic=topic,
+            mark=same.mark,
+            start_offset=same.start_offset,
+            queue_id=same.queue_id,
+            revive_queue_id=same.revive_queue_id,
+            pop_timestamp_ms=same.pop_timestamp_ms,
+            invisible_ms=same.invisible_ms,
+            bit_set=_bits(offsets, same.start_offset),
+        )
+        for (group, topic, same), (_, offsets) in found.items()
+    ]
+    return acks, places
+
+
+def _bits(offsets: Iterable[int], start: int) -> str:
+    bits = 0
+    for offset in offsets:
+        bits |= 1 << (offset - start)
+    return b64encode(bits.to_bytes(bits.bit_length() // 8 + 1, "little")).decode()
+
+
 class PopHandle(NamedTuple):
     """The handle of a popped message, field by field as above."""
 
@@ -214,6 +285,11 @@ class PopHandle(NamedTuple):
     broker_name: str
     queue_id: int
     queue_offset: int
+
+    @property
+    def fits_batch(self) -> bool:
+        """Whether a batch of acknowledgements can name the message by a bit."""
+        return 0 <= self.queue_offset - self.start_offset < BITS_MAX
 
     def encode(self) -> str:
         """Return the handle's text."""

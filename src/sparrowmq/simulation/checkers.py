@@ -32,7 +32,8 @@ none of the clients' own records.
 14. A member that stood still for longer than a lease gives its listener no message of a queue
    before it has asked for the group's offset of the queue.
 15. If a member stays alone, commits that its killed broker has forgotten are soon committed again.
-16. The rules of `PlanLedger` for plans, and of `DelayLedger` for delays and recalls.
+16. The rules of `PlanLedger` for plans, of `DelayLedger` for delays and recalls, and of `PopLedger`
+    for groups that consume by messages.
 
 After the heal (`judge_ownership`, `find_unfinished`): every queue has exactly one owner, and every
 message is finished.
@@ -43,19 +44,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from sparrowmq.broker.pop_changes import decode_pop_changes
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageExt, MessageQueue
-from sparrowmq.model.names import TIMER_TOPIC, TRANS_OP_HALF_TOPIC, dlq_topic, retry_topic
+from sparrowmq.model.names import (
+    POP_LOG_TOPIC,
+    TIMER_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    dlq_topic,
+    retry_topic,
+)
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.record import decode_record
 from sparrowmq.simulation.delay_ledger import DelayLedger
 from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.ledger import TransactionLedger
 from sparrowmq.simulation.plan_ledger import PlanLedger
+from sparrowmq.simulation.pop_ledger import PopLedger
 from sparrowmq.store.message_store import MessageStore
 
-# The broker itself writes the end marks of half messages, and the records of recalls.
-_OWN_TOPICS = (TRANS_OP_HALF_TOPIC, TIMER_TOPIC)
+# The broker itself writes the end marks of half messages, the records of recalls, and the pop log.
+_OWN_TOPICS = (TRANS_OP_HALF_TOPIC, TIMER_TOPIC, POP_LOG_TOPIC)
 # A member connects again, registers and asks within this.
 AGAIN_MS = 3_500
 # Members hear of a change and divide the queues within this.
@@ -145,8 +154,8 @@ class Checkers:
         self.ledger = TransactionLedger(self.fail, is_calm=is_calm)
         self.plans = PlanLedger(self.fail)
         self.delays = DelayLedger(self.fail, topic, is_calm=is_calm)
-        self.duplicates = 0
-        self.steps_back = 0
+        self.pops: dict[str, PopLedger] = {}
+        self.duplicates = self.steps_back = 0
         self.acked: dict[bytes, MessageQueue] = {}
         self._sent: set[bytes] = set()
         self._acked_at: dict[MessageQueue, dict[int, bytes]] = {}
@@ -201,15 +210,19 @@ class Checkers:
 
     # --- the store --------------------------------------------------------------------------
 
-    def check_stored(self, broker_name: str, store: MessageStore) -> None:
-        """Add the records that became readable since the last call, and check their entries."""
+    def check_stored(self, broker_name: str, store: MessageStore, *, wall_ms: int = 0) -> None:
+        """Add the records that became readable since the last call, and check their entries.
+
+        Args:
+            wall_ms: the lead of the broker's wall clock.
+        """
         for topic, queue_id in store.queues:
             queue = MessageQueue(topic, broker_name, queue_id)
             copies = self._copies.setdefault(queue, [])
             for offset in range(len(copies), store.queues.max_offset(topic, queue_id)):
-                self._check_entry(queue, offset, store, None)
+                self._check_entry(queue, offset, store, None, wall_ms)
 
-    def check_restarted(self, broker_name: str, store: MessageStore) -> None:
+    def check_restarted(self, broker_name: str, store: MessageStore, *, wall_ms: int = 0) -> None:
         """Check after a restart that every readable message is in its place."""
         for queue, copies in self._copies.items():
             if queue.broker_name == broker_name:
@@ -218,8 +231,8 @@ class Checkers:
                 if begin > self._expired_to.get(queue, 0):
                     self.fail(f"{_name(queue)} begins at {begin} after a restart")
                 for offset, copy in enumerate(copies[begin:], begin):
-                    self._check_entry(queue, offset, store, copy)
-        self.check_stored(broker_name, store)
+                    self._check_entry(queue, offset, store, copy, wall_ms)
+        self.check_stored(broker_name, store, wall_ms=wall_ms)
 
     def note_lost(self, broker_name: str, store: MessageStore, *, flushed_position: int) -> None:
         """Note what a broker with asynchronous flush has lost since its log was flushed so far."""
@@ -260,7 +273,12 @@ class Checkers:
         return (queue, offset, message.body) in self._lost_at and not is_there
 
     def _check_entry(
-        self, queue: MessageQueue, offset: int, store: MessageStore, known: Copy | None
+        self,
+        queue: MessageQueue,
+        offset: int,
+        store: MessageStore,
+        known: Copy | None,
+        wall_ms: int,
     ) -> None:
         place = f"{_name(queue)} offset {offset}"
         entry = store.queues.entry(queue.topic, queue.queue_id, offset)
@@ -304,6 +322,10 @@ class Checkers:
             record.properties,
             now_ms=self._trace.now_ms,
         )
+        for ledger in self.pops.values():
+            ledger.note_copy(queue, offset, *copy, now_ms=self._trace.now_ms)
+            for change in decode_pop_changes(record.body) if queue.topic == POP_LOG_TOPIC else ():
+                ledger.note_change(change, queue.broker_name, wall_ms=wall_ms)
         self._copies[queue].append(copy)
         self._places[queue.broker_name, position] = (queue, offset)
         if queue.topic in (self._dlq, retry_topic(self._group)):
@@ -325,6 +347,8 @@ class Checkers:
                 continue
             self._expired_to[queue] = offset + 1
             self._finish(queue, offset)
+            for ledger in self.pops.values():
+                ledger.note_expired(queue, offset)
             payload = self._copies[queue][offset].payload
             self._consumed.add(payload)
             self._expired.add(payload)
@@ -689,7 +713,8 @@ class Checkers:
         lost = [p for p in wanted if p not in found and not self.delays.may_be_gone(p)]
         if lost:
             return f"message {lost[0]!r} consumed by nobody"
-        return self.find_owed()
+        unpopped = (ledger.find_unfinished() for ledger in self.pops.values())
+        return self.find_owed() or next(filter(None, unpopped), None)
 
     def find_owed(self) -> str | None:
         """Return a message that was sent back and is nowhere again, None for none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.transaction_checks import TRANSACTION_GROUP
@@ -26,6 +27,14 @@ from sparrowmq.simulation.faults import Faults, keep_only
 from sparrowmq.simulation.members import MemberHost, ProducerHost
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.nodes import BrokerNode, NameServerNode
+from sparrowmq.simulation.pop_ledger import PopLedger
+from sparrowmq.simulation.pop_users import (
+    ORDER_GROUP,
+    POP_GROUP,
+    RETRIES_MAX,
+    PopUsers,
+    make_groups,
+)
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.transaction_producers import TransactionHost
 from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
@@ -69,6 +78,7 @@ class Scenario:
         delayed_share: the share of the producers' messages that have a delay.
         retries_max: how often a failed message comes again before it is a dead letter; None for
             the consumers' default.
+        pop_user_count: the users that consume by messages, in groups of their own.
     """
 
     broker_count: int
@@ -92,6 +102,7 @@ class Scenario:
     delayed_share: float = 0.0
     retries_max: int | None = None
     notice_pause_ms: int = 0
+    pop_user_count: int = 0
 
 
 class SimulatedCluster:
@@ -125,6 +136,17 @@ class SimulatedCluster:
             # A second broker's queues wait for the route that has them again.
             keeps_members=is_alone and scenario.broker_count == 1,
         )
+        if scenario.pop_user_count:
+            self.checkers.pops = {
+                group: PopLedger(
+                    self.checkers.fail,
+                    group,
+                    TOPIC,
+                    retries_max=RETRIES_MAX,
+                    is_orderly=group == ORDER_GROUP,
+                )
+                for group in (POP_GROUP, ORDER_GROUP)
+            }
         self.network = Network(self.timeline, make_dice("network"))
         self.dice = make_dice("cluster")
         self.workload = Workload(
@@ -144,6 +166,17 @@ class SimulatedCluster:
         self.members: list[MemberHost] = []
         self.producers: list[ProducerHost] = []
         self.transactions: list[TransactionHost] = []
+        self.pop_users = PopUsers(
+            self.timeline,
+            self.network,
+            self.trace,
+            self.checkers.pops,
+            make_dice("pop users"),
+            name_server=NAME_SERVER,
+            topic=TOPIC,
+            brokers=[broker.name for broker in self.brokers],
+            on_failure=self.checkers.note_failure,
+        )
         self._make_dice = make_dice
         self._member_number = 0
 
@@ -156,7 +189,12 @@ class SimulatedCluster:
             broker.start()
         # Only registered brokers can create a topic.
         self.run(until_ms=START_MS + 200)
-        self._create_topic()
+        operation: Operation[TopicRoute] = create_topic(
+            Directory(name_servers=NameServers((NAME_SERVER,))),
+            TOPIC,
+            queues=self.scenario.queue_count,
+        )
+        self._run_as_admin(operation)
         scenario = self.scenario
         # Producers must have their route when the first member lets the name server be killed.
         first_ms = 2_000 if scenario.faults.late_retry_topic else 0
@@ -166,6 +204,9 @@ class SimulatedCluster:
             self._add_producer(scenario.message_count, scenario.pause_ms_max)
         if scenario.transaction_count:
             self.add_transactions(scenario.transaction_count)
+        if scenario.pop_user_count:
+            self._run_as_admin(make_groups([broker.config.address for broker in self.brokers]))
+            self.pop_users.start(scenario.pop_user_count)
         if scenario.faults.are_prompt and not scenario.faults.duplicate_ids:
             self._look_at_lists()
 
@@ -195,19 +236,14 @@ class SimulatedCluster:
             notice_pause_ms=self.scenario.notice_pause_ms,
         )
 
-    def _create_topic(self) -> None:
+    def _run_as_admin(self, operation: Operation[Any]) -> None:
         process = Process(
             "admin", "10.0.0.9", self.timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS
         )
         driver = SimulatedDriver(process, self.network, on_failure=self.checkers.note_failure)
-        created: list[TopicRoute] = []
-        operation: Operation[TopicRoute] = create_topic(
-            Directory(name_servers=NameServers((NAME_SERVER,))),
-            TOPIC,
-            queues=self.scenario.queue_count,
-        )
-        driver.start(operation, name="create the topic", on_done=created.append)
-        while not created and self.checkers.violation is None:
+        done: list[object] = []
+        driver.start(operation, name="administer", on_done=done.append)
+        while not done and self.checkers.violation is None:
             self.run(until_ms=self.timeline.now_ms + 100)
         driver.close()
 
@@ -396,6 +432,7 @@ class SimulatedCluster:
         self.trace.add("everything is healed")
         self.network.heal()
         self.workload.heal()
+        self.pop_users.heal()
         for broker in self.brokers:
             if broker.has_failed:
                 broker.stop()

@@ -33,6 +33,7 @@ class SimulatedServer(RemotingServer):
         awaits_turn: returns whether the handled commands need `on_turn`.
         on_request: called with every command before the machine handles it.
         on_reply: called with every reply when it is written.
+        on_closed: called with every connection that has closed.
     """
 
     def __init__(
@@ -46,9 +47,10 @@ class SimulatedServer(RemotingServer):
         awaits_turn: Callable[[], bool] | None = None,
         on_request: Callable[[Connection, RemotingCommand], None] | None = None,
         on_reply: Callable[[Connection, RemotingCommand], None] | None = None,
+        on_closed: Callable[[Connection], None] = lambda _: None,
     ) -> None:
         super().__init__(
-            machine if on_request is None else _Watched(machine, on_request),
+            machine if on_request is None else _Watched(machine, on_request, on_closed),
             world=_ProcessWorld(process),
             on_turn=on_turn,
             awaits_turn=awaits_turn,
@@ -79,14 +81,23 @@ class SimulatedServer(RemotingServer):
 
 
 class _Watched:
-    """A machine with an observer that gets every command first."""
+    """A machine with an observer that gets every command first, and every close."""
 
     def __init__(
-        self, machine: Machine, on_request: Callable[[Connection, RemotingCommand], None]
+        self,
+        machine: Machine,
+        on_request: Callable[[Connection, RemotingCommand], None],
+        on_closed: Callable[[Connection], None],
     ) -> None:
         self._machine = machine
         self._on_request = on_request
-        self.connection_closed = machine.connection_closed
+        self._on_closed = on_closed
+
+    def connection_closed(
+        self, connection: Connection, *, now_ms: int, timestamp_ms: int
+    ) -> Sequence[Output]:
+        self._on_closed(connection)
+        return self._machine.connection_closed(connection, now_ms=now_ms, timestamp_ms=timestamp_ms)
 
     def handle(
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int

@@ -34,6 +34,7 @@ from sparrowmq.simulation.driver import SimulatedDriver
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.simulation.machine import SimulatedServer
 from sparrowmq.simulation.network import Network
+from sparrowmq.simulation.pop_watch import PopWatch
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
 from sparrowmq.store.config import FlushMode, StoreConfig
@@ -61,6 +62,9 @@ CONFIRMED_CODES = (
     RequestCode.CONSUMER_SEND_MSG_BACK,
     RequestCode.END_TRANSACTION,
     RequestCode.RECALL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
 )
 # Small files: a run must pass their ends.
 LOG_FILE_SIZE = 32 * 1024
@@ -164,6 +168,8 @@ class BrokerNode:
         self._save_ms = 0
         # The last instant at which the log was not flushed to its end.
         self._unflushed_ms = 0
+        # The last instant at which the broker was not able to serve pops at once.
+        self._unwell_ms = 0
         self._checked_position: int | None = None
         # The send-backs under way; each is called when the broker confirms it.
         self._backs: dict[tuple[Connection, int], Callable[[], None]] = {}
@@ -227,8 +233,10 @@ class BrokerNode:
             broker.state.consumers = ConsumerGroups(
                 prompt_members_max=0, notice_pause_ms=self._notice_pause_ms
             )
+        self._pops = PopWatch(self.name, self._checkers.pops, wall_ms=self._wall_ms)
         self._check_start()
         self._backs, self._to_confirm = {}, set()
+        self._unwell_ms = self._timeline.now_ms
         self._host = BrokerHost(self.broker, self.storage, self, name_servers=[self._name_server])
         self._server = SimulatedServer(
             process,
@@ -239,6 +247,7 @@ class BrokerNode:
             on_failure=self._checkers.note_failure,
             on_request=self._note_request,
             on_reply=self._note_reply,
+            on_closed=self._pops.note_closed,
         )
         self._driver = SimulatedDriver(
             process,
@@ -363,7 +372,7 @@ class BrokerNode:
                 self.name, self._store, flushed_position=self._flushed_position
             )
             self._checked_position = None
-        self._checkers.check_restarted(self.name, self._store)
+        self._checkers.check_restarted(self.name, self._store, wall_ms=self._wall_ms)
         self._checkers.note_members_gone(self.name)
         if self._has_stopped:
             self._checkers.check_reloaded(
@@ -382,6 +391,12 @@ class BrokerNode:
         self._host.tick()
         if self._is_unflushed:
             self._unflushed_ms = self._timeline.now_ms
+        if self._is_unflushed or self.storage.is_full or self.has_failed:
+            self._unwell_ms = self._timeline.now_ms
+        self._pops.check(
+            well_since_ms=max(self._unwell_ms, self.process.woken_ms),
+            now_ms=self._timeline.now_ms,
+        )
         if RoundLane.SAVE not in self._rounds:
             self._checkers.check_saving(
                 self.name,
@@ -466,10 +481,13 @@ class BrokerNode:
 
     def _check(self) -> None:
         self._checkers.note_disk(self.name, is_full=self.storage.is_full)
+        self._check_stored()
+        self._checkers.check_commits(self.name, self._offset_tables(), now_ms=self._timeline.now_ms)
+
+    def _check_stored(self) -> None:
         if self._store.dispatched_record_position != self._checked_position:
             self._checked_position = self._store.dispatched_record_position
-            self._checkers.check_stored(self.name, self._store)
-        self._checkers.check_commits(self.name, self._offset_tables(), now_ms=self._timeline.now_ms)
+            self._checkers.check_stored(self.name, self._store, wall_ms=self._wall_ms)
 
     def _waits_for_sync(self) -> bool:
         """Return whether messages were appended after the running sync began."""
@@ -484,6 +502,8 @@ class BrokerNode:
 
     def _note_request(self, connection: Connection, command: RemotingCommand) -> None:
         fields = command.ext_fields or {}
+        if self._checkers.pops:
+            self._pops.note_request(connection, command, self._timeline.now_ms)
         if command.code in CONFIRMED_CODES:
             self._to_confirm.add((connection, command.opaque))
         if command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
@@ -521,6 +541,10 @@ class BrokerNode:
 
     def _note_reply(self, connection: Connection, command: RemotingCommand) -> None:
         key = connection, command.opaque
+        if self._checkers.pops:
+            # What an answer says may be in the log just now.
+            self._check_stored()
+            self._pops.note_reply(connection, command)
         confirm = self._backs.pop(key, None)
         if confirm is not None and command.code == ResponseCode.SUCCESS:
             confirm()

@@ -64,6 +64,8 @@ _EXPIRY_SHARE = 0.2
 # The share of runs with transactions, and the most kills of their producers per minute.
 _TRANSACTIONS_SHARE = 0.3
 _PRODUCER_CRASHES_MAX = 6.0
+# The share of runs with users that consume by messages, and how many there are.
+_POPS_SHARE, _POP_USERS = 0.15, 6
 # The time between two looks at the world after the heal.
 LOOK_MS = 500
 # The share of runs whose members share one client id.
@@ -101,6 +103,7 @@ class RunOutcome(NamedTuple):
         healed_ms: the time from the heal until all demands held.
         struck: the number of times that each fault happened.
         saw_duplicate_ids: whether queues with two owners, and with none, were seen.
+        pop_count: the messages that groups popped which consume by messages.
     """
 
     seed: int
@@ -117,6 +120,7 @@ class RunOutcome(NamedTuple):
     faults: Faults
     struck: Mapping[str, int]
     saw_duplicate_ids: bool = False
+    pop_count: int = 0
 
 
 def draw_scenario(dice: Dice, draw_kind: Callable[[Dice], Faults]) -> Scenario:
@@ -201,6 +205,8 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
         scenario = replace(scenario, notice_pause_ms=_NOTICE_PAUSE_MS)
     if not scenario.faults.duplicate_ids:
         scenario = _with_transactions(scenario, Random(f"{seed} transactions"))
+        if scenario.sync_flush and Random(f"{seed} pops").random() < _POPS_SHARE:
+            scenario = replace(scenario, pop_user_count=_POP_USERS)
     if only is not None:
         scenario = replace(scenario, faults=keep_only(scenario.faults, only))
     return run_scenario(seed, scenario)
@@ -263,6 +269,7 @@ def run_scenario(seed: int, scenario: Scenario) -> RunOutcome:
         faults=faults,
         struck=injector.struck,
         saw_duplicate_ids=saw,
+        pop_count=sum(ledger.delivered for ledger in checkers.pops.values()),
     )
 
 

@@ -61,11 +61,13 @@ from sparrowmq.protocol.pop_handle import (
     POP_COUNT_MAX,
     AckMessageRequestHeader,
     BatchAckBody,
+    BatchAckResponseHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
     PoppedQueue,
+    encode_left_out,
     encode_popped,
     parse_handle,
 )
@@ -467,7 +469,7 @@ def ack(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
-    """End many messages in flight; those that the acknowledgements do not fit are left out."""
+    """End many messages in flight; the answer names those that the handles do not fit."""
     body = decode_body(BatchAckBody, request.command.body)
     if not body.acks:
         raise Refusal(ResponseCode.NO_MESSAGE, "a batch without acknowledgements")
@@ -478,20 +480,23 @@ def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
         )
     _note_moved(state)
     _refuse_while_failing(state)
-    for each in body.acks:
+    left_out: dict[int, list[int]] = {}
+    for number, each in enumerate(body.acks):
+        named, ended = (each.pop_timestamp_ms, each.invisible_ms), list[int]()
         queue = state.pops.find(each.consumer_group, each.topic, each.queue_id)
-        if queue is None or each.mark != NORMAL_MARK:
-            continue
-        named = (each.pop_timestamp_ms, each.invisible_ms)
-        offsets = [
-            offset
-            for offset in each.offsets()
-            if (flight := queue.flights.get(offset)) is not None and flight[:2] == named
-        ]
-        if offsets:
-            _finish(state, queue, offsets)
+        popped = _popped(state, queue, each.consumer_group, each.topic, each.queue_id)
+        for offset in each.offsets():
+            flight = None if queue is None else queue.flights.get(offset)
+            is_own = each.mark == NORMAL_MARK and (flight is None or flight[:2] == named)
+            if not is_own or (flight is None and offset >= popped):
+                left_out.setdefault(number, []).append(offset)
+            elif flight is not None:
+                ended.append(offset)
+        if queue is not None and ended:
+            _finish(state, queue, ended)
             _wake_in_order(state, queue)
-    return _confirm(state, request, {})
+    header = BatchAckResponseHeader(left_out=encode_left_out(left_out))
+    return _confirm(state, request, encode_header(header))
 
 
 def change_invisible_time(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -554,9 +559,7 @@ def _find_flight(
     queue = state.pops.find(group, header.topic, header.queue_id)
     flight = None if queue is None else queue.flights.get(offset)
     if flight is None:
-        popped = state.offsets.find(group, header.topic, header.queue_id) or 0
-        popped = popped if queue is None else queue.next_offset
-        if is_own and 0 <= offset < popped:
+        if is_own and 0 <= offset < _popped(state, queue, group, header.topic, header.queue_id):
             return None
         raise _gone(header)
     if not is_own or (handle.pop_timestamp_ms, handle.invisible_ms) != (
@@ -565,6 +568,15 @@ def _find_flight(
     ):
         raise _gone(header)
     return queue
+
+
+def _popped(
+    state: BrokerState, queue: PopQueue | None, group: str, topic: str, queue_id: int
+) -> int:
+    """Return the first offset of a queue that a group has not popped."""
+    if queue is not None:
+        return queue.next_offset
+    return state.offsets.find(group, topic, queue_id) or 0
 
 
 def _gone(header: AckMessageRequestHeader) -> Refusal:

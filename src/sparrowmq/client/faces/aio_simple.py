@@ -130,6 +130,9 @@ class AsyncSimpleConsumer:
     async def ack(self, *messages: MessageExt) -> None:
         """Acknowledge messages: they are done, and do not come again.
 
+        Several messages are one request to each broker. If some came again meanwhile, the others
+        are done; RocketMQ's brokers answer a request for several with success then.
+
         Raises: UsageError; TransportError; BrokerError with NO_MESSAGE for a message that came
             again meanwhile, since its time was over.
         """

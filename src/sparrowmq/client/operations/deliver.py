@@ -10,7 +10,8 @@ Tests: client/test_concurrent_consumption.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,21 +67,30 @@ def hand_over(subscriber: Subscriber, delivery: Deliver) -> None:
     subscriber.listener_calls.waiting.append(((list(messages), context), call))
 
 
-def call_listener(subscriber: Subscriber) -> Operation[None]:
-    """Call the listener with waiting deliveries, for a short time."""
+def call_listener(
+    subscriber: Subscriber, settle: Callable[[Returned, int], ConsumedCode] | None = None
+) -> Operation[None]:
+    """Call the listener with waiting deliveries, for a short time.
+
+    Args:
+        settle: processes the result of a traced call; None for the member's own way.
+    """
     calls = subscriber.listener_calls
     try:
         if subscriber.tracer is None:
             yield CallEach(subscriber.listener, calls.waiting, calls.returned)
         elif calls.waiting:
-            yield from _call_traced(subscriber, calls.waiting.popleft())
+            settle = settle or partial(_settle, subscriber)
+            yield from _call_traced(subscriber, calls.waiting.popleft(), settle)
     finally:
         calls.task_ended()
     subscriber.wake.set()
 
 
 def _call_traced(
-    subscriber: Subscriber, call: tuple[tuple[list[MessageExt], object], Handed]
+    subscriber: Subscriber,
+    call: tuple[tuple[list[MessageExt], object], Handed],
+    settle: Callable[[Returned, int], ConsumedCode],
 ) -> Operation[None]:
     """Call the listener once, with trace before and after."""
     traced = yield from trace_delivery(subscriber.tracer, call[1].messages)
@@ -88,7 +98,7 @@ def _call_traced(
     yield CallEach(subscriber.listener, deque([call]), returned)
     now_ms: int = yield Now()
     for each in returned:
-        code = _settle(subscriber, each, now_ms)
+        code = settle(each, now_ms)
         yield from trace_consumed(traced, code)
 
 

@@ -16,11 +16,11 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import get_broker_address, get_route
 from sparrowmq.client.operations.request import ask, error_of, make_request
 from sparrowmq.client.operations.send_back import send_dead_letter
-from sparrowmq.errors import TransportError, UsageError
+from sparrowmq.errors import BrokerError, TransportError, UsageError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import PROPERTY_FIRST_POP_TIME, PROPERTY_POP_CK
 from sparrowmq.model.names import retry_topic
-from sparrowmq.protocol.bodies import SubscriptionData
+from sparrowmq.protocol.bodies import SubscriptionData, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import decode_header
@@ -28,10 +28,13 @@ from sparrowmq.protocol.pop_handle import (
     INIT_MIN,
     NORMAL_MARK,
     RETRY_MARK_V1,
+    BatchAckBody,
+    BatchAckResponseHeader,
     ChangeInvisibleTimeResponseHeader,
     PopHandle,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
+    batch_acks,
     decode_popped,
     handle_of,
     parse_handle,
@@ -46,6 +49,8 @@ TURN_MS = 1_000
 PAUSE_MS = 500
 # What an answer may take beyond the wait, as of Java's pops (25 s for 15 s).
 ANSWER_MS = 10_000
+# The messages that one request acknowledges, as of Apache's proxy.
+ACKS_PER_BATCH_MAX = 1_024
 _NONE_FOUND = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 
 
@@ -153,13 +158,18 @@ def _pop(
         return []
     if reply.code != ResponseCode.SUCCESS:
         raise error_of(reply, address)
+    return read_popped(source, reply, broker_name=queue.broker_name, address=address)
+
+
+def read_popped(
+    source: PopSource, reply: RemotingCommand, *, broker_name: str, address: str
+) -> list[MessageExt]:
+    """Return the messages of an answer, with their handles. Raises: RemoteProtocolError."""
     answer = decode_header(PopMessageResponseHeader, reply.ext_fields)
     starts = start_offsets(answer)
     messages = [
         _with_handle(answer, message, starts, address)
-        for message in decode_popped(
-            reply.body or b"", broker_name=queue.broker_name, address=address
-        )
+        for message in decode_popped(reply.body or b"", broker_name=broker_name, address=address)
     ]
     return source.directory.namespace.unwrap_messages(messages)
 
@@ -213,17 +223,51 @@ def _place_of(
 
 
 def acknowledge(source: PopSource, messages: Sequence[MessageExt]) -> Operation[None]:
-    """Acknowledge messages, one after the other.
+    """Acknowledge messages: several of one broker by one request.
 
-    Raises: UsageError for a message without a handle; TransportError; BrokerError, also for a
-        message that came again meanwhile.
+    Raises: UsageError for a message without a handle, before anything is acknowledged;
+        TransportError; BrokerError, also for a message that came again meanwhile: the others are
+        acknowledged then. RocketMQ's brokers do not say whether a message came again.
     """
-    for message in messages:
-        handle = _handle_of(message)
+    of_brokers: dict[str, list[tuple[MessageExt, PopHandle]]] = {}
+    for message, handle in [(message, _handle_of(message)) for message in messages]:
         address, topic = yield from _place_of(source, message, handle)
-        header = handle.ack_header(source.group, topic)
-        timeout_ms = source.directory.timeout_ms
-        yield from ask(address, RequestCode.ACK_MESSAGE, header, timeout_ms=timeout_ms)
+        if len(messages) == 1 or not handle.fits_batch:
+            header = handle.ack_header(source.group, topic)
+            timeout_ms = source.directory.timeout_ms
+            yield from ask(address, RequestCode.ACK_MESSAGE, header, timeout_ms=timeout_ms)
+        else:
+            of_brokers.setdefault(address, []).append((message, handle))
+    gone: BrokerError | None = None
+    for address, acknowledged in of_brokers.items():
+        for at in range(0, len(acknowledged), ACKS_PER_BATCH_MAX):
+            batch = acknowledged[at : at + ACKS_PER_BATCH_MAX]
+            gone = (yield from _acknowledge_batch(source, address, batch)) or gone
+    if gone is not None:
+        raise gone
+
+
+def _acknowledge_batch(
+    source: PopSource, address: str, batch: Sequence[tuple[MessageExt, PopHandle]]
+) -> Operation[BrokerError | None]:
+    """Acknowledge messages of one broker; return the error for those that came again."""
+    wrap = source.directory.namespace.wrap
+    acks, places = batch_acks(
+        (handle, source.group, wrap(message.topic)) for message, handle in batch
+    )
+    body = encode_body(BatchAckBody(broker_name=batch[0][1].broker_name, acks=acks))
+    code, timeout_ms = RequestCode.BATCH_ACK_MESSAGE, source.directory.timeout_ms
+    reply = yield from ask(address, code, body=body, timeout_ms=timeout_ms)
+    left_out = decode_header(BatchAckResponseHeader, reply.ext_fields).read()
+    if not left_out:
+        return None
+    gone = [
+        f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
+        for (message, _), place in zip(batch, places, strict=True)
+        if place in left_out
+    ]
+    remark = f"{len(gone)} of {len(batch)} messages came again meanwhile: {', '.join(gone[:8])}"
+    return BrokerError(ResponseCode.NO_MESSAGE, remark, address=address)
 
 
 def change_invisible(

@@ -2,11 +2,13 @@
 
 The broker has all state: what is in flight, until when, and how often it was tried. The loop pops
 no more messages than the listener can take at once, so that none waits here while another member
-is idle. It lets the messages in hand be invisible for longer while the listener works, for at most
-`consume_timeout_ms`; so a killed consumer delays its messages by `INVISIBLE_MS`, whatever time the
-listener needs. A failed message becomes invisible for the delay of its attempt, as in a group that
-shares queues. Differs from RocketMQ: Java's consumer pops 32 messages ahead, renews nothing, and
-drops a message after 16 attempts.
+is idle; for a quick listener (`client/listener_calls.py`) it pops ahead, and gives back what waits
+for long. It acknowledges messages together that are done together. It lets the messages in hand be
+invisible for longer while the listener works, for at most `consume_timeout_ms`; so a killed
+consumer delays its messages by `INVISIBLE_MS`, whatever time the listener needs. A failed message
+becomes invisible for the delay of its attempt, as in a group that shares queues. Differs from
+RocketMQ: Java's consumer pops 32 messages ahead, renews nothing, and drops a message after 16
+attempts.
 
 Source: DefaultMQPushConsumerImpl.popMessage and ConsumeMessagePopConcurrentlyService.java of 5.5.0.
 Tests: client/test_consumption_by_messages.py.
@@ -21,7 +23,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sparrowmq.calling.effects import (
-    CallEach,
     Cancel,
     Join,
     Now,
@@ -34,7 +35,7 @@ from sparrowmq.calling.effects import (
 )
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.listener_calls import Handed
-from sparrowmq.client.operations.deliver import judge
+from sparrowmq.client.operations.deliver import Judged, call_listener, judge
 from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.operations.pop import (
     PopSource,
@@ -44,7 +45,6 @@ from sparrowmq.client.operations.pop import (
     reject,
 )
 from sparrowmq.client.operations.send_back import FIRST_RETRY_LEVEL
-from sparrowmq.client.operations.trace_reports import trace_consumed, trace_delivery
 from sparrowmq.client.subscriber import FirstMessage, RequestFailed, Subscriber
 from sparrowmq.errors import SparrowError, TransportError
 from sparrowmq.membership.actions import Deliver
@@ -52,6 +52,7 @@ from sparrowmq.model import ConsumeContext, MessageExt, MessageQueue
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import PROPERTY_POP_CK, Decision
 from sparrowmq.protocol.pop_handle import INIT_MAX, INIT_MIN, POP_COUNT_MAX, parse_handle
+from sparrowmq.protocol.trace import ConsumedCode
 
 # DefaultMQPushConsumer.popInvisibleTime.
 INVISIBLE_MS = 60_000
@@ -63,6 +64,10 @@ POLL_MS = 15_000
 PAUSE_MS = 1_000
 # How often a message's end is told to a broker that does not answer.
 ATTEMPTS_MAX = 3
+# How long messages wait here for the listener before other members may have them.
+WAITING_MS_MAX = 1_000
+# So many messages may be done without being acknowledged before no more are popped.
+UNACKNOWLEDGED_MAX = 1_024
 # The time between two looks at the messages in hand if nothing happens.
 LOOK_MS = 1_000
 
@@ -78,11 +83,10 @@ class _Batch:
     queue: MessageQueue
     messages: list[MessageExt]
     until_ms: int
-    # When the listener was called with them; None while they wait.
+    popped_ms: int
+    # When they were handed to the listener's calls; None while they wait.
     begun_ms: int | None = None
     renewal: Task | None = None
-    # Whether the listener has returned.
-    has_ended: bool = False
 
 
 @dataclass(slots=True)
@@ -92,9 +96,28 @@ class _Popping:
     subscriber: Subscriber
     source: PopSource
     waiting: deque[_Batch] = field(default_factory=deque)
-    # In the listener's calls, until the broker has heard of their end.
-    running: dict[int, _Batch] = field(default_factory=dict)
+    # Handed to the listener's calls, by the identity of the delivery that names them.
+    handed: dict[int, tuple[Deliver, _Batch]] = field(default_factory=dict)
+    # Done, and not acknowledged; the acknowledgement under way, and the messages of all of them.
+    done: list[MessageExt] = field(default_factory=list)
+    acking: Task | None = None
+    acking_count: int = 0
+    # Calls whose messages do not all end alike; and how many tasks end messages one by one.
+    settled: list[tuple[_Batch, Judged]] = field(default_factory=list)
+    ending_count: int = 0
     pop: Task | None = None
+
+    @property
+    def has_open_ends(self) -> bool:
+        """Whether the listener has messages, or the broker does not know their end."""
+        return bool(self.handed or self.done or self.acking_count or self.ending_count)
+
+    def take_waiting(self, popped_until_ms: int) -> list[_Batch]:
+        """Return waiting messages that were popped until an instant, and keep the others."""
+        taken = [batch for batch in self.waiting if batch.popped_ms <= popped_until_ms]
+        if taken:
+            self.waiting = deque(b for b in self.waiting if b.popped_ms > popped_until_ms)
+        return taken
 
 
 def run_push(subscriber: Subscriber) -> Operation[None]:
@@ -115,32 +138,66 @@ def _run(subscriber: Subscriber) -> Operation[None]:
     )
     init_mode = INIT_MIN if config.start == "first" else INIT_MAX
     source = PopSource(directory, config.group, subscriber.subscriptions, init_mode)
-    popping = _Popping(subscriber, source)
+    popping, calls = _Popping(subscriber, source), subscriber.listener_calls
     while not member.is_leaving and not member.is_done:
         wake.clear()
         now_ms: int = yield Now()
+        yield from _settle_returned(popping, now_ms)
+        _take_back(popping, now_ms)
         yield from _renew_due(popping, now_ms)
         if member.is_suspended:
-            yield from _give_back(popping)
+            yield from _give_back(popping, popping.take_waiting(now_ms))
         else:
             yield from _begin_due(popping, now_ms)
-        yield Wait(wake, LOOK_MS)
+            if old := popping.take_waiting(now_ms - WAITING_MS_MAX):
+                popping.ending_count += 1
+                yield Spawn(_give_back(popping, old, ended=1), "give messages back")
+        due_ms = calls.next_due_ms(now_ms)
+        yield Wait(wake, LOOK_MS if due_ms is None else max(0, due_ms - now_ms))
     yield from _leave(popping)
     member.left()
 
 
 def _begin_due(popping: _Popping, now_ms: int) -> Operation[None]:
-    """Call the listener with the popped messages, and pop more for calls that are free."""
-    waiting, running, config = popping.waiting, popping.running, popping.subscriber.config
-    while waiting and len(running) < config.consume_thread_count:
+    """Hand popped messages to the listener's calls, and pop more for calls that are free."""
+    waiting, handed, subscriber = popping.waiting, popping.handed, popping.subscriber
+    config, calls = subscriber.config, subscriber.listener_calls
+    count_max = config.consume_thread_count + calls.ahead_max
+    while waiting and len(handed) < count_max:
         batch = waiting.popleft()
         if now_ms < batch.until_ms:
-            running[id(batch)] = batch
-            batch.begun_ms = now_ms
-            yield Spawn(_consume(popping, batch), f"consume {batch.queue}")
-    free = (config.consume_thread_count - len(running)) * config.consume_message_batch_max_size
+            batch.begun_ms, messages = now_ms, tuple(batch.messages)
+            subscriber.counters.delivered += len(messages)
+            delivery = Deliver(batch.queue, 0, 0, messages)
+            handed[id(delivery)] = delivery, batch
+            context = ConsumeContext(batch.queue, messages=messages)
+            call = Handed(delivery, messages, context)
+            calls.waiting.append(((list(messages), context), call))
+    task_count = calls.begin_tasks(
+        now_ms, call_count=len(handed), task_count_max=config.consume_thread_count
+    )
+    for _ in range(task_count):
+        yield Spawn(call_listener(subscriber, partial(_settle, popping)), "calls of the listener")
+    size = config.consume_message_batch_max_size
+    # A quick listener gets the next messages while it has these.
+    free = (config.consume_thread_count - len(handed)) * size
+    if calls.ahead_max and len(handed) * size < POP_COUNT_MAX:
+        free = POP_COUNT_MAX
+    if len(popping.done) + popping.acking_count >= UNACKNOWLEDGED_MAX:
+        free = 0
     if popping.pop is None and popping.source.subscriptions and free > 0 and not waiting:
         popping.pop = yield Spawn(_pop(popping, min(free, POP_COUNT_MAX)), "pop")
+
+
+def _take_back(popping: _Popping, now_ms: int) -> None:
+    """Let messages wait here again whose calls cannot begin soon."""
+    member, calls = popping.subscriber.member, popping.subscriber.listener_calls
+    is_suspended = member.is_suspended or member.is_leaving
+    for delivery in calls.take_back(now_ms, is_suspended=is_suspended):
+        _, batch = popping.handed.pop(id(delivery))
+        popping.subscriber.counters.delivered -= len(batch.messages)
+        batch.begun_ms = None
+        popping.waiting.appendleft(batch)
 
 
 def _pop(popping: _Popping, count_max: int) -> Operation[None]:
@@ -159,7 +216,8 @@ def _pop(popping: _Popping, count_max: int) -> Operation[None]:
     subscriber.counters.pulled += len(found)
     size = subscriber.config.consume_message_batch_max_size
     popping.waiting += [
-        _Batch(queue, messages, now_ms + INVISIBLE_MS) for queue, messages in _split(found, size)
+        _Batch(queue, messages, now_ms + INVISIBLE_MS, now_ms)
+        for queue, messages in _split(found, size)
     ]
     popping.pop = None
     subscriber.wake.set()
@@ -181,52 +239,81 @@ def _split(
 # --- the listener and the end of messages -------------------------------------------------------
 
 
-def _consume(popping: _Popping, batch: _Batch) -> Operation[None]:
-    """Call the listener, and tell the broker about each message."""
-    subscriber, messages = popping.subscriber, tuple(batch.messages)
-    try:
-        subscriber.counters.delivered += len(messages)
-        context = ConsumeContext(batch.queue, messages=messages)
-        call = Handed(Deliver(batch.queue, 0, 0, messages), messages, context)
-        returned: deque[Returned] = deque()
-        traced = yield from trace_delivery(subscriber.tracer, messages)
-        calls = deque([((list(messages), context), call)])
-        yield CallEach(subscriber.listener, calls, returned)
-        now_ms: int = yield Now()
-        judged = judge(subscriber, returned.popleft(), now_ms)
-        yield from trace_consumed(traced, judged.code)
-        batch.has_ended = True
-        if batch.renewal is not None:
-            yield Join(batch.renewal, None)
-        # A renewal has given the messages new handles.
-        for message, decision in judged.decisions(batch.messages):
-            yield from _end(popping, message, decision)
-    finally:
-        del popping.running[id(batch)]
-        subscriber.wake.set()
+def _settle_returned(popping: _Popping, now_ms: int) -> Operation[None]:
+    """End the messages of calls that have returned: all that are done by one request."""
+    for returned in popping.subscriber.listener_calls.take_returned():
+        _settle(popping, returned, now_ms)
+    for batch, judged in popping.settled:
+        yield Spawn(_return_failed(popping, batch, judged), f"end of {batch.queue}")
+    popping.settled.clear()
+    if popping.done and popping.acking is None:
+        popping.acking = yield Spawn(_acknowledge_done(popping), "acknowledgements")
+
+
+def _settle(popping: _Popping, returned: Returned, now_ms: int) -> ConsumedCode:
+    """Take the result of one call of the listener."""
+    _, batch = popping.handed.pop(id(returned.call.delivery))
+    judged = judge(popping.subscriber, returned, now_ms)
+    if judged.acked_count == len(batch.messages) and not judged.decided and batch.renewal is None:
+        popping.done += batch.messages
+    else:
+        popping.ending_count += 1
+        popping.settled.append((batch, judged))
+    return judged.code
+
+
+def _acknowledge_done(popping: _Popping) -> Operation[None]:
+    """Acknowledge messages that are done; those that are done meanwhile are the next request."""
+    while popping.done:
+        messages, popping.done = popping.done, []
+        popping.acking_count = len(messages)
+        yield from _tell(popping, messages[0], partial(acknowledge, popping.source, messages))
+    popping.acking, popping.acking_count = None, 0
+    popping.subscriber.wake.set()
+
+
+def _return_failed(popping: _Popping, batch: _Batch, judged: Judged) -> Operation[None]:
+    """End the messages of a call one by one."""
+    if batch.renewal is not None:
+        yield Join(batch.renewal, None)
+    # A renewal has given the messages new handles.
+    for message, decision in judged.decisions(batch.messages):
+        yield from _end(popping, message, decision)
+    popping.ending_count -= 1
+    popping.subscriber.wake.set()
 
 
 def _end(popping: _Popping, message: MessageExt, decision: Decision) -> Operation[None]:
     """Acknowledge a message, have it come again later, or make it a dead letter."""
     subscriber, source, level = popping.subscriber, popping.source, decision.level
-    tell: Callable[[], Operation[object]]
     if level is None:
-        tell = partial(acknowledge, source, [message])
-    elif not subscriber.comes_again(message, delay_level=level):
-        tell = partial(reject, source, message)
-    else:
-        level = level or FIRST_RETRY_LEVEL + message.reconsume_times
-        delay_ms = DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
-        tell = partial(change_invisible, source, message, invisible_ms=delay_ms)
-    subscriber.counters.sent_back += level is not None
-    what = "acknowledgement" if level is None else "return of a message"
+        popping.done.append(message)
+        return
+    subscriber.counters.sent_back += 1
+    if not subscriber.comes_again(message, delay_level=level):
+        yield from _tell(popping, message, partial(reject, source, message))
+        return
+    level = level or FIRST_RETRY_LEVEL + message.reconsume_times
+    delay_ms = DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
+    change = partial(change_invisible, source, message, invisible_ms=delay_ms)
+    yield from _tell(popping, message, change, what="return of a message")
+
+
+def _tell(
+    popping: _Popping,
+    message: MessageExt,
+    tell: Callable[[], Operation[object]],
+    *,
+    what: str = "acknowledgement",
+) -> Operation[None]:
+    """Tell the broker the end of messages, of which one is named in reports."""
     for attempt in range(ATTEMPTS_MAX):
         try:
             yield from tell()
             return
         except SparrowError as error:
             # If all attempts fail, the message comes again at the end of its time.
-            subscriber.report(RequestFailed(what, message.queue, error))
+            popping.subscriber.report(RequestFailed(what, message.queue, error))
             if not isinstance(error, TransportError) or attempt == ATTEMPTS_MAX - 1:
                 return
         yield Sleep(PAUSE_MS)
@@ -238,9 +325,9 @@ def _end(popping: _Popping, message: MessageExt, decision: Decision) -> Operatio
 def _renew_due(popping: _Popping, now_ms: int) -> Operation[None]:
     """Let the messages in hand be invisible for longer, unless their listener takes too long."""
     timeout_ms = popping.subscriber.config.consume_timeout_ms
-    for batch in (*popping.running.values(), *popping.waiting):
+    for batch in (*(batch for _, batch in popping.handed.values()), *popping.waiting):
         is_late = batch.begun_ms is not None and now_ms - batch.begun_ms > timeout_ms
-        is_due = now_ms >= batch.until_ms - RENEWAL_MS and not batch.has_ended and not is_late
+        is_due = now_ms >= batch.until_ms - RENEWAL_MS and not is_late
         if is_due and (batch.renewal is None or batch.renewal.done):
             batch.renewal = yield Spawn(_renew(popping, batch), f"renew {batch.queue}")
 
@@ -265,17 +352,20 @@ def _leave(popping: _Popping) -> Operation[None]:
         yield Cancel(popping.pop)
     now_ms: int = yield Now()
     deadline_ms = now_ms + subscriber.config.drain_timeout_ms
-    yield from _give_back(popping)
-    while popping.running and now_ms < deadline_ms and not subscriber.member.is_done:
+    _take_back(popping, now_ms)
+    yield from _give_back(popping, popping.take_waiting(now_ms))
+    while now_ms < deadline_ms and not subscriber.member.is_done:
         subscriber.wake.clear()
+        yield from _settle_returned(popping, now_ms)
+        if not popping.has_open_ends:
+            return
         yield Wait(subscriber.wake, min(LOOK_MS, deadline_ms - now_ms))
         now_ms = yield Now()
 
 
-def _give_back(popping: _Popping) -> Operation[None]:
-    """Let other members have the messages that wait for the listener; nothing counts as tried."""
-    while popping.waiting:
-        batch = popping.waiting.popleft()
+def _give_back(popping: _Popping, batches: list[_Batch], *, ended: int = 0) -> Operation[None]:
+    """Let other members have messages that wait for the listener; nothing counts as tried."""
+    for batch in batches:
         if batch.renewal is not None:
             yield Join(batch.renewal, None)
         # Messages that stay here come again at the end of their time.
@@ -284,3 +374,4 @@ def _give_back(popping: _Popping) -> Operation[None]:
                 yield from change_invisible(
                     popping.source, message, invisible_ms=0, is_attempt=False
                 )
+    popping.ending_count -= ended
