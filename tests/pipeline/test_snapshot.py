@@ -22,6 +22,8 @@ from sparrowmq.cli.main import build_app
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.model import Message, MessageExt, MessageQueue
+from sparrowmq.spark.options import parse_options
+from sparrowmq.spark.queue_watch import QueueWatch
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = [pytest.mark.slow]
@@ -106,8 +108,16 @@ def test_a_message_in_flight_counts_until_it_is_acknowledged(
             *("-n", cluster.name_server, "-o", str(tmp_path), "-g", "GID_pop"),
             *("--count", "1", "--every", "0"),
         )
+        with Admin(name_server=cluster.name_server) as admin:
+            (lag,) = admin.group_lag("GID_pop", "popped")
+        given = {"nameServer": cluster.name_server, "topic": "popped", "group": "GID_pop"}
+        options = parse_options({**given, "startingOffsets": "group"}, scope="stream")
+        begin = QueueWatch(options).first_offsets()
 
     assert code == 0, stderr
+    assert (lag.max_offset, lag.lag) == (3, 2)
+    # A read that goes on where the group stands has the message in flight.
+    assert begin == {lag.queue: lag.committed_offset} == {lag.queue: 0}
     (queue,) = [
         row for row in pq.read_table(tmp_path / "queues").to_pylist() if row["topic"] == "popped"
     ]

@@ -22,6 +22,7 @@ from sparrowmq.client.operations.offsets import (
 )
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import find_cluster, refresh_route
+from sparrowmq.client.operations.snapshot import group_stats, progress_of
 from sparrowmq.client.route_cache import QUEUES_MAX, TopicRoute
 from sparrowmq.config import check_range
 from sparrowmq.errors import (
@@ -323,14 +324,38 @@ def committed_offset(
 
 
 def group_lag(directory: Directory, group: str, topic: str) -> Operation[list[QueueLag]]:
-    """Return a group's progress in each queue of a topic, in queue order."""
+    """Return a group's progress in each queue of a topic, in queue order.
+
+    Of a group that consumes by message, messages acknowledged beyond the committed offset do not
+    count; those in flight do.
+    """
     route = yield from get_route(directory, topic, is_fresh=True)
     queues = sorted(route.subscribe_queues, key=queue_order)
-    return (
-        yield from gather(
-            [_queue_lag(directory, group, queue) for queue in queues], name=f"lag of {group}"
-        )
+    lags = yield from gather(
+        [_queue_lag(directory, group, queue) for queue in queues], name=f"lag of {group}"
     )
+    behind = {each.queue.broker_name: each.queue for each in lags if each.lag}
+    tables = yield from gather(
+        [_lag_by_message(directory, group, queue) for queue in behind.values()],
+        name=f"messages of {group}",
+    )
+    counted = {queue: lag for table in tables for queue, lag in table.items()}
+    return [each._replace(lag=counted.get(each.queue, each.lag)) for each in lags]
+
+
+def _lag_by_message(
+    directory: Directory, group: str, queue: MessageQueue
+) -> Operation[dict[MessageQueue, int]]:
+    """Return the lag of the queues at one broker of which single messages are acknowledged."""
+    names = directory.namespace
+    queue = names.wrap_queue(check_queue(queue))
+    address = yield from get_broker_address(directory, queue)
+    stats = yield from group_stats(
+        address, names.wrap(group), topic=queue.topic, timeout_ms=directory.timeout_ms
+    )
+    return {
+        names.unwrap_queue(each.queue): each.lag for each in progress_of(stats) if each.acknowledged
+    }
 
 
 def _queue_lag(directory: Directory, group: str, queue: MessageQueue) -> Operation[QueueLag]:

@@ -218,7 +218,7 @@ def _look_at_broker(
         answer_ms = (yield from now()) - asked_ms
         connections = yield from _connections(broker.address, group, timeout_ms=timeout_ms)
         stats = yield from group_stats(broker.address, group, timeout_ms=timeout_ms)
-        progress, changes = _progress_of(stats), _changes_of(stats)
+        progress, changes = progress_of(stats), _changes_of(stats)
         is_popped = bool(stats.sparrowmq_is_popped)
         letters = yield from _dead_letters(broker.address, group, timeout_ms=timeout_ms)
     except SparrowError as error:
@@ -366,7 +366,8 @@ def _changes_of(stats: AuditedStats) -> tuple[ProgressChange, ...]:
     )
 
 
-def _progress_of(stats: AuditedStats) -> list[QueueProgress]:
+def progress_of(stats: AuditedStats) -> list[QueueProgress]:
+    """Return a group's progress in each queue of a broker's answer."""
     return [
         QueueProgress(
             queue,
@@ -413,7 +414,7 @@ def _progress_quietly(
 ) -> Operation[list[QueueProgress]]:
     try:
         stats = yield from group_stats(address, group, topic=topic, timeout_ms=timeout_ms)
-        return _progress_of(stats)
+        return progress_of(stats)
     except SparrowError:
         return []
 
