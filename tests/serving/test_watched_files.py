@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,23 @@ def test_unreadable_files_are_read_again_and_logged_once(
 
     assert files.find_change() is None
     assert caplog.messages[1:] == ["the rules stay as they were: no rules"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)],
+    ids=["pipe", "folder", "device"],
+)
+def test_only_regular_files_are_read_and_another_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
+) -> None:
+    files = watch(path := tmp_path / "a")
+    path.rename(kept := tmp_path / "b")
+    make(path)
+
+    assert [files.find_change() for _ in range(4)] == [None] * 4
+    assert caplog.messages == [f"the rules stay as they were: {path} is not a regular file"]
+    path.rename(tmp_path / "c")
+    kept.rename(path)
+    files.find_change()
+    assert files.find_change() is not None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Iterable
 from typing import TypeAlias
 
 from sparrowmq.errors import ConfigError
 
 # Time of change, time of change of the inode, size and inode of each file; None without the file.
-Stamps: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
+_Stamp: TypeAlias = tuple[int, int, int, int]
+Stamps: TypeAlias = tuple[_Stamp | None, ...]
+# The stamp of a pipe, a device or a folder: reading it may never end, and its times say nothing.
+_NO_FILE: _Stamp = (-1, -1, -1, -1)
 
 
 class WatchedFiles:
@@ -36,7 +40,13 @@ class WatchedFiles:
     def find_change(self) -> Stamps | None:
         """Look at the files; return their stamps if it is time to read them, None if not."""
         before, self._seen = self._seen, self._stamps()
-        return self._seen if self._seen == before and self._seen != self._used else None
+        if self._seen != before or self._seen == self._used:
+            return None
+        if _NO_FILE in self._seen:
+            path = self._paths[self._seen.index(_NO_FILE)]
+            self.note_failure(self._seen, ConfigError(f"{path} is not a regular file"))
+            return None
+        return self._seen
 
     def are_still(self, stamps: Stamps) -> bool:
         """Return whether the files are as they were when a look found these stamps."""
@@ -59,9 +69,11 @@ class WatchedFiles:
         return tuple(map(_stamp_of, self._paths))
 
 
-def _stamp_of(path: str | os.PathLike[str]) -> tuple[int, int, int, int] | None:
+def _stamp_of(path: str | os.PathLike[str]) -> _Stamp | None:
     try:
         found = os.stat(path)
     except OSError:
         return None
+    if not stat.S_ISREG(found.st_mode):
+        return _NO_FILE
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -40,7 +40,8 @@ _HINTS_BY_REMARK = (
 )
 _HINTS_BY_CODE: Mapping[int, str] = MappingProxyType(
     {
-        ResponseCode.SYSTEM_BUSY: "the broker has more to store than it can; send more slowly",
+        ResponseCode.SYSTEM_BUSY: "the broker has more to do than it can: send more slowly; "
+        "a slave of RocketMQ 5 serves consumers only if it has slaveReadEnable=true",
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "name servers listen at port 9876 and brokers "
         "at 10911 unless set otherwise, and older servers lack newer requests",
         ResponseCode.MESSAGE_ILLEGAL: "make the message smaller, or raise the broker's bounds",
