@@ -9,18 +9,20 @@ from random import Random
 import pytest
 from tests.broker.disk_machine import Machine
 
-from sparrowmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
+from sparrowmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_OP_HALF_TOPIC
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.message_id import decode_offset_msg_id
 from sparrowmq.protocol.properties import find_property
 from sparrowmq.protocol.record import decode_record
-from sparrowmq.serving.connections import Push
+from sparrowmq.serving.connections import Fact, Push
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 
 SEEDS = 5
 LIVES = 6
 GROUP = "GID_p"
 COMMIT, ROLLBACK = 8, 12
+# A record's body begins at this byte.
+BODY_AT = 88
 
 
 @dataclass
@@ -162,3 +164,24 @@ def test_every_transaction_ends_as_its_producer_says(is_power_cut: bool) -> None
         assert producer.asked_late == [], f"seed {seed}"
         assert len(producer.transactions) > LIVES, f"seed {seed}"
         life.stop()
+
+
+def test_damaged_end_does_not_hide_the_ends_behind_it() -> None:
+    """The broker asks about the half message whose end is damaged, and about no other."""
+    storage = SimulatedStorage(Random(1))
+    life = Life(storage, producer := Producer(Random(1)), 1_700_000_000_000)
+    for key in ("k1", "k2", "k3"):
+        life.send_half(key)
+    for key, known in producer.transactions.items():
+        life.end(key, known.half, ROLLBACK)
+    entry = life.store.queues.entry(TRANS_OP_HALF_TOPIC, 0, 1)
+    assert entry is not None
+    storage.inodes["commitlog/00000000000000000000"].data[entry[0] + BODY_AT] ^= 1
+
+    told = []
+    for _ in range(20):
+        life.pass_time()
+        told += [each.text for each in life.outputs if isinstance(each, Fact)]
+
+    assert list(dict.fromkeys(producer.asked_late)) == ["k2"]
+    assert [TRANS_OP_HALF_TOPIC in text for text in told] == [True]

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from tests.broker.disk_machine import GROUP, Machine
 
+from sparrowmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import encode_header
@@ -108,3 +109,21 @@ def test_entries_of_queues_that_cannot_be_written_are_told_once(
     assert facts == [f"entries of consume queues cannot be written: {UNREADABLE}"]
     assert len(before) < len(sent)
     assert machine.bodies("T") == sent
+
+
+def test_damaged_records_that_nobody_pulls_are_passed_over_and_told(machine: Machine) -> None:
+    half = "TRAN_MSG\x01true\x02PGROUP\x01GID_p\x02UNIQ_KEY\x01ID"
+    for properties in ("DELAY\x011", DELAYS["timers"][2], half):
+        machine.send(b"damaged", properties)
+        machine.send(b"whole", properties)
+    inode = machine.storage.inodes["commitlog/00000000000000000000"]
+    inode.data[:] = inode.data.replace(b"damaged", b"damages")
+    machine.outputs.clear()
+    machine.pass_time(80_000)
+
+    assert machine.bodies("T") == [b"whole"] * 2
+    told = [each.text for each in machine.outputs if isinstance(each, Fact) and each.error]
+    assert ["".join(text.partition(" at log position ")[:2]) for text in told] == [
+        f"damaged records are passed over: {topic} queue 0 offset 0 at log position "
+        for topic in (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC)
+    ]

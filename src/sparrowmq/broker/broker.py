@@ -67,6 +67,8 @@ SCAN_INTERVAL_MS = 1_000
 _IDLE_PUTS_MAX = 200
 # How many queues a tick checks for files of expired messages: some 10 ms.
 _QUEUES_SWEPT_MAX = 200
+# The damaged records that one line names.
+_DAMAGED_NAMED_MAX = 8
 # From a lost name server to the next registration. RocketMQ waits for its next round, every 30 s.
 REGISTRATION_RETRY_MS = 1_000
 
@@ -322,6 +324,10 @@ class Broker:
             state.store.sweep(_QUEUES_SWEPT_MAX, has_topic=self._has_topic)
         except OSError as error:
             errors["messages for the index"] = error.with_traceback(None)
+        if damaged := state.store.take_damaged():
+            more = len(damaged) - _DAMAGED_NAMED_MAX
+            text = "damaged records are passed over: " + ", ".join(damaged[:_DAMAGED_NAMED_MAX])
+            outputs.append(Fact(f"{text} and {more} more" if more > 0 else text, error=True))
         self._puts_seen = state.counters.puts
         state.rates.note(now_ms, puts=state.counters.puts, gets=state.counters.gets)
         state.note_totals(now_ms)

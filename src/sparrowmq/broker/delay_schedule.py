@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sparrowmq.errors import ProtocolError
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.bodies import DelayOffsetTable
 from sparrowmq.protocol.properties import parse_properties
-from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.protocol.record import Record
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutStatus
 
@@ -102,13 +101,12 @@ class DelaySchedule:
             if entry is None:
                 self._due_timestamp_ms[level] = None
                 break
-            position, size, tags_code = entry
-            due_ms = min(tags_code, known_ms, latest_ms)
+            due_ms = min(entry[2], known_ms, latest_ms)
             if due_ms > timestamp_ms:
                 self._due_timestamp_ms[level] = due_ms
                 break
             self._due_timestamp_ms[level] = 0
-            record = self._restore(store.read_record(position, size))
+            record = self._restore(store.read_message(SCHEDULE_TOPIC, queue_id, offset))
             if record is not None and has_topic(record.topic):
                 if store.put(record, timestamp_ms=timestamp_ms).status is not PutStatus.PUT_OK:
                     break
@@ -119,13 +117,9 @@ class DelaySchedule:
             self.is_changed = True
         return count
 
-    def _restore(self, data: bytes | None) -> Record | None:
-        """Return a waiting record with its real topic and queue, or None if it is damaged."""
-        if data is None:
-            return None
-        try:
-            record = decode_record(data)
-        except ProtocolError:
+    def _restore(self, record: Record | None) -> Record | None:
+        """Return a waiting record with its real topic and queue, or None if it has none."""
+        if record is None:
             return None
         properties = parse_properties(record.properties)
         topic = properties.get(PROPERTY_REAL_TOPIC)

@@ -33,7 +33,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sparrowmq.broker.config import BrokerConfig
-from sparrowmq.errors import ProtocolError
 from sparrowmq.model.message import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -46,7 +45,7 @@ from sparrowmq.model.message import (
 )
 from sparrowmq.model.names import TIMER_TOPIC
 from sparrowmq.protocol.properties import encode_properties, parse_properties
-from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.protocol.record import Record
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutStatus
 from sparrowmq.store.retention import HOUR_MS, RESERVED_HOURS
@@ -234,12 +233,7 @@ class TimerMessages:
         return True if result.status is PutStatus.PUT_OK else None
 
     def _record(self, offset: int) -> Record | None:
-        entry = self._store.queues.entry(TIMER_TOPIC, 0, offset)
-        data = None if entry is None else self._store.read_record(entry[0], entry[1])
-        try:
-            return None if data is None else decode_record(data)
-        except ProtocolError:
-            return None
+        return self._store.read_message(TIMER_TOPIC, 0, offset)
 
     def _advance(self, timestamp_ms: int) -> None:
         """Move `begin` over what is done; store the first waiting messages again that are old."""

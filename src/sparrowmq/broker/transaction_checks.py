@@ -174,12 +174,7 @@ class TransactionChecks:
 
     def read(self, half_offset: int) -> Record | None:
         """Return the half message at an offset, None if no message can be read there."""
-        entry = self._store.queues.entry(TRANS_HALF_TOPIC, 0, half_offset)
-        data = None if entry is None else self._store.read_record(entry[0], entry[1])
-        try:
-            return None if data is None else decode_record(data)
-        except ProtocolError:
-            return None
+        return self._store.read_message(TRANS_HALF_TOPIC, 0, half_offset)
 
     def _begin(self, offsets: ConsumerOffsets) -> _Round:
         half_end = self._store.queues.max_offset(TRANS_HALF_TOPIC, 0)
@@ -231,7 +226,9 @@ class TransactionChecks:
             try:
                 record = decode_record(found.records, at)
             except ProtocolError:
-                break
+                self._store.note_damaged(TRANS_OP_HALF_TOPIC, 0, op_offset)
+                current.op_offset = op_offset + 1
+                return current.op_offset >= found.max_offset
             at += record.size
             # 5.x brokers write the ends of several messages as one op: `12,13,`.
             for text in record.body.decode(errors="replace").split(","):

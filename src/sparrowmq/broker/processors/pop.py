@@ -350,9 +350,9 @@ def _read_queue(
         state.pops.repeat_attempt(queue)
     for offset in queue.find_ready(count_max) if queue is not None else ():
         assert queue is not None
-        record = _read_one(state, key, offset)
+        record = state.store.read_queued(key.topic, key.queue_id, offset)
         if record is None:
-            # It has expired.
+            # It has expired, or is damaged.
             _finish(state, queue, [offset])
             continue
         if size + len(record) > bytes_max and (offsets or not is_first):
@@ -401,11 +401,6 @@ def _read_new(
     if wanted.condition is not None:
         result = keep_matching(result, wanted.condition, count_max=count_max, bytes_max=bytes_max)
     return result
-
-
-def _read_one(state: BrokerState, key: QueueKey, offset: int) -> bytes | None:
-    entry = state.store.queues.entry(key.topic, key.queue_id, offset)
-    return None if entry is None else state.store.read_record(entry[0], entry[1])
 
 
 def _next_offset(state: BrokerState, key: QueueKey, queue: PopQueue | None, init_mode: int) -> int:
@@ -674,18 +669,16 @@ def _put_dead_letter(
     state: BrokerState, queue: PopQueue, offset: int, *, timestamp_ms: int
 ) -> bool:
     """Store a copy of a message among the dead letters; return False if it must be tried again."""
+    key = queue.key
     try:
-        data = _read_one(state, queue.key, offset)
-        record = None if data is None else decode_record(data)
-    except ProtocolError:
-        record = None
+        record = state.store.read_message(key.topic, key.queue_id, offset)
     except OSError as error:
         state.pops.read_error = error.with_traceback(None)
         return False
     if record is None:
         return True
     record.reconsume_times += queue.flights[offset].next_times
-    result = put_dead_letter(state, record, queue.key.group, timestamp_ms=timestamp_ms)
+    result = put_dead_letter(state, record, key.group, timestamp_ms=timestamp_ms)
     return result.status is not PutStatus.SERVICE_NOT_AVAILABLE
 
 
