@@ -360,7 +360,7 @@ def test_bodies_are_shown_as_what_they_are() -> None:
 
     assert list(shown.values()) == ['{"a":1}', "grün", "ff 00", "61 62", '{"a": 1}']
     # On lines, the first would take 58 MB; Python reads the second no deeper than 1,000.
-    for nested in ("[%s]" % ",".join(["[" * 900 + "]" * 900] * 36), "[" * 32_768 + "]" * 32_768):
+    for nested in (f"[{','.join(['[' * 900 + ']' * 900] * 36)}]", "[" * 32_768 + "]" * 32_768):
         assert shorten_body(nested.encode(), BodyFormat.AUTO) == nested
 
 
