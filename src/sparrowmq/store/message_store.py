@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
-from sparrowmq.errors import LocalProtocolError, ProtocolError, StoreError, UsageError
+from sparrowmq.errors import LocalProtocolError, StoreError, UsageError
 from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.record import (
     TRANSACTION_COMMIT,
@@ -146,8 +146,8 @@ class MessageStore:
         self._dispatched_timestamp_ms = 0
         self.dispatched_record_position: int | None = None
         self._checkpoint_from_timestamp_ms = 0
-        # By position, what was found damaged: the texts that were not told yet, else None.
-        self._damaged: dict[int, str | None] = {}
+        # By position the places of damaged records, "" once they were taken.
+        self._damaged: dict[int, str] = {}
 
     # -- opening and closing -------------------------------------------------------------------
 
@@ -802,39 +802,30 @@ class MessageStore:
         return self._log.read(position, record.size)
 
     def read_queued(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
-        """Return the record at a queue's offset, None if none is there.
-
-        A record that cannot be read although it has not expired is noted as damaged.
-        """
+        """Return the record at a queue's offset, None if none is there; note a damaged one."""
         entry = self.queues.entry(topic, queue_id, queue_offset)
-        data = None if entry is None else self.read_record(entry[0], entry[1])
-        if entry is not None and data is None and entry[0] >= self._log.files.begin:
+        if entry is None or entry[0] < self._log.files.begin:
+            return None
+        if (data := self.read_record(entry[0], entry[1])) is None:
             self.note_damaged(topic, queue_id, queue_offset)
         return data
 
     def read_message(self, topic: str, queue_id: int, queue_offset: int) -> Record | None:
-        """Return the message at a queue's offset as `read_queued` does."""
+        """Return the message at a queue's offset as `read_queued`, which compares checksums."""
         data = self.read_queued(topic, queue_id, queue_offset)
-        try:
-            return None if data is None else decode_record(data)
-        except ProtocolError:
-            self.note_damaged(topic, queue_id, queue_offset)
-            return None
+        return None if data is None else decode_record(data, check_crc=False)
 
     def note_damaged(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note that the record at a queue's offset is damaged, and is passed over."""
         entry = self.queues.entry(topic, queue_id, queue_offset)
-        position = -1 if entry is None else entry[0]
-        if len(self._damaged) < _DAMAGED_MAX:
-            text = f"{topic} queue {queue_id} offset {queue_offset} at log position {position}"
-            self._damaged.setdefault(position, text)
+        if entry is not None and len(self._damaged) < _DAMAGED_MAX:
+            text = f"{topic} queue {queue_id} offset {queue_offset} at log position {entry[0]}"
+            self._damaged.setdefault(entry[0], text)
 
     def take_damaged(self) -> list[str]:
         """Take the places of the damaged records that were noted since the last call."""
-        places = [place for place in self._damaged.values() if place is not None]
-        if places:
-            self._damaged = dict.fromkeys(self._damaged)
-        return places
+        noted, self._damaged = self._damaged, dict.fromkeys(self._damaged, "")
+        return [place for place in noted.values() if place]
 
     # -- expiry --------------------------------------------------------------------------------
 
