@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from small_stores import split_records
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
@@ -23,7 +24,7 @@ from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
-from sparrowmq.protocol.record import Record, decode_record, encode_host
+from sparrowmq.protocol.record import Record, encode_host
 from sparrowmq.serving.connections import Connection, Output, Push, Reply, Written
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.remoting_server import bind
@@ -238,15 +239,6 @@ class RigWorld:
     def begin_operation(self, operation: Operation[None]) -> None:
         # Without name servers, registration asks nothing.
         assert list(operation) == []
-
-
-def split_records(data: bytes) -> list[Record]:
-    records: list[Record] = []
-    at = 0
-    while at < len(data):
-        records.append(decode_record(data, at))
-        at += records[-1].size
-    return records
 
 
 def send_fields(topic: str, queue_id: int, properties: str = "", **fields: str) -> dict[str, str]:

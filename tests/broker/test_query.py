@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from small_stores import split_records
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.record import decode_record
 from sparrowmq.serving.connections import Reply
 from sparrowmq.store.key_hash import hash_text
 from steps import make_in_steps
@@ -22,12 +22,7 @@ def query(rig: Any, key: str, **fields: str) -> Any:
 
 
 def bodies(reply: Any) -> list[bytes]:
-    found, at = [], 0
-    while at < len(reply.body):
-        record = decode_record(reply.body, at)
-        found.append(record.body)
-        at += record.size
-    return found
+    return [record.body for record in split_records(reply.body)]
 
 
 def test_messages_are_found_as_soon_as_they_can_be_read(rig: Any) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 from zlib import crc32
 
 import pytest
 
+from small_stores import SMALL, flush
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.faulty_disk import PowerCut
@@ -17,27 +19,13 @@ from sparrowmq.store import FlushMode, MessageStore, PutStatus, RecoveryReport, 
 
 NewRecord = Callable[..., Record]
 Disk = Any
-CONFIG = StoreConfig(
-    commit_log_file_size=4096,
-    index_slot_count=64,
-    index_entry_count=256,
-    consume_queue_file_size=200,
-    verify_bytes=2000,
-)
+CONFIG = replace(SMALL, verify_bytes=2000)
 COUNT = 120
 
 
 def opened(disk: Disk, config: StoreConfig = CONFIG) -> tuple[MessageStore, RecoveryReport]:
     store = MessageStore(disk, config)
     return store, store.load(timestamp_ms=1)
-
-
-def flush(store: MessageStore) -> None:
-    work = store.flush_work()
-    assert work is not None
-    work.run()
-    store.flush_done(work, None)
-    store.dispatch()
 
 
 def fill(disk: Disk, make: NewRecord, *, count: int = COUNT) -> None:

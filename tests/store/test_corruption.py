@@ -9,22 +9,16 @@ from typing import Any
 
 import pytest
 
+from small_stores import SMALL, all_records, open_store
 from sparrowmq.errors import CorruptRecord
-from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.store import MessageStore, PutStatus, RecoveryReport, StoreConfig
+from sparrowmq.protocol.record import Record
+from sparrowmq.store import MessageStore, PutStatus, RecoveryReport
 
-CONFIG = StoreConfig(
-    commit_log_file_size=4096,
-    index_slot_count=64,
-    index_entry_count=256,
-    consume_queue_file_size=200,
-)
 FLIPS = 400
 
 
 def fill(storage: Any, make: Callable[..., Record]) -> list[bytes]:
-    store = MessageStore(storage, CONFIG)
-    store.load(timestamp_ms=1)
+    store = open_store(storage)
     bodies = [b"%d " % n + b"x" * (n * 13 % 200) for n in range(60)]
     for n, body in enumerate(bodies):
         store.put(make(body, queue_id=n % 2), timestamp_ms=n)
@@ -33,21 +27,8 @@ def fill(storage: Any, make: Callable[..., Record]) -> list[bytes]:
 
 
 def end_of_log(storage: Any) -> int:
-    store = MessageStore(storage.copy(), CONFIG)
-    store.load(timestamp_ms=1)
+    store = open_store(storage.copy())
     return store.appended_position
-
-
-def read_all(store: MessageStore) -> list[bytes]:
-    found = []
-    for queue in store.queues:
-        got = store.queues.get(*queue, queue_offset=0, count_max=999, bytes_max=1 << 20)
-        at = 0
-        while at < len(got.records):
-            record = decode_record(got.records, at)
-            found.append((record.position, record.body))
-            at += record.size
-    return [body for _, body in sorted(found)]
 
 
 def load(store: MessageStore) -> RecoveryReport | CorruptRecord:
@@ -74,14 +55,14 @@ def test_a_flipped_bit_in_the_log_is_never_a_silent_loss(
         path, at = f"commitlog/{rng.choice(logs)}", rng.randrange(4096)
         disk.inodes[path].data[at] ^= 1 << rng.randrange(8)
         disk.inodes[path].replace(bytes(disk.inodes[path].data))
-        store = MessageStore(disk, CONFIG)
+        store = MessageStore(disk, SMALL)
         outcome = load(store)
         if isinstance(outcome, CorruptRecord):
             assert path in str(outcome)
             assert 0 <= int(path[-20:]) + at - outcome.position < 4096
             refused += 1
             continue
-        found = read_all(store)
+        found = [record.body for record in all_records(store)]
         if found == bodies:
             readable += 1
         else:
@@ -105,10 +86,9 @@ def test_a_flipped_bit_in_a_queue_is_put_right(
         disk = storage.copy()
         path, at = rng.choice(sorted(original)), rng.randrange(200)
         disk.inodes[path].data[at] ^= 1 << rng.randrange(8)
-        store = MessageStore(disk, CONFIG)
-        store.load(timestamp_ms=1)
+        store = open_store(disk)
 
-        assert bodies == read_all(store)
+        assert bodies == [record.body for record in all_records(store)]
         assert original == {p: bytes(disk.inodes[p].data) for p in original}
 
 
@@ -117,7 +97,7 @@ def test_a_missing_log_file_is_refused(storage: Any, new_record: Callable[..., R
     storage.remove("commitlog/00000000000000004096")
 
     with pytest.raises(CorruptRecord, match="commitlog/00000000000000004096") as caught:
-        MessageStore(storage, CONFIG).load(timestamp_ms=1)
+        MessageStore(storage, SMALL).load(timestamp_ms=1)
     assert caught.value.position == 4096
 
 
@@ -130,7 +110,7 @@ def test_records_that_apache_wrote_are_refused_if_damaged_in_the_middle(
     storage.inodes["commitlog/00000000000000000000"].data[100] ^= 1
 
     with pytest.raises(CorruptRecord) as caught:
-        MessageStore(storage, CONFIG).load(timestamp_ms=1)
+        MessageStore(storage, SMALL).load(timestamp_ms=1)
     assert caught.value.position == 0
 
 
@@ -143,7 +123,7 @@ def test_salvage_without_a_checkpoint_or_a_queue_reports_the_loss(
     storage.remove(name)
     storage.create("abort", size=0)
     storage.inodes["commitlog/00000000000000004096"].data[100] ^= 1
-    report = MessageStore(storage, replace(CONFIG, salvage=True)).load(timestamp_ms=1)
+    report = MessageStore(storage, replace(SMALL, salvage=True)).load(timestamp_ms=1)
 
     assert report.lost_synced_bytes == log_end - 4096
     assert f"{log_end - 4096} bytes" in (report.describe_loss() or "")
@@ -153,7 +133,7 @@ def test_a_store_that_lost_nothing_says_so(storage: Any, new_record: Callable[..
     fill(storage, new_record)
     storage.create("abort", size=0)
 
-    assert MessageStore(storage, CONFIG).load(timestamp_ms=1).describe_loss() is None
+    assert MessageStore(storage, SMALL).load(timestamp_ms=1).describe_loss() is None
 
 
 @pytest.mark.parametrize("bit", [4, 20, 31, 40, 62, 63])
@@ -161,9 +141,8 @@ def test_queue_offset_that_cannot_be_is_damage(
     bit: int, storage: Any, new_record: Callable[..., Record]
 ) -> None:
     """Entries for all offsets before it would fill the memory, or the disk."""
-    config = replace(CONFIG, append_crc=False)
-    store = MessageStore(storage, config)
-    store.load(timestamp_ms=1)
+    config = replace(SMALL, append_crc=False)
+    store = open_store(storage, config)
     for n in range(9):
         store.put(new_record(b"%d" % n), timestamp_ms=n)
     size = store.appended_position // 9
@@ -183,12 +162,12 @@ def test_salvage_cuts_the_log_at_the_damage(
     bodies, log_end = fill(storage, new_record), end_of_log(storage)
     storage.inodes["commitlog/00000000000000004096"].data[100] ^= 1
     with pytest.raises(CorruptRecord, match="salvage"):
-        MessageStore(storage, CONFIG).load(timestamp_ms=1)
-    store = MessageStore(storage, replace(CONFIG, salvage=True))
+        MessageStore(storage, SMALL).load(timestamp_ms=1)
+    store = MessageStore(storage, replace(SMALL, salvage=True))
     report = store.load(timestamp_ms=1)
 
     assert report.lost_synced_bytes == log_end - 4096
-    found = read_all(store)
+    found = [record.body for record in all_records(store)]
     assert bodies[: len(found)] == found
     lost = dict(report.lost_messages)
     assert lost.keys() == {("T", 0), ("T", 1)}

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from small_stores import open_store, split_records
 from sparrowmq.errors import ConfigError
-from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.expiry import ExpiryWork
@@ -33,12 +34,6 @@ CONFIG = StoreConfig(
 NewRecord = Callable[..., Record]
 # A second of a day whose hour is not one at which messages are removed.
 NOON_MS = 1_700_000_000_000
-
-
-def open_store(storage: Any, config: StoreConfig = CONFIG) -> MessageStore:
-    store = MessageStore(storage, config)
-    store.load(timestamp_ms=1)
-    return store
 
 
 def fill(
@@ -86,12 +81,9 @@ def read(store: MessageStore, topic: str = "T") -> Iterator[Record]:
     while offset < store.queues.max_offset(topic, 0):
         got = store.queues.get(topic, 0, queue_offset=offset, count_max=5, bytes_max=1 << 20)
         assert got.status is GetStatus.FOUND
-        at = 0
-        while at < len(got.records):
-            record = decode_record(got.records, at)
+        for record in split_records(got.records):
             assert (record.topic, record.queue_offset) == (topic, offset)
             yield record
-            at += record.size
             offset += 1
 
 
@@ -109,7 +101,7 @@ def start_query(store: MessageStore, key: str) -> Generator[None, None, QueryRes
 def test_files_go_whose_messages_are_all_older_and_everything_follows(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     fill(store, new_record, range(60))
     assert query(store, "k0") > 0
     first_files = sorted(name for name in storage.inodes if "/" in name)
@@ -135,11 +127,11 @@ def test_files_go_whose_messages_are_all_older_and_everything_follows(
     assert expire(store, before_timestamp_ms=300) is None
     for _ in range(2):
         store.close()
-        store = open_store(storage)
+        store = open_store(storage, CONFIG)
         assert (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0)) == (low, 60)
         assert kept == list(read(store))
     # Not stopped cleanly.
-    store = open_store(storage.kill())
+    store = open_store(storage.kill(), CONFIG)
     assert (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0)) == (low, 60)
 
 
@@ -147,7 +139,7 @@ def test_a_query_goes_on_while_what_it_looks_at_expires(
     tmp_path: Path, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparrowmq.store.index_file.ENTRIES_PER_STEP", 2)
-    store = open_store(FileStorage(tmp_path))
+    store = open_store(FileStorage(tmp_path), CONFIG)
     for number in range(60):
         record = new_record(b"%d" % number, properties=f"KEYS\x01all\x02F\x01{'x' * 300}")
         store.put(record, timestamp_ms=number)
@@ -166,7 +158,7 @@ def test_a_query_goes_on_while_what_it_looks_at_expires(
 def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     fill(store, new_record, range(5))
     assert expire(store) is None
     for number in range(30):
@@ -183,7 +175,7 @@ def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
 def test_a_queue_without_messages_keeps_its_next_offset(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     fill(store, new_record, range(12), topic="quiet")
     fill(store, new_record, range(12, 60))
     expire(store)
@@ -192,7 +184,7 @@ def test_a_queue_without_messages_keeps_its_next_offset(
     for _ in range(3):
         bounds.append((store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)))
         store.close()
-        store = open_store(storage)
+        store = open_store(storage, CONFIG)
 
     assert bounds == [(12, 12)] * 3
     fill(store, new_record, range(60, 62), topic="quiet")
@@ -203,7 +195,7 @@ def test_a_queue_without_messages_keeps_its_next_offset(
 def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
     tmp_path: Path, new_record: NewRecord
 ) -> None:
-    store = open_store(FileStorage(tmp_path))
+    store = open_store(FileStorage(tmp_path), CONFIG)
     fill(store, new_record, range(10), topic="deleted")
     fill(store, new_record, range(10, 20))
     sweep(store, deleted="deleted")
@@ -224,7 +216,7 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
 def test_a_queue_that_begins_anew_outlives_its_old_entries_coming_back(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     fill(store, new_record, range(3), topic="again")
     fill(store, new_record, range(3, 60))
     store.close()
@@ -235,7 +227,7 @@ def test_a_queue_that_begins_anew_outlives_its_old_entries_coming_back(
     fill(store, new_record, range(60, 62), topic="again")
     storage.inodes["consumequeue/again/0/00000000000000000000"].replace(entries)
 
-    store = open_store(storage.kill())
+    store = open_store(storage.kill(), CONFIG)
 
     assert [record.body for record in read(store, "again")] == [b"60", b"61"]
 
@@ -250,13 +242,13 @@ def test_a_record_stays_until_its_entry_is_on_the_disk(
 
     assert expire(store) is None
     storage.lose_power()
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
 
     assert store.queues.max_offset("quiet", 0) == 3
     flush(store)
     expire(store)
     storage.lose_power()
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     assert (store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)) == (3, 3)
 
 
@@ -305,7 +297,7 @@ def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord)
 def test_a_file_that_cannot_be_removed_is_tried_again(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     fill(store, new_record, range(60))
     retention = Retention(RetentionConfig(retention_hours=1), store)
     retention.ask()
@@ -330,7 +322,7 @@ def hour_of(text: str) -> Callable[[int], int]:
 def test_messages_go_at_the_hour_once_they_are_old(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     at_four, at_noon = hour_of("04"), hour_of("12")
     for number in range(60):
         store.put(new_record(b"x" * 400), timestamp_ms=at_noon(0) + number)
@@ -358,7 +350,7 @@ def test_a_full_disk_expires_then_forces_then_refuses(
     fraction_left: float,
     is_taken: bool,
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     at_noon = hour_of("12")
     for number in range(60):
         old_or_new = at_noon(0) if number < 30 else at_noon(10)
@@ -392,12 +384,12 @@ def test_a_full_disk_expires_then_forces_then_refuses(
 def test_a_store_from_before_keeps_all_until_it_is_said(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     fill(store, new_record, range(60))
     assert Retention(RetentionConfig(), store).retention_hours == 72
     store.close()
     storage.remove("expiring")
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     storage.percent_used = 89
     unasked = Retention(RetentionConfig(), store)
 

@@ -9,42 +9,21 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.store import MessageStore, PutStatus, StoreConfig
+from small_stores import SMALL, flush, open_store, split_records
+from sparrowmq.protocol.record import Record
+from sparrowmq.store import MessageStore, PutStatus
 
 NewRecord = Callable[..., Record]
-CONFIG = StoreConfig(
-    commit_log_file_size=4096,
-    index_slot_count=64,
-    index_entry_count=256,
-    consume_queue_file_size=200,
-)
 
 
 @pytest.fixture
 def store(storage: Any) -> MessageStore:
-    store = MessageStore(storage, CONFIG)
-    store.load(timestamp_ms=1)
-    return store
-
-
-def flush(store: MessageStore) -> None:
-    work = store.flush_work()
-    assert work is not None
-    work.run()
-    store.flush_done(work, None)
-    store.dispatch()
+    return open_store(storage)
 
 
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
     got = store.queues.get(topic, queue_id, queue_offset=0, count_max=999, bytes_max=1 << 30)
-    found = []
-    at = 0
-    while at < len(got.records):
-        record = decode_record(got.records, at)
-        found.append(record.body)
-        at += record.size
-    return found
+    return [record.body for record in split_records(got.records)]
 
 
 @pytest.mark.parametrize("left", [0, 1, 50, 150])
@@ -67,8 +46,7 @@ def test_full_disk_refuses_and_recovers_when_space_returns(
     assert (stored.status, stored.queue_offset) == (PutStatus.PUT_OK, 1)
     flush(store)
     assert bodies(store) == [b"a", b"b"]
-    again = MessageStore(storage.kill(), CONFIG)
-    again.load(timestamp_ms=1)
+    again = open_store(storage.kill())
     assert bodies(again) == [b"a", b"b"]
 
 
@@ -77,8 +55,7 @@ def test_full_disk_at_every_byte_loses_nothing(
 ) -> None:
     for left in range(0, 12_000, 97):
         storage = new_storage()
-        store = MessageStore(storage, CONFIG)
-        store.load(timestamp_ms=1)
+        store = open_store(storage)
         storage.bytes_left = left
         stored: list[bytes] = []
         for n in range(60):
@@ -97,16 +74,14 @@ def test_full_disk_at_every_byte_loses_nothing(
         store.dispatch()
 
         assert stored == bodies(store), left
-        again = MessageStore(storage.kill(), CONFIG)
-        again.load(timestamp_ms=1)
+        again = open_store(storage.kill())
         assert stored == bodies(again), left
 
 
 def test_queue_entries_that_find_no_space_are_written_later(
     storage: Any, new_record: NewRecord
 ) -> None:
-    store = MessageStore(storage, replace(CONFIG, queue_tail_bytes_max=0))
-    store.load(timestamp_ms=1)
+    store = open_store(storage, replace(SMALL, queue_tail_bytes_max=0))
     for n in range(4):
         store.put(new_record(b"%d" % n, queue_id=n % 2), timestamp_ms=1)
     work = store.flush_work()
@@ -127,7 +102,7 @@ def test_queue_entries_that_find_no_space_are_written_later(
 def test_gathered_queue_entries_that_find_no_space_put_the_checkpoint_off(
     storage: Any, store: MessageStore, new_record: NewRecord
 ) -> None:
-    interval_ms = 2 * CONFIG.checkpoint_interval_ms
+    interval_ms = 2 * SMALL.checkpoint_interval_ms
     for n in range(4):
         store.put(new_record(b"%d" % n), timestamp_ms=interval_ms)
         flush(store)
@@ -142,7 +117,7 @@ def test_gathered_queue_entries_that_find_no_space_put_the_checkpoint_off(
     work.run()
     store.flush_done(work, None)
 
-    again = MessageStore(storage.copy(), CONFIG)
+    again = MessageStore(storage.copy(), SMALL)
     assert again.load(timestamp_ms=interval_ms).is_clean is False
     assert bodies(again) == [b"0", b"1", b"2", b"3"]
 
@@ -169,8 +144,7 @@ def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
     assert (False, caught.value) == (store.is_writable, store.failure)
     store.close()
     assert storage.has("abort")
-    again = MessageStore(storage, CONFIG)
-    again.load(timestamp_ms=1)
+    again = open_store(storage)
     assert PutStatus.PUT_OK is again.put(new_record(b"d"), timestamp_ms=1).status
     flush(again)
     assert bodies(again) == [b"a", b"b", b"d"]
@@ -208,8 +182,7 @@ def test_shortage_at_the_last_flush_loses_nothing_when_the_store_closes(
     store.close()
 
     assert not storage.has("abort")
-    again = MessageStore(storage.kill(), CONFIG)
-    again.load(timestamp_ms=1)
+    again = open_store(storage.kill())
     assert bodies(again) == [b"a"]
 
 
@@ -254,8 +227,7 @@ def test_records_of_a_failed_sync_are_on_the_disk_before_a_restart_serves_them(
     storage: Any, new_record: NewRecord
 ) -> None:
     """The kernel takes pages for written that a failed sync has lost: a later sync skips them."""
-    store = MessageStore(storage, CONFIG)
-    store.load(timestamp_ms=1)
+    store = open_store(storage)
     store.put(new_record(b"a" * 600), timestamp_ms=1)
     flush(store)
     store.put(new_record(b"b" * 600), timestamp_ms=1)
@@ -268,13 +240,11 @@ def test_records_of_a_failed_sync_are_on_the_disk_before_a_restart_serves_them(
     store.flush_done(work, raised.value)
     store.close()
 
-    again = MessageStore(storage, CONFIG)
-    again.load(timestamp_ms=1)
+    again = open_store(storage)
     again.put(new_record(b"c" * 600), timestamp_ms=1)
     flush(again)
     served = bodies(again)
-    after = MessageStore(storage.lose_power(), CONFIG)
-    after.load(timestamp_ms=1)
+    after = open_store(storage.lose_power())
 
     assert [body[:1] for body in served] == [b"a", b"b", b"c"]
     assert bodies(after) == served

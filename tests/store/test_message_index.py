@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.protocol.record import Record, decode_record
+from small_stores import find_records, open_store
+from sparrowmq.protocol.record import Record
 from sparrowmq.store import MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.checkpoint import (
     Checkpoint,
@@ -33,12 +34,6 @@ NewRecord = Callable[..., Record]
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 
-def open_store(storage: Any, config: StoreConfig = CONFIG) -> MessageStore:
-    store = MessageStore(storage, config)
-    store.load(timestamp_ms=1)
-    return store
-
-
 def put(store: MessageStore, record: Record, *, timestamp_ms: int) -> None:
     assert PutStatus.PUT_OK is store.put(record, timestamp_ms=timestamp_ms).status
     work = store.flush_work()
@@ -49,23 +44,13 @@ def put(store: MessageStore, record: Record, *, timestamp_ms: int) -> None:
 
 
 def query(store: MessageStore, key: str, *, topic: str = "T", **limits: int) -> list[bytes]:
-    options = {"count_max": 64, "bytes_max": 1 << 20, "begin_timestamp_ms": 0}
-    found, _ = run_steps(
-        store.query(topic, key, **{**options, "end_timestamp_ms": 1 << 62, **limits})
-    )
-    assert found.unindexed_bytes == 0
-    bodies, at = [], 0
-    while at < len(found.records):
-        record = decode_record(found.records, at)
-        bodies.append(record.body)
-        at += record.size
-    return bodies
+    return [record.body for record in find_records(store, topic, key, **limits)]
 
 
 @pytest.fixture
 def store(storage: Any, new_record: NewRecord) -> MessageStore:
     """A store with 12 messages, a second apart, in several index files."""
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     for number in range(12):
         properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
         record = new_record(b"%d" % number, properties=properties)
@@ -81,7 +66,7 @@ def test_messages_are_found_by_id_and_by_each_key(store: MessageStore) -> None:
 
 
 def test_a_key_counts_within_its_topic(storage: Any, new_record: NewRecord) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     for topic in ("T", "U"):
         put(store, new_record(topic.encode(), topic=topic, properties="KEYS\x01k"), timestamp_ms=1)
 
@@ -113,7 +98,7 @@ def test_a_query_returns_the_latest_and_those_of_its_time(store: MessageStore) -
 def test_keys_are_those_that_java_reads(
     storage: Any, new_record: NewRecord, properties: str, keys: set[str]
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     put(store, new_record(b"x", properties=properties), timestamp_ms=1)
 
     candidates = {"", "a", "b", "KEYS\x01b", *keys}
@@ -124,7 +109,7 @@ def test_keys_are_those_that_java_reads(
 def test_a_rolled_back_message_has_no_key(
     storage: Any, new_record: NewRecord, sys_flag: int, is_found: bool
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     put(store, new_record(b"x", properties="KEYS\x01a", sys_flag=sys_flag), timestamp_ms=1)
 
     assert is_found is bool(query(store, "a"))
@@ -149,7 +134,7 @@ def test_an_index_survives_a_clean_stop_without_another_look_at_the_log(
     store: MessageStore, storage: Any
 ) -> None:
     store.close()
-    again = open_store(storage)
+    again = open_store(storage, CONFIG)
 
     assert len(query(again, "all")) == 12
     assert again.appended_position == again._index.built_position
@@ -178,7 +163,7 @@ def test_files_that_another_broker_has_left_after_a_crash_are_built_anew(
     storage.create("abort", size=0)
     names = storage.list_names("index")
 
-    again = open_store(storage)
+    again = open_store(storage, CONFIG)
 
     kept = storage.list_names("index")
     assert kept == names[: len(kept)]
@@ -197,7 +182,7 @@ def test_a_cut_file_and_the_files_after_it_are_built_anew(
     if not is_clean:
         storage.create("abort", size=0)
 
-    again = open_store(storage)
+    again = open_store(storage, CONFIG)
 
     assert storage.list_names("index") == names[:at]
     check_all_keys(again)
@@ -248,7 +233,7 @@ def test_a_log_without_an_index_gets_one_in_idle_moments(
     monkeypatch.setattr("sparrowmq.store.message_index._CHUNK_BYTES", 400)
     monkeypatch.setattr("sparrowmq.store.message_store._INDEX_STEP_BYTES", 400)
     monkeypatch.setattr("sparrowmq.store.message_store._INDEX_REST_BYTES_MAX", 400)
-    again = open_store(storage)
+    again = open_store(storage, CONFIG)
 
     found, _ = run_steps(
         again.query(
@@ -267,7 +252,7 @@ def test_the_index_lags_by_a_bound_at_most(
 ) -> None:
     monkeypatch.setattr("sparrowmq.store.message_store.LAG_BYTES_MAX", 1000)
     monkeypatch.setattr("sparrowmq.store.message_index._CHUNK_BYTES", 200)
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     lags = []
     for number in range(50):
         put(store, new_record(b"x", properties=f"KEYS\x01k{number}"), timestamp_ms=1)
@@ -281,7 +266,7 @@ def test_the_index_lags_by_a_bound_at_most(
 def test_a_full_disk_stops_the_index_and_not_the_messages(
     storage: Any, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     put(store, new_record(b"x", properties="KEYS\x01a"), timestamp_ms=1)
     assert query(store, "a") == [b"x"]
 
@@ -308,7 +293,7 @@ def checkpoint_work(store: MessageStore, new_record: NewRecord, *, timestamp_ms:
 def test_slots_that_a_full_disk_does_not_take_are_written_later(
     storage: Any, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
     for each in work.index.writes:
         file = each.file
@@ -323,7 +308,7 @@ def test_slots_that_a_full_disk_does_not_take_are_written_later(
 
     store.close()
 
-    after = open_store(storage.copy())
+    after = open_store(storage.copy(), CONFIG)
     assert len(query(after, "a")) == 2
 
 
@@ -341,7 +326,7 @@ def _fail_once(write: Callable[..., None], number: int) -> Callable[..., None]:
 def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     storage: Any, new_record: NewRecord
 ) -> None:
-    store = open_store(storage)
+    store = open_store(storage, CONFIG)
     work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
 
     def fail() -> None:
@@ -360,7 +345,7 @@ def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     assert found.unindexed_bytes
     assert isinstance(found.failure, OSError)
     store.close()
-    assert query(open_store(storage), "a") == [b"w", b"w", b"later"]
+    assert query(open_store(storage, CONFIG), "a") == [b"w", b"w", b"later"]
 
 
 def test_a_checkpoint_without_the_index_is_still_understood() -> None:

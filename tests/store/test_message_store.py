@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from small_stores import SMALL, flush, open_store, split_records
 from sparrowmq.errors import StoreError, UsageError
 from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.record import (
@@ -24,43 +25,12 @@ from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, Store
 from sparrowmq.store.message_batch import MessageBatch, read_messages
 
 NewRecord = Callable[..., Record]
-SMALL = StoreConfig(
-    commit_log_file_size=4096,
-    index_slot_count=64,
-    index_entry_count=256,
-    consume_queue_file_size=200,
-)
-SMALL_ASYNC = StoreConfig(
-    commit_log_file_size=4096,
-    index_slot_count=64,
-    index_entry_count=256,
-    consume_queue_file_size=200,
-    flush=FlushMode.ASYNC,
-)
+SMALL_ASYNC = replace(SMALL, flush=FlushMode.ASYNC)
 
 
 @pytest.fixture
 def store(storage: Any) -> MessageStore:
-    store = MessageStore(storage, SMALL)
-    store.load(timestamp_ms=1)
-    return store
-
-
-def flush(store: MessageStore) -> list[Any]:
-    work = store.flush_work()
-    assert work is not None
-    work.run()
-    store.flush_done(work, None)
-    return store.dispatch()
-
-
-def records_of(data: bytes) -> list[Record]:
-    found = []
-    at = 0
-    while at < len(data):
-        found.append(decode_record(data, at))
-        at += found[-1].size
-    return found
+    return open_store(storage)
 
 
 def test_put_fills_in_the_place_and_get_returns_the_record(
@@ -87,7 +57,7 @@ def test_put_fills_in_the_place_and_get_returns_the_record(
         got.max_offset,
         got.count,
     ) == (GetStatus.FOUND, 1, 0, 1, 1)
-    (read,) = records_of(got.records)
+    (read,) = split_records(got.records)
     assert read.body == b"hello"
     assert (
         read.flag,
@@ -119,8 +89,7 @@ def test_sync_store_shows_nothing_before_it_is_on_the_disk(
 
 
 def test_async_store_shows_everything_at_once(storage: Any, new_record: NewRecord) -> None:
-    store = MessageStore(storage, SMALL_ASYNC)
-    store.load(timestamp_ms=1)
+    store = open_store(storage, SMALL_ASYNC)
     store.put(new_record(b"a"), timestamp_ms=1)
 
     assert [d.next_offset for d in store.dispatch()] == [1]
@@ -177,7 +146,7 @@ def test_get_keeps_its_bounds_but_returns_one_message(
         got = store.queues.get("T", 0, queue_offset=2, count_max=count_max, bytes_max=bytes_max)
         assert got.next_offset == 2 + got.count
         assert [b"%d" % n for n in range(2, 2 + got.count)] == [
-            r.body for r in records_of(got.records)
+            r.body for r in split_records(got.records)
         ]
         return got.count
 
@@ -218,7 +187,7 @@ def test_get_by_tags_skips_others_and_goes_past_them(
         "T", 0, queue_offset=1, count_max=3, bytes_max=9999, tags_codes=frozenset({5})
     )
 
-    assert [r.body for r in records_of(got.records)] == [b"2", b"3", b"5"]
+    assert [r.body for r in split_records(got.records)] == [b"2", b"3", b"5"]
     assert (got.count, got.next_offset) == (3, 6)
     assert (none.status, none.next_offset, none.count) == (GetStatus.NO_MATCHED_MESSAGE, 10, 0)
 
@@ -247,7 +216,7 @@ def test_batch_stays_together(store: MessageStore, new_record: NewRecord) -> Non
     assert (put.queue_offset, len(put.positions)) == (1, 5)
     flush(store)
     got = store.queues.get("T", 0, queue_offset=0, count_max=9, bytes_max=99999)
-    found = records_of(got.records)[1:]
+    found = split_records(got.records)[1:]
     assert bodies == [record.body for record in found]
     assert put.positions == tuple(record.position for record in found)
     assert put.end_position == found[-1].position + found[-1].size
@@ -356,16 +325,14 @@ def test_longest_properties_are_stored_and_survive(
         index_entry_count=256,
         consume_queue_file_size=200,
     )
-    store = MessageStore(storage, config)
-    store.load(timestamp_ms=1)
+    store = open_store(storage, config)
     properties = "k\x01" + "\x03" * (size - 2)
     assert (
         PutStatus.PUT_OK
         is store.put(new_record(b"x", properties=properties), timestamp_ms=1).status
     )
     flush(store)
-    store = MessageStore(storage.kill(), config)
-    store.load(timestamp_ms=1)
+    store = open_store(storage.kill(), config)
 
     data = store.read_record(0)
     assert data is not None
@@ -380,8 +347,7 @@ def test_property_whose_name_ends_like_the_checksum_s_is_kept_and_damages_nothin
     config = StoreConfig(
         append_crc=append_crc, commit_log_file_size=1 << 20, consume_queue_file_size=200
     )
-    store = MessageStore(storage, config)
-    store.load(timestamp_ms=1)
+    store = open_store(storage, config)
     properties = f"k\x01{'v' * filling}\x02MY__CRC32#\x01{digits}\x02"
     store.put(new_record(b"x", properties=properties), timestamp_ms=1)
     flush(store)
@@ -483,8 +449,7 @@ def test_closed_store_refuses_and_a_clean_stop_is_noticed(
 
 
 def test_checkpoint_waits_for_an_idle_moment(storage: Any, new_record: NewRecord) -> None:
-    store = MessageStore(storage, SMALL)
-    store.load(timestamp_ms=1000)
+    store = open_store(storage)
     store.put(new_record(b"a"), timestamp_ms=12_000)
     first = store.flush_work()
     assert first is not None
@@ -511,14 +476,12 @@ def test_checkpoint_waits_for_an_idle_moment(storage: Any, new_record: NewRecord
 def test_a_store_keeps_the_size_of_its_first_log_file(
     storage: Any, new_record: NewRecord, size: int, count: int
 ) -> None:
-    store = MessageStore(storage, SMALL)
-    store.load(timestamp_ms=1)
+    store = open_store(storage)
     for _ in range(count):
         store.put(new_record(b"x" * 100), timestamp_ms=1)
     store.close()
 
-    other = MessageStore(storage, replace(SMALL, commit_log_file_size=size))
-    other.load(timestamp_ms=1)
+    other = open_store(storage, replace(SMALL, commit_log_file_size=size))
     for _ in range(40):
         other.put(new_record(b"x" * 100), timestamp_ms=1)
     other.close()
@@ -526,7 +489,7 @@ def test_a_store_keeps_the_size_of_its_first_log_file(
     names = storage.list_names("commitlog")
     assert other.log_file_size == SMALL.commit_log_file_size
     assert {storage.open(f"commitlog/{name}").size for name in names} == {4096}
-    assert _load_again(storage).queues.max_offset("T", 0) == count + 40
+    assert open_store(storage).queues.max_offset("T", 0) == count + 40
 
 
 @pytest.mark.parametrize("count", [20, 400])
@@ -542,7 +505,7 @@ def test_a_store_keeps_the_size_of_its_first_queue_files(
 
     paths = [path for path in storage.inodes if path.startswith("consumequeue/")]
     assert {storage.open(path).size for path in paths} == {first.consume_queue_file_size}
-    again = _load_again(storage)
+    again = open_store(storage)
     assert [again.queues.max_offset(topic, 0) for topic in ("T", "new")] == [2 * count, count]
 
 
@@ -566,10 +529,4 @@ def test_a_cut_queue_file_sets_no_size(storage: Any, new_record: NewRecord, left
     put_all(MessageStore(storage, config), new_record, count=20)
 
     assert storage.open(path).size == 60_020
-    assert _load_again(storage).queues.max_offset("T", 0) == 40
-
-
-def _load_again(storage: Any) -> MessageStore:
-    store = MessageStore(storage, SMALL)
-    store.load(timestamp_ms=1)
-    return store
+    assert open_store(storage).queues.max_offset("T", 0) == 40

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from small_stores import find_records
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.simulation.faulty_disk import PowerCut
 from sparrowmq.store import FlushMode, FlushWork, MessageStore, PutStatus, StoreConfig
-from steps import run_steps
 
 SEEDS = 300
 CUTS_PER_SEED = 5
@@ -76,27 +76,8 @@ def check_index(store: MessageStore, seed: int) -> None:
             # Without a checksum of the whole record its properties may be torn.
             for key in parse_properties(record.properties).get("KEYS", "").split():
                 expected.setdefault((topic, key), set()).add(record.body)
-    found = {(topic, key): set(query(store, topic, key)) for topic, key in expected}
+    found = {each: {record.body for record in find_records(store, *each)} for each in expected}
     assert found == expected, f"seed {seed}"
-
-
-def query(store: MessageStore, topic: str, key: str) -> list[bytes]:
-    found, _ = run_steps(
-        store.query(
-            topic,
-            key,
-            count_max=1000,
-            bytes_max=1 << 24,
-            begin_timestamp_ms=0,
-            end_timestamp_ms=1 << 62,
-        )
-    )
-    bodies, at = [], 0
-    while at < len(found.records):
-        record = decode_record(found.records, at)
-        bodies.append(record.body)
-        at += record.size
-    return bodies
 
 
 def new_records(life: Life, rng: Random, make: Callable[..., Record]) -> list[Record]:

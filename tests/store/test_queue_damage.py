@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
+from small_stores import SMALL, flush, open_store
 from sparrowmq.protocol.record import Record
 from sparrowmq.store import MessageStore, StoreConfig
 
@@ -17,19 +19,11 @@ Damage = Callable[[Any, Random], None]
 
 
 def config(verify_bytes: int) -> StoreConfig:
-    return StoreConfig(
-        commit_log_file_size=4096,
-        index_slot_count=64,
-        index_entry_count=256,
-        consume_queue_file_size=200,
-        verify_bytes=verify_bytes,
-        queue_tail_bytes_max=0,
-    )
+    return replace(SMALL, verify_bytes=verify_bytes, queue_tail_bytes_max=0)
 
 
 def fill(storage: Any, make: NewRecord, *, is_clean: bool) -> None:
-    store = MessageStore(storage, config(1 << 20))
-    store.load(timestamp_ms=1)
+    store = open_store(storage, config(1 << 20))
     rng = Random(5)
     for n in range(200):
         queue_id = rng.randrange(3) if n < 150 else 0
@@ -39,11 +33,7 @@ def fill(storage: Any, make: NewRecord, *, is_clean: bool) -> None:
     if is_clean:
         store.close()
         return
-    work = store.flush_work()
-    assert work is not None
-    work.run()
-    store.flush_done(work, None)
-    store.dispatch()
+    flush(store)
 
 
 def queue_files(storage: Any) -> dict[str, bytes]:
@@ -157,8 +147,7 @@ def test_a_queue_of_other_queues_records_is_emptied(storage: Any, new_record: Ne
     fill(storage, new_record, is_clean=True)
     original = queue_files(storage)
     add_a_queue_of_strangers(storage, Random(0))
-    store = MessageStore(storage, config(0))
-    store.load(timestamp_ms=1)
+    store = open_store(storage, config(0))
 
     assert store.queues.max_offset("other", 0) == 0
     assert original.items() <= queue_files(storage).items()
@@ -184,11 +173,9 @@ def test_queue_begins_where_the_log_begins(storage: Any, new_record: NewRecord) 
     for base in range(0, 12288, 4096):
         storage.remove(f"commitlog/{base:020d}")
     remembered = queue_files(storage)
-    kept = MessageStore(storage.copy(), config(1 << 20))
-    kept.load(timestamp_ms=1)
+    kept = open_store(storage.copy(), config(1 << 20))
     remove_all(storage, Random(0))
-    rebuilt = MessageStore(storage, config(1 << 20))
-    rebuilt.load(timestamp_ms=1)
+    rebuilt = open_store(storage, config(1 << 20))
 
     assert remembered
     assert len(list(rebuilt.queues)) == 4
@@ -199,8 +186,7 @@ def test_queue_begins_where_the_log_begins(storage: Any, new_record: NewRecord) 
         low = rebuilt.queues.min_offset(*queue)
         assert kept.queues.entry(*queue, low) == rebuilt.queues.entry(*queue, low)
         assert rebuilt.queues.get(*queue, queue_offset=low, count_max=5, bytes_max=9999).count == 5
-    again = MessageStore(storage.kill(), config(0))
-    again.load(timestamp_ms=1)
+    again = open_store(storage.kill(), config(0))
     assert [rebuilt.queues.min_offset(*q) for q in rebuilt.queues] == [
         again.queues.min_offset(*q) for q in again.queues
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from small_stores import flush, open_store
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store import MessageStore, StoreConfig
@@ -29,22 +30,13 @@ SOUND, UNFINISHED, DAMAGED = Soundness.SOUND, Soundness.UNFINISHED, Soundness.DA
 
 
 def fill(disk: Disk, make: NewRecord, *, is_clean: bool = True) -> MessageStore:
-    store = MessageStore(disk, CONFIG)
-    store.load(timestamp_ms=1)
+    store = open_store(disk, CONFIG)
     for n in range(COUNT):
         properties = f"TAGS\x01A\x02UNIQ_KEY\x01u{n}\x02KEYS\x01k{n} all"
         store.put(make(b"%d" % n, queue_id=n % 3, properties=properties), timestamp_ms=100 + n)
     if is_clean:
         store.close()
     return store
-
-
-def flush(store: MessageStore) -> None:
-    work = store.flush_work()
-    assert work is not None
-    work.run()
-    store.flush_done(work, None)
-    store.dispatch()
 
 
 def check(disk: Disk) -> dict[str, FileFinding]:
@@ -82,8 +74,7 @@ def test_a_store_that_was_stopped_is_sound(storage: Disk, new_record: NewRecord)
 
 def test_a_store_that_expired_in_part_is_sound(storage: Disk, new_record: NewRecord) -> None:
     fill(storage, new_record)
-    store = MessageStore(storage, CONFIG)
-    store.load(timestamp_ms=1)
+    store = open_store(storage, CONFIG)
     work = store.expire(before_timestamp_ms=None, files_max=2, reason="")
     assert work is not None
     work.run()

@@ -17,7 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sparrowmq.protocol.record import Record, decode_record
+from small_stores import split_records
+from sparrowmq.protocol.record import Record
 from sparrowmq.store import (
     FlushMode,
     FlushWork,
@@ -135,10 +136,7 @@ def build_machine(
                 if visible:
                     assert (got.status, got.next_offset) == (GetStatus.OFFSET_TOO_SMALL, expired)
                 return
-            records, at = [], 0
-            while at < len(got.records):
-                records.append(decode_record(got.records, at))
-                at += records[-1].size
+            records = split_records(got.records)
             assert [m[2] for m in visible[queue_offset:]][: got.count] == [r.body for r in records]
             assert got.count == len(records) <= count_max
             assert (got.count > 0) is (queue_offset < len(visible))

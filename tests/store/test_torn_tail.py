@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
+from small_stores import SMALL, all_records, flush, open_store
 from sparrowmq.errors import CorruptRecord
-from sparrowmq.protocol.record import Record, decode_record
-from sparrowmq.store import MessageStore, StoreConfig
+from sparrowmq.protocol.record import Record
+from sparrowmq.store import MessageStore
 
 LOG = "commitlog/00000000000000000000"
-CONFIG = StoreConfig(
-    commit_log_file_size=4096,
-    index_slot_count=64,
-    index_entry_count=256,
-    consume_queue_file_size=200,
-    # What the queues' files know of the log's end tells that it is lost.
-    queue_tail_bytes_max=0,
-)
+# What the queues' files know of the log's end tells that it is lost.
+CONFIG = replace(SMALL, queue_tail_bytes_max=0)
 KEPT_COUNT = 3
 LAST_COUNT = 3
 
 
-def flush(store: MessageStore) -> None:
-    work = store.flush_work()
-    assert work is not None
-    work.run()
-    store.flush_done(work, None)
-    store.dispatch()
-
-
 def write_log(storage: Any, make: Callable[..., Record], *, is_last_synced: bool) -> list[Record]:
-    store = MessageStore(storage, CONFIG)
-    store.load(timestamp_ms=1)
+    store = open_store(storage, CONFIG)
     records = [
         make(b"body %d " % n * (1 + n), queue_id=n % 2, properties=f"TAGS\x01T{n}\x02KEYS\x01k{n}")
         for n in range(KEPT_COUNT + LAST_COUNT)
@@ -60,17 +47,6 @@ def damages(log: bytes, begin: int, end: int) -> Iterator[tuple[str, int, bytes]
         flipped = bytearray(log)
         flipped[at] ^= 1 << rng.randrange(8)
         yield "flip", at, bytes(flipped)
-
-
-def read_all(store: MessageStore) -> list[Record]:
-    found = []
-    for topic, queue_id in store.queues:
-        result = store.queues.get(topic, queue_id, queue_offset=0, count_max=100, bytes_max=1 << 20)
-        at = 0
-        while at < len(result.records):
-            found.append(decode_record(result.records, at))
-            at += found[-1].size
-    return sorted(found, key=lambda record: record.position)
 
 
 def whole_before(records: list[Record], kind: str, at: int, log: bytes, damaged: bytes) -> int:
@@ -108,7 +84,7 @@ def test_any_damage_to_what_was_not_synced_is_cut_off(
         count = whole_before(records, kind, at, log, damaged)
         assert count >= KEPT_COUNT
         assert [(r.position, r.body) for r in records[:count]] == [
-            (r.position, r.body) for r in read_all(store)
+            (r.position, r.body) for r in all_records(store)
         ], (kind, at)
         assert report.lost_synced_bytes == 0
         assert not any(disk.inodes[LOG].durable[store.appended_position :]), (kind, at)
@@ -137,7 +113,7 @@ def test_damage_to_what_was_synced_is_refused_or_reported(
             continue
         report = store.load(timestamp_ms=7)
 
-        assert [r.body for r in records[:count]] == [r.body for r in read_all(store)], (kind, at)
+        assert [r.body for r in records[:count]] == [r.body for r in all_records(store)], (kind, at)
         assert (report.lost_synced_bytes > 0) is (count < len(records)), (kind, at)
 
 
@@ -148,10 +124,9 @@ def test_a_damaged_checksum_name_does_no_harm(
     records = write_log(storage, new_record, is_last_synced=True)
     last = records[-1]
     storage.inodes[LOG].data[last.position + last.size - 20] ^= 1
-    store = MessageStore(storage.kill(), CONFIG)
-    store.load(timestamp_ms=7)
+    store = open_store(storage.kill(), CONFIG)
 
-    assert [r.body for r in records] == [r.body for r in read_all(store)]
+    assert [r.body for r in records] == [r.body for r in all_records(store)]
 
 
 @pytest.mark.parametrize("count", [3, 40])
@@ -159,8 +134,7 @@ def test_a_cut_off_record_never_comes_back(
     count: int, new_storage: Callable[[], Any], new_record: Callable[..., Record]
 ) -> None:
     storage = new_storage()
-    store = MessageStore(storage, CONFIG)
-    store.load(timestamp_ms=1)
+    store = open_store(storage, CONFIG)
     old = [new_record(b"old %d" % n, queue_id=n % 2) for n in range(count)]
     for record in old:
         store.put(record, timestamp_ms=2)
@@ -169,16 +143,14 @@ def test_a_cut_off_record_never_comes_back(
     storage.inodes[f"commitlog/{base:020d}"].data[damaged.position - base + 90] ^= 1
     storage = storage.kill()
 
-    store = MessageStore(storage, CONFIG)
-    store.load(timestamp_ms=3)
+    store = open_store(storage, CONFIG)
     new = new_record(b"n", queue_id=0)
     store.put(new, timestamp_ms=4)
     flush(store)
     storage.lose_power()
 
-    store = MessageStore(storage, CONFIG)
-    store.load(timestamp_ms=5)
-    assert [*(r.body for r in old[: count // 2]), b"n"] == [r.body for r in read_all(store)]
+    store = open_store(storage, CONFIG)
+    assert [*(r.body for r in old[: count // 2]), b"n"] == [r.body for r in all_records(store)]
 
 
 def test_a_whole_record_at_another_place_than_it_says_is_none(
@@ -195,4 +167,4 @@ def test_a_whole_record_at_another_place_than_it_says_is_none(
 
     assert report.is_torn
     assert end == store.appended_position
-    assert [r.body for r in records] == [r.body for r in read_all(store)]
+    assert [r.body for r in records] == [r.body for r in all_records(store)]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from fuzz.inputs import choose
+from small_stores import all_records
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
@@ -24,7 +25,7 @@ from sparrowmq.protocol.bodies import (
     TopicConfigTable,
     decode_body,
 )
-from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store import MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.checkpoint import (
@@ -112,21 +113,6 @@ def _damaged(content: bytes, data: bytes) -> bytes:
     return rest
 
 
-def _read_all(store: MessageStore) -> list[bytes]:
-    found: list[tuple[int, bytes]] = []
-    for topic, queue_id in store.queues:
-        first = store.queues.min_offset(topic, queue_id)
-        got = store.queues.get(
-            topic, queue_id, queue_offset=first, count_max=999, bytes_max=1 << 20
-        )
-        at = 0
-        while at < len(got.records):
-            record = decode_record(got.records, at)
-            found.append((record.position, record.body))
-            at += record.size
-    return [body for _, body in sorted(found)]
-
-
 def _check_store(contents: dict[str, bytes], *, keeps_all: bool) -> None:
     """Open a store: it refuses, or serves what it has and goes on."""
     storage = _disk(contents)
@@ -135,7 +121,7 @@ def _check_store(contents: dict[str, bytes], *, keeps_all: bool) -> None:
         report = store.load(timestamp_ms=1)
     except StoreError:
         return
-    found, bodies = _read_all(store), healthy().bodies
+    found, bodies = [record.body for record in all_records(store)], healthy().bodies
     if keeps_all:
         assert bodies == found
     # What was written at the end of the log by somebody else may be whole records, too.
@@ -145,7 +131,7 @@ def _check_store(contents: dict[str, bytes], *, keeps_all: bool) -> None:
     store.close()
     again = MessageStore(storage, CONFIG)
     assert again.load(timestamp_ms=2).is_clean
-    assert [*found, b"new"] == _read_all(again)
+    assert [*found, b"new"] == [record.body for record in all_records(again)]
     again.close()
 
 
