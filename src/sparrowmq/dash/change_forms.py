@@ -50,13 +50,16 @@ class FormPlan(NamedTuple):
     note: str = ""
 
 
+Plan: TypeAlias = Callable[[Site, Visit, Values], Awaitable[FormPlan]]
+
+
 class ChangeForm(NamedTuple):
     """A form: its title and its button in the catalogue's English, its fields and its plan."""
 
     title: str
     button: str
     fields: Callable[[Site, Visit], Awaitable[Sequence[FormField]]]
-    plan: Callable[[Site, Visit, Values], Awaitable[FormPlan]]
+    plan: Plan
     is_danger: bool = False
 
 
@@ -186,10 +189,6 @@ async def _plan_topic_settings(site: Site, visit: Visit, values: Values) -> Form
     )
 
 
-async def _only_topic(site: Site, visit: Visit) -> list[FormField]:
-    return [FormField("topic", "topic", visit.request.path_params["topic"], "fixed")]
-
-
 async def _plan_topic_end(site: Site, visit: Visit, values: Values) -> FormPlan:
     name, directory = check_topic(visit.request.path_params["topic"]), site.watcher.directory
     status = await site.watcher.driver.run(topics.topic_status(directory, name))
@@ -267,10 +266,6 @@ async def _plan_group_settings(site: Site, visit: Visit, values: Values) -> Form
         _run(site, partial(groups.update_group, directory, planned)),
         group_href(name),
     )
-
-
-async def _only_group(site: Site, visit: Visit) -> list[FormField]:
-    return [FormField("group", "group", visit.request.path_params["group"], "fixed")]
 
 
 async def _plan_group_end(site: Site, visit: Visit, values: Values) -> FormPlan:
@@ -409,10 +404,6 @@ async def _plan_account(site: Site, visit: Visit, values: Values) -> FormPlan:
     )
 
 
-async def _only_account(site: Site, visit: Visit) -> list[FormField]:
-    return [FormField("account", "account", visit.request.path_params["account"], "fixed")]
-
-
 async def _plan_account_end(site: Site, visit: Visit, values: Values) -> FormPlan:
     name = visit.request.path_params["account"]
     rows = [(a.broker_name, a.access_key) for a in await _accounts(site) if a.access_key == name]
@@ -424,6 +415,15 @@ async def _plan_account_end(site: Site, visit: Visit, values: Values) -> FormPla
     )
 
 
+def _deletion(*, title: str, kind: str, plan: Plan) -> ChangeForm:
+    """Return the form that deletes what its address names."""
+
+    async def fields(site: Site, visit: Visit) -> list[FormField]:
+        return [FormField(kind, kind, visit.request.path_params[kind], "fixed")]
+
+    return ChangeForm(title, button="Delete", fields=fields, plan=plan, is_danger=True)
+
+
 FORMS: Mapping[str, ChangeForm] = {
     "/new-topic": ChangeForm(
         title="New topic", button="Create", fields=_new_topic, plan=_plan_new_topic
@@ -431,12 +431,8 @@ FORMS: Mapping[str, ChangeForm] = {
     "/topics/{topic}/settings": ChangeForm(
         title="Change the topic", button="Change", fields=_topic_settings, plan=_plan_topic_settings
     ),
-    "/topics/{topic}/delete": ChangeForm(
-        title="Delete the topic",
-        button="Delete",
-        fields=_only_topic,
-        plan=_plan_topic_end,
-        is_danger=True,
+    "/topics/{topic}/delete": _deletion(
+        title="Delete the topic", kind="topic", plan=_plan_topic_end
     ),
     "/new-group": ChangeForm(
         title="New group", button="Create", fields=_group_settings, plan=_plan_group_settings
@@ -444,12 +440,8 @@ FORMS: Mapping[str, ChangeForm] = {
     "/groups/{group}/settings": ChangeForm(
         title="Change the group", button="Change", fields=_group_settings, plan=_plan_group_settings
     ),
-    "/groups/{group}/delete": ChangeForm(
-        title="Delete the group",
-        button="Delete",
-        fields=_only_group,
-        plan=_plan_group_end,
-        is_danger=True,
+    "/groups/{group}/delete": _deletion(
+        title="Delete the group", kind="group", plan=_plan_group_end
     ),
     "/new-account": ChangeForm(
         title="New account", button="Create", fields=_account, plan=_plan_account
@@ -457,11 +449,7 @@ FORMS: Mapping[str, ChangeForm] = {
     "/accounts/{account}": ChangeForm(
         title="Change the account", button="Change", fields=_account, plan=_plan_account
     ),
-    "/accounts/{account}/delete": ChangeForm(
-        title="Delete the account",
-        button="Delete",
-        fields=_only_account,
-        plan=_plan_account_end,
-        is_danger=True,
+    "/accounts/{account}/delete": _deletion(
+        title="Delete the account", kind="account", plan=_plan_account_end
     ),
 }
