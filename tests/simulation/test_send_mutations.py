@@ -16,7 +16,6 @@ from sparrowmq.errors import SparrowError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.session import RemotingSession, ResponseReceived, SendAnswered, SessionEvent
-from sparrowmq.simulation import sends
 from sparrowmq.simulation.faults import Faults
 
 pytestmark = pytest.mark.slow
@@ -111,7 +110,12 @@ def lost_retry(*_: object, deadline_ms: int, **__: object) -> Operation[int]:
 
 
 @mistake(
-    sends, "prepare", Faults(broker_freeze=10.0), " ms after its send began", seeds=5, **MANY_SENDS
+    sending,
+    "prepare",
+    Faults(broker_freeze=10.0),
+    " ms after its send began",
+    seeds=5,
+    **MANY_SENDS,
 )
 def deadline_that_is_not_kept(prepare: Any, *args: Any, **settings: Any) -> Any:
     attempt = prepare(*args, **settings)

@@ -106,6 +106,10 @@ class BlockingDriver:
     Raises: ConfigError if `tls` is not a TLS context.
     """
 
+    # The clocks of operations, which the faces read too.
+    monotonic_ms = staticmethod(clock.monotonic_ms)
+    timestamp_ms = staticmethod(clock.timestamp_ms)
+
     def __init__(
         self,
         *,

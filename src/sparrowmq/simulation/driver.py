@@ -9,9 +9,11 @@ the given time, and `Later.finish` makes the result at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from sparrowmq.calling.channel import Channel, OnConnectionLost, OnFailure, OnRequest
 from sparrowmq.calling.channel_table import ChannelTable
@@ -19,13 +21,26 @@ from sparrowmq.calling.effects import (
     CALLS_MS,
     Call,
     CallEach,
+    Event,
     Operation,
+    Outcome,
     Returned,
+    Wait,
+    try_send,
 )
-from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Waiter
+from sparrowmq.calling.scheduler import (
+    NEVER_MS,
+    Continuation,
+    OperationTask,
+    Scheduler,
+    Waiter,
+)
+from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.virtual_time import Timer
+
+T = TypeVar("T")
 
 
 class Later(NamedTuple):
@@ -39,11 +54,35 @@ class Later(NamedTuple):
     finish: Callable[[], Any]
 
 
-class _Run(NamedTuple):
+class _Calls(NamedTuple):
     """A `CallEach` under way, and the instant of its start."""
 
     effect: CallEach
     first_ms: int
+
+
+class _Run(Continuation, kw_only=True):
+    """An operation that a coroutine awaits; the coroutine runs in an operation too."""
+
+    ended: Event = msgspec.field(default_factory=Event)
+    result: Any = None
+    error: BaseException | None = None
+
+    def __await__(self) -> Operation[Any]:
+        self.go_on()
+        try:
+            yield Wait(self.ended, None)
+        except BaseException:
+            self.cancel()
+            raise
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Wake the coroutine."""
+        self.result, self.error = result, error
+        self.ended.set()
 
 
 class SimulatedDriver:
@@ -65,6 +104,8 @@ class SimulatedDriver:
         on_request: OnRequest | None = None,
         on_connection_lost: OnConnectionLost | None = None,
     ) -> None:
+        self.monotonic_ms = process.monotonic_ms
+        self.timestamp_ms = process.timestamp_ms
         self._process = process
         self._network = network
         self._on_failure = on_failure
@@ -99,6 +140,14 @@ class SimulatedDriver:
         self._scheduler.add(task)
         self.turn()
         return task
+
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
+        """Run an operation as the other drivers do, for a coroutine in an operation of this one."""
+        return _Run(self._scheduler, operation=operation, name="run")
+
+    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Awaitable[Outcome]:
+        """Send a request for such a coroutine."""
+        return self.run(try_send(address, request, timeout_ms=timeout_ms))
 
     def close(self) -> None:
         """Cancel all tasks and close all connections."""
@@ -154,7 +203,7 @@ class SimulatedDriver:
         if isinstance(effect, Call):
             self._call(task, effect)
         else:
-            task.place = run = _Run(effect, self._process.monotonic_ms())
+            task.place = run = _Calls(effect, self._process.monotonic_ms())
             self._call_next(task, run)
 
     def _dial(self, channel: Channel) -> None:
@@ -193,7 +242,7 @@ class SimulatedDriver:
         self._scheduler.end_call(task, ticket, result, failure)
         self.turn()
 
-    def _call_next(self, task: OperationTask, run: _Run) -> None:
+    def _call_next(self, task: OperationTask, run: _Calls) -> None:
         """Make the calls of a `CallEach` up to the first that returns `Later`."""
         effect, first_ms = run
         while effect.waiting and self._process.monotonic_ms() - first_ms < CALLS_MS:
@@ -211,7 +260,7 @@ class SimulatedDriver:
             effect.returned.append(Returned(call, result, failure, 0))
         self._scheduler.end_call(task, run, None, None)
 
-    def _end_one(self, task: OperationTask, run: _Run, call: object, later: Later) -> None:
+    def _end_one(self, task: OperationTask, run: _Calls, call: object, later: Later) -> None:
         # The user's code comes to its end whether or not anybody waits for it.
         value: Any = None
         failure: Exception | None = None

@@ -261,7 +261,7 @@ class ProducerHost:
         self.is_done = False
         publisher = make_publisher("GID_producers", self.process, dice, name_server=name_server)
         self._driver = SimulatedDriver(self.process, network, on_failure=checkers.note_failure)
-        self._sends = Sends(publisher, queues, checkers, dice)
+        self._sends = Sends(publisher, self._driver, queues, checkers, dice)
 
     def start(self, make: Callable[[Sends], Operation[int]]) -> None:
         """Start the operation that sends."""

@@ -1,7 +1,7 @@
 """The sends of one producer, as its users make them, and what a producer promises of each.
 
-A third of the messages goes by `send_nowait`; the others as the faces send (`client/faces/aio.py`):
-around the operation, or by the operation if anything special applies.
+A third of the messages goes by `send_nowait`, the others by the face itself: the coroutines of
+`client/faces/aio.py` await the simulated driver.
 
 1. A message with a sharding key stands in the queue of its key, and behind all messages of this key
    that were queued before.
@@ -18,21 +18,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import combinations
+from typing import Any, cast
 
 from sparrowmq.calling.effects import (
     Event,
     Now,
     Operation,
     Spawn,
-    Timestamp,
     Wait,
     sleep,
-    try_send,
 )
 from sparrowmq.client.batcher import Batcher, Pending
+from sparrowmq.client.faces.aio import AsyncProducer
 from sparrowmq.client.operations import batches
 from sparrowmq.client.operations.recall import recall
-from sparrowmq.client.operations.send import go_on, prepare, read_outcome, send
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import select_queue_by_key
 from sparrowmq.errors import (
@@ -47,6 +46,7 @@ from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
+from sparrowmq.simulation.driver import SimulatedDriver
 
 QUEUED_SHARE = 0.33
 RECALLED_SHARE = 0.5
@@ -71,21 +71,33 @@ class Queued:
         self.ended.set()
 
 
+class _Face(AsyncProducer):
+    """The asyncio face of a producer in a simulated process."""
+
+    def __init__(self, publisher: Publisher, driver: SimulatedDriver) -> None:
+        self._publisher = publisher
+        self._driver = cast(Any, driver)
+        self._is_closed = False
+
+
 class Sends:
     """The sends of a producer.
 
     Args:
+        driver: the driver of the producer's process.
         dice: chooses the way of each message.
     """
 
     def __init__(
         self,
         publisher: Publisher,
+        driver: SimulatedDriver,
         queues: Sequence[MessageQueue],
         checkers: Checkers,
         dice: Dice,
     ) -> None:
         self._publisher = publisher
+        self._face = _Face(publisher, driver)
         self._queues = queues
         self._checkers = checkers
         self._dice = dice
@@ -106,7 +118,7 @@ class Sends:
             if is_queued:
                 result = yield from self._send_queued(message)
             else:
-                result = yield from self._send_as_faces(message)
+                result = yield from self._face.send(message).__await__()
         except SparrowError as failure:
             # A user would send the message again; here the message may be lost, or stored without
             # an acknowledgement.
@@ -146,23 +158,6 @@ class Sends:
             return
         else:
             delays.note_recalled(message.body, handle)
-
-    def _send_as_faces(self, message: Message) -> Operation[SendResult]:
-        publisher = self._publisher
-        now_ms: int = yield Now()
-        timestamp_ms: int = yield Timestamp()
-        attempt = prepare(publisher, message, None, timestamp_ms=timestamp_ms, now_ms=now_ms)
-        if attempt is None:
-            return (yield from send(publisher, message))
-        outcome = yield from try_send(
-            attempt.address,
-            attempt.request,
-            timeout_ms=publisher.config.send_timeout_ms,
-        )
-        result = read_outcome(publisher, attempt, outcome)
-        if result is not None:
-            return result
-        return (yield from go_on(publisher, attempt, outcome))
 
     def _send_queued(self, message: Message) -> Operation[SendResult | None]:
         publisher = self._publisher

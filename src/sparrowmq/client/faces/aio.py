@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Never, Self, TypeVar, Unpack
 
-from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Operation, bounded
 from sparrowmq.client.arguments import check_message
 from sparrowmq.client.assembly import (
@@ -132,9 +131,13 @@ class AsyncProducer:
             check_message(message, *more)
         publisher = self._publisher
         self._check_open()
-        now_ms = clock.monotonic_ms()
+        driver = self._driver
         direct = sending.prepare(
-            publisher, message, queue, timestamp_ms=clock.timestamp_ms(), now_ms=now_ms
+            publisher,
+            message,
+            queue,
+            timestamp_ms=driver.timestamp_ms(),
+            now_ms=driver.monotonic_ms(),
         )
         if direct is None:
             send = partial(sending.send, publisher, queue=queue)
@@ -155,9 +158,13 @@ class AsyncProducer:
         """
         publisher = self._publisher
         self._check_open()
-        now_ms = clock.monotonic_ms()
+        driver = self._driver
         direct = sending.prepare_batch(
-            publisher, messages, queue, timestamp_ms=clock.timestamp_ms(), now_ms=now_ms
+            publisher,
+            messages,
+            queue,
+            timestamp_ms=driver.timestamp_ms(),
+            now_ms=driver.monotonic_ms(),
         )
         if direct is None:
             send = partial(sending.send_batch, publisher, queue=queue)

@@ -8,7 +8,7 @@ bear duplicates, as with RocketMQ.
 Hot path, benchmark: benchmarks/client.py. The usual send therefore does not run this operation: if
 the route is known, a face prepares the first attempt (`prepare`), writes its request and reads the
 answer. After a failed attempt the face calls `go_on`. Both ways consist of the same functions:
-`_aim` makes the request, `_read` reads the answer.
+`_aim` makes the request, `_read` reads the answer. The simulation drives the face itself.
 Why: docs/decisions/sends-around-the-operation.md.
 Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl.
 """
