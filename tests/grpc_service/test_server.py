@@ -19,6 +19,7 @@ import pytest
 from commands import Commands
 from grpc_caller import GrpcCaller
 from sparrowmq import Admin, Message, PollConsumer, Producer
+from sparrowmq.grpc_service.checks import accepted_types
 from sparrowmq.grpc_service.messages import (
     AckMessageEntry,
     ClientType,
@@ -249,6 +250,11 @@ def test_dead_letters_are_those_of_the_group_and_no_repeated_call_makes_another(
         assert [each.body for each in admin.dead_letters("GID_poison")] == [b"poison"]
 
 
+def test_a_stored_type_that_is_not_known_breaks_no_route() -> None:
+    for name in ("UNSPECIFIED", "LATER"):
+        assert accepted_types(name) == [MessageType.MESSAGE_TYPE_UNSPECIFIED]
+
+
 def test_a_message_group_keeps_its_queue_and_types_are_checked(caller: GrpcCaller) -> None:
     sent = [
         caller.send("T_fifo", b"%d" % number, message_group="ride-7", message_type=MessageType.FIFO)
@@ -338,6 +344,15 @@ def test_settings_of_a_consumer_are_completed_and_its_heartbeat_registers_it(
         wait_until(
             "the end", lambda: not admin.consumer_connections("GID_heartbeat").connection_set
         )
+    commands.put(None)
+
+
+def test_settings_of_neither_producer_nor_consumer_end_the_stream(caller: GrpcCaller) -> None:
+    stream, commands = settled(caller, Settings())
+    with pytest.raises(grpc.RpcError) as raised:
+        next(stream)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caller.call("Heartbeat").status.code == Code.OK
     commands.put(None)
 
 

@@ -82,9 +82,10 @@ def time_that_a_restart_forgets(
 
 
 @mistake(PopQueues, "_note_due", KILLS, LATE, seeds=20, **POPS)
-def time_that_is_never_over(note_due: Any, pops: PopQueues, key: Any, offset: int, *of: Any) -> Any:
-    if offset % 5:
-        note_due(pops, key, offset, *of)
+def time_that_is_never_over(
+    note_due: Any, pops: PopQueues, key: Any, offsets: list[int], *times: int
+) -> Any:
+    note_due(pops, key, [offset for offset in offsets if offset % 5], *times)
 
 
 @mistake(PopQueues, "take_due", Faults(), LATE, seeds=5, **POPS)

@@ -28,7 +28,7 @@ tells about other groups. Tests: test_pop_queues.py.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import NamedTuple
@@ -103,13 +103,13 @@ class PopQueue:
 
 
 class _Due(NamedTuple):
-    """When a message in flight becomes ready, by the monotonic clock."""
+    """When messages in flight of a pop become ready, by the monotonic clock."""
 
     due_ms: int
     group: str
     topic: str
     queue_id: int
-    offset: int
+    offsets: Sequence[int]
     pop_timestamp_ms: int
 
 
@@ -197,8 +197,8 @@ class PopQueues:
             known = flights.get(offset)
             times.append(0 if known is None else known.next_times)
             self._in_flight += known is None
-            flights[offset] = flight = Flight(pop_timestamp_ms, invisible_ms, times[-1])
-            self._note_due(key, offset, flight, now_ms + invisible_ms)
+            flights[offset] = Flight(pop_timestamp_ms, invisible_ms, times[-1])
+        self._note_due(key, offsets, pop_timestamp_ms, now_ms + invisible_ms)
         queue.ready.difference_update(offsets)
         queue.next_offset = next_offset
         queue.attempt_id = attempt_id
@@ -227,9 +227,9 @@ class PopQueues:
     ) -> None:
         """Make a message in flight invisible for another time, from now on."""
         times = queue.flights[offset].times
-        queue.flights[offset] = flight = Flight(pop_timestamp_ms, invisible_ms, times, is_suspended)
+        queue.flights[offset] = Flight(pop_timestamp_ms, invisible_ms, times, is_suspended)
         queue.ready.discard(offset)
-        self._note_due(queue.key, offset, flight, now_ms + invisible_ms)
+        self._note_due(queue.key, [offset], pop_timestamp_ms, now_ms + invisible_ms)
         self._note(Changed(queue.key, offset, pop_timestamp_ms, invisible_ms, is_suspended))
 
     def move(self, key: QueueKey, offset: int | None) -> None:
@@ -248,18 +248,24 @@ class PopQueues:
         self._changes.append(change)
         self._logged[change.key] = self._table_number
 
-    def _note_due(self, key: QueueKey, offset: int, flight: Flight, due_ms: int) -> None:
-        popped = flight.pop_timestamp_ms
-        heappush(self._due, _Due(due_ms, key.group, key.topic, key.queue_id, offset, popped))
+    def _note_due(self, key: QueueKey, offsets: Sequence[int], popped_ms: int, due_ms: int) -> None:
+        place = key.group, key.topic, key.queue_id
+        heappush(self._due, _Due(due_ms, *place, offsets, popped_ms))
         if len(self._due) > 2 * self._in_flight + _OUTDATED_MAX:
-            self._due = [due for due in self._due if self._find_due(due) is not None]
+            self._due = [due for due in self._due if self._find_due(due)]
             heapify(self._due)
 
-    def _find_due(self, due: _Due) -> PopQueue | None:
-        """Return the queue of a message in flight that still has this time."""
+    def _find_due(self, due: _Due) -> list[tuple[PopQueue, int]]:
+        """Return the messages in flight that still have this time, each with its queue."""
         queue = self._queues.get(QueueKey(due.group, due.topic, due.queue_id))
-        flight = None if queue is None else queue.flights.get(due.offset)
-        return queue if flight is not None and flight.pop_timestamp_ms == due[-1] else None
+        if queue is None:
+            return []
+        return [
+            (queue, offset)
+            for offset in due.offsets
+            if (flight := queue.flights.get(offset)) is not None
+            and flight.pop_timestamp_ms == due.pop_timestamp_ms
+        ]
 
     def repeat_attempt(self, queue: PopQueue) -> None:
         """Make messages ready that the same attempt of a pop in order asks for again."""
@@ -323,11 +329,12 @@ class PopQueues:
     def take_due(self, now_ms: int, count_max: int) -> list[tuple[PopQueue, int]]:
         """Return messages whose time has come, each once: `show`, `finish` or `delay` them."""
         found: list[tuple[PopQueue, int]] = []
-        while self._due and self._due[0][0] <= now_ms and len(found) < count_max:
-            due = heappop(self._due)
-            queue = self._find_due(due)
-            if queue is not None:
-                found.append((queue, due.offset))
+        while self._due and self._due[0].due_ms <= now_ms and len(found) < count_max:
+            due, left = heappop(self._due), count_max - len(found)
+            if len(due.offsets) > left:
+                heappush(self._due, due._replace(offsets=due.offsets[left:]))
+                due = due._replace(offsets=due.offsets[:left])
+            found += self._find_due(due)
         return found
 
     def show(self, queue: PopQueue, offset: int) -> None:
@@ -336,7 +343,7 @@ class PopQueues:
 
     def delay(self, queue: PopQueue, offset: int, *, due_ms: int) -> None:
         """Look at a message again at another time."""
-        self._note_due(queue.key, offset, queue.flights[offset], due_ms)
+        self._note_due(queue.key, [offset], queue.flights[offset].pop_timestamp_ms, due_ms)
 
     # -- the log and the table -----------------------------------------------------------------
 
@@ -434,7 +441,7 @@ class PopQueues:
             for offset, flight in queue.flights.items():
                 left_ms = flight.pop_timestamp_ms + flight.invisible_ms - timestamp_ms
                 due_ms = now_ms + max(0, min(left_ms, flight.invisible_ms))
-                self._note_due(key, offset, flight, due_ms)
+                self._note_due(key, [offset], flight.pop_timestamp_ms, due_ms)
         self._logged = dict.fromkeys(committed, 0)
         self._table_due_ms = now_ms
         return committed

@@ -152,4 +152,6 @@ def accepted_types(type_of_topic: str) -> list[MessageType]:
     """Return the types of messages that a topic accepts."""
     if type_of_topic == MIXED:
         return [MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION]
-    return [MessageType[type_of_topic]]
+    # A store of RocketMQ's may name a type that is not known here.
+    known = MessageType.__members__.get(type_of_topic)
+    return [MessageType.MESSAGE_TYPE_UNSPECIFIED if known is None else known]

@@ -14,6 +14,7 @@ from sparrowmq.grpc_service.checks import check_group
 from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients
 from sparrowmq.grpc_service.message_content import to_duration
 from sparrowmq.grpc_service.messages import (
+    Code,
     CustomizedBackoff,
     ExponentialBackoff,
     FilterType,
@@ -26,7 +27,7 @@ from sparrowmq.grpc_service.messages import (
     Settings,
 )
 from sparrowmq.grpc_service.renewals import Renewals
-from sparrowmq.grpc_service.statuses import ok
+from sparrowmq.grpc_service.statuses import Rejected, ok
 from sparrowmq.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -106,6 +107,9 @@ class Sessions:
         group = None
         if given.HasField("subscription"):
             group = self._broker.find_group(check_group(given.subscription.group))
+        elif not given.HasField("publishing"):
+            text = "the settings have neither publishing nor subscription"
+            raise Rejected(Code.UNRECOGNIZED_CLIENT_TYPE, text)
         client.settings = merge_settings(given, group, body_bytes_max=self._broker.body_bytes_max)
         client.settled_ms = self._timestamp_ms()
         return client.settings

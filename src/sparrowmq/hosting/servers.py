@@ -42,7 +42,7 @@ from sparrowmq.hosting.broker_processes import (
     serve_brokers,
 )
 from sparrowmq.hosting.certificate_files import CertificateFiles
-from sparrowmq.hosting.grpc_port import GrpcCertificate, serving_grpc
+from sparrowmq.hosting.grpc_port import GrpcCertificate, is_grpc_installed, serving_grpc
 from sparrowmq.hosting.health import serve_health
 from sparrowmq.hosting.settings import PORT_MAX, HostSettings, TlsMode
 from sparrowmq.nameserver.server import NameServerServer
@@ -164,6 +164,12 @@ def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None)
             raise ConfigError(
                 f"--grpc-port {settings.grpc_port}: the gRPC service needs a broker in the same "
                 f"process; leave out --brokers {settings.brokers}, or the port"
+            )
+        if settings.grpc_port is None and is_grpc_installed():
+            LOG.warning(
+                "no gRPC service: it needs a broker in the same process; leave out --brokers %d "
+                "to serve clients of RocketMQ 5",
+                settings.brokers,
             )
         async with (
             _access(settings, own=own) as access,
