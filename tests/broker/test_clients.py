@@ -155,7 +155,7 @@ def test_owners_of_queues_are_told_to_who_asks_and_to_nobody_else(rig: Any) -> N
     assert json.loads(plain.body) == {"consumerIdList": ["a", "b"]}
 
 
-def test_who_waits_for_the_lock_of_one_that_is_gone_counts_as_owner(rig: Any) -> None:
+def test_stand_in_of_one_that_is_gone_counts_as_owner(rig: Any) -> None:
     first, second = rig.connect(), rig.connect()
     beat(rig, first, "a")
     beat(rig, second, "b")
@@ -163,6 +163,7 @@ def test_who_waits_for_the_lock_of_one_that_is_gone_counts_as_owner(rig: Any) ->
 
     while_listed = (lock(rig, second, "b", 0) == [], owners_claimed(rig))
     rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    lock(rig, second, "b", 0)
 
     assert while_listed == (True, {"a": [0, 1]})
     assert owners_claimed(rig) == {"b": [0], "a": [1]}
@@ -434,13 +435,24 @@ def ask_to_wait(rig: Any, connection: Any, client_id: str, wait_ms: int = 500) -
     return number
 
 
-def granted(outputs: list[Any], number: int) -> list[int] | None:
-    """Return the queues that the answer to a request names; None while there is no answer."""
+def lock_answer(outputs: list[Any], number: int) -> LockBatchResponseBody | None:
+    """Return the answer to a request; None while there is none."""
     for output in outputs:
         if isinstance(output, Reply) and output.command.opaque == number:
-            body = decode_body(LockBatchResponseBody, output.command.body)
-            return [queue.queue_id for queue in body.lock_ok_mq_set]
+            return decode_body(LockBatchResponseBody, output.command.body)
     return None
+
+
+def granted(outputs: list[Any], number: int) -> list[int] | None:
+    """Return the queues that the answer to a request names; None while there is no answer."""
+    body = lock_answer(outputs, number)
+    return None if body is None else [queue.queue_id for queue in body.lock_ok_mq_set]
+
+
+def stands_in(outputs: list[Any], number: int) -> bool | None:
+    """Return whether a request made its member a stand-in; None while there is no answer."""
+    body = lock_answer(outputs, number)
+    return None if body is None else bool(body.sparrowmq_stood_in)
 
 
 def unlock(rig: Any, connection: Any, client_id: str) -> None:
@@ -503,6 +515,25 @@ def test_request_of_a_closed_connection_waits_no_longer(rig: Any) -> None:
 
     assert len(rig.broker.state.lock_waits) == 0
     assert rig.broker.state.locks.find_owner("GID_c", QUEUE, now_ms=rig.now_ms) is None
+
+
+def test_one_member_at_a_time_stands_in_for_a_holder_that_is_gone(rig: Any) -> None:
+    holder, first, second = (join(rig, client_id) for client_id in "abc")
+    lock(rig, holder, "a", 0)
+    numbers = [ask_to_wait(rig, first, "b"), ask_to_wait(rig, second, "c")]
+    while_listed = [stands_in(rig.outputs, number) for number in numbers]
+
+    rig.outputs += rig.broker.connection_closed(
+        holder, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms
+    )
+    when_gone = [stands_in(rig.outputs, number) for number in numbers]
+    unlock(rig, first, "b")
+
+    assert while_listed == [None, None]
+    assert when_gone == [True, None]
+    assert stands_in(rig.outputs, numbers[1])
+    # The holder may be alive behind its broken connection.
+    assert rig.broker.state.locks.find_owner("GID_c", QUEUE, now_ms=rig.now_ms) == "a"
 
 
 def test_no_more_requests_wait_than_the_bound(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:

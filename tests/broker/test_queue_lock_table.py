@@ -85,14 +85,17 @@ def test_a_connection_closed_late_does_not_lengthen_the_lease() -> None:
     assert table.find_owner("G", A, now_ms=59_001) is None
 
 
-def test_who_waits_for_a_lease_that_ran_out_is_its_owner_until_it_asks_again() -> None:
+def test_stand_in_is_the_owner_until_it_gives_the_queue_back_or_asks_after_the_lease() -> None:
     table = QueueLockTable()
     table.try_lock_batch("G", [A, B], "dead", now_ms=0)
-    table.try_lock_batch("G", [A], "heir", now_ms=1)
+    table.shorten("G", "dead", lease_ms=60_000, now_ms=0)
+    table.try_lock_batch("G", [A], "heir", now_ms=1, lists={"heir"}.__contains__)
 
     assert table.find_owners("G", {"heir"}, now_ms=60_000) == {"heir": [A], "dead": [B]}
     assert table.find_owners("G", {"heir"}, now_ms=60_001) == {"heir": [A]}
     assert table.find_owners("G", {"heir", "dead"}, now_ms=60_000) == {"dead": [A, B]}
+    table.unlock_batch("G", [A, B], "heir")
+    assert table.find_owners("G", {"heir"}, now_ms=60_000) == {"dead": [A, B]}
 
 
 def test_expired_leases_are_forgotten() -> None:
@@ -125,6 +128,16 @@ def test_saved_locks_come_back_with_what_they_had_left() -> None:
     assert {lock.queue for lock in saved} == {A, B}
     assert restored.find_owner("G", A, now_ms=1_015_000) == "one"
     assert restored.find_owner("G", A, now_ms=1_015_001) is None
+
+
+def test_nobody_stands_in_for_a_holder_that_may_come_back_after_a_restart() -> None:
+    table, restored = QueueLockTable(), QueueLockTable()
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+    restored.restore(table.save(now_ms=0), now_ms=0)
+
+    restored.try_lock_batch("G", [A], "two", now_ms=1, lists={"two"}.__contains__)
+
+    assert restored.stood_in("G", [A], "two") == []
 
 
 def test_changes_since_a_save_bring_a_table_up_to_date() -> None:

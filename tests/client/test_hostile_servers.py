@@ -299,12 +299,13 @@ def test_expiry_that_would_flood_the_broker_with_heartbeats_is_not_believed(
 
 def test_lock_that_was_not_asked_for_is_not_ours(play: Callable[..., Any]) -> None:
     """It would stand for a queue whose lock was refused."""
-    answered = LockBatchResponseBody(lock_ok_mq_set=[MessageQueue("U", "b", 0)])
+    others = [MessageQueue("U", "b", 0)]
+    answered = LockBatchResponseBody(lock_ok_mq_set=others, sparrowmq_stood_in=others)
     ask = lock_batch("b:1", "G", client_id="c", queues=[MessageQueue("T", "b", 0)])
 
-    held = play(lambda _, request: response_to(request, body=encode_body(answered)))(ask)
+    locks = play(lambda _, request: response_to(request, body=encode_body(answered)))(ask)
 
-    assert frozenset() == held
+    assert locks == (frozenset(), frozenset())
 
 
 # --- the memory -------------------------------------------------------------------------------

@@ -10,11 +10,14 @@ from typing import Any, get_args
 
 import pytest
 
+from sparrowmq.calling.bounded_log import BoundedLog
+from sparrowmq.client import notices
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.notices import MESSAGES_SHOWN_MAX, NoticeLog
 from sparrowmq.client.publisher import ProducerNotice
-from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Notice
+from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Notice, RequestFailed
 from sparrowmq.client.transaction_outcomes import CheckFailed, EndFailed
+from sparrowmq.errors import InvokeTimeout
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState, UnreadablePolicy
 
 QUEUE = MessageQueue("T", "broker-a", 3)
@@ -81,6 +84,23 @@ def test_dead_letter_is_logged_though_the_listener_failed_with_it_a_moment_ago(
     assert "are now dead letters in %DLQ%GID_x" in dead
     assert "after 3 deliveries: ID7 of T;" in dead
     assert {logging.WARNING} == {entry.levelno for entry in caplog.records}
+
+
+def test_members_of_a_process_share_the_lines_about_a_silent_broker(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "SHARED", BoundedLog(notices.LOG))
+    members = [NoticeLog("GID_x") for _ in range(200)]
+    silence = InvokeTimeout("late", address="10.0.0.1:1")
+
+    for log in members:
+        log.report(RequestFailed("start offset", QUEUE, silence))
+        log.report(RequestFailed("heartbeat", None, silence))
+    NoticeLog("GID_y").report(RequestFailed("heartbeat", None, silence))
+
+    line = "consumer group {}: no answer to {} from 10.0.0.1:1; it is tried again: late"
+    asked = [("GID_x", "start offset"), ("GID_x", "heartbeat"), ("GID_y", "heartbeat")]
+    assert caplog.messages == [line.format(*each) for each in asked]
 
 
 def test_line_of_many_dead_letters_names_a_few(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
+import pytest
+
 from queue_messages import in_hand, message
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
 from sparrowmq.membership.actions import (
@@ -413,15 +415,16 @@ def test_queue_given_up_while_its_lock_is_asked_for_is_unlocked_then() -> None:
     assert member.due(2) == [Unlock(Q0, 1)]
 
 
-def test_queue_given_up_after_a_refusal_needs_no_unlocking() -> None:
+@pytest.mark.parametrize("stands_in", [False, True])
+def test_queue_given_up_after_a_refusal_is_unlocked_by_a_stand_in_alone(stands_in: bool) -> None:
     member = given(Q0)
     of(member, Acquire, 0)
-    member.lock_refused(Q0, 1, is_owner_listed=True, now_ms=1)
+    member.lock_refused(Q0, 1, is_owner_listed=True, stands_in=stands_in, now_ms=1)
 
     rebalance(member, now_ms=2)
 
-    assert member.due(2) == []
-    assert not member.holds(Q0)
+    assert member.due(2) == ([Unlock(Q0, 1)] if stands_in else [])
+    assert member.holds(Q0) == stands_in
 
 
 def test_unlock_without_an_answer_ends_after_its_bound() -> None:

@@ -89,6 +89,16 @@ def test_members_are_asked_once_a_lock_has_been_refused_for_long_enough() -> Non
     assert collect(rounds, queues, MEMBERS_ASKED_MS + 1) == []
 
 
+def test_large_group_is_asked_later_and_none_where_the_broker_knows_dead_holders() -> None:
+    queues, known = [waiting(0)], waiting(1)
+    known.lock_refused(is_owner_listed=True, drain_timeout_ms=10_000, now_ms=0, stands_in=False)
+    rounds = LockRounds(0)
+    rounds.note_members(100)
+
+    assert collect(rounds, [*queues, known], 99) == []
+    assert collect(rounds, [*queues, known], 100) == [AskMembers((queues[0].queue,))]
+
+
 def test_wait_doubles_while_a_member_has_a_queue_in_hand() -> None:
     queues = [waiting(0)]
     rounds = LockRounds(0)

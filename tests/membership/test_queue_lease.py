@@ -114,6 +114,18 @@ def test_lock_that_nobody_has_in_hand_is_asked_for_once_more() -> None:
     assert refused(lease, 70, sent_ms=60) is None
 
 
+def test_stand_in_begins_at_once_and_gives_its_place_back() -> None:
+    lease = QueueLease(is_wanted=True)
+
+    again_ms = lease.wait_or_go_on(
+        0, 5, is_owner_listed=True, drain_timeout_ms=DRAIN_MS, stands_in=True
+    )
+
+    assert (again_ms, lease.asks_first, lease.stands_in) == (None, False, True)
+    lease.give_back()
+    assert not lease.stands_in
+
+
 @pytest.mark.parametrize("now_ms", [0, 10 * DRAIN_MS])
 def test_lock_that_order_needs_is_never_done_without(now_ms: int) -> None:
     lease = QueueLease(is_wanted=True, is_required=True)

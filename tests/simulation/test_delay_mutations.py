@@ -152,7 +152,7 @@ def recall_that_is_not_stored(
 
 
 @mistake(send_back, "confirm", draw_power_faults, f"{LOST}| sent back, and no retry ")
-@mistake(recall, "confirm", draw_power_faults, CONFIRMED)
+@mistake(recall, "confirm", draw_power_faults, CONFIRMED, is_kind_alone=True)
 def confirmation_that_does_not_wait_for_its_flush(
     confirm: Any, state: Any, request: Any, result: PutResult, **details: Any
 ) -> Any:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from mistakes import Mistakes, run_calm
+from mistakes import Mistakes, as_at_apaches_broker, run_calm
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.processors import clients, send, transaction
+from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.calling.effects import Operation, now
 from sparrowmq.client.operations import handover
@@ -68,8 +69,11 @@ TRANSACTIONS: dict[str, Any] = {"transaction_count": 60, "pause_ms_max": 500}
 EARLY = " while its listener ran|: delivered again"
 AGAIN = ": delivered again after a handover"
 SKIPPED = " committed, finished only up to "
-# Members ask the others at once, so that most handovers are under way still.
-ASKS_EARLY = (lock_rounds, "MEMBERS_ASKED_MS", 1)
+# Members ask the others at once, as at Apache's broker, so that most handovers are under way still.
+ASKS_EARLY = (
+    (lock_rounds, "MEMBERS_ASKED_MS", 1),
+    (handover, "lock_batch", as_at_apaches_broker),
+)
 mistake = Mistakes()
 
 
@@ -113,9 +117,9 @@ mistake.plant("skipped drain", COME_AND_GO, EARLY, (OwnedQueue, "revoke", drop_a
     seeds=20,
     message_count=400,
 )
-def lock_taken_without_asking(*_: object, wait_ms: int = 0) -> Operation[bool]:
+def lock_taken_without_asking(*_: object, wait_ms: int = 0) -> Operation[handover.Lock]:
     yield from now()
-    return True
+    return handover.Lock(is_held=True)
 
 
 @mistake(QueueLease, "is_fenced", Faults(member_freeze=20.0), ": locked by member-", seeds=20)
@@ -134,7 +138,7 @@ try_lock, find_start = handover._try_lock, handover._find_start
 
 def read_first(
     subscriber: Subscriber, queue: MessageQueue, *, wait_ms: int = 0
-) -> Operation[bool | None]:
+) -> Operation[handover.Lock]:
     starts[queue] = yield from find_start(subscriber, queue)
     return (yield from try_lock(subscriber, queue, wait_ms=wait_ms))
 
@@ -158,7 +162,8 @@ mistake.plant(
 def test_member_that_asks_the_others_early_waits_for_what_they_have_in_hand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(*ASKS_EARLY)
+    for patch in ASKS_EARLY:
+        monkeypatch.setattr(*patch)
 
     outcomes = run_calm(COME_AND_GO, seeds=10, **BUSY)
     assert [outcome.violation for outcome in outcomes] == [None] * 10
@@ -176,11 +181,18 @@ mistake.plant(
     "queue that others have in hand taken without its lock",
     COME_AND_GO,
     AGAIN,
-    ASKS_EARLY,
+    *ASKS_EARLY,
     (GroupMember, "members_asked", hear_of_nothing),
     seeds=20,
     **BUSY,
 )
+
+
+@mistake(QueueLockTable, "stood_in", COME_AND_GO, AGAIN, seeds=20, **BUSY)
+def refused_member_that_stands_in_for_a_living_holder(
+    _: Any, table: QueueLockTable, group: str, queues: Iterable[MessageQueue], client_id: str
+) -> list[MessageQueue]:
+    return [each for each in queues if table.find_owner(group, each, now_ms=0) != client_id]
 
 
 @mistake(ProcessQueue, "add", Faults(), SKIPPED)
@@ -421,11 +433,22 @@ mistake.plant(
 )
 
 
-@mistake(QueueLease, "wait_or_go_on", draw_graceful_faults, AGAIN, is_kind_alone=True)
-def lock_of_a_listed_owner_that_is_not_waited_for(
-    wait_or_go_on: Any, *args: Any, is_owner_listed: bool, **settings: Any
-) -> Any:
+wait_or_go_on = QueueLease.wait_or_go_on
+
+
+def wait_for_who_is_gone(*args: Any, is_owner_listed: bool, **settings: Any) -> int | None:
     return wait_or_go_on(*args, is_owner_listed=not is_owner_listed, **settings)
+
+
+mistake.plant(
+    "lock of a listed owner that is not waited for",
+    draw_graceful_faults,
+    AGAIN,
+    # A request that waits at the broker is seldom refused.
+    (handover, "lock_batch", as_at_apaches_broker),
+    (QueueLease, "wait_or_go_on", wait_for_who_is_gone),
+    is_kind_alone=True,
+)
 
 
 @mistake(OwnedQueue, "revoke", draw_graceful_faults, " ms after its listener began")

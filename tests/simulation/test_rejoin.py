@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from mistakes import CALM
+from mistakes import CALM, as_at_apaches_broker
+from sparrowmq.client.operations import handover
 from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageQueue
 from sparrowmq.simulation.cluster import GROUP, SimulatedCluster
@@ -46,8 +47,16 @@ def members_known(cluster: SimulatedCluster) -> int:
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("is_apaches", [False, True], ids=["stand-in", "questions"])
 @pytest.mark.parametrize("is_noticed", [True, False], ids=["kill", "power cut"])
-def test_join_right_after_a_kill_waits_for_no_dead_lock(seed: int, is_noticed: bool) -> None:
+def test_join_right_after_a_kill_waits_for_no_dead_lock(
+    monkeypatch: pytest.MonkeyPatch, seed: int, is_noticed: bool, is_apaches: bool
+) -> None:
+    if is_apaches:
+        monkeypatch.setattr(handover, "lock_batch", as_at_apaches_broker)
+    else:
+        # As in a group that is too large for questions to its members.
+        monkeypatch.setattr(handover, "IN_HAND_MEMBERS_MAX", 0)
     scenario = replace(CALM, message_count=20, faults=Faults(), fault_ms=60_000)
     cluster = SimulatedCluster(scenario, lambda purpose: Random(f"{seed} {purpose}"))
     cluster.start()

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from sparrowmq.client.operations import handover
 from sparrowmq.simulation import run
 from sparrowmq.simulation.cluster import Scenario
 from sparrowmq.simulation.dice import Dice
@@ -18,6 +19,7 @@ from sparrowmq.simulation.run import RunOutcome, run_scenario
 
 # So many seeds of `make simulate` must be enough to find a mistake that is looked for there.
 SEEDS_TO_FIND = 20
+LOCK_BATCH = handover.lock_batch
 # A scenario in which nothing goes wrong.
 CALM = Scenario(
     broker_count=1,
@@ -57,6 +59,12 @@ def run_drawn(kind: Kind) -> str | None:
     kinds = run.FAULT_KINDS
     seeds = sorted(range(SEEDS_TO_FIND), key=lambda seed: kinds[seed % len(kinds)] is not kind)
     return next(filter(None, (run.run_seed(seed).violation for seed in seeds)), None)
+
+
+def as_at_apaches_broker(*args: Any, wait_ms: int | None = None, **settings: Any) -> Any:
+    """Ask for locks as `lock_batch` does, without the field that Apache's broker ignores."""
+    del wait_ms
+    return LOCK_BATCH(*args, **settings)
 
 
 class Mistakes:

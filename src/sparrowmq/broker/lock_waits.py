@@ -3,8 +3,8 @@
 In a handover the new owner asks for the lock before the old owner has given it back. A client that
 asks again and again costs requests, and takes the lock late. A SparrowMQ member may let its request
 wait instead (`LockBatchRequestHeader`). The request is served again when the queue is unlocked,
-when the holder's lease ends, or at its deadline, as if the client asked again then. Requests of all
-other clients are answered at once. Tests: test_clients.py.
+when the holder is gone or its lease ends, or at its deadline, as if the client asked again then.
+Requests of all other clients are answered at once. Tests: test_clients.py.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ class LockWait:
     Args:
         body: the decoded request; it names one queue.
         deadline_ms: when the request is answered in any case.
+        is_ours: whether a SparrowMQ member sent it, which knows what a stand-in is.
     """
 
     request: Request
     body: LockBatchRequestBody
     deadline_ms: int
+    is_ours: bool
 
     @property
     def queue(self) -> MessageQueue:

@@ -9,6 +9,9 @@ Differs from RocketMQ:
 - The number of locks is bounded.
 - When a member's connection closes, `shorten` cuts its locks to the rest of the member's own 30 s
   (`MARKED_LEASE_MS` for a SparrowMQ member). A killed owner's queues wait half as long.
+- Until then one listed member *stands in* for such a holder: it consumes the queue without the
+  lock, as RocketMQ's members do, and gives its place back like a lock. So a member that joins
+  knows whether a refused lock is a dead member's, or is followed by a drain.
 - The table and its changes can be saved and restored, so that a broker's restart changes no owner.
 
 Source: RebalanceLockManager.java.
@@ -24,7 +27,7 @@ from sparrowmq.coordination.member_marker import QUEUE_LEASE_BROKER_MS
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
 
-# A member whose request was refused has asked again within this.
+# A stand-in has asked for the lock again within this.
 ASKED_AGAIN_MS = 5_000
 # The bound over all groups of a broker together.
 LOCKS_MAX = 200_000
@@ -37,8 +40,10 @@ class _Lease:
     expires_ms: int
     # The table's `changes` when the lock was granted; 0 for a restored lock.
     change: int = 0
-    # The member whose request was refused last.
-    asker: str | None = None
+    # Whether the holder's connection was closed since its last request.
+    is_orphaned: bool = False
+    # The member that consumes the queue in the place of a holder that is not listed.
+    stand_in: str | None = None
 
     @property
     def is_cut(self) -> bool:
@@ -56,6 +61,11 @@ class SavedLock(NamedTuple):
 
 def _may_take_any(queue: MessageQueue) -> bool:
     del queue
+    return True
+
+
+def _lists_all(client_id: str) -> bool:
+    del client_id
     return True
 
 
@@ -82,11 +92,13 @@ class QueueLockTable:
         *,
         now_ms: int,
         may_take: Callable[[MessageQueue], bool] = _may_take_any,
+        lists: Callable[[str], bool] = _lists_all,
     ) -> list[MessageQueue]:
         """Lock the queues that are free, the member's own, or whose lease has run out.
 
         Args:
             may_take: returns whether the member may lock a queue that it does not hold yet.
+            lists: returns whether the group lists a client id.
 
         Returns: the queues whose lock the member now holds, each once, in the order of the request.
         """
@@ -98,7 +110,9 @@ class QueueLockTable:
             if not is_own and not may_take(queue):
                 continue
             if lease is not None and not is_own and lease.expires_ms >= now_ms:
-                lease.asker = client_id
+                has_stand_in = lease.stand_in is not None and lists(lease.stand_in)
+                if lease.is_orphaned and not has_stand_in and not lists(lease.client_id):
+                    lease.stand_in = client_id
                 continue
             if lease is None:
                 if self._count >= LOCKS_MAX:
@@ -132,9 +146,25 @@ class QueueLockTable:
         leases = self._leases.get(group, {})
         return max((leases[queue].change for queue in queues), default=0)
 
-    def unlock_batch(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Release the locks that the member holds among those of the queues."""
+    def stood_in(
+        self, group: str, queues: Iterable[MessageQueue], client_id: str
+    ) -> list[MessageQueue]:
+        """Return the queues that the member may consume in the place of their locks' holders."""
         leases = self._leases.get(group, {})
+        return [
+            queue for queue in queues if queue in leases and leases[queue].stand_in == client_id
+        ]
+
+    def queues_of(self, group: str, client_id: str) -> list[MessageQueue]:
+        """Return the queues whose locks a client id holds or held last."""
+        leases = self._leases.get(group, {})
+        return [queue for queue, lease in leases.items() if lease.client_id == client_id]
+
+    def unlock_batch(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
+        """Release the member's locks among those of the queues, and its places as a stand-in."""
+        leases = self._leases.get(group, {})
+        for queue in self.stood_in(group, queues, client_id):
+            leases[queue].stand_in = None
         held = [
             queue
             for queue in dict.fromkeys(queues)
@@ -153,8 +183,8 @@ class QueueLockTable:
     ) -> dict[str, list[MessageQueue]]:
         """Return the queues of each owner, in queue order.
 
-        If a lock's holder is no longer listed in the group, the member that asked for the lock last
-        consumes the queue without the lock. That member then counts as the owner.
+        If a lock's holder is no longer listed in the group, the member that stands in for it counts
+        as the owner.
         """
         owners: dict[str, list[MessageQueue]] = {}
         for queue, lease in sorted(
@@ -163,9 +193,9 @@ class QueueLockTable:
             is_live = lease.expires_ms >= now_ms
             if is_live and lease.client_id in listed:
                 owners.setdefault(lease.client_id, []).append(queue)
-            elif lease.asker is not None and lease.asker in listed:
-                # The asker counts as well between the end of the lease and its next request.
-                owners.setdefault(lease.asker, []).append(queue)
+            elif lease.stand_in is not None and lease.stand_in in listed:
+                # It counts as well between the end of the lease and its next request.
+                owners.setdefault(lease.stand_in, []).append(queue)
             elif is_live:
                 owners.setdefault(lease.client_id, []).append(queue)
         return owners
@@ -179,7 +209,10 @@ class QueueLockTable:
         for queue, lease in self._leases.get(group, {}).items():
             # The broker gets a request after the member sent it, so this end is never too early.
             limit_ms = max(lease.refreshed_ms + lease_ms, now_ms)
-            if lease.client_id == client_id and limit_ms < lease.expires_ms:
+            if lease.client_id != client_id:
+                continue
+            lease.is_orphaned = True
+            if limit_ms < lease.expires_ms:
                 lease.expires_ms = limit_ms
                 self._unwritten[group, queue] = None
 
@@ -187,8 +220,8 @@ class QueueLockTable:
         """Forget expired leases, so that the table stays small."""
         for group in list(self._leases):
             leases = self._leases[group]
-            # A member that waits for a lock asks again within this. Until then the expired lease is
-            # kept, because it names the asker.
+            # A stand-in asks for the lock again within this. Until then the expired lease is kept,
+            # because it names the stand-in.
             limit_ms = now_ms - ASKED_AGAIN_MS
             expired = [queue for queue, lease in leases.items() if lease.expires_ms < limit_ms]
             if expired:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Hashable, Mapping
 
 from sparrowmq.calling import clock
@@ -12,6 +13,8 @@ from sparrowmq.calling.line_bound import LineBound
 class BoundedLog:
     """Writes the lines that its bound admits; a line says how many were left out before it.
 
+    Several threads may share it.
+
     Args:
         logger: takes the lines.
         lines_max: the most lines of a kind in a period.
@@ -20,6 +23,7 @@ class BoundedLog:
     def __init__(self, logger: logging.Logger, *, lines_max: int = 1) -> None:
         self._logger = logger
         self._bound = LineBound(lines_max=lines_max)
+        self._lock = threading.Lock()
 
     def log(
         self,
@@ -38,7 +42,8 @@ class BoundedLog:
             error: the error whose traceback follows.
             fields: fields for logs in JSON.
         """
-        left_out = self._bound.admit(kind, clock.monotonic_ms())
+        with self._lock:
+            left_out = self._bound.admit(kind, clock.monotonic_ms())
         if left_out is not None:
             more = f" ({left_out} more like this were left out)" if left_out else ""
             self._logger.log(

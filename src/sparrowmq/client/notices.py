@@ -51,6 +51,9 @@ from sparrowmq.model import ConsumeType, MessageExt, MessageQueue, UnreadablePol
 from sparrowmq.model.names import dlq_topic
 
 LOG = logging.getLogger("sparrowmq.client")
+# All clients of the process share the lines about what befalls them together: a broker or a name
+# server that does not answer, and a process that stands still.
+SHARED = BoundedLog(LOG)
 
 # The most lines of one kind in a period that tell a consumer's course. Warnings have one.
 PROGRESS_LINES_MAX = 100
@@ -163,7 +166,7 @@ class NoticeLog:
                 "interpreter or the event loop; in coroutines, await, or use asyncio.to_thread"
             )
             calls = _count(notice.call_count, "call")
-            self._warn((text,), text, notice.still_ms, MARKED_LEASE_MS, calls)
+            self._warn((text,), text, notice.still_ms, MARKED_LEASE_MS, calls, log=SHARED)
         elif isinstance(notice, NoPlanRegister):
             text = (
                 "broker %s keeps no plans, as only SparrowMQ's brokers do: AVG_BY_LOAD divides "
@@ -381,7 +384,8 @@ class NoticeLog:
         if isinstance(error, TransportError):
             # All queues of a broker fail together.
             text = "no answer to %s from %s; it is tried again: %s"
-            self._warn((text, error.address, kind), text, notice.what, error.address, words)
+            place = (notice.what, error.address)
+            self._warn((text, *place, kind), text, *place, words, log=SHARED)
             return
         where = "the group" if queue is None else str(queue)
         text = "%s of %s failed and is tried again: %s"
@@ -398,10 +402,14 @@ class NoticeLog:
         text: str,
         *args: object,
         error: BaseException | None = None,
+        log: BoundedLog | None = None,
     ) -> None:
         line = "%s %s: " + text
         args = (self._kind, self._group, *args)
-        self._warnings.log(logging.WARNING, kind, line, *args, error=error, fields=self._fields)
+        if log is not None:
+            kind = (self._kind, self._group, *kind)
+        log = log or self._warnings
+        log.log(logging.WARNING, kind, line, *args, error=error, fields=self._fields)
 
 
 def fields_of(

@@ -6,7 +6,8 @@
   keeps its lock too, until the broker lets the lock expire. Only the members' answers distinguish
   the two. A queue that no listed member has in hand is taken at once: with the lock if the lock is
   free by now, else without the lock, as RocketMQ does. A member has a queue in hand also while it
-  asks for the lock or drains, so a queue in a handover is waited for.
+  asks for the lock or drains, so a queue in a handover is waited for. A SparrowMQ broker knows
+  its dead holders itself, and no member is asked there.
 
 A member that does not answer may have any queue in hand; the wait then goes on unchanged.
 """
@@ -24,8 +25,11 @@ from sparrowmq.model import MessageQueue
 # A queue consumed without its lock asks for the lock again after this.
 LOCK_ASK_MS = 1_000
 # The members are asked once a lock has been refused for this long; handovers under short listeners
-# take less. The members are asked again after twice this, and then at doubled intervals.
+# take less. A large group waits longer, by this for each member: its handovers take longer, and a
+# question costs a request to each member. The members are asked again after twice this, and then at
+# doubled intervals.
 MEMBERS_ASKED_MS = 40
+MEMBER_ASKED_MS = 1
 # The wait after a member did not answer: a thread of Apache's broker waits 10 s for each answer.
 MEMBERS_SILENT_MS = 10_000
 
@@ -36,13 +40,17 @@ class LockRounds:
     def __init__(self, now_ms: int) -> None:
         self._renewals_due_ms = now_ms
         self._question = RepeatedJob(now_ms)
-        self._question_wait_ms = MEMBERS_ASKED_MS
+        self._first_wait_ms = self._question_wait_ms = MEMBERS_ASKED_MS
+
+    def note_members(self, count: int) -> None:
+        """Record how many members the group has."""
+        self._first_wait_ms = max(MEMBERS_ASKED_MS, count * MEMBER_ASKED_MS)
 
     def collect(self, queues: Collection[OwnedQueue], now_ms: int, actions: list[Action]) -> None:
         """Add the renewals and questions that are due now."""
         if now_ms >= self._renewals_due_ms:
             self._collect_renewals(queues, now_ms, actions)
-        refused = tuple(owned.queue for owned in queues if _is_refused(owned, now_ms))
+        refused = tuple(owned.queue for owned in queues if self._is_refused(owned, now_ms))
         if refused and self._question.begin(now_ms):
             actions.append(AskMembers(refused))
 
@@ -50,8 +58,8 @@ class LockRounds:
         """Return the time at which `collect` may add an action although no event has come."""
         if not queues:
             return now_ms + LOST_MS
-        waits = [owned.lease.waits_since_ms for owned in queues]
-        dues_ms = [since_ms + MEMBERS_ASKED_MS for since_ms in waits if since_ms is not None]
+        waits = [_waits_since_ms(owned) for owned in queues]
+        dues_ms = [since_ms + self._first_wait_ms for since_ms in waits if since_ms is not None]
         first_ms = min(dues_ms, default=now_ms + LOST_MS)
         return min(self._renewals_due_ms, max(first_ms, self._question.next_due_ms(now_ms)))
 
@@ -86,10 +94,14 @@ class LockRounds:
         for owned in refused:
             if owned.queue not in in_hand:
                 owned.nobody_has_it(now_ms)
-        self._question_wait_ms = 2 * self._question_wait_ms if still else MEMBERS_ASKED_MS
+        self._question_wait_ms = 2 * self._question_wait_ms if still else self._first_wait_ms
         self._question.end(now_ms, next_in_ms=self._question_wait_ms)
 
+    def _is_refused(self, owned: OwnedQueue, now_ms: int) -> bool:
+        since_ms = _waits_since_ms(owned)
+        return since_ms is not None and now_ms - since_ms >= self._first_wait_ms
 
-def _is_refused(owned: OwnedQueue, now_ms: int) -> bool:
-    since_ms = owned.lease.waits_since_ms
-    return since_ms is not None and now_ms - since_ms >= MEMBERS_ASKED_MS
+
+def _waits_since_ms(owned: OwnedQueue) -> int | None:
+    """Return since when a queue waits for a lock whose broker does not know dead holders."""
+    return owned.lease.waits_since_ms if owned.lease.stands_in is None else None

@@ -433,6 +433,7 @@ class GroupMember:
             is_early = bool(share.cid_all) and ids.is_early
             if share.mq_all is not None and not is_early:
                 self.history.note(share.topic, share.mq_all, cid_all=share.cid_all)
+                self._locks.note_members(len(share.cid_all))
             is_complete = is_complete and share.is_settled
             if share.queues is None or is_early:
                 is_complete = False
@@ -582,12 +583,19 @@ class GroupMember:
             self._locks.renew_soon(now_ms)
 
     def lock_refused(
-        self, queue: MessageQueue, epoch: int, *, is_owner_listed: bool, now_ms: int
+        self,
+        queue: MessageQueue,
+        epoch: int,
+        *,
+        is_owner_listed: bool,
+        now_ms: int,
+        stands_in: bool | None = None,
     ) -> bool:
         """Record that another member holds the queue's lock; return whether to begin without it.
 
         Args:
             is_owner_listed: whether the queue's former owner is still in the group.
+            stands_in: see `QueueLease.stands_in`.
         """
         owned = self.find_queue(queue, epoch)
         if owned is None:
@@ -596,6 +604,7 @@ class GroupMember:
             is_owner_listed=is_owner_listed,
             drain_timeout_ms=self._config.drain_timeout_ms,
             now_ms=now_ms,
+            stands_in=stands_in,
         ):
             self._lose(owned, QueueLost(queue), now_ms)
             return False

@@ -289,7 +289,7 @@ class OwnedQueue:
     def _collect_unlock(self, now_ms: int, actions: list[Action]) -> None:
         """Give the lock back if we may hold one and no request for it is under way."""
         lease = self.lease
-        if not lease.may_hold:
+        if not (lease.may_hold or lease.stands_in):
             self._move(QueueEvent.UNLOCKED)
         elif self.is_acquiring(now_ms) or lease.is_renewing(now_ms):
             return
@@ -491,18 +491,32 @@ class OwnedQueue:
         self._acquire.end(now_ms, next_in_ms=0)
         return True
 
-    def lock_refused(self, *, is_owner_listed: bool, drain_timeout_ms: int, now_ms: int) -> bool:
+    def lock_refused(
+        self,
+        *,
+        is_owner_listed: bool,
+        drain_timeout_ms: int,
+        now_ms: int,
+        stands_in: bool | None = None,
+    ) -> bool:
         """Ask again a little later, or go on without the lock.
+
+        Args:
+            stands_in: see `QueueLease.stands_in`.
 
         Returns: False if we had the queue before, so that it must begin anew.
         """
         sent_ms = now_ms if self._acquire.started_ms is None else self._acquire.started_ms
         self._acquire.end(now_ms, next_in_ms=0)
         if self.state is not QueueState.STARTING:
-            self.lease.may_hold = False
+            self.lease.may_hold, self.lease.stands_in = False, stands_in
             return self.has_ended
         again_ms = self.lease.wait_or_go_on(
-            sent_ms, now_ms, is_owner_listed=is_owner_listed, drain_timeout_ms=drain_timeout_ms
+            sent_ms,
+            now_ms,
+            is_owner_listed=is_owner_listed,
+            drain_timeout_ms=drain_timeout_ms,
+            stands_in=stands_in,
         )
         if again_ms is not None:
             self._acquire.due_ms = again_ms
@@ -538,7 +552,7 @@ class OwnedQueue:
 
     def unlocked(self) -> None:
         """Note that the lock was given back."""
-        self.lease.may_hold = False
+        self.lease.give_back()
 
     def give_up(self) -> None:
         """End a drain at once, without the last commit."""

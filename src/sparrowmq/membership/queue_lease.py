@@ -55,6 +55,7 @@ class QueueLease:
         "may_hold",
         "renewal",
         "sent_ms",
+        "stands_in",
         "until_ms",
         "waits_since_ms",
     )
@@ -73,6 +74,9 @@ class QueueLease:
         self.sent_ms = 0
         # Whether the broker may have the lock for us, so that the lock must be given back.
         self.may_hold = False
+        # Whether the broker lets us consume the queue in the place of its lock's holder, which is
+        # gone; the place is given back like a lock. None if the broker does not say.
+        self.stands_in: bool | None = None
         # Since when a queue that may go without the lock has waited for its refused lock.
         self.waits_since_ms: int | None = None
         # When all other members had answered that they do not have the queue in hand.
@@ -102,6 +106,10 @@ class QueueLease:
         self.is_held = False
         self.until_ms = max(self.until_ms or 0, sent_ms + MARKED_LEASE_MS)
 
+    def give_back(self) -> None:
+        """Note that the broker no longer has us for the lock's holder, nor in its place."""
+        self.may_hold, self.stands_in = False, None
+
     def refuse(self, sent_ms: int, now_ms: int) -> None:
         """Note that the request of `sent_ms` was refused: another member holds the lock."""
         if sent_ms < self.sent_ms:
@@ -118,7 +126,13 @@ class QueueLease:
         self._unheld_ms = now_ms
 
     def wait_or_go_on(
-        self, sent_ms: int, now_ms: int, *, is_owner_listed: bool, drain_timeout_ms: int
+        self,
+        sent_ms: int,
+        now_ms: int,
+        *,
+        is_owner_listed: bool,
+        drain_timeout_ms: int,
+        stands_in: bool | None = None,
     ) -> int | None:
         """Process a refusal at the start; return when to ask again, None to begin without the lock.
 
@@ -126,8 +140,9 @@ class QueueLease:
             sent_ms: when the request was sent.
             is_owner_listed: whether the queue's former owner is still in the group.
             drain_timeout_ms: how long the former owner may take to drain.
+            stands_in: see the attribute.
         """
-        self.may_hold = False
+        self.may_hold, self.stands_in = False, stands_in
         has_waited = now_ms - sent_ms >= WAITED_MS
         if self.is_required:
             return now_ms + (LOCK_RETRY_FIRST_MS if has_waited else ORDERLY_LOCK_RETRY_MS)
@@ -137,7 +152,7 @@ class QueueLease:
         if self._unheld_ms is not None and sent_ms < self._unheld_ms:
             # The former owner may have released the lock after our request.
             return now_ms
-        is_unheld = self._unheld_ms is not None
+        is_unheld = stands_in or self._unheld_ms is not None
         if is_unheld or not is_owner_listed or now_ms - self.waits_since_ms >= patience_ms:
             self.asks_first = False
             self.waits_since_ms = None

@@ -399,10 +399,16 @@ class LockBatchRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names(
 class LockBatchResponseBody(
     Struct, frozen=True, kw_only=True, rename=wire_names(lock_ok_mq_set="lockOKMQSet")
 ):
-    """The queues of a lock request that the client owns now."""
+    """The queues of a lock request that the client owns now.
+
+    Args:
+        sparrowmq_stood_in: SparrowMQ's addition on request: the queues that the client may consume
+            in the place of their locks' holders, which are gone. It gives them back like locks.
+    """
 
     __marks_max__: ClassVar[int] = _QUEUES_MARKS_MAX
     lock_ok_mq_set: list[MessageQueue] = []
+    sparrowmq_stood_in: list[MessageQueue] | None = None
 
 
 class UnlockBatchRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):

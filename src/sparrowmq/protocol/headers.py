@@ -246,7 +246,10 @@ class LockBatchRequestHeader(
     kw_only=True,
     rename=wire_names(sparrowmq_wait_ms="sparrowmqWaitMs"),
 ):
-    """LOCK_BATCH_MQ; SparrowMQ's brokers let a refused request wait for the lock on request."""
+    """LOCK_BATCH_MQ; with the wait, SparrowMQ's brokers let a refused request wait for the lock.
+
+    They also answer for which queues the client stands in (`LockBatchResponseBody`).
+    """
 
     sparrowmq_wait_ms: int | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,30 +100,23 @@ def broker(*, is_locked: bool = False) -> Callable[[str, RemotingCommand], Remot
     return answer
 
 
-@pytest.mark.parametrize(
-    ("orderly", "members", "wait_ms"),
-    [
-        (False, IN_HAND_MEMBERS_MAX + 1, None),
-        (False, IN_HAND_MEMBERS_MAX + 2, str(LOCK_WAIT_MS)),
-        (True, 2, str(LOCK_WAIT_MS)),
-    ],
-)
-def test_request_for_a_lock_waits_at_the_broker_where_no_member_is_asked(
-    subscriber: Subscriber, play: Any, orderly: bool, members: int, wait_ms: str | None
+@pytest.mark.parametrize("stands_in", [None, False, True])
+def test_request_for_a_lock_waits_at_the_broker_which_says_whether_we_stand_in(
+    subscriber: Subscriber, play: Any, stands_in: bool | None
 ) -> None:
-    subscriber.config = replace(subscriber.config, orderly=orderly)
-    cid_all = ["me", *(f"other-{number}" for number in range(members - 1))]
-    subscriber.member.history.note("T", [OLD, ADDED], cid_all=cid_all)
     asked: list[str | None] = []
 
-    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
-        if request.code == RequestCode.LOCK_BATCH_MQ:
-            asked.append((request.ext_fields or {}).get("sparrowmqWaitMs"))
-        return broker()(address, request)
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        asked.append((request.ext_fields or {}).get("sparrowmqWaitMs"))
+        stood_in = None if stands_in is None else [OLD][: int(stands_in)]
+        return response_to(
+            request, body=encode_body(LockBatchResponseBody(sparrowmq_stood_in=stood_in))
+        )
 
     play(answer)(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
 
-    assert asked == [wait_ms]
+    ((_, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert (asked, told["stands_in"]) == ([str(LOCK_WAIT_MS)], stands_in)
 
 
 @pytest.mark.parametrize(("queue", "offset"), [(OLD, MAX_OFFSET), (ADDED, 0)])

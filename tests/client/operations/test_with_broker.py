@@ -139,10 +139,10 @@ def test_lock_belongs_to_one_client(
     queues = [MessageQueue(topic, "broker-a", n) for n in range(2)]
 
     def lock(client_id: str) -> frozenset[MessageQueue]:
-        found: frozenset[MessageQueue] = run(
+        found: handover.Locks = run(
             handover.lock_batch(cluster.broker, group, client_id=client_id, queues=queues)
         )
-        return found
+        return found.held
 
     def join(client_id: str) -> None:
         data = HeartbeatData(

@@ -196,12 +196,16 @@ def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int
     names = state.consumers.leave_all(connection)
     state.lock_waits.discard(connection)
     state.producers.leave_all(connection)
+    outputs: list[Output] = []
     for name, member in memberships:
         group = state.consumers.find(name)
         if group is None or not group.lists(member.client_id):
             lease_ms = MARKED_LEASE_MS if is_marked(member.version) else QUEUE_LEASE_CLIENT_MS
             state.locks.shorten(name, member.client_id, lease_ms=lease_ms, now_ms=now_ms)
-    outputs: list[Output] = [_gone(name, connection) for name in names]
+            queues = state.locks.queues_of(name, member.client_id)
+            for wait in state.lock_waits.take(name, queues):
+                outputs += _lock(state, wait, now_ms=now_ms)
+    outputs += [_gone(name, connection) for name in names]
     for name in names:
         outputs += state.notify_group(name, now_ms=now_ms)
     return outputs
@@ -237,14 +241,16 @@ def lock_batch(state: BrokerState, request: Request) -> Sequence[Output]:
 
     Differs from RocketMQ: only a listed member gets locks that it does not hold yet, and only locks
     of existing queues. A holder may renew its locks even while it is not listed, because no member
-    is listed for up to 30 s after a restart of the broker. A member may let a refused request wait
-    for the lock (`LockWaits`).
+    is listed for up to 30 s after a restart of the broker. A SparrowMQ member may let a refused
+    request wait for the lock (`LockWaits`), and hears for which queues it stands in.
     """
     header = decode_header(LockBatchRequestHeader, request.command.ext_fields)
     body = decode_body(LockBatchRequestBody, request.command.body or b"")
     _check_lock_count(len(body.mq_set))
     wait_ms = min(header.sparrowmq_wait_ms or 0, LOCK_WAIT_MS_MAX)
-    return _lock(state, LockWait(request, body, request.now_ms + wait_ms), now_ms=request.now_ms)
+    is_ours = header.sparrowmq_wait_ms is not None
+    wait = LockWait(request, body, request.now_ms + wait_ms, is_ours)
+    return _lock(state, wait, now_ms=request.now_ms)
 
 
 def serve_lock_waits(state: BrokerState, *, now_ms: int) -> list[Output]:
@@ -275,13 +281,22 @@ def _lock(state: BrokerState, wait: LockWait, *, now_ms: int) -> Sequence[Output
         return may
 
     locked = state.locks.try_lock_batch(
-        body.consumer_group, body.mq_set, body.client_id, now_ms=now_ms, may_take=may_take
+        body.consumer_group,
+        body.mq_set,
+        body.client_id,
+        now_ms=now_ms,
+        may_take=may_take,
+        lists=lambda client_id: group is not None and group.lists(client_id),
     )
-    is_held = not locked and not refused and len(body.mq_set) == 1
+    stood_in = state.locks.stood_in(body.consumer_group, body.mq_set, body.client_id)
+    is_held = not locked and not refused and not stood_in and len(body.mq_set) == 1
     if is_held and wait.deadline_ms > now_ms and state.lock_waits.add(wait):
         return ()
     # A renewal need not be written: a restart restores the lease with its first length.
-    outputs = answer(request, body=encode_body(LockBatchResponseBody(lock_ok_mq_set=locked)))
+    given = LockBatchResponseBody(
+        lock_ok_mq_set=locked, sparrowmq_stood_in=stood_in if wait.is_ours else None
+    )
+    outputs = answer(request, body=encode_body(given))
     if refused:
         outputs = [*outputs, *_note_refused_locks(state, wait, refused, is_listed, now_ms)]
     if state.locks.last_change(body.consumer_group, locked) <= state.locks_written:

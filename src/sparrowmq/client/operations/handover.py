@@ -51,12 +51,34 @@ from sparrowmq.protocol.record import decode_messages
 # RebalanceImpl locks and unlocks with a timeout of 1000 ms.
 LOCK_TIMEOUT_MS = 1_000
 # The members that are asked for their queues; a larger group waits for a refused lock.
-IN_HAND_MEMBERS_MAX = 16
+IN_HAND_MEMBERS_MAX = 127
 # How long a SparrowMQ broker lets a refused request for a lock wait for the unlock.
 LOCK_WAIT_MS = 500
 # How often an unlock is repeated until it is answered, and the pause before each repetition.
 UNLOCK_TIMES_MAX = 5
 UNLOCK_RETRY_MS = 500
+
+
+class Lock(NamedTuple):
+    """The answer to a request for a queue's lock.
+
+    Args:
+        is_held: whether we hold the lock; None if no member can hold it.
+        stands_in: see `QueueLease.stands_in`.
+    """
+
+    is_held: bool | None
+    stands_in: bool | None = None
+
+
+_NO_LOCK = Lock(None)
+
+
+class Locks(NamedTuple):
+    """The queues whose lock this client holds now, and those it may consume as a stand-in."""
+
+    held: frozenset[MessageQueue]
+    stood_in: frozenset[MessageQueue] | None
 
 
 class _Start(NamedTuple):
@@ -74,17 +96,22 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
         queue, subscriber.strategy, group=config.group, client_id=config.client_id
     )
     sent_ms: int = yield Now()
-    is_held: bool | None = None
+    lock = _NO_LOCK
     start: _Start | None = None
     try:
         if wants_lock and is_listed:
-            wait_ms = _lock_wait_ms(subscriber, queue)
-            is_held = yield from _try_lock(subscriber, queue, wait_ms=wait_ms)
+            lock = yield from _try_lock(subscriber, queue, wait_ms=LOCK_WAIT_MS)
         elif wants_lock:
-            is_held, start = yield from _try_lock_and_find_start(subscriber, queue)
+            lock, start = yield from _try_lock_and_find_start(subscriber, queue)
         now_ms: int = yield Now()
-        if is_held is False and not (
-            member.lock_refused(queue, epoch, is_owner_listed=is_listed, now_ms=now_ms)
+        if lock.is_held is False and not (
+            member.lock_refused(
+                queue,
+                epoch,
+                is_owner_listed=is_listed,
+                stands_in=lock.stands_in,
+                now_ms=now_ms,
+            )
             and start is not None
         ):
             subscriber.wake.set()
@@ -102,7 +129,7 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
             offset=start.offset,
             is_committed=start.is_committed,
             has_newest=has_newest,
-            lock_sent_ms=sent_ms if is_held else None,
+            lock_sent_ms=sent_ms if lock.is_held else None,
             now_ms=now_ms,
         )
     except SparrowError as error:
@@ -118,13 +145,15 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
     queue, epoch, wants_lock, newest = action
     member = subscriber.member
     sent_ms: int = yield Now()
-    is_held: bool | None = None
+    lock = _NO_LOCK
     try:
         if wants_lock:
-            is_held = yield from _try_lock(subscriber, queue)
-        if is_held is False:
+            lock = yield from _try_lock(subscriber, queue, wait_ms=0)
+        if lock.is_held is False:
             now_ms: int = yield Now()
-            member.lock_refused(queue, epoch, is_owner_listed=True, now_ms=now_ms)
+            member.lock_refused(
+                queue, epoch, is_owner_listed=True, stands_in=lock.stands_in, now_ms=now_ms
+            )
         else:
             found = yield from _find_committed(subscriber, queue, is_sure=True)
             if _is_users(subscriber, queue, found):
@@ -136,7 +165,7 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
                 epoch,
                 found=found,
                 has_newest=has_newest,
-                lock_sent_ms=sent_ms if is_held else None,
+                lock_sent_ms=sent_ms if lock.is_held else None,
                 now_ms=now_ms,
             )
     except SparrowError as error:
@@ -191,45 +220,41 @@ def _find_committed(
 
 def _try_lock_and_find_start(
     subscriber: Subscriber, queue: MessageQueue
-) -> Operation[tuple[bool | None, _Start]]:
+) -> Operation[tuple[Lock, _Start]]:
     operations: list[Operation[Any]] = [
-        _try_lock(subscriber, queue),
+        _try_lock(subscriber, queue, wait_ms=0),
         _find_start(subscriber, queue),
     ]
-    is_held, start = yield from gather(operations, name="lock and start")
-    return is_held, start
+    lock, start = yield from gather(operations, name="lock and start")
+    return lock, start
 
 
-def _lock_wait_ms(subscriber: Subscriber, queue: MessageQueue) -> int:
-    """Return how long a request for the lock may wait at the broker while the lock is refused.
+def _try_lock(subscriber: Subscriber, queue: MessageQueue, *, wait_ms: int) -> Operation[Lock]:
+    """Ask for a queue's lock.
 
-    A refusal lets a member of a small group ask the others what they have in hand, and go on
-    without the lock of a member that is dead. Where nobody is asked, only the unlock helps.
-    """
-    others = len(set(subscriber.member.history.members(queue.topic))) - 1
-    asks_members = others <= IN_HAND_MEMBERS_MAX and not subscriber.config.orderly
-    return 0 if asks_members else LOCK_WAIT_MS
-
-
-def _try_lock(
-    subscriber: Subscriber, queue: MessageQueue, *, wait_ms: int = 0
-) -> Operation[bool | None]:
-    """Ask for a queue's lock; None if no member can hold it.
+    Args:
+        wait_ms: how long a SparrowMQ broker may let the request wait for the lock.
 
     Raises: TransportError if the broker may have given the lock but did not answer.
     """
     address = subscriber.routes.master_address(queue.broker_name)
     if address is None:
-        return None
+        return _NO_LOCK
     config = subscriber.config
     try:
-        held = yield from lock_batch(
-            address, config.group, client_id=config.client_id, queues=[queue], wait_ms=wait_ms
+        given = yield from lock_batch(
+            address,
+            config.group,
+            client_id=config.client_id,
+            queues=[queue],
+            wait_ms=wait_ms,
+            # Many members of one process wait for their turn to read the answer.
+            timeout_ms=config.times.invoke_timeout_ms,
         )
     except (ConnectFailed, BrokerError) as error:
         subscriber.report(RequestFailed("lock", queue, error))
-        return None
-    return queue in held
+        return _NO_LOCK
+    return Lock(queue in given.held, None if given.stood_in is None else queue in given.stood_in)
 
 
 def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start]:
@@ -268,7 +293,7 @@ def renew_locks(subscriber: Subscriber, action: RenewLocks) -> Operation[None]:
     held: frozenset[MessageQueue] | None = None
     if address is not None:
         try:
-            held = yield from lock_batch(
+            held, _ = yield from lock_batch(
                 address, config.group, client_id=config.client_id, queues=action.queues
             )
         except SparrowError as error:
@@ -340,27 +365,32 @@ def lock_batch(
     *,
     client_id: str,
     queues: Sequence[MessageQueue],
-    wait_ms: int = 0,
-) -> Operation[frozenset[MessageQueue]]:
+    wait_ms: int | None = None,
+    timeout_ms: int = LOCK_TIMEOUT_MS,
+) -> Operation[Locks]:
     """Ask a master for the locks of queues, or renew them.
 
     Args:
         wait_ms: how long a SparrowMQ broker may let the request for one queue wait for its lock;
-            other brokers answer at once.
+            None if it need not say which queues the client stands in for. Other brokers answer at
+            once.
 
-    Returns: the queues whose lock this client holds now.
     Raises: TransportError, BrokerError.
     """
     request = LockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=list(queues))
     reply = yield from ask(
         address,
         RequestCode.LOCK_BATCH_MQ,
-        LockBatchRequestHeader(sparrowmq_wait_ms=wait_ms) if wait_ms else None,
+        None if wait_ms is None else LockBatchRequestHeader(sparrowmq_wait_ms=wait_ms),
         body=encode_body(request),
-        timeout_ms=LOCK_TIMEOUT_MS + wait_ms,
+        timeout_ms=timeout_ms + (wait_ms or 0),
     )
-    held = decode_answer(LockBatchResponseBody, reply, address).lock_ok_mq_set
-    return frozenset(queues).intersection(held)
+    given = decode_answer(LockBatchResponseBody, reply, address)
+    asked, stood_in = frozenset(queues), given.sparrowmq_stood_in
+    return Locks(
+        asked.intersection(given.lock_ok_mq_set),
+        None if stood_in is None else asked.intersection(stood_in),
+    )
 
 
 def unlock_batch(
