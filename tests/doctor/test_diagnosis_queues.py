@@ -42,6 +42,34 @@ def test_r10_finds_queues_that_their_owner_does_not_hold(seen_group: Group) -> N
 
 
 @pytest.mark.parametrize(
+    ("expression", "came", "consumed_ms", "fires"),
+    [
+        ("Pay", 60, 0, True),
+        ("Pay", 40, 0, False),
+        ("*", 60, 0, False),
+        ("Pay", 60, 1_700_000_000_000, False),
+        ("Pay", 60, 1_699_999_940_000, True),
+    ],
+)
+def test_q17_finds_a_filter_that_matches_nothing_of_what_arrives(
+    seen_group: Group, expression: str, came: int, consumed_ms: int, fires: bool
+) -> None:
+    group = seen_group([FIRST])
+    group.report(FIRST, expressions={"T": expression}, held=queues(0, 1, 2, 3))
+    held = [h._replace(last_consume_timestamp_ms=consumed_ms) for h in group.reports[0].held]
+    group.reports[0] = replace(group.reports[0], held=tuple(held))
+    # The broker holds the pulls of queue 0, and the group passed over the messages of queue 1.
+    group.flow(0, then=(100, 100), now=(110, 100))
+    group.flow(1, then=(100, 100), now=(90 + came, 90 + came))
+
+    found = group.findings().get("Q17")
+
+    assert fires == (found is not None)
+    if found is not None:
+        assert found.evidence == ("Pay matched 0 of 60 messages that came within 6.0 s",)
+
+
+@pytest.mark.parametrize(
     ("where", "fires"),
     [("CONSUME_FROM_LAST_OFFSET", True), ("CONSUME_FROM_FIRST_OFFSET", False)],
 )

@@ -64,6 +64,7 @@ _ERROR, _WARN, _INFO = Severity.ERROR, Severity.WARN, Severity.INFO
 _INSTANCE = "give every process its own instance name"
 _FAILING = "find out why listeners fail"
 _SUSPENDED = "check whether the consumer is suspended"
+_COMPARE = "compare the expression with the tags"
 _PERMISSION = "set the topic's permission to 6"
 # The doctor looks at the first groups first: what lasts for some seconds only stands at the top.
 SICK: Mapping[str, Scenario] = {
@@ -131,6 +132,8 @@ SICK: Mapping[str, Scenario] = {
     ),
     "too-many": Scenario("more members than queues", "R14", _WARN, "as many queues as"),
     "disabled": Scenario("the group is disabled", "Q16", _ERROR, "--enable"),
+    "no-match": Scenario("a tag matches nothing of what arrives", "Q17", _INFO, _COMPARE),
+    "no-sql-match": Scenario("an SQL92 expression matches nothing", "Q17", _INFO, _COMPARE),
     "fails-in-order": Scenario("in order, every message fails", "Q13", _ERROR, _FAILING),
     "one-fails-in-order": Scenario(
         "in order, one message fails for ever", "Q13", _ERROR, _FAILING, effect="R30"
@@ -178,6 +181,7 @@ HEALTHY: Mapping[str, str] = {
     "h-ordered": "consumption in order",
     "h-tag": "one message in ten matches the tag, so that offsets stand still between two",
     "h-sql": "the same by SQL92",
+    "h-tenth": "the same with enough messages that none would be a finding",
     "h-broadcast": "BROADCASTING: brokers know no offset",
     "h-long": "a listener takes 2 s, and keeps up",
     "h-topics": "two topics, of different rates",
@@ -332,6 +336,9 @@ class Wards:
         """Start the sick groups with members that stop at a message, or of other clients."""
         on, join = self.groups, self.groups.join
         join("disabled", on.topic("sick38"))
+        on.topic("sick47", per_s=20, tags="ABBBBBBBBB")
+        join("no-match", "sick47", expression="a || Pay")
+        join("no-sql-match", "sick47", expression=MessageSelector.by_sql("a = 'Pay'"))
         join("fails-in-order", on.topic("sick39"), listener=fail_in_order, orderly=True)
         join("one-fails-in-order", on.topic("sick40"), listener=self._fail_one, orderly=True)
         consumer = on.hold(PollConsumer("stopped-polling", name_server=on.cluster.name_server))
@@ -370,6 +377,7 @@ class Wards:
         on.topic("well5", per_s=4, queues=8, tags="ABBBBBBBBB")
         self._join_all("h-tag", "well5", "12", expression="A")
         join("h-sql", "well5", expression=MessageSelector.by_sql("a = 'A'"))
+        join("h-tenth", "sick47", expression="A")
         self._join_all(
             "h-broadcast",
             on.topic("well6"),

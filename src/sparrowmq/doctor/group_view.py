@@ -250,7 +250,7 @@ class GroupView:
         A broker holds a pull until a message matches. Meanwhile other messages arrive and the
         offset stands still, although nothing is to be consumed.
         """
-        if queue.topic not in self._filtered:
+        if not self.is_filtered(queue.topic):
             return False
         owners = {c.client_id for c in self.ownership.falls_to.get(queue, ())}
         if any(r.is_silent for r in self.snapshot.reports if r.client_id in owners):
@@ -260,12 +260,11 @@ class GroupView:
     def _held(self, queue: MessageQueue) -> list[HeldQueue]:
         return [h for report in self.snapshot.reports for h in report.held if h.queue == queue]
 
-    @property
-    def _filtered(self) -> frozenset[str]:
-        """The topics of which the group subscribes some messages only."""
+    def is_filtered(self, topic: str) -> bool:
+        """Return whether the group subscribes some messages of a topic only."""
         said = [s for broker in self.snapshot.last.brokers for s in broker.subscriptions]
         said += [s for report in self.snapshot.reports for s in report.subscriptions]
-        return frozenset(s.topic for s in said if s.expression.strip() not in ("", "*"))
+        return any(s.topic == topic and s.expression.strip() not in ("", "*") for s in said)
 
     def lag(self, queues: Iterable[MessageQueue] | None = None) -> int:
         """Return the number of unconsumed messages in these queues; None means all queues."""

@@ -73,6 +73,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q14": agreement_rules.find_different_listeners,
         "Q15": agreement_rules.find_different_models,
         "Q16": topic_rules.find_disabled_group,
+        "Q17": topic_rules.find_unmatched_subscriptions,
     }
 )
 

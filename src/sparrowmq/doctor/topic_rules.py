@@ -1,4 +1,4 @@
-"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16: topics, queues held, ways of consuming. Pure.
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16, Q17: topics, queues, ways of consuming. Pure.
 
 Tests: test_diagnosis_queues.py.
 """
@@ -21,6 +21,10 @@ _LAST_OFFSETS = frozenset(
         "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
     }
 )
+
+# So many messages must have come between the samples, and so long may no listener have got one.
+UNMATCHED_MIN = 50
+UNMATCHED_MS = 60_000
 
 
 def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
@@ -357,6 +361,45 @@ def find_disabled_group(view: GroupView) -> Iterator[Finding]:
         ),
         unowned=tuple(queues),
     )
+
+
+def find_unmatched_subscriptions(view: GroupView) -> Iterator[Finding]:
+    """Q17: messages arrive, and the group's filter matches none of them."""
+    if not _all_report(view):
+        return
+    reports = view.snapshot.reports
+    for topic in view.snapshot.user_topics:
+        said = sorted(
+            {s.expression for r in reports for s in r.subscriptions if s.topic == topic.topic}
+        )
+        held = [h for report in reports for h in report.held if h.queue.topic == topic.topic]
+        since_ms = view.timestamp_ms - UNMATCHED_MS
+        gets_some = any(h.cached_count or h.last_consume_timestamp_ms > since_ms for h in held)
+        flow = view.flow(topic.subscribe_queues)
+        came = 0 if flow is None else round(flow.produced_per_s * view.snapshot.interval_ms / 1000)
+        if came < UNMATCHED_MIN or not held or gets_some or not view.is_filtered(topic.topic):
+            continue
+        yield Finding(
+            rule="Q17",
+            severity=Severity.INFO,
+            title=Phrase("no message of topic {topic} matches", topic=topic.topic),
+            evidence=(
+                Phrase(
+                    "{expressions} matched 0 of {messages} that came within {time}",
+                    expressions=", ".join(said),
+                    messages=count_of(came, "message"),
+                    time=view.describe_interval(),
+                ),
+            ),
+            consequence=Phrase(
+                "members pass over these messages, and their listeners got none in the last "
+                "minute either"
+            ),
+            remedy=(
+                "unless such messages are rare, compare the expression with the tags and "
+                "properties that producers set (`sparrowmq msg at` shows a message's)"
+            ),
+        )
 
 
 def find_group_without_members(view: GroupView) -> Iterator[Finding]:
