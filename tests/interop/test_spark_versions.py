@@ -30,7 +30,7 @@ _LIBRARIES = (
     *("grpcio>=1.67", "grpcio-status>=1.67", "googleapis-common-protos>=1.65", "zstandard>=0.22"),
 )
 ALL = list(range(300))
-DELTA, AVRO = "4.1.0", "4.1.1"
+DELTA, AVRO = "4.1.0", "4.2.0"
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_delta_lake_has_each_message_once_also_after_a_replay(
 def test_bodies_in_avro_are_rows_or_are_in_quarantine_unchanged(
     cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    # Spark's package for 4.1 is the newest on Maven Central; it runs on 4.3.
+    # For 4.2, the newest on Maven Central; it runs on 4.3.
     avro = jars("org.apache.spark", "spark-avro_2.13", version=AVRO)
 
     found = run_job(Path(sys.executable), "avro", cluster, tmp_path, avro)

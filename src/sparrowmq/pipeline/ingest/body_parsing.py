@@ -89,7 +89,7 @@ def parse_avro(schema: Mapping[str, Any]) -> BodySchema:
         if error.getCondition() == "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE":
             raise ConfigError(
                 "Spark has no package for Avro; start it with the setting spark.jars.packages="
-                "org.apache.spark:spark-avro_2.13:4.1.1, or of Spark's version"
+                "org.apache.spark:spark-avro_2.13:4.2.0, or of Spark's version"
             ) from None
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"the Avro schema cannot be read: {reason}") from None
