@@ -91,7 +91,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # What starts Spark takes longest, so it begins first; otherwise the order is pytest-randomly's.
+    # What one worker runs as a whole takes longest, so it begins first; otherwise the order is
+    # pytest-randomly's.
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     if config.getoption("--golden") is None:
         return

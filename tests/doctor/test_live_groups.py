@@ -8,7 +8,12 @@ from sick_groups import SICK, Findings, alarms, examine, misjudged
 from sparrowmq.doctor.rules import EFFECTS
 from sparrowmq.testing import EmbeddedCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+# The groups start and work for minutes on a busy machine: one worker alone makes them.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("live groups"),
+]
 
 
 @pytest.fixture(scope="module")

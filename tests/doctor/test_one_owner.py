@@ -52,7 +52,7 @@ from sparrowmq.testing import EmbeddedCluster
 from sparrowmq.words.catalog import Words
 from waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("one owner")]
 
 GROUP, TOPIC, QUEUES = "one-owner", "owned", 8
 Owners = dict[int, list[str]]

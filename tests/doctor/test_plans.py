@@ -27,7 +27,7 @@ from sparrowmq.exporter.watch import make_families
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("plans")]
 
 GROUP, TOPIC, QUEUES = "by-load", "loaded", 8
 SLOW, FAST = "172.17.0.1@1", "172.17.0.1@2"
