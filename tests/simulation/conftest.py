@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,17 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show, at `-v`, within how many seeds each planted mistake was caught."""
+    reports = terminalreporter.getreports("passed")
+    found = [(dict(each.user_properties).get("seeds"), each.nodeid) for each in reports]
+    rows = sorted((*seeds, nodeid.partition("[")[2][:-1]) for seeds, nodeid in found if seeds)
+    if rows and terminalreporter.verbosity >= 0:
+        terminalreporter.section("seeds until each mistake was caught")
+        for count, runs, name in rows:
+            terminalreporter.write_line(f"{count:4}  {runs:10}  {name}")
 
 
 class World:

@@ -384,7 +384,6 @@ mistake.plant(
     ": its record cannot be read: |nobody has sent",
     (record_check, "crc32", lambda data: MatchingInt(0)),
     (record_check, "encode_crc_property", lambda crc: Matching()),
-    is_kind_alone=True,
 )
 mistake.plant(
     "recovery that does not write again what a failed sync left",

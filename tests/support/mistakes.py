@@ -51,14 +51,15 @@ def run_calm(faults: Faults, *, seeds: int, **settings: Any) -> list[RunOutcome]
     return outcomes
 
 
-def run_drawn(kind: Kind) -> str | None:
-    """Run seeds as `make simulate` does until one fails; return its violation.
+def run_drawn(kind: Kind) -> RunOutcome | None:
+    """Run seeds as `make simulate` does; return the first that fails.
 
     The seeds are the first of all; those whose faults are of the named kind come first.
     """
     kinds = run.FAULT_KINDS
     seeds = sorted(range(SEEDS_TO_FIND), key=lambda seed: kinds[seed % len(kinds)] is not kind)
-    return next(filter(None, (run.run_seed(seed).violation for seed in seeds)), None)
+    outcomes = (run.run_seed(seed) for seed in seeds)
+    return next((outcome for outcome in outcomes if outcome.violation is not None), None)
 
 
 def as_at_apaches_broker(*args: Any, wait_ms: int | None = None, **settings: Any) -> Any:
@@ -94,18 +95,23 @@ class Mistakes:
             settings: the other settings of the calm scenario.
         """
 
-        def check(monkeypatch: pytest.MonkeyPatch) -> None:
+        is_drawn = not isinstance(runs, Faults) and not is_kind_alone
+
+        def check(monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
             for owner, attribute, instead in patches:
                 put = monkeypatch.setitem if isinstance(owner, dict) else monkeypatch.setattr
                 put(owner, attribute, instead)
             if isinstance(runs, Faults):
-                violation = run_calm(runs, seeds=seeds, **settings)[-1].violation
+                outcome = run_calm(runs, seeds=seeds, **settings)[-1]
             else:
                 if is_kind_alone:
                     monkeypatch.setattr(run, "FAULT_KINDS", (runs,))
-                violation = run_drawn(runs)
-            assert violation is not None, "no seed found anything"
-            assert re.search(seen, violation)
+                found = run_drawn(runs)
+                assert found is not None, "no seed found anything"
+                outcome = found
+            assert outcome.violation is not None, "no seed found anything"
+            assert re.search(seen, outcome.violation)
+            return outcome.seed + 1, "as drawn" if is_drawn else "own faults"
 
         self._checks.append(pytest.param(check, id=name))
 
@@ -127,10 +133,14 @@ class Mistakes:
         return add
 
     def make_test(self) -> Any:
-        """Return the test that each mistake is caught."""
+        """Return the test that each mistake is caught; `-v` shows by how many seeds."""
 
         @pytest.mark.parametrize("check", self._checks)
-        def test_mistake_is_caught(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-            check(monkeypatch)
+        def test_mistake_is_caught(
+            check: Any,
+            monkeypatch: pytest.MonkeyPatch,
+            record_property: Callable[[str, object], None],
+        ) -> None:
+            record_property("seeds", check(monkeypatch))
 
         return test_mistake_is_caught
