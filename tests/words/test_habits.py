@@ -24,6 +24,33 @@ HABITS = {
 }
 
 
+CHINESE_PAGES = [
+    *ROOT.glob("*.zh.md"),
+    *ROOT.glob("docs/**/*.zh.md"),
+    *ROOT.glob("src/sparrowmq/words/locale/**/*.po"),
+]
+# The one Chinese word for each thing, by the words that stand for it elsewhere.
+CHINESE_TERMS = {
+    "主题": "Topic",
+    "消费组|消费分组|消费者分组": "消费者组",
+    "重试主题|重试队列": "重试 Topic",
+    "死信主题|死信 Topic": "死信队列",
+    "偏移量": "位点",
+}
+
+
+@pytest.mark.parametrize("other", CHINESE_TERMS)
+def test_chinese_has_one_word_for_each_thing(other: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: ...{line[max(0, m.start() - 20) : m.end() + 20]}..."
+        for path in CHINESE_PAGES
+        for line in path.read_text().splitlines()
+        for m in re.finditer(other, line)
+    ]
+
+    assert found == [], f"write: {CHINESE_TERMS[other]}"
+
+
 @pytest.mark.parametrize("habit", HABITS)
 def test_habit_is_unlearned(habit: str) -> None:
     found = []
