@@ -367,6 +367,45 @@ class ApacheCluster(Cluster):
         self._processes.clear()
 
 
+class ControlledCluster(ApacheCluster):
+    """Apache's name server with a controller in it, and a broker whose role that chooses (5.x).
+
+    Args:
+        controller: the address of a controller that runs under the name server of `start`; None to
+            start one.
+    """
+
+    def __init__(
+        self, java: Java, store: Path, *, controller: str | None = None, **settings: object
+    ) -> None:
+        super().__init__(java, store, **settings)
+        self.controller = controller or f"127.0.0.1:{free_port()}"
+
+    def _name_server_settings(self) -> dict[str, object]:
+        return super()._name_server_settings() | {
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerPeers": f"n0-{self.controller}",
+            "controllerDLegerGroup": "controllers",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": self._store.parent / "controller",
+            "scanNotActiveBrokerInterval": 1_000,
+            "scanInactiveMasterInterval": 1_000,
+        }
+
+    def _broker_settings(self) -> dict[str, object]:
+        return super()._broker_settings() | {
+            "enableControllerMode": "true",
+            "controllerAddr": self.controller,
+            # Both replicas, while both are in sync, have what is acknowledged.
+            "allAckInSyncStateSet": "true",
+            "totalReplicas": 2,
+            "inSyncReplicas": 2,
+            "minInSyncReplicas": 1,
+            "syncBrokerMetadataPeriod": 1_000,
+            "controllerHeartBeatTimeoutMills": 3_000,
+        }
+
+
 class ApacheProxy(ApacheCluster):
     """Apache's name server, and its proxy with a broker in one JVM, which serves gRPC (5.x)."""
 

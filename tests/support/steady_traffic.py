@@ -1,0 +1,87 @@
+"""Messages without a break, to the members of one group, while a test does things to the brokers.
+
+Producer and members are processes that the interop fixtures start; they tell what they do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from waiting import wait_until
+
+
+class SteadyTraffic:
+    """A producer of some hundred messages a second, and the members that consume them."""
+
+    def __init__(self, producer: Any, members: Sequence[Any]) -> None:
+        self.producer = producer
+        self.members = members
+
+    @property
+    def sent_count(self) -> int:
+        return len(self.producer.named("sent"))
+
+    @property
+    def twice_count(self) -> int:
+        """Deliveries of a message beyond its first."""
+        got = self._consumed()
+        return got.total() - len(got)
+
+    def missing(self) -> set[str]:
+        """Return what was acknowledged and not yet consumed."""
+        return {each["body"] for each in self.producer.named("sent")} - self._consumed().keys()
+
+    def send_more(self, count: int) -> None:
+        """Wait until so many further messages are acknowledged."""
+        wanted = self.sent_count + count
+        wait_until(f"{count} more sent", lambda: self.sent_count >= wanted, timeout_s=120)
+
+    def wait_consumed(self, when: str) -> None:
+        wait_until(f"all consumed {when}", lambda: not self.missing(), timeout_s=120)
+
+    def wait_shared(self, queues: Sequence[str]) -> None:
+        """Wait until each of these queues, `broker:id`, has one owner and no other has one."""
+        wait_until(
+            f"{len(queues)} queues shared",
+            lambda: (
+                sorted(queue for each in self.members for queue in _owned(each)) == sorted(queues)
+            ),
+            timeout_s=120,
+        )
+
+    def stop(self) -> str:
+        """Stop sending, wait until all is consumed, and tell the counts."""
+        assert self.producer.stop() == 0
+        self.wait_consumed("at the end")
+        failed = len(self.producer.named("failed"))
+        return f"{self.sent_count} sent, {failed} sends failed, 0 lost, {self.twice_count} twice"
+
+    def _consumed(self) -> Counter[str]:
+        return Counter(each["body"] for m in self.members for each in m.named("message"))
+
+
+def _owned(member: Any) -> list[str]:
+    told = member.named("assignment")
+    return list(told[-1]["queues"]) if told else []
+
+
+@contextmanager
+def steady_traffic(
+    java: Any,
+    cluster: Any,
+    start_member: Callable[..., Any],
+    languages: Sequence[str],
+    *,
+    topic: str,
+    group: str,
+) -> Generator[SteadyTraffic]:
+    """Start a member in each language, and a producer of ours."""
+    members = [start_member(each, cluster, topic=topic, group=group) for each in languages]
+    producer = java.python_peer("produce", nameServer=cluster.name_server, topic=topic, rate=100)
+    try:
+        yield SteadyTraffic(producer, members)
+    finally:
+        producer.kill()
