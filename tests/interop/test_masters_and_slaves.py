@@ -7,13 +7,13 @@ reads all from its slave.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from steady_traffic import steady_traffic
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -47,7 +47,7 @@ def brokers(java: Any, rig: Any, tmp_path: Path) -> Iterator[dict[str, Any]]:
                 broker.start(name_server=name_server)
                 started[key] = broker
                 name_server = broker.name_server
-        broker.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
+        started[f"{BROKERS[0]}-0"].create_topic(TOPIC, queues=QUEUES_PER_BROKER)
         # A slave copies its master's topics every 10 s.
         topics = [tmp_path / f"{name}-1" / "store" / "config" / "topics.json" for name in BROKERS]
         wait_until(
@@ -60,18 +60,6 @@ def brokers(java: Any, rig: Any, tmp_path: Path) -> Iterator[dict[str, Any]]:
             broker.kill()
 
 
-def queues_of(member: Any) -> list[str]:
-    told = member.named("assignment")
-    return list(told[-1]["queues"]) if told else []
-
-
-def is_shared(members: list[Any]) -> bool:
-    owned = [queue for member in members for queue in queues_of(member)]
-    return sorted(owned) == sorted(
-        f"{name}:{queue_id}" for name in BROKERS for queue_id in range(QUEUES_PER_BROKER)
-    )
-
-
 @pytest.mark.parametrize("languages", [("python",) * 3, ("python", "python", "java")])
 def test_no_message_is_lost_when_a_master_is_killed_and_comes_back(
     java: Any,
@@ -80,47 +68,21 @@ def test_no_message_is_lost_when_a_master_is_killed_and_comes_back(
     languages: tuple[str, ...],
 ) -> None:
     first = brokers["broker-b-0"]
-    members = [start_member(each, first, topic=TOPIC, group=GROUP) for each in languages]
-    producer = java.python_peer("produce", nameServer=first.name_server, topic=TOPIC, rate=100)
-    try:
-
-        def sent_count() -> int:
-            return len(producer.named("sent"))
-
-        def sent_more(count: int) -> None:
-            wanted = sent_count() + count
-            wait_until(f"{count} messages more", lambda: sent_count() >= wanted, timeout_s=120)
-
-        def wait_until_consumed(what: str, consumers: list[Any]) -> None:
-            sent = {each["body"] for each in producer.named("sent")}
-            wait_until(
-                what,
-                lambda: sent <= {each["body"] for m in consumers for each in m.named("message")},
-                timeout_s=90,
-            )
-
-        wait_until("shared by three", lambda: is_shared(members), timeout_s=90)
-        sent_more(300)
+    queues = [f"{name}:{number}" for name in BROKERS for number in range(QUEUES_PER_BROKER)]
+    with steady_traffic(java, first, start_member, languages, topic=TOPIC, group=GROUP) as traffic:
+        traffic.wait_shared(queues)
+        traffic.send_more(300)
         brokers["broker-a-0"].kill_broker()
-        sent_more(500)
+        traffic.send_more(500)
         # The other master goes on, and the slave of the killed one has what it acknowledged.
-        wait_until_consumed("all consumed without the master", members)
+        traffic.wait_consumed("without the master")
         late = start_member("python", first, topic=TOPIC, group=f"{GROUP}_late")
-        wait_until_consumed("all read from the slave", [late])
+        traffic.wait_consumed("from the slave", [late])
         brokers["broker-a-0"].start_broker()
-        sent_more(500)
-        assert producer.stop() == 0
-        wait_until_consumed("all consumed", members)
-        wait_until("shared again", lambda: is_shared(members), timeout_s=90)
-    finally:
-        producer.kill()
-
-    got = Counter(each["body"] for member in members for each in member.named("message"))
-    failed = len(producer.named("failed"))
-    twice = sum(got.values()) - len(got)
-    print(
-        f"\n{java.version}, {languages}: {sent_count()} sent, {failed} sends failed, {twice} twice"
-    )
+        traffic.send_more(500)
+        told = traffic.stop()
+        traffic.wait_shared(queues)
+    print(f"\n{java.version}, {languages}, a master killed: {told}")
     # A send without an answer may have been stored, and is sent again. Java's members divide by the
     # short list of a master that has just come back, and take queues from others.
-    assert "java" in languages or twice <= TWICE_MAX
+    assert "java" in languages or traffic.twice_count <= TWICE_MAX

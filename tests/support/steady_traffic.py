@@ -27,20 +27,21 @@ class SteadyTraffic:
     @property
     def twice_count(self) -> int:
         """Deliveries of a message beyond its first."""
-        got = self._consumed()
+        got = _consumed(self.members)
         return got.total() - len(got)
-
-    def missing(self) -> set[str]:
-        """Return what was acknowledged and not yet consumed."""
-        return {each["body"] for each in self.producer.named("sent")} - self._consumed().keys()
 
     def send_more(self, count: int) -> None:
         """Wait until so many further messages are acknowledged."""
         wanted = self.sent_count + count
         wait_until(f"{count} more sent", lambda: self.sent_count >= wanted, timeout_s=120)
 
-    def wait_consumed(self, when: str) -> None:
-        wait_until(f"all consumed {when}", lambda: not self.missing(), timeout_s=120)
+    def wait_consumed(self, when: str, members: Sequence[Any] | None = None) -> None:
+        """Wait until the members, or others, have got all that is acknowledged now."""
+        sent = {each["body"] for each in self.producer.named("sent")}
+        consumers = members or self.members
+        wait_until(
+            f"all consumed {when}", lambda: sent <= _consumed(consumers).keys(), timeout_s=120
+        )
 
     def wait_shared(self, queues: Sequence[str]) -> None:
         """Wait until each of these queues, `broker:id`, has one owner and no other has one."""
@@ -59,8 +60,9 @@ class SteadyTraffic:
         failed = len(self.producer.named("failed"))
         return f"{self.sent_count} sent, {failed} sends failed, 0 lost, {self.twice_count} twice"
 
-    def _consumed(self) -> Counter[str]:
-        return Counter(each["body"] for m in self.members for each in m.named("message"))
+
+def _consumed(members: Sequence[Any]) -> Counter[str]:
+    return Counter(each["body"] for member in members for each in member.named("message"))
 
 
 def _owned(member: Any) -> list[str]:
