@@ -121,7 +121,7 @@ def test_wrong_tables_are_refused_with_their_path(spark: SparkSession, tmp_path:
 
     with pytest.raises(ConfigError, match=r"nowhere/topics: .*does not exist"):
         read_cluster(spark, f"{tmp_path}/nowhere")
-    with pytest.raises(ConfigError, match=r"no column 'topic'; is it 'topics' there\?"):
+    with pytest.raises(ConfigError, match=r"no column 'topic'; did you mean topics\?"):
         read_cluster(spark, f"{tmp_path}/wrong")
     with pytest.raises(ConfigError, match="empty/topics has no rows"):
         read_cluster(spark, f"{tmp_path}/empty")

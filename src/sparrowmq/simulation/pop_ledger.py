@@ -154,7 +154,8 @@ class PopLedger:
             for offset in range(place.offset):
                 before = MessagePlace(place.queue, offset)
                 is_done = before in self._ended or before in self._asked
-                is_done |= self._payloads.get(before) in self._dead
+                # A dead letter is in the log, but not yet readable while the disk is full.
+                is_done |= before not in self._due_ms
                 if not is_done and before not in places[:at]:
                     self._fail(f"{place}: popped in order before {before.offset} is finished")
                     return
