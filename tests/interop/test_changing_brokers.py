@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 
 from sparrowmq import Admin
-from steady_traffic import steady_traffic
+from steady_traffic import TWICE_MAX, steady_traffic
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 QUEUES = 4
 TOPIC, GROUP = "changing", "GID_changing"
-# The sends under way at a kill and their repetitions; a queue that moves doubles dozens.
-TWICE_MAX = 10
 LANGUAGES = [("python",) * 3, ("python", "python", "java")]
 
 
@@ -29,10 +27,16 @@ def queues_of(*brokers: str) -> list[str]:
 
 
 @pytest.fixture
-def started() -> Iterator[list[Any]]:
-    """Clusters that a test has started; they are killed at its end."""
+def start() -> Iterator[Callable[..., Any]]:
+    """Start a cluster, or its broker alone under a name server; all are killed at the end."""
     clusters: list[Any] = []
-    yield clusters
+
+    def start(cluster: Any, *, name_server: str = "") -> Any:
+        clusters.append(cluster)
+        cluster.start(name_server=name_server)
+        return cluster
+
+    yield start
     for each in reversed(clusters):
         each.kill()
 
@@ -41,7 +45,7 @@ def started() -> Iterator[list[Any]]:
 def test_a_broker_is_added_and_another_drained(
     java: Any,
     rig: Any,
-    started: list[Any],
+    start: Callable[..., Any],
     start_member: Callable[..., Any],
     tmp_path: Path,
     languages: tuple[str, ...],
@@ -49,9 +53,7 @@ def test_a_broker_is_added_and_another_drained(
     def add(name: str, *, name_server: str = "") -> Any:
         settings = {"brokerName": name, "flushDiskType": "SYNC_FLUSH"}
         cluster = rig.ApacheCluster(java, tmp_path / name / "store", **settings)
-        started.append(cluster)
-        cluster.start(name_server=name_server)
-        return cluster
+        return start(cluster, name_server=name_server)
 
     # The name server stands alone here, as it stays when the first broker goes.
     first = add("broker-a")
@@ -88,7 +90,7 @@ def test_a_broker_is_added_and_another_drained(
 def test_the_controller_makes_the_other_replica_the_master(
     java: Any,
     rig: Any,
-    started: list[Any],
+    start: Callable[..., Any],
     start_member: Callable[..., Any],
     tmp_path: Path,
     languages: tuple[str, ...],
@@ -97,9 +99,7 @@ def test_the_controller_makes_the_other_replica_the_master(
         settings = {"flushDiskType": "SYNC_FLUSH"}
         store = tmp_path / name / "store"
         cluster = rig.ControlledCluster(java, store, controller=controller, **settings)
-        started.append(cluster)
-        cluster.start(name_server=name_server)
-        return cluster
+        return start(cluster, name_server=name_server)
 
     def replicas() -> dict[int, str]:
         with Admin(name_server=first.name_server) as admin:

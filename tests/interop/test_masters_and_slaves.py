@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-from steady_traffic import steady_traffic
+from steady_traffic import TWICE_MAX, steady_traffic
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 QUEUES_PER_BROKER = 4
-# The sends under way at a kill and their repetitions; a queue that moves doubles dozens.
-TWICE_MAX = 10
 BROKERS = ("broker-a", "broker-b")
 TOPIC, GROUP = "out", "GID_out"
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from waiting import wait_until
 
+# The sends under way at a kill and their repetitions; a queue that moves doubles dozens.
+TWICE_MAX = 10
+
 
 class SteadyTraffic:
     """A producer of some hundred messages a second, and the members that consume them."""

@@ -128,6 +128,10 @@ class PopUsers:
         if self._is_healed or not process.is_alive:
             return
         self._trace.add(f"{process.name} is killed")
+        self._go(process, run)
+
+    def _go(self, process: Process, run: Callable[[Process, SimulatedDriver], None]) -> None:
+        """End a user's process, and let another come in its place."""
         process.kill()
         self._network.drop_process(process)
         self._come_in(self._dice.randrange(50, PAUSE_MS_MAX), run)
@@ -210,9 +214,7 @@ class PopUsers:
 
         def exit_process() -> None:
             driver.close()
-            process.kill()
-            self._network.drop_process(process)
-            self._come_in(self._dice.randrange(50, PAUSE_MS_MAX), self._run_push)
+            self._go(process, self._run_push)
 
         def leave() -> None:
             if not self._is_healed:

@@ -102,7 +102,7 @@ class _Popping:
     done: list[MessageExt] = field(default_factory=list)
     acking: Task | None = None
     acking_count: int = 0
-    # Calls whose messages do not all end alike; and how many tasks end messages one by one.
+    # Calls whose messages do not all end alike; and how many batches are being ended or given back.
     settled: list[tuple[_Batch, Judged]] = field(default_factory=list)
     ending_count: int = 0
     pop: Task | None = None
@@ -113,10 +113,11 @@ class _Popping:
         return bool(self.handed or self.done or self.acking_count or self.ending_count)
 
     def take_waiting(self, popped_until_ms: int) -> list[_Batch]:
-        """Return waiting messages that were popped until an instant, and keep the others."""
+        """Take waiting messages that were popped until an instant, for `_give_back`."""
         taken = [batch for batch in self.waiting if batch.popped_ms <= popped_until_ms]
         if taken:
             self.waiting = deque(b for b in self.waiting if b.popped_ms > popped_until_ms)
+            self.ending_count += len(taken)
         return taken
 
 
@@ -150,8 +151,7 @@ def _run(subscriber: Subscriber) -> Operation[None]:
         else:
             yield from _begin_due(popping, now_ms)
             if old := popping.take_waiting(now_ms - WAITING_MS_MAX):
-                popping.ending_count += 1
-                yield Spawn(_give_back(popping, old, ended=1), "give messages back")
+                yield Spawn(_give_back(popping, old), "give messages back")
         due_ms = calls.next_due_ms(now_ms)
         yield Wait(wake, LOOK_MS if due_ms is None else max(0, due_ms - now_ms))
     yield from _leave(popping)
@@ -363,7 +363,7 @@ def _leave(popping: _Popping) -> Operation[None]:
         now_ms = yield Now()
 
 
-def _give_back(popping: _Popping, batches: list[_Batch], *, ended: int = 0) -> Operation[None]:
+def _give_back(popping: _Popping, batches: list[_Batch]) -> Operation[None]:
     """Let other members have messages that wait for the listener; nothing counts as tried."""
     for batch in batches:
         if batch.renewal is not None:
@@ -374,4 +374,4 @@ def _give_back(popping: _Popping, batches: list[_Batch], *, ended: int = 0) -> O
                 yield from change_invisible(
                     popping.source, message, invisible_ms=0, is_attempt=False
                 )
-    popping.ending_count -= ended
+    popping.ending_count -= len(batches)
