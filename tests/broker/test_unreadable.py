@@ -8,11 +8,12 @@ from random import Random
 import pytest
 from tests.broker.disk_machine import GROUP, Machine
 
-from sparrowmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
+from sparrowmq.model.names import POP_LOG_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import INIT_MIN, PopMessageRequestHeader
+from sparrowmq.protocol.record import decode_record
 from sparrowmq.serving.connections import Fact
 from sparrowmq.simulation.faulty_disk import SimulatedFile, SimulatedStorage
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
@@ -60,10 +61,8 @@ def test_delayed_messages_come_once_after_a_time_in_which_they_could_not_be_read
     assert saved == 0
 
 
-def test_popped_message_is_a_dead_letter_once_it_can_be_read(machine: Machine) -> None:
-    group = SubscriptionGroupConfig(group_name=GROUP, retry_max_times=0)
-    machine.broker.state.put_group(group, timestamp_ms=machine.now_ms)
-    machine.send(b"m")
+def pop(machine: Machine) -> list[bytes]:
+    """Pop one message for a second."""
     header = PopMessageRequestHeader(
         consumer_group=GROUP,
         topic="T",
@@ -74,7 +73,15 @@ def test_popped_message_is_a_dead_letter_once_it_can_be_read(machine: Machine) -
         born_timestamp_ms=machine.now_ms,
         init_mode=INIT_MIN,
     )
-    assert machine.ask(RequestCode.POP_MESSAGE, encode_header(header)).code == ResponseCode.SUCCESS
+    answer = machine.ask(RequestCode.POP_MESSAGE, encode_header(header))
+    return [decode_record(answer.body).body] if answer.body else []
+
+
+def test_popped_message_is_a_dead_letter_once_it_can_be_read(machine: Machine) -> None:
+    group = SubscriptionGroupConfig(group_name=GROUP, retry_max_times=0)
+    machine.broker.state.put_group(group, timestamp_ms=machine.now_ms)
+    machine.send(b"m")
+    assert pop(machine) == [b"m"]
 
     machine.storage.read_error = UNREADABLE
     machine.pass_time(3_000)
@@ -127,3 +134,34 @@ def test_damaged_records_that_nobody_pulls_are_passed_over_and_told(machine: Mac
         f"damaged records are passed over: {topic} queue 0 offset 0 at log position "
         for topic in (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC)
     ]
+
+
+@pytest.mark.parametrize("damaged", range(3))
+def test_messages_popped_since_a_damaged_record_of_the_pop_log_come_again(damaged: int) -> None:
+    machine = Machine(SimulatedStorage(Random(1)), store_settings={"verify_bytes": 0})
+    sent = [b"%d" % number for number in range(3)]
+    for body in sent:
+        machine.send(body)
+    assert [pop(machine) for _ in sent] == [[body] for body in sent]
+    entry = machine.store.queues.entry(POP_LOG_TOPIC, 0, damaged)
+    assert entry is not None
+    # The checkpoint comes after it, and no table of the pops.
+    for body in (b"3", b"4", b"5"):
+        machine.pass_time(40_000)
+        machine.send(body)
+        sent.append(body)
+    machine.storage.kill()
+    inode = machine.storage.inodes["commitlog/00000000000000000000"]
+    inode.data[entry[0] + 90] ^= 1
+    inode.replace(bytes(inode.data))
+    machine.load()
+    machine.pass_time(2_000)
+
+    (told,) = [each.text for each in machine.outputs if isinstance(each, Fact) and each.error]
+    assert f"{POP_LOG_TOPIC} queue 0 offset {damaged} at log position {entry[0]}" in told
+    assert sorted(pop(machine)[0] for _ in sent) == sent
+    assert pop(machine) == []
+    # The next start reads no damaged record.
+    machine.storage.kill()
+    machine.load()
+    assert pop(machine) == []

@@ -195,6 +195,10 @@ class Broker:
         self._saving = ConfigSaving(self.state, saved)
         self._saving.load(saved, now_ms=now_ms, timestamp_ms=timestamp_ms)
         pop.load(self.state, saved.pops, now_ms=now_ms, timestamp_ms=timestamp_ms)
+        # What the load has changed is to be saved before the first request is served. A second
+        # crash would bring offsets of messages back that the log does not have; and after a failed
+        # sync only the page cache may have the journal's last changes.
+        self._saving.tick()
         # An answer may wait for no more than what the recovered log has.
         self.state.pending.note_flushed(store.flushed_position, now_ms=now_ms)
         self._flush_runs = False

@@ -165,12 +165,7 @@ class ConfigSaving:
         self.offsets_cut = 0
 
     def load(self, saved: SavedTables, *, now_ms: int, timestamp_ms: int) -> None:
-        """Load the saved tables and changes into the state.
-
-        What the load has changed is to be saved before the first request is served. A second crash
-        would bring offsets of messages back that the log does not have; and after a failed sync
-        only the page cache may have the journal's last changes.
-        """
+        """Load the saved tables and changes into the state."""
         state = self._state
         state.topics.load(saved.topics or TopicConfigTable())
         state.groups.load(saved.groups or SubscriptionGroupTable())
@@ -198,7 +193,6 @@ class ConfigSaving:
                 state.modes.replay(change)
         if state.topics.add_missing(timestamp_ms=timestamp_ms):
             state.note_topics_changed()
-        self.tick()
 
     def _note_unfiled(self, changes: Sequence[Change], number: int) -> None:
         for change_type, name in _FILES.items():

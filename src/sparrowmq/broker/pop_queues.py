@@ -425,9 +425,9 @@ class PopQueues:
             self._queues[key] = PopQueue(key, saved.next_offset, flights)
         committed = dict[QueueKey, int | None]()
         for change in changes:
-            self._changes_since_table += 1
             self._replay(change, committed)
         self._log_offset = log_offset
+        self.is_changed = log_offset != table.log_offset
         for key, queue in list(self._queues.items()):
             end = end_of(key.topic, key.queue_id)
             queue.next_offset = min(queue.next_offset, end)
@@ -443,7 +443,6 @@ class PopQueues:
                 due_ms = now_ms + max(0, min(left_ms, flight.invisible_ms))
                 self._note_due(key, [offset], flight.pop_timestamp_ms, due_ms)
         self._logged = dict.fromkeys(committed, 0)
-        self._table_due_ms = now_ms
         return committed
 
     def _replay(self, change: PopChange, committed: dict[QueueKey, int | None]) -> None:

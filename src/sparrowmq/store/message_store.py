@@ -146,8 +146,9 @@ class MessageStore:
         self._dispatched_timestamp_ms = 0
         self.dispatched_record_position: int | None = None
         self._checkpoint_from_timestamp_ms = 0
-        # By position the places of damaged records, "" once they were taken.
-        self._damaged: dict[int, str] = {}
+        # The positions of damaged records, and the places of those that were not taken.
+        self._damaged: set[int] = set()
+        self._untaken: list[str] = []
 
     # -- opening and closing -------------------------------------------------------------------
 
@@ -488,8 +489,7 @@ class MessageStore:
         """Return the queue, perhaps a new one, or why no message can be put into it."""
         queue = self.queues.by_key.get((topic, queue_id))
         if not self._is_open or self._failure is not None or self.refusal is not None:
-            reason = self._failure or self.refusal or "it is closed"
-            remark = f"the store takes no messages: {reason}"
+            remark = f"the store takes no messages: {self._failure or self.refusal or 'closed'}"
             return None, PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
         if self._unreported is not None:
             # The senders of lost messages must get the error first, since their positions are
@@ -649,14 +649,13 @@ class MessageStore:
 
     def _next_checkpoint(self) -> Checkpoint:
         """Return the checkpoint that is true once all bytes written so far are synced."""
-        end = self._pending[0].position if self._pending else self.readable_position
         return Checkpoint(
             physic_timestamp_ms=self._put_timestamp_ms,
             logics_timestamp_ms=self._dispatched_timestamp_ms,
             index_timestamp_ms=self._checkpoint.index_timestamp_ms,
             mark=Mark(
                 self.dispatched_record_position,
-                end,
+                self._indexable_position,
                 self._is_sync,
                 self._checker.checksummed_position,
             ),
@@ -817,15 +816,16 @@ class MessageStore:
 
     def note_damaged(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note that the record at a queue's offset is damaged, and is passed over."""
-        entry = self.queues.entry(topic, queue_id, queue_offset)
-        if entry is not None and len(self._damaged) < _DAMAGED_MAX:
+        entry, damaged = self.queues.entry(topic, queue_id, queue_offset), self._damaged
+        if entry is not None and entry[0] not in damaged and len(damaged) < _DAMAGED_MAX:
+            damaged.add(entry[0])
             text = f"{topic} queue {queue_id} offset {queue_offset} at log position {entry[0]}"
-            self._damaged.setdefault(entry[0], text)
+            self._untaken.append(text)
 
     def take_damaged(self) -> list[str]:
         """Take the places of the damaged records that were noted since the last call."""
-        noted, self._damaged = self._damaged, dict.fromkeys(self._damaged, "")
-        return [place for place in noted.values() if place]
+        untaken, self._untaken = self._untaken, []
+        return untaken
 
     # -- expiry --------------------------------------------------------------------------------
 

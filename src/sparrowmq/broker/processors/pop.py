@@ -733,6 +733,11 @@ def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_m
 
 
 def _read_log(state: BrokerState, offset: int, end: int) -> Iterator[PopChange]:
+    """Yield the changes in the pop log's records, up to a damaged one.
+
+    The damaged record may say that messages were popped, which the later records do not name. The
+    groups therefore go on where they were before it, and get the messages popped since then again.
+    """
     while offset < end:
         found = state.store.queues.get(
             POP_LOG_TOPIC,
@@ -742,8 +747,12 @@ def _read_log(state: BrokerState, offset: int, end: int) -> Iterator[PopChange]:
             bytes_max=_LOG_BYTES_PER_READ,
         )
         at = 0
-        while at < len(found.records):
-            record = decode_record(found.records, at)
+        for log_offset in range(offset, offset + found.count):
+            try:
+                record = decode_record(found.records, at)
+            except ProtocolError:
+                state.store.note_damaged(POP_LOG_TOPIC, 0, log_offset)
+                return
             at += record.size
             yield from decode_pop_changes(record.body)
         if found.next_offset <= offset:
