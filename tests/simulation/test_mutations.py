@@ -106,7 +106,7 @@ mistake.plant(
     seeds=5,
     message_count=200,
 )
-mistake.plant("skipped drain", COME_AND_GO, EARLY, (OwnedQueue, "revoke", drop_at_once), seeds=30)
+mistake.plant("skipped drain", draw_graceful_faults, EARLY, (OwnedQueue, "revoke", drop_at_once))
 
 
 @mistake(
