@@ -40,6 +40,8 @@ def brokers(java: Any, rig: Any, tmp_path: Path) -> Iterator[dict[str, Any]]:
                     brokerRole=role,
                     # Without it a slave of 5.x refuses all pulls.
                     slaveReadEnable="true",
+                    # Without it a SYNC_MASTER of 5.x acknowledges before its slave has a message.
+                    inSyncReplicas=2,
                     flushDiskType="SYNC_FLUSH",
                 )
                 broker.start(name_server=name_server)

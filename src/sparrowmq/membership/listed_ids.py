@@ -6,9 +6,10 @@ one that came too early and is not believed. If our id is missing again, the lis
 because the other members have taken our queues.
 
 A broker that was restarted lists those who have come back, and the first of them would take all
-queues. So once such a broker has answered, a list that lacks members is not believed until they had
-time to come back as well. `Differs from RocketMQ:` there each member divides by the short list at
-once, and messages are consumed twice. Tests: test_client_id.py, test_handover.py.
+queues. So once such a broker has answered, a list that lacks members counts together with the lists
+of the topic's other brokers; a member that none of them lists has time to come back as well.
+`Differs from RocketMQ:` there each member divides by the short list at once, and messages are
+consumed twice. Tests: test_client_id.py, test_handover.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from sparrowmq.membership.actions import DuplicateClientId, Fact, NotListed
 
 # How long the other members may take to come back to a broker after this member has.
 RETURN_MS = 2_000
+# How long such a broker's list may lack members that other brokers list: RocketMQ's members read
+# routes anew every 30 s, and send heartbeats every 30 s.
+REGISTERED_MS = 60_000
 
 
 class ListedIds:
@@ -35,6 +39,7 @@ class ListedIds:
         "_has_reported_duplicate",
         "_lacks_members",
         "_missing_count",
+        "_registered_by_ms",
         "_return_until_ms",
     )
 
@@ -48,11 +53,20 @@ class ListedIds:
         # Until when members may come back to a broker, and whether the last list lacked some then.
         self._return_until_ms = 0
         self._lacks_members = False
+        # Until when a broker may not know members that have not heard of it yet.
+        self._registered_by_ms = 0
 
     def broker_returned(self, now_ms: int) -> None:
         """Wait for members: a broker answers that did not, or was perhaps restarted."""
+        self._registered_by_ms = now_ms + REGISTERED_MS
         if self._believed:
             self._return_until_ms = now_ms + RETURN_MS
+
+    def may_lack(self, cid_all: Collection[str], now_ms: int) -> bool:
+        """Return whether other brokers may list members that this list lacks."""
+        if now_ms >= self._registered_by_ms:
+            return False
+        return not self._believed or not self._believed <= set(cid_all)
 
     @property
     def is_missing(self) -> bool:

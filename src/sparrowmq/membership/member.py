@@ -449,6 +449,10 @@ class GroupMember:
         self._rebalance.end(now_ms, next_in_ms=next_in_ms)
         return self._apply_targets(targets, now_ms)
 
+    def may_lack_members(self, cid_all: Collection[str], now_ms: int) -> bool:
+        """Return whether other brokers are to be asked for members that this list may lack."""
+        return self._listed_ids.may_lack(cid_all, now_ms)
+
     def has_share(self, topic: str) -> bool:
         """Return whether a rebalance has given this member its share of a topic, perhaps none."""
         return topic in self._wanted

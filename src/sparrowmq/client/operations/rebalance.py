@@ -2,6 +2,7 @@
 
 All members ask the same broker for the list of members, so that they see the same list more often:
 the first broker of the topic's route by name that answers. RocketMQ's clients ask a random broker.
+While that broker may not know all members yet, they ask the others as well, slaves included.
 Both lists are in Java's order, and duplicate ids stay. The share of a duplicate id is worked out as
 RocketMQ does, since the group may have Java members.
 Source: RebalanceImpl.rebalanceByTopic.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Now, Operation
 from sparrowmq.client.arguments import check_queues
 from sparrowmq.client.operations.heartbeats import consumer_list
 from sparrowmq.client.operations.owners import (
@@ -59,7 +60,7 @@ def find_shares(subscriber: Subscriber) -> Operation[list[TopicShare]]:
     if is_group_strategy(strategy):
         return shares + (yield from allocate_group(subscriber, strategy, views))
     # By address, so that one rebalance asks each broker once, whatever the topics.
-    lists: dict[str, tuple[str, ...] | None] = {}
+    lists: dict[str, tuple[str, ...]] = {}
     for view in views:
         names = _broker_names(subscriber, view.topic)
         cid_all = yield from _find_members(subscriber, names, lists)
@@ -89,7 +90,8 @@ def allocate_group(
     silent = brokers - looks.keys()
     if not looks or any(history.silence_of(name) < LOOKS_UNTIL_SILENT for name in silent):
         return [TopicShare(view.topic, None) for view in topics]
-    views = _views_without(subscriber, topics, looks)
+    now_ms: int = yield Now()
+    views = _views_without(subscriber, topics, looks, now_ms)
     queues_of = {view.topic: view.mq_all for view in topics}
     owners = yield from find_owners(subscriber, looks)
     history.note_holders(owners or NO_OWNERS)
@@ -130,7 +132,10 @@ def allocate_group(
 
 
 def _views_without(
-    subscriber: Subscriber, topics: Sequence[TopicView], looks: Mapping[str, OwnersListBody]
+    subscriber: Subscriber,
+    topics: Sequence[TopicView],
+    looks: Mapping[str, OwnersListBody],
+    now_ms: int,
 ) -> list[TopicView]:
     """Return the topics with their members, and with the queues of brokers that answered."""
     views = []
@@ -138,8 +143,12 @@ def _views_without(
         names = [name for name in _broker_names(subscriber, topic) if name in looks]
         there = [queue for queue in mq_all if queue.broker_name in looks]
         if names and there:
-            cid_all = in_java_order(looks[names[0]].consumer_id_list)
-            views.append(TopicView(topic, there, tuple(cid_all)))
+            cid_all: tuple[str, ...] = ()
+            for name in names:
+                cid_all = _with_others(cid_all, looks[name].consumer_id_list)
+                if not subscriber.member.may_lack_members(cid_all, now_ms):
+                    break
+            views.append(TopicView(topic, there, tuple(in_java_order(cid_all))))
     return views
 
 
@@ -203,24 +212,37 @@ def _existing(
 
 
 def _find_members(
-    subscriber: Subscriber, broker_names: Sequence[str], lists: dict[str, tuple[str, ...] | None]
+    subscriber: Subscriber, broker_names: Sequence[str], lists: dict[str, tuple[str, ...]]
 ) -> Operation[tuple[str, ...]]:
-    """Return the group's client ids in Java's order from the first broker that knows any."""
-    config = subscriber.config
-    for broker_name in broker_names:
-        address = subscriber.routes.address(broker_name)
-        if address is None:
+    """Return the group's client ids in Java's order from the first broker that knows all."""
+    member = subscriber.member
+    now_ms: int = yield Now()
+    first = [subscriber.routes.address(name) for name in broker_names]
+    cid_all: tuple[str, ...] = ()
+    for address in dict.fromkeys([*first, *sorted(subscriber.answered)]):
+        if address is None or (cid_all and address not in subscriber.answered):
             continue
         if address not in lists:
-            try:
-                found = yield from consumer_list(
-                    address, config.group, timeout_ms=config.times.invoke_timeout_ms
-                )
-                lists[address] = tuple(in_java_order(found))
-            except SparrowError as error:
-                lists[address] = None
-                subscriber.report(RequestFailed("list of members", None, error))
-        cid_all = lists[address]
-        if cid_all:
-            return cid_all
-    return ()
+            lists[address] = yield from _members_at(subscriber, address)
+        cid_all = _with_others(cid_all, lists[address])
+        if cid_all and not member.may_lack_members(cid_all, now_ms):
+            break
+    return tuple(in_java_order(cid_all))
+
+
+def _with_others(cid_all: tuple[str, ...], listed: Collection[str]) -> tuple[str, ...]:
+    """Return a broker's list with the ids that only another one has; one may have an id twice."""
+    known = frozenset(cid_all)
+    return cid_all + tuple(cid for cid in listed if cid not in known)
+
+
+def _members_at(subscriber: Subscriber, address: str) -> Operation[tuple[str, ...]]:
+    config = subscriber.config
+    try:
+        found = yield from consumer_list(
+            address, config.group, timeout_ms=config.times.invoke_timeout_ms
+        )
+    except SparrowError as error:
+        subscriber.report(RequestFailed("list of members", None, error))
+        return ()
+    return tuple(found)

@@ -1,0 +1,94 @@
+"""Whom a rebalance asks for the group's members, against brokers that list different ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from play import Handler, Play
+from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.member_loop import _heartbeat
+from sparrowmq.client.operations.rebalance import find_shares
+from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.membership.actions import Heartbeat
+from sparrowmq.membership.listed_ids import REGISTERED_MS
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import OwnersListBody, encode_body
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.subscription import parse_subscription
+
+ALL = ["c0", "c1", "c2"]
+
+
+class Brokers:
+    """Two brokers of one topic, and the members that each of them lists."""
+
+    def __init__(self, play: Callable[[Handler], Play], strategy: Any) -> None:
+        self.lists = {"a:1": ALL, "b:1": ALL}
+        self.play = play(self._answer)
+        self.member = Subscriber(
+            config=ConsumerConfig(group="G", client_id="c0", strategy=strategy),
+            name_servers=NameServers(("127.0.0.1:9876",)),
+            subscriptions={"T": parse_subscription("T", "*", sub_version=7)},
+            listener=lambda *_: None,
+            callbacks=RebalanceCallbacks(),
+            report=lambda _: None,
+        )
+        self.member.companions = {"G": self.member}
+        self.heartbeat("b:1")
+
+    def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.HEART_BEAT:
+            return response_to(request)
+        body = OwnersListBody(consumer_id_list=self.lists[address], sparrowmq_owners={})
+        return response_to(request, body=encode_body(body))
+
+    def heartbeat(self, *addresses: str) -> None:
+        """Send a heartbeat to the brokers that the route has now."""
+        queues = tuple(MessageQueue("T", name, each) for name in "ab" for each in range(3))
+        route = TopicRoute(
+            topic="T",
+            publish_queues=queues,
+            subscribe_queues=queues,
+            brokers={address[0]: {0: address} for address in addresses},
+            is_template=False,
+            fetched_ms=self.play.now_ms,
+        )
+        self.member.routes.update(route)
+        assert self.member.member.heartbeat.join(self.play.now_ms)
+        self.play(_heartbeat(self.member, Heartbeat()))
+
+    def rebalance(self) -> tuple[str, ...]:
+        """Rebalance; return the members that divided the queues."""
+        shares = self.play(find_shares(self.member))
+        self.member.member.rebalanced(shares, self.play.now_ms)
+        return next(share.cid_all for share in shares if share.topic == "T")
+
+
+@pytest.mark.parametrize("strategy", ["AVG", "MINIMAL_MOVE"])
+def test_a_broker_that_comes_back_lacks_members_that_the_other_one_lists(
+    play: Callable[[Handler], Play], strategy: Any
+) -> None:
+    brokers = Brokers(play, strategy)
+    before = brokers.rebalance()
+    brokers.lists["a:1"] = ["c0"]
+    brokers.heartbeat("a:1", "b:1")
+
+    meanwhile = brokers.rebalance()
+    brokers.play.now_ms += REGISTERED_MS
+    later = brokers.rebalance()
+
+    assert (before, meanwhile, later) == (tuple(ALL), tuple(ALL), ("c0",))
+
+
+def test_a_new_member_counts_the_members_of_all_brokers(play: Callable[[Handler], Play]) -> None:
+    brokers = Brokers(play, "AVG")
+    brokers.lists |= {"a:1": ["c0"], "b:1": ["c0", "c2"]}
+    brokers.heartbeat("a:1", "b:1")
+
+    assert brokers.rebalance() == ("c0", "c2")
