@@ -17,7 +17,13 @@ from sparrowmq.calling.effects import Operation, now, sleep
 from sparrowmq.calling.tls import client_context
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.offsets import max_offset, min_offset, topic_bounds, update_offset
+from sparrowmq.client.operations.offsets import (
+    commit_all,
+    max_offset,
+    min_offset,
+    topic_bounds,
+    update_offset,
+)
 from sparrowmq.client.operations.request import ask_name_servers, decode_answer
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.route_cache import RouteCache
@@ -256,8 +262,8 @@ class Cluster:
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Operation[None]:
         """Commit offsets of a group to the brokers."""
-        asked = [
-            update_offset(
+        commits = {
+            queue: update_offset(
                 self.address(queue.broker_name),
                 group,
                 queue=queue,
@@ -265,8 +271,8 @@ class Cluster:
                 timeout_ms=self.request_timeout_ms,
             )
             for queue in sorted(offsets)
-        ]
-        yield from gather(asked, name="commit")
+        }
+        yield from commit_all(commits)
 
 
 def _bounds(low: int, high: int, last_timestamp_ms: int = 0) -> QueueBounds:

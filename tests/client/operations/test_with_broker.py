@@ -9,7 +9,7 @@ import pytest
 
 from poison import send_stored
 from sparrowmq import CompressionType, Message, MessageQueue
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.client.assembly import make_directory, make_publisher
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.operations import administer, handover, heartbeats, offsets, topics
@@ -209,6 +209,20 @@ def test_gather_raises_the_first_error_after_all_have_ended(
     assert run(
         gather([offsets.max_offset(cluster.broker, good) for _ in range(2)], name="test")
     ) == [0, 0]
+
+
+def test_first_commit_of_a_topic_at_a_broker_ends_before_the_others_begin(run: Run) -> None:
+    steps: list[str] = []
+
+    def commit(queue: MessageQueue) -> Operation[None]:
+        steps.append(f"begin {queue.queue_id}")
+        yield from sleep(20)
+        steps.append(f"end {queue.queue_id}")
+
+    run(offsets.commit_all({q: commit(q) for q in [MessageQueue("T", "b", n) for n in range(3)]}))
+
+    assert steps[:2] == ["begin 2", "end 2"]
+    assert steps[2:4] == ["begin 0", "begin 1"]
 
 
 def test_refusal_of_the_broker_is_typed(run: Run, cluster: EmbeddedCluster) -> None:

@@ -20,13 +20,12 @@ from sparrowmq.client.operations.administer import (
     queue_min_offset,
     queue_offset_at,
 )
-from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.member_loop import (
     Carrier,
     keep_local_offset,
     run_member,
 )
-from sparrowmq.client.operations.offsets import update_offset
+from sparrowmq.client.operations.offsets import commit_all, update_offset
 from sparrowmq.client.operations.pull import (
     PULL_TIMEOUT_MS,
     make_pull_header,
@@ -227,9 +226,7 @@ def commit(state: Polling, offsets: Mapping[MessageQueue, int] | None) -> Operat
     Raises: UsageError for a queue that is not in hand; TransportError, BrokerError.
     """
     chosen = state.offsets_to_commit(offsets)
-    yield from gather(
-        [_store_offset(state, queue, offset) for queue, offset in chosen.items()], name="commit"
-    )
+    yield from commit_all({q: _store_offset(state, q, offset) for q, offset in chosen.items()})
     state.committed.update(chosen)
 
 
