@@ -44,7 +44,6 @@ from sparrowmq.client.config import (
 )
 from sparrowmq.client.sight.series import CLIENT_SERIES, MetricSeries
 from sparrowmq.config import Setting, rows_of
-from sparrowmq.doctor.rules import RULES
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.hosting.settings import NAME_SERVER, SETTINGS
 from sparrowmq.spark.lag import SPARK_SERIES
@@ -434,54 +433,36 @@ What the doctor says of these groups is information at most: no false alarm, on 
 
 ## Several brokers or clusters
 
-These rules have live groups of their own, on SparrowMQ's brokers.
+These groups have two brokers each, and all is as above (`tests/support/sick_brokers.py`, examined
+by `tests/doctor/test_live_brokers.py` and `tests/interop/test_live_brokers.py`).
 
-| rule | test in which it fires |
-|---|---|
+| fault | rule | severity | words of the remedy | folded | brokers |
+|---|---|---|---|---|---|
 {apart}
-
-## The other rules
-
-What these rules find needs machine rooms, many brokers, or an instant. Their tests give the doctor
-answers of brokers and members that are made by hand.
-
-| rule | test in which it fires |
-|---|---|
-{others}
 """
 
 
 def make_scenarios_page() -> tuple[Path, str]:
     """Return the page of the groups that the doctor's live tests examine."""
     sys.path.append(str(ROOT / "tests/support"))
+    from sick_brokers import SICK_BROKERS
     from sick_groups import HEALTHY, SICK
 
-    faults = [
-        f"| {each.fault} | {each.rule} | {each.severity.name.lower()} | {each.remedy} | "
-        f"{each.effect} | {'SparrowMQ' if each.is_ours else 'both'} |"
-        for each in SICK.values()
-    ]
+    apart = [_row(each.wanted, each.brokers) for each in SICK_BROKERS.values()]
+    faults = [_row(each, "SparrowMQ's" if each.is_ours else "both") for each in SICK.values()]
     healthy = [f"| `{group}` | {what} |" for group, what in HEALTHY.items()]
-    seen = {rule for each in SICK.values() for rule in (each.rule, each.effect)}
-    tests = {rule: f"| {rule} | {_test_of(rule)} |" for rule in RULES if rule not in seen}
-    apart = [line for line in tests.values() if "test_live_brokers" in line]
     return SCENARIOS_PAGE, _SCENARIOS.format(
         sick_count=len(SICK),
         healthy_count=len(HEALTHY),
         faults="\n".join(faults),
         healthy="\n".join(healthy),
         apart="\n".join(apart),
-        others="\n".join(line for line in tests.values() if line not in apart),
     )
 
 
-def _test_of(rule: str) -> str:
-    """Return a test with a rule in its name, a live one if there is; StopIteration if none has."""
-    paths = sorted((ROOT / "tests/doctor").glob("test_*.py"), key=lambda p: "live" not in p.name)
-    name = re.compile(rf"def (test_(?:\w*_)?{rule.lower()}_\w*)")
-    found = ((path, name.search(path.read_text())) for path in paths)
-    path, match = next((path, match) for path, match in found if match is not None)
-    return f"`{path.relative_to(ROOT)}::{match[1]}`"
+def _row(wanted: Any, brokers: str) -> str:
+    what = (wanted.fault, wanted.rule, wanted.severity.name.lower(), wanted.remedy, wanted.effect)
+    return f"| {' | '.join([*what, brokers])} |"
 
 
 def make_result_pages() -> Iterator[tuple[Path, str]]:

@@ -312,7 +312,7 @@ def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) 
     found = group.findings()["Q09"]
 
     assert found.severity == Severity.ERROR
-    assert found.members == (theirs,)
+    assert found.members == (ours, theirs)
     assert found.evidence == (f"{theirs} from 10.1.0.1:50001 runs another client (JAVA)",)
     both = (marked, view.connections[1]._replace(version=mark_version(395)))
     group.now["broker-a"] = replace(view, connections=both)

@@ -69,6 +69,16 @@ def test_q17_finds_a_filter_that_matches_nothing_of_what_arrives(
         assert found.evidence == ("Pay matched 0 of 60 messages that came within 6.0 s",)
 
 
+def test_q18_finds_brokers_that_refuse_the_expression(seen_group: Group) -> None:
+    group = seen_group([FIRST])
+    group.now["broker-a"] = replace(group.now["broker-a"], refused_filter="no SQL92 here")
+
+    found = group.findings()["Q18"]
+
+    assert found.evidence == ("broker-a: no SQL92 here",)
+    assert found.unowned == queues(0, 1, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("where", "fires"),
     [("CONSUME_FROM_LAST_OFFSET", True), ("CONSUME_FROM_FIRST_OFFSET", False)],
@@ -195,6 +205,14 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
     # A member of which nothing moves is R28.
     group.flow(1, then=(100, 100), now=(100, 100))
     assert group.findings().keys() == {"R28"}
+
+
+def test_r30_leaves_a_message_alone_that_has_just_come(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(100, 100), now=(101, 100))
+    group.flow(1, then=(100, 100), now=(160, 160))
+
+    assert "R30" not in group.findings()
 
 
 def test_r32_says_that_brokers_assign_queues_of_pop(seen_group: Group) -> None:
@@ -412,6 +430,19 @@ def test_q12_finds_a_listener_that_takes_long_and_is_behind(seen_group: Group) -
     group.reports.clear()
     group.report(FIRST, paces=(quick,))
     assert "Q12" not in group.findings()
+
+
+def test_q12_finds_a_call_that_does_not_return_where_brokers_know_no_offset(
+    seen_group: Group,
+) -> None:
+    group = seen_group(model="BROADCASTING")
+    group.report(FIRST, longest_call_ms=26_000)
+    group.report(SECOND, longest_call_ms=900)
+
+    found = group.findings()["Q12"]
+
+    assert found.members == (FIRST,)
+    assert found.title == f"a call of the listener of {FIRST} has not returned for 26 s"
 
 
 def test_q08_finds_an_offset_that_went_back(seen_group: Group) -> None:

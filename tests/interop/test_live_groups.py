@@ -13,9 +13,14 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 def test_sick_groups_have_one_finding_and_healthy_ones_none(
-    apache_cluster: Any, tmp_path: Path
+    java: Any, rig: Any, tmp_path: Path
 ) -> None:
-    found = examine(apache_cluster, tmp_path, is_ours=False)
+    cluster = rig.ApacheCluster(java, tmp_path / "store", enablePropertyFilter="true")
+    try:
+        cluster.start()
+        found = examine(cluster, tmp_path, is_ours=False)
+    finally:
+        cluster.kill()
 
     wrong = [misjudged(found, group) for group, each in SICK.items() if not each.is_ours]
     assert alarms(found) == {}

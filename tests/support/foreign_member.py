@@ -32,6 +32,7 @@ class ForeignMember:
         broker: the broker's address.
         says: what the member says of itself.
         locked: queues that it keeps locked.
+        reconnects: whether it connects anew once it has answered what it says of itself.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class ForeignMember:
         model: MessageModel = MessageModel.CLUSTERING,
         locked: tuple[MessageQueue, ...] = (),
         start: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        reconnects: bool = False,
     ) -> None:
         host, _, port = broker.rpartition(":")
-        self._says = says
+        self._address = (host, int(port))
+        self._says, self._reconnects = says, reconnects
         consumer = ConsumerData(
             group_name=group,
             consume_from_where=start,
@@ -61,12 +64,13 @@ class ForeignMember:
                 consumer_group=group, client_id=client_id, mq_set=list(locked)
             )
             self._requests.append(_request(RequestCode.LOCK_BATCH_MQ, lock))
-        self._stopped = threading.Event()
-        self._sock = socket.create_connection((host, int(port)))
+        self._stopped, self._heard = threading.Event(), threading.Event()
+        self._sock = socket.create_connection(self._address)
         self._threads = [threading.Thread(target=work) for work in (self._keep, self._serve)]
         self._send()
         for thread in self._threads:
             thread.start()
+        assert self._heard.wait(60), f"{broker} does not answer the heartbeat"
 
     def close(self) -> None:
         """Leave without a word."""
@@ -81,8 +85,8 @@ class ForeignMember:
             self._sock.sendall(request)
 
     def _keep(self) -> None:
-        with suppress(OSError):
-            while not self._stopped.wait(_PERIOD_S):
+        while not self._stopped.wait(_PERIOD_S):
+            with suppress(OSError):
                 self._send()
 
     def _serve(self) -> None:
@@ -90,9 +94,16 @@ class ForeignMember:
         with suppress(OSError):
             while data := self._sock.recv(1 << 16):
                 for command in decoder.receive_data(data):
+                    self._heard.set()
                     if command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
                         answer = response_to(command, body=encode_body(self._says))
                         self._sock.sendall(encode_frame(answer))
+                        if self._reconnects:
+                            self._reconnects, decoder = False, FrameDecoder()
+                            old, self._sock = self._sock, socket.create_connection(self._address)
+                            self._send()
+                            old.close()
+                            break
 
 
 def _request(code: RequestCode, body: Any) -> bytes:

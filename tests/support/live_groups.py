@@ -81,7 +81,7 @@ class LiveGroups:
         self._held = ExitStack()
         self._stopped = threading.Event()
         # Messages a second, the tags, and the number of queues that get them, by topic.
-        self._rates: dict[str, tuple[int, str, int]] = {}
+        self._rates: dict[str, tuple[float, str, int]] = {}
         self._sending = threading.Lock()
         # The settings of the members of each process.
         self._crews: list[list[dict[str, Any]]] = []
@@ -111,7 +111,7 @@ class LiveGroups:
         self,
         name: str,
         *,
-        per_s: int = 8,
+        per_s: float = 8,
         queues: int = QUEUES,
         tags: str = "A",
         sends_to: int | None = None,
@@ -131,6 +131,7 @@ class LiveGroups:
         with self._sending:
             for topic in topics:
                 self._rates.pop(topic)
+        self.producer.flush()
 
     def _produce(self) -> None:
         sent: dict[str, int] = {}
@@ -144,7 +145,7 @@ class LiveGroups:
                         queue = MessageQueue(topic, "broker-a", number % queue_count)
                         tag = tags[number // queue_count % len(tags)]
                         message = Message(topic, b"%d" % number, tags=tag, properties={"a": tag})
-                        self.producer.send(message, queue=queue)
+                        self.producer.send_nowait(message, queue=queue)
                         sent[topic] = number + 1
 
     def join(

@@ -164,6 +164,12 @@ SICK: Mapping[str, Scenario] = {
     "nobody-needed": Scenario(
         "no member is there, and nothing waits", "Q04", _WARN, "start the group's"
     ),
+    "reconnecting": Scenario(
+        "members connect anew while the doctor looks", "R26", _WARN, "check the broker's load"
+    ),
+    "hanging-broadcast": Scenario(
+        "BROADCASTING, and every listener waits for ever", "Q12", _WARN, "set a time-out there"
+    ),
     "reset": Scenario(
         "somebody has reset the offsets", "Q08", _INFO, "lists the changes", is_ours=True
     ),
@@ -176,6 +182,7 @@ SICK: Mapping[str, Scenario] = {
 HEALTHY: Mapping[str, str] = {
     "h-handover": "a queue is handed over while the doctor looks",
     "h-idle": "nothing is sent",
+    "h-seldom": "a message every few seconds: the last has come and is not committed",
     "h-one": "one member has all queues",
     "h-three": "three members, four queues",
     "h-ordered": "consumption in order",
@@ -364,12 +371,23 @@ class Wards:
         model = MessageModel.BROADCASTING
         self._add_other("ordered-broadcast", on.topic("sick45"), ordered, model=model)
         self._add_other("mixed-clients", on.topic("sick46"))
+        on.topic("sick48", per_s=0)
+        for number, holds in enumerate(((0, 1), (2, 3))):
+            self._add_other("reconnecting", "sick48", holds=holds, number=number, reconnects=True)
+        join(
+            "hanging-broadcast",
+            on.topic("sick49"),
+            listener=self.takes(600),
+            message_model=model,
+            local_offset_dir=str(self._directory),
+        )
         join("mixed-clients", "sick46", strategy="MINIMAL_MOVE")
 
     def start_healthy(self) -> None:
         """Start the groups of `HEALTHY`."""
         on, join = self.groups, self.groups.join
         join("h-idle", on.topic("well1", per_s=0))
+        join("h-seldom", on.topic("well19", per_s=0.15, queues=1))
         join("h-one", on.topic("well2"))
         self._join_all("h-three", on.topic("well3"), "123")
         self._join_all("h-ordered", on.topic("well4"), "12", orderly=True)
@@ -440,6 +458,7 @@ class Wards:
         *,
         subscription: SubscriptionData | None = None,
         holds: Iterable[int] = range(4),
+        number: int = 2,
         **how: Any,
     ) -> None:
         """Add a member in Java that has queues in hand and consumes nothing."""
@@ -448,7 +467,7 @@ class Wards:
             subscription_set=[subscription or SubscriptionData(topic=topic)],
             mq_table={MessageQueue(topic, "broker-a", n): ProcessQueueInfo() for n in holds},
         )
-        broker, client_id = self.groups.cluster.broker, "172.17.0.2@2"
+        broker, client_id = self.groups.cluster.broker, f"172.17.0.2@{number}"
         member = ForeignMember(broker, group, topic, client_id=client_id, says=says, **how)
         self.groups.hold(member)
 
@@ -503,7 +522,11 @@ def examine(cluster: LiveCluster, directory: Path, *, is_ours: bool) -> Findings
 
 def misjudged(found: Findings, group: str) -> str:
     """Return what is wrong in the findings of a sick group, "" if nothing is."""
-    wanted, findings = SICK[group], found[group]
+    return judge(group, SICK[group], found[group])
+
+
+def judge(group: str, wanted: Scenario, findings: list[Finding]) -> str:
+    """Return what is wrong in the findings of a group with one fault, "" if nothing is."""
     more = [each for each in findings[1:] if each.severity > Severity.INFO]
     first = findings[0] if findings else None
     is_first = first is not None and (first.rule, first.severity) == (wanted.rule, wanted.severity)

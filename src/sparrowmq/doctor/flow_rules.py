@@ -24,6 +24,12 @@ BEHIND_S_MIN = 10
 DRAIN_S_MAX = 3_600
 # A listener that takes longer for a message limits its group.
 LISTENER_MS_MAX = 1_000
+# A call that lasts longer may hang; where brokers know no offset, only the call shows it.
+HANGING_MS_MIN = 10_000
+_LISTENER_REMEDY = (
+    "find out what the listener waits for (a database, a remote call, a lock) and set a time-out "
+    "there; more threads help a listener that waits, not a listener that computes"
+)
 # From this share of failed messages on, listeners fail too often; fewer messages might be chance.
 FAILED_SHARE_MIN, FAILED_COUNT_MIN = 0.1, 5
 # Members report how often listeners failed over about so long.
@@ -386,6 +392,9 @@ def find_slow_growth(view: GroupView) -> Iterator[Finding]:
 
 def find_slow_listeners(view: GroupView) -> Iterator[Finding]:
     """Q12: a member's listener takes long for a message, and its queues have a backlog."""
+    if view.snapshot.is_broadcasting:
+        yield from _hanging_findings(view)
+        return
     for client_id, queues in user_loads(view).items():
         report = view.snapshot.find_report(client_id)
         if report is None:
@@ -398,6 +407,28 @@ def find_slow_listeners(view: GroupView) -> Iterator[Finding]:
         ]
         if slow:
             yield _listener_finding(view, report, slow)
+
+
+def _hanging_findings(view: GroupView) -> Iterator[Finding]:
+    for report in view.snapshot.reports:
+        if report.longest_call_ms < HANGING_MS_MIN:
+            continue
+        yield Finding(
+            rule="Q12",
+            severity=Severity.WARN,
+            title=Phrase(
+                "a call of the listener of {id} has not returned for {time}",
+                id=report.client_id,
+                time=format_duration(report.longest_call_ms),
+            ),
+            evidence=(_describe_hands(view, report.client_id),),
+            consequence=Phrase(
+                "the messages in hand wait; in BROADCASTING no broker knows the offsets, so that "
+                "no backlog shows it"
+            ),
+            remedy=_LISTENER_REMEDY,
+            members=(report.client_id,),
+        )
 
 
 def _listener_finding(view: GroupView, report: MemberReport, slow: list[TopicPace]) -> Finding:
@@ -428,10 +459,6 @@ def _listener_finding(view: GroupView, report: MemberReport, slow: list[TopicPac
             queue=describe_queues(queues),
             state=view.describe_backlog(queues),
         ),
-        remedy=(
-            "find out what the listener waits for (a database, a remote call, a lock) and set a "
-            "time-out there; more threads help a listener that waits, not a listener that "
-            "computes"
-        ),
+        remedy=_LISTENER_REMEDY,
         members=(client_id,),
     )

@@ -105,6 +105,7 @@ class BrokerView:
         is_popped: whether consumers of the group have popped messages lately.
         is_disabled: whether the group's settings at this broker keep its messages back; asked only
             where messages wait and no member has one in hand.
+        refused_filter: why the broker refuses an SQL92 expression of the group; "" if it does not.
     """
 
     broker_name: str
@@ -122,6 +123,7 @@ class BrokerView:
     changes: tuple[ProgressChange, ...] = ()
     is_popped: bool = False
     is_disabled: bool = False
+    refused_filter: str = ""
 
 
 class QueueProgress(NamedTuple):
@@ -269,6 +271,8 @@ class MemberReport:
         is_orderly: whether the member consumes in order, and so needs a lock for each queue; None
             if not reported.
         thread_count: the threads that call the member's listener; 0 if not reported.
+        longest_call_ms: how long the oldest unfinished call of the listener has taken; 0 without
+            one, and for members that do not run SparrowMQ, which do not report it.
         is_silent: whether the member was asked and did not answer in time.
         failure: the reason for a missing report; "" if the member answered.
     """
@@ -281,6 +285,7 @@ class MemberReport:
     message_model: str = ""
     is_orderly: bool | None = None
     thread_count: int = 0
+    longest_call_ms: int = 0
     is_silent: bool = False
     failure: str = ""
 

@@ -220,17 +220,19 @@ class GroupView:
         """Whether the samples were far enough apart to show that an offset stands still."""
         return self.snapshot.interval_ms >= STILL_MS_MIN
 
-    def stands_still(self, queue: MessageQueue) -> bool:
+    def stands_still(self, queue: MessageQueue, *, is_silent: bool = False) -> bool:
         """Return whether a queue has a backlog and its offset did not move between the samples.
 
-        A queue does not count while members hand it over, or while its owner waits for a message
-        that its subscription matches.
+        What came since the first sample does not count, as it may be consumed and not committed
+        yet, unless the owner does not answer (`is_silent`). A queue does not count while members
+        hand it over, or while its owner waits for a message that its subscription matches.
         """
         rate = self.rates.get(queue)
+        came = 0 if rate is None else rate.produced_per_s * self.snapshot.interval_ms / 1000
         return (
             rate is not None
             and rate.stood_still
-            and self.lag([queue]) > 0
+            and self.lag([queue]) > (0 if is_silent else round(came))
             and not self.is_handed_over(queue)
             and not self.waits_for_match(queue)
         )

@@ -164,7 +164,8 @@ def find_own_strategy_in_mixed_group(view: GroupView) -> Iterator[Finding]:
             "use AVG, or another of RocketMQ's strategies, in all members until every "
             "member runs SparrowMQ"
         ),
-        members=tuple(dict.fromkeys(c.client_id for c in others)),
+        # Shares overlap on both sides.
+        members=tuple(dict.fromkeys(c.client_id for c in view.ownership.connections)),
     )
 
 
@@ -210,8 +211,8 @@ def find_ghosts(view: GroupView) -> Iterator[Finding]:
     before = {c for broker in view.snapshot.first.brokers for c in member_ids(broker)}
     for client_id, queues in user_loads(view).items():
         mine = [queue for queue in queues if view.ownership.falls_to[queue]]
-        waiting = [queue for queue in mine if view.stands_still(queue)]
         is_silent = any(r.client_id == client_id and r.is_silent for r in view.snapshot.reports)
+        waiting = [queue for queue in mine if view.stands_still(queue, is_silent=is_silent)]
         if not waiting or len(waiting) < len([q for q in mine if view.lag([q])]):
             continue
         others_move = any(

@@ -74,6 +74,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q15": agreement_rules.find_different_models,
         "Q16": topic_rules.find_disabled_group,
         "Q17": topic_rules.find_unmatched_subscriptions,
+        "Q18": topic_rules.find_refused_filters,
     }
 )
 
@@ -96,6 +97,7 @@ EFFECTS: Mapping[str, frozenset[str]] = MappingProxyType(
             ("R05", "Q06 Q07 Q10 R06 R07 R10 R11 R12 R14 R17 R28 R30"),
             ("R12", "Q06 Q07 Q10 R10 R11 R14 R17 R28 R30"),
             ("Q16", "Q06 Q07 Q10 R10 R11 R17 R28 R30"),
+            ("Q18", "Q06 Q07 Q10 Q17 R10 R11 R17 R28 R30"),
             ("R06", "Q07 Q10 R07 R17"),
             ("R08", "Q06 Q07 Q10 R09 R10 R11 R17 R28 R30"),
             ("R09", "Q07 Q10 R10 R11 R17 R28 R30"),

@@ -1,4 +1,4 @@
-"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16, Q17: topics, queues, ways of consuming. Pure.
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q18: topics, queues, ways of consuming. Pure.
 
 Tests: test_diagnosis_queues.py.
 """
@@ -358,6 +358,33 @@ def find_disabled_group(view: GroupView) -> Iterator[Finding]:
         remedy=(
             f"`sparrowmq group update {view.snapshot.group} --enable` lets brokers deliver "
             "again; `sparrowmq group show` lists who changed the settings"
+        ),
+        unowned=tuple(queues),
+    )
+
+
+def find_refused_filters(view: GroupView) -> Iterator[Finding]:
+    """Q18: brokers refuse the group's SQL92 expression, and so every pull."""
+    refusing = [broker for broker in view.snapshot.last.brokers if broker.refused_filter]
+    if not refusing:
+        return
+    names = {broker.broker_name for broker in refusing}
+    queues = [queue for queue in view.user_queues if queue.broker_name in names]
+    yield Finding(
+        rule="Q18",
+        severity=Severity.ERROR,
+        title=Phrase(
+            "{brokers} refuse the group's SQL92 expression",
+            brokers=count_of(len(refusing), "broker"),
+        ),
+        evidence=tuple(f"{b.broker_name}: {b.refused_filter}" for b in refusing),
+        consequence=Phrase(
+            "members are connected, and these brokers refuse their pulls: {backlog}",
+            backlog=view.describe_backlog(queues),
+        ),
+        remedy=(
+            "Apache's brokers filter by SQL92 once `sparrowmq broker config BROKER "
+            "enablePropertyFilter=true` is set; otherwise subscribe by tags"
         ),
         unowned=tuple(queues),
     )

@@ -54,11 +54,13 @@ from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
     AuditedStats,
+    CheckClientRequestBody,
     ClientConnection,
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicRouteData,
+    encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
@@ -67,6 +69,7 @@ from sparrowmq.protocol.headers import (
     GetRouteInfoRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
 )
+from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
 from sparrowmq.protocol.wire_names import prepare_types, wire_names
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 
@@ -86,6 +89,8 @@ _STRATEGY_CLASSES = {
     "AllocateMachineRoomNearby": "MACHINE_ROOM_NEARBY",
     "AllocateMessageQueueConsistentHash": "CONSISTENT_HASH",
 }
+# Apache's broker has no code of its own for SQL92 without enablePropertyFilter.
+_REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 _ORDERLY = {"true": True, "false": False}
 
 
@@ -168,6 +173,7 @@ def end_snapshot(
         samples.append((yield from _with_uncommitted(directory, group, second, views)))
     reports: tuple[MemberReport, ...] = yield from join(begun.asking)
     samples[-1] = yield from _with_disabled(directory, group, samples, reports)
+    samples[-1] = yield from _with_refused_filters(directory, group, samples[-1])
     reported = {report.strategy for report in reports if report.strategy}
     known = strategy or (reported.pop() if len(reported) == 1 else None)
     plan = None
@@ -265,6 +271,42 @@ def _with_disabled(
     disabled = {b.broker_name for b, is_disabled in zip(asked, found, strict=True) if is_disabled}
     brokers = [replace(b, is_disabled=b.broker_name in disabled) for b in sample.brokers]
     return replace(sample, brokers=tuple(brokers))
+
+
+def _with_refused_filters(directory: Directory, group: str, sample: Sample) -> Operation[Sample]:
+    """Return the sample with the brokers that refuse an SQL92 expression of the group."""
+    found = yield from _gather(
+        [_refusal(directory, group, broker) for broker in sample.brokers],
+        name=f"filters of {group}",
+    )
+    brokers = [replace(b, refused_filter=why) for b, why in zip(sample.brokers, found, strict=True)]
+    return replace(sample, brokers=tuple(brokers))
+
+
+def _refusal(directory: Directory, group: str, broker: BrokerView) -> Operation[str]:
+    for subscribed in broker.subscriptions:
+        if subscribed.expression_type == EXPRESSION_TYPE_TAG:
+            continue
+        body = CheckClientRequestBody(
+            client_id=broker.connections[0].client_id if broker.connections else "",
+            group=group,
+            subscription_data=SubscriptionData(
+                topic=subscribed.topic,
+                sub_string=subscribed.expression,
+                expression_type=subscribed.expression_type,
+            ),
+        )
+        code = RequestCode.CHECK_CLIENT_CONFIG
+        try:
+            yield from ask(
+                broker.address, code, body=encode_body(body), timeout_ms=directory.timeout_ms
+            )
+        except BrokerError as error:
+            if error.code in _REFUSED and not error.is_denial:
+                return error.remark
+        except SparrowError:
+            return ""
+    return ""
 
 
 def _is_disabled(
@@ -545,6 +587,7 @@ def _ask_member(
     except SparrowError as error:
         return MemberReport(client_id=client_id, is_silent=is_silence(error), failure=str(error))
     threads = info.properties.get("PROP_THREADPOOL_CORE_SIZE", "")
+    longest = info.properties.get("listenerCallsLongestMs", "")
     return MemberReport(
         client_id=client_id,
         held=tuple(
@@ -569,6 +612,7 @@ def _ask_member(
         message_model=info.properties.get("messageModel", ""),
         is_orderly=_ORDERLY.get(info.properties.get("PROP_CONSUMEORDERLY", "")),
         thread_count=int(threads) if threads.isdecimal() else 0,
+        longest_call_ms=int(longest) if longest.isdecimal() else 0,
     )
 
 
