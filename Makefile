@@ -61,9 +61,10 @@ $(VENV)/speedups: $(VENV)/ready speedups/sparrowmq_speedups.c speedups/setup.py 
 demo: $(VENV)/demo ## run the main job on 336,776 flights; the report is demo-out/report.html
 	$(BIN)/sparrowmq demo --out "$$OUT"
 
-# By two workers in a new order, all of Spark's tests by one: JVMs starve each other.
+# Tests wait more than they compute, so by more workers than cores, in a new order; Spark's by two
+# of them: JVMs starve each other.
 # ORDER="-p no:randomly" keeps the order of the files, ORDER=--randomly-seed=4711 repeats another.
-WORKERS ?= -n 2
+WORKERS ?= -n 5
 ORDER ?=
 test: setup ## run the tests, except those against Apache RocketMQ
 	$(BIN)/python -m pytest -m "not interop" --dist loadgroup $(WORKERS) $(ORDER)

@@ -84,10 +84,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    # A process has one SparkContext, and two JVMs starve each other: one worker runs what starts
-    # one. pytest-xdist reads the mark before this file's `pytest_collection_modifyitems`.
-    if _starts_spark(item):
-        item.add_marker(pytest.mark.xdist_group("spark"))
+    # A process has one SparkContext, and more than two JVMs starve each other: one worker has the
+    # session, another runs what starts JVMs of its own. pytest-xdist reads the mark before this
+    # file's `pytest_collection_modifyitems`.
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.xdist_group("spark session"))
+    elif item.path.parent.name in {"spark", "pipeline"} or item.get_closest_marker("spark"):
+        item.add_marker(pytest.mark.xdist_group("spark processes"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -99,12 +102,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if not _is_golden(item)]
     items[:] = [item for item in items if _is_golden(item)]
     config.hook.pytest_deselected(items=others)
-
-
-def _starts_spark(item: pytest.Item) -> bool:
-    uses_session = "spark" in getattr(item, "fixturenames", ())
-    is_of_spark = item.path.parent.name in {"spark", "pipeline"}
-    return uses_session or is_of_spark or item.get_closest_marker("spark") is not None
 
 
 def pytest_terminal_summary(
