@@ -40,6 +40,8 @@ class Terminal:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         self._process: subprocess.Popen[bytes] | None = None
+        # In the last command's output: where a block begins, and the end of what was seen.
+        self._begun = self._seen = 0
 
     def type(self, line: str) -> None:
         """Run a command once the one before has ended, or end what runs."""
@@ -47,6 +49,7 @@ class Terminal:
             self.interrupt()
             return
         self.wait()
+        self._begun = self._seen = 0
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 shlex.split(line),
@@ -73,11 +76,17 @@ class Terminal:
             self._process.kill()
             self._process.wait()
 
+    def begin_block(self) -> None:
+        """Look from now on only at what came after all that was seen."""
+        self._begun = self._seen
+
     def shows(self, line: str) -> bool:
-        """Return whether the last command printed the line."""
+        """Return whether the last command printed the line in this block."""
         pattern = ".*".join(map(re.escape, line.split("...")))
-        text = self._output.read_text()
-        return re.search(f"^{pattern}$", text, re.M) is not None
+        found = re.compile(f"^{pattern}$", re.M).search(self._output.read_text(), self._begun)
+        if found is not None:
+            self._seen = max(self._seen, found.end())
+        return found is not None
 
 
 @pytest.mark.slow
@@ -100,7 +109,8 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
 
 
 def walk(terminal: Terminal, kind: str, lines: list[str]) -> None:
-    """Type a block's commands, or wait for a block's lines."""
+    """Type a block's commands, or wait for a block's lines, whichever comes first."""
+    terminal.begin_block()
     for line in lines:
         if kind == "sh":
             terminal.type(line)

@@ -66,6 +66,8 @@ Topics: TypeAlias = str | Sequence[str] | Mapping[str, str | MessageSelector]
 class RebalanceCallbacks(NamedTuple):
     """The user's functions for changes of ownership; each is called with queues in order.
 
+    One rebalance may take several calls of a function, as its queues settle one by one.
+
     Args:
         on_assign: the member has gained queues; their messages are delivered only after it returns.
         on_revoke: the member gives queues up and delivers none of their messages any more; the next
