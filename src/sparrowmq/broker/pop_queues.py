@@ -192,12 +192,14 @@ class PopQueues:
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = PopQueue(key, next_offset)
-        flights, times = queue.flights, list[int]()
-        for offset in offsets:
-            known = flights.get(offset)
-            times.append(0 if known is None else known.next_times)
-            self._in_flight += known is None
-            flights[offset] = Flight(pop_timestamp_ms, invisible_ms, times[-1])
+        flights, known = queue.flights, len(queue.flights)
+        times = [flights[offset].next_times if offset in flights else 0 for offset in offsets]
+        # The messages of a pop share one state in flight, unless some were popped before.
+        flights.update(dict.fromkeys(offsets, Flight(pop_timestamp_ms, invisible_ms, 0)))
+        if any(times):
+            for offset, count in zip(offsets, times, strict=True):
+                flights[offset] = Flight(pop_timestamp_ms, invisible_ms, count)
+        self._in_flight += len(flights) - known
         self._note_due(key, offsets, pop_timestamp_ms, now_ms + invisible_ms)
         queue.ready.difference_update(offsets)
         queue.next_offset = next_offset

@@ -191,6 +191,11 @@ class BatchAck(
             bits = int.from_bytes(b64decode(self.bit_set, validate=True), "little")
         except ValueError as error:
             raise RemoteProtocolError(f"a bit set {self.bit_set[:80]!r}") from error
+        lowest = bits & -bits
+        if bits & (bits + lowest) == 0:
+            # One run, as of a whole pop.
+            begin = self.start_offset + lowest.bit_length() - 1
+            return list(range(begin, begin + bits.bit_count()))
         found: list[int] = []
         while bits:
             lowest = bits & -bits

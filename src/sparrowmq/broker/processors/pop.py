@@ -19,7 +19,7 @@ Source: PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from sparrowmq.broker.message_filter import (
     keep_matching,
 )
 from sparrowmq.broker.pop_changes import (
+    Flight,
     PopChange,
     PopTable,
     QueueKey,
@@ -109,6 +110,23 @@ class _Taken(NamedTuple):
     records: list[bytes]
     rest: int
     counts: list[str]
+
+
+class _Found(NamedTuple):
+    """Messages of a queue to pop.
+
+    Args:
+        offsets: those of `again`, and behind them those of `new`.
+        next_offset: the first offset that is not popped then.
+        again: the records of messages that were popped before.
+        new: the records of messages that were not, back to back.
+    """
+
+    key: QueueKey
+    offsets: list[int]
+    next_offset: int
+    again: list[bytes]
+    new: bytes = b""
 
 
 class _Pop(NamedTuple):
@@ -271,23 +289,23 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
     else:
         queue_ids = (header.queue_id,)
     taken = _Taken(timestamp_ms, [], [], 0, [])
-    found: list[tuple[QueueKey, list[int], int, list[bytes]]] = []
+    found: list[_Found] = []
     left, left_bytes, rest = header.max_msg_nums, POP_BYTES_MAX, 0
     for queue_id in queue_ids:
         key = QueueKey(header.consumer_group, header.topic, queue_id)
-        offsets, records, next_offset = _read_queue(
+        read = _read_queue(
             state, checked, key, count_max=left, bytes_max=left_bytes, is_first=not found
         )
-        rest += _rest(state, key, next_offset) - len(offsets)
-        if offsets:
-            found.append((key, offsets, next_offset, records))
-            left -= len(offsets)
-            left_bytes -= sum(map(len, records))
+        rest += _rest(state, key, read.next_offset) - len(read.offsets)
+        if read.offsets:
+            found.append(read)
+            left -= len(read.offsets)
+            left_bytes -= len(read.new) + sum(map(len, read.again))
         if left <= 0 or left_bytes <= 0:
             break
     pop_timestamp_ms = _pop_time(state, found, timestamp_ms)
     taken = taken._replace(pop_timestamp_ms=pop_timestamp_ms, rest=max(0, rest))
-    for key, offsets, next_offset, records in found:
+    for key, offsets, next_offset, again, new in found:
         times = state.pops.pop(
             key,
             offsets,
@@ -301,25 +319,22 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
         assert queue is not None
         _commit(state, queue)
         taken.queues.append(PoppedQueue(NORMAL_MARK, key.queue_id, offsets))
-        for offset, count, record in zip(offsets, times, records, strict=True):
+        for offset, count, record in zip(offsets, times, again, strict=False):
             taken.records.append(add_attempts(record, count) if count else record)
             if count:
                 taken.counts.append(f"{NORMAL_MARK} qo{key.queue_id}%{offset} {count}")
+        taken.records.append(new)
         taken.counts.append(f"{NORMAL_MARK} {key.queue_id} {min(times)}")
         state.counters.gets += len(offsets)
     return taken
 
 
-def _pop_time(
-    state: BrokerState,
-    found: Sequence[tuple[QueueKey, list[int], int, list[bytes]]],
-    timestamp_ms: int,
-) -> int:
+def _pop_time(state: BrokerState, found: Sequence[_Found], timestamp_ms: int) -> int:
     """Return the time of a pop: later than that of each message's last pop, which handles name."""
     latest_ms = timestamp_ms
-    for key, offsets, _, _ in found:
+    for key, offsets, _, again, _ in found:
         queue = state.pops.get(key)
-        for offset in offsets:
+        for offset in offsets[: len(again)]:
             flight = None if queue is None else queue.flights.get(offset)
             if flight is not None and flight.pop_timestamp_ms >= latest_ms:
                 latest_ms = flight.pop_timestamp_ms + 1
@@ -334,19 +349,18 @@ def _read_queue(
     count_max: int,
     bytes_max: int,
     is_first: bool,
-) -> tuple[list[int], list[bytes], int]:
-    """Return offsets and records of messages to pop from a queue, and the next offset then.
+) -> _Found:
+    """Return the messages to pop from a queue, ready ones first.
 
-    Ready messages come first. One message is returned even if it has more than `bytes_max`, if it
-    is the first of the answer.
+    One message is returned even if it has more than `bytes_max`, if it is the first of the answer.
     """
     header = checked.header
     queue = state.pops.get(key)
     next_offset = _next_offset(state, key, queue, header.init_mode)
-    offsets, records, size = list[int](), list[bytes](), 0
+    offsets, again, size = list[int](), list[bytes](), 0
     if queue is not None and header.order and queue.is_blocked:
         if not header.attempt_id or queue.attempt_id != header.attempt_id:
-            return [], [], next_offset
+            return _Found(key, [], next_offset, [])
         state.pops.repeat_attempt(queue)
     for offset in queue.find_ready(count_max) if queue is not None else ():
         assert queue is not None
@@ -356,28 +370,27 @@ def _read_queue(
             _finish(state, queue, [offset])
             continue
         if size + len(record) > bytes_max and (offsets or not is_first):
-            return offsets, records, next_offset
+            return _Found(key, offsets, next_offset, again)
         offsets.append(offset)
-        records.append(record)
+        again.append(record)
         size += len(record)
     count_max = min(count_max - len(offsets), state.pops.room(queue))
     is_any = is_first and not offsets
     if count_max <= 0 or (size >= bytes_max and not is_any):
-        return offsets, records, next_offset
+        return _Found(key, offsets, next_offset, again)
     result = _read_new(state, checked.wanted, key, next_offset, count_max, max(1, bytes_max - size))
     if result.status is GetStatus.FOUND and (is_any or size + len(result.records) <= bytes_max):
-        at = 0
-        for _, _, offset in scan_records(result.records):
-            end = at + int.from_bytes(result.records[at : at + 4])
-            offsets.append(offset)
-            records.append(result.records[at:end])
-            at = end
-        next_offset = result.next_offset
-    elif result.status is not GetStatus.FOUND and result.next_offset > next_offset:
+        if result.count == result.next_offset - next_offset:
+            offsets += range(next_offset, result.next_offset)
+        else:
+            # Not all that lie there are wanted.
+            offsets += [offset for _, _, offset in scan_records(result.records)]
+        return _Found(key, offsets, result.next_offset, again, result.records)
+    if result.status is not GetStatus.FOUND and result.next_offset > next_offset:
         # Nothing that the group wants lies before this offset.
         next_offset = result.next_offset
         _skip(state, key, next_offset)
-    return offsets, records, next_offset
+    return _Found(key, offsets, next_offset, again)
 
 
 def _read_new(
@@ -480,9 +493,14 @@ def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
         named, ended = (each.pop_timestamp_ms, each.invisible_ms), list[int]()
         queue = state.pops.find(each.consumer_group, each.topic, each.queue_id)
         popped = _popped(state, queue, each.consumer_group, each.topic, each.queue_id)
+        flights: Mapping[int, Flight] = {} if queue is None else queue.flights
+        fitting: Flight | None = None
         for offset in each.offsets():
-            flight = None if queue is None else queue.flights.get(offset)
-            is_own = each.mark == NORMAL_MARK and (flight is None or flight[:2] == named)
+            flight = flights.get(offset)
+            # The messages of a pop share one state in flight.
+            if flight is not fitting and flight is not None and flight[:2] == named:
+                fitting = flight
+            is_own = each.mark == NORMAL_MARK and flight in (None, fitting)
             if not is_own or (flight is None and offset >= popped):
                 left_out.setdefault(number, []).append(offset)
             elif flight is not None:

@@ -2,8 +2,8 @@
 
 The broker has all state: what is in flight, until when, and how often it was tried. The loop pops
 no more messages than the listener can take at once, so that none waits here while another member
-is idle; for a quick listener (`client/listener_calls.py`) it pops ahead, and gives back what waits
-for long. It acknowledges messages together that are done together. It lets the messages in hand be
+is idle; for a quick listener (`client/listener_calls.py`) it pops ahead, by several pops at once
+while each finds as many as it may, and gives back what waits for long. It acknowledges messages together that are done together. It lets the messages in hand be
 invisible for longer while the listener works, for at most `consume_timeout_ms`; so a killed
 consumer delays its messages by `INVISIBLE_MS`, whatever time the listener needs. A failed message
 becomes invisible for the delay of its attempt, as in a group that shares queues. Differs from
@@ -66,6 +66,8 @@ PAUSE_MS = 1_000
 ATTEMPTS_MAX = 3
 # How long messages wait here for the listener before other members may have them.
 WAITING_MS_MAX = 1_000
+# The pops under way at once for a quick listener; so many messages more it may have.
+POPS_MAX = 8
 # So many messages may be done without being acknowledged before no more are popped.
 UNACKNOWLEDGED_MAX = 1_024
 # The time between two looks at the messages in hand if nothing happens.
@@ -105,7 +107,10 @@ class _Popping:
     # Calls whose messages do not all end alike; and how many batches are being ended or given back.
     settled: list[tuple[_Batch, Judged]] = field(default_factory=list)
     ending_count: int = 0
-    pop: Task | None = None
+    # The pops under way, perhaps ended ones too; and whether the last one found all that it asked.
+    pops: list[Task] = field(default_factory=list)
+    pop_count: int = 0
+    is_behind: bool = False
 
     @property
     def has_open_ends(self) -> bool:
@@ -179,14 +184,23 @@ def _begin_due(popping: _Popping, now_ms: int) -> Operation[None]:
     for _ in range(task_count):
         yield Spawn(call_listener(subscriber, partial(_settle, popping)), "calls of the listener")
     size = config.consume_message_batch_max_size
-    # A quick listener gets the next messages while it has these.
-    free = (config.consume_thread_count - len(handed)) * size
-    if calls.ahead_max and len(handed) * size < POP_COUNT_MAX:
-        free = POP_COUNT_MAX
-    if len(popping.done) + popping.acking_count >= UNACKNOWLEDGED_MAX:
-        free = 0
-    if popping.pop is None and popping.source.subscriptions and free > 0 and not waiting:
-        popping.pop = yield Spawn(_pop(popping, min(free, POP_COUNT_MAX)), "pop")
+    has_room = len(popping.done) + popping.acking_count < UNACKNOWLEDGED_MAX
+    if not has_room or waiting or not popping.source.subscriptions:
+        return
+    if calls.ahead_max:
+        # A quick listener gets the next messages while it has these.
+        held = len(handed) * size + popping.pop_count * POP_COUNT_MAX
+        pops_max = POPS_MAX if popping.is_behind else 1
+        count = min(pops_max - popping.pop_count, POPS_MAX - held // POP_COUNT_MAX)
+        asked = POP_COUNT_MAX
+    else:
+        asked = min((config.consume_thread_count - len(handed)) * size, POP_COUNT_MAX)
+        count = 1 if asked > 0 and popping.pop_count == 0 else 0
+    if count > 0:
+        popping.pops = [task for task in popping.pops if not task.done]
+        for _ in range(count):
+            popping.pop_count += 1
+            popping.pops.append((yield Spawn(_pop(popping, asked), "pop")))
 
 
 def _take_back(popping: _Popping, now_ms: int) -> None:
@@ -219,7 +233,8 @@ def _pop(popping: _Popping, count_max: int) -> Operation[None]:
         _Batch(queue, messages, now_ms + INVISIBLE_MS, now_ms)
         for queue, messages in _split(found, size)
     ]
-    popping.pop = None
+    popping.pop_count -= 1
+    popping.is_behind = len(found) == count_max
     subscriber.wake.set()
 
 
@@ -348,8 +363,8 @@ def _renew(popping: _Popping, batch: _Batch) -> Operation[None]:
 def _leave(popping: _Popping) -> Operation[None]:
     """Give waiting messages back at once, and wait for the listener's calls."""
     subscriber = popping.subscriber
-    if popping.pop is not None:
-        yield Cancel(popping.pop)
+    for task in popping.pops:
+        yield Cancel(task)
     now_ms: int = yield Now()
     deadline_ms = now_ms + subscriber.config.drain_timeout_ms
     _take_back(popping, now_ms)
