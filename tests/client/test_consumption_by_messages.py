@@ -24,8 +24,8 @@ from sparrowmq import (
     SimpleConsumer,
     UsageError,
 )
-from sparrowmq.client.operations import pop_loop
-from sparrowmq.client.operations.pop import change_invisible
+from sparrowmq.calling.effects import Operation
+from sparrowmq.client.operations import pop, pop_loop
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -207,7 +207,7 @@ def test_messages_are_renewed_while_the_listener_works(
     renewed, may_end = list[MessageExt](), threading.Event()
 
     def note(*given: Any, **named: Any) -> Any:
-        found = yield from change_invisible(*given, **named)
+        found = yield from pop.change_invisible(*given, **named)
         renewed.append(found)
         return found
 
@@ -252,6 +252,44 @@ def test_close_waits_for_the_listener_and_its_acknowledgement(
     assert not closing.is_alive()
     with Admin(name_server=cluster.name_server) as admin:
         assert sum(each.lag for each in admin.group_lag(group, topic)) == 0
+
+
+def test_a_quick_listener_with_a_backlog_has_several_pops_and_close_leaves_none_invisible(
+    cluster: EmbeddedCluster,
+    consume: Callable[..., Any],
+    producer: Producer,
+    topic: str,
+    group: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = [b"%d" % number for number in range(20_000)]
+    for at in range(0, len(sent), 500):
+        producer.send_batch([Message(topic, body) for body in sent[at : at + 500]])
+    seen, enough, at_once = set[bytes](), threading.Event(), [0, 0]
+
+    def count_pops(*args: Any, **kwargs: Any) -> Operation[list[MessageExt]]:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        try:
+            return (yield from pop.receive(*args, **kwargs))
+        finally:
+            at_once[0] -= 1
+
+    monkeypatch.setattr(pop_loop, "receive", count_pops)
+
+    def listen(messages: list[MessageExt], context: ConsumeContext) -> None:
+        seen.update(message.body for message in messages)
+        if len(seen) >= 5_000:
+            enough.set()
+
+    consumer = consume(listen)
+    assert enough.wait(PATIENCE_S)
+    consumer.close()
+    assert at_once[1] > 1
+    with SimpleConsumer(group, topic, name_server=cluster.name_server) as other:
+        while messages := other.receive(32, wait=timedelta(0)):
+            seen.update(message.body for message in messages)
+    assert seen == set(sent)
 
 
 def test_a_suspended_consumer_leaves_messages_to_others_and_goes_on_later(

@@ -1,14 +1,14 @@
 """A push consumer's loop for consumption by messages: pop, call the listener, acknowledge.
 
 The broker has all state: what is in flight, until when, and how often it was tried. The loop pops
-no more messages than the listener can take at once, so that none waits here while another member
-is idle; for a quick listener (`client/listener_calls.py`) it pops ahead, by several pops at once
-while each finds as many as it may, and gives back what waits for long. It acknowledges messages together that are done together. It lets the messages in hand be
-invisible for longer while the listener works, for at most `consume_timeout_ms`; so a killed
-consumer delays its messages by `INVISIBLE_MS`, whatever time the listener needs. A failed message
-becomes invisible for the delay of its attempt, as in a group that shares queues. Differs from
-RocketMQ: Java's consumer pops 32 messages ahead, renews nothing, and drops a message after 16
-attempts.
+no more messages than the listener can take at once, so that none waits here while another member is
+idle; for a quick listener (`client/listener_calls.py`) it pops ahead, by several pops at once while
+each finds as many as it may, and gives back what waits for long. It acknowledges messages together
+that are done together. It lets the messages in hand be invisible for longer while the listener
+works, for at most `consume_timeout_ms`; so a killed consumer delays its messages by `INVISIBLE_MS`,
+whatever time the listener needs. A failed message becomes invisible for the delay of its attempt,
+as in a group that shares queues. Differs from RocketMQ: Java's consumer pops 32 messages ahead,
+renews nothing, and drops a message after 16 attempts.
 
 Source: DefaultMQPushConsumerImpl.popMessage and ConsumeMessagePopConcurrentlyService.java of 5.5.0.
 Tests: client/test_consumption_by_messages.py.
@@ -364,6 +364,10 @@ def _leave(popping: _Popping) -> Operation[None]:
     """Give waiting messages back at once, and wait for the listener's calls."""
     subscriber = popping.subscriber
     for task in popping.pops:
+        if popping.is_behind:
+            # The broker answers at once, and what it pops is to be given back.
+            with suppress(SparrowError):
+                yield Join(task, PAUSE_MS)
         yield Cancel(task)
     now_ms: int = yield Now()
     deadline_ms = now_ms + subscriber.config.drain_timeout_ms
