@@ -127,16 +127,17 @@ class BlockingDriver:
             carry=self._carry,
             drop=_drop,
         )
+        # Functions that other threads hand to the leading thread.
+        self._incoming: deque[Callable[[], Any]] = deque()
         self._network = SocketNetwork(
             self._scheduler,
             on_request=on_request,
             on_connection_lost=on_connection_lost,
             call_soon_threadsafe=self.call_soon_threadsafe,
+            incoming=self._incoming,
             tls=tls,
             credentials=credentials,
         )
-        # Functions that other threads hand to the leading thread.
-        self._incoming: deque[Callable[[], Any]] = deque()
         # The mutex guards the leader, the followers and the end of the driver.
         self._mutex = threading.Lock()
         self._lead_left = threading.Condition(self._mutex)
@@ -242,7 +243,7 @@ class BlockingDriver:
             if self._leader == ident:
                 raise UsageError("close was called by an operation or callback of the same driver")
             self._is_closing = True
-            self._network.wake()
+            self.call_soon_threadsafe(_look)
             if not self._lead_left.wait_for(lambda: self._leader is None, timeout_ms / 1000):
                 LOG.warning("driver not closed yet: its leading thread does not return")
                 self._is_left_to_leader = True
@@ -379,6 +380,10 @@ class BlockingDriver:
         if self._pool is not None:
             self._pool.close()
             log_left(self._pool.join(timeout_ms=timeout_ms))
+
+
+def _look() -> None:
+    """Do nothing: the leading thread, woken for this, sees that the driver is being closed."""
 
 
 def _drop(waiter: Waiter, place: Any) -> None:

@@ -11,7 +11,7 @@ import selectors
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -76,6 +76,7 @@ class SocketNetwork:
         on_request: answers the peers' requests.
         on_connection_lost: called with the address of each open connection that ends.
         call_soon_threadsafe: passes the results of look-ups to the leading thread.
+        incoming: what other threads hand in, each before `wake`; it ends a wait.
         tls: the TLS context of every connection; None for no TLS.
         credentials: the credentials that sign every request; None for no signatures.
 
@@ -89,6 +90,7 @@ class SocketNetwork:
         on_request: OnRequest | None,
         on_connection_lost: OnConnectionLost | None,
         call_soon_threadsafe: Callable[[Callable[[], Any]], None],
+        incoming: Sized,
         tls: ssl.SSLContext | None,
         credentials: Credentials | None,
     ) -> None:
@@ -104,6 +106,7 @@ class SocketNetwork:
             credentials=credentials,
         )
         self._call_soon_threadsafe = call_soon_threadsafe
+        self._incoming = incoming
         self._look_ups: CallPool | None = None
         self._dials: dict[Channel, _Dial] = {}
         self._write_watched: set[Channel] = set()
@@ -111,7 +114,7 @@ class SocketNetwork:
         self._selector = selectors.DefaultSelector()
         # When the sockets were last checked.
         self.attended_ms = clock.monotonic_ms()
-        self._wake_sent = False
+        self._is_waiting = self._wake_sent = False
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -131,15 +134,18 @@ class SocketNetwork:
         if deadline_ms != NEVER_MS:
             wait_ms = deadline_ms - clock.monotonic_ms()
             timeout_s = min(max(wait_ms, 0), SELECT_MS_MAX) / 1000
-        ready = self._selector.select(timeout_s)
+        # What comes before the flag is set is found here; what comes later sends a byte.
+        self._is_waiting = True
+        ready = self._selector.select(0 if self._incoming else timeout_s)
+        self._is_waiting = False
         self.attended_ms = now_ms = self._scheduler.read_clock()
         for key, mask in ready:
             key.data(mask)
         return now_ms
 
     def wake(self) -> None:
-        """End the current or next wait at once. From any thread, and from signal handlers."""
-        if self._wake_sent:
+        """End the current wait at once. From any thread, and from signal handlers."""
+        if self._wake_sent or not self._is_waiting:
             return
         self._wake_sent = True
         try:

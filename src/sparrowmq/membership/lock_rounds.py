@@ -50,7 +50,8 @@ class LockRounds:
         """Add the renewals and questions that are due now."""
         if now_ms >= self._renewals_due_ms:
             self._collect_renewals(queues, now_ms, actions)
-        refused = tuple(owned.queue for owned in queues if self._is_refused(owned, now_ms))
+        first_ms = now_ms - self._first_wait_ms
+        refused = tuple([queue for queue, since_ms in _waits(queues) if since_ms <= first_ms])
         if refused and self._question.begin(now_ms):
             actions.append(AskMembers(refused))
 
@@ -58,8 +59,7 @@ class LockRounds:
         """Return the time at which `collect` may add an action although no event has come."""
         if not queues:
             return now_ms + LOST_MS
-        waits = [_waits_since_ms(owned) for owned in queues]
-        dues_ms = [since_ms + self._first_wait_ms for since_ms in waits if since_ms is not None]
+        dues_ms = [since_ms + self._first_wait_ms for _, since_ms in _waits(queues)]
         first_ms = min(dues_ms, default=now_ms + LOST_MS)
         return min(self._renewals_due_ms, max(first_ms, self._question.next_due_ms(now_ms)))
 
@@ -97,11 +97,11 @@ class LockRounds:
         self._question_wait_ms = 2 * self._question_wait_ms if still else self._first_wait_ms
         self._question.end(now_ms, next_in_ms=self._question_wait_ms)
 
-    def _is_refused(self, owned: OwnedQueue, now_ms: int) -> bool:
-        since_ms = _waits_since_ms(owned)
-        return since_ms is not None and now_ms - since_ms >= self._first_wait_ms
 
-
-def _waits_since_ms(owned: OwnedQueue) -> int | None:
-    """Return since when a queue waits for a lock whose broker does not know dead holders."""
-    return owned.lease.waits_since_ms if owned.lease.stands_in is None else None
+def _waits(queues: Collection[OwnedQueue]) -> list[tuple[MessageQueue, int]]:
+    """Return the queues that wait for a lock whose broker knows no dead holders; since when."""
+    return [
+        (owned.queue, since_ms)
+        for owned in queues
+        if (since_ms := owned.lease.waits_since_ms) is not None and owned.lease.stands_in is None
+    ]

@@ -208,12 +208,12 @@ class GroupMember:
         flow = None if self.is_suspended else self._config.flow
         # None of the quiet queues is being acquired or released.
         in_hand = [owned for owned in self._queues.values() if owned.quiet_until_ms <= now_ms]
-        acquiring = sum(owned.is_acquiring(now_ms) for owned in in_hand)
+        acquiring = sum([owned.is_acquiring(now_ms) for owned in in_hand])
         for owned in in_hand:
-            was_acquiring = owned.is_acquiring(now_ms)
             may_acquire = acquiring < ACQUIRES_MAX
-            owned.collect(now_ms, actions, self._facts, flow=flow, may_acquire=may_acquire)
-            acquiring += owned.is_acquiring(now_ms) - was_acquiring
+            acquiring += owned.collect(
+                now_ms, actions, self._facts, flow=flow, may_acquire=may_acquire
+            )
             if owned.is_released:
                 in_hand += self._release(owned, now_ms)
         # Each answer makes room for another request.

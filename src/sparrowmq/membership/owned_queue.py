@@ -206,10 +206,6 @@ class OwnedQueue:
         is_ours = self.state is QueueState.CONSUMING or self.is_draining
         return is_ours and self.lease.is_held and not self.lease.is_fenced(now_ms)
 
-    def _must_ask(self, now_ms: int) -> bool:
-        """Return whether nothing may be pulled or committed before the broker is asked."""
-        return self._is_doubted or self.lease.is_fenced(now_ms)
-
     # --- what to do -------------------------------------------------------------------------
 
     def is_acquiring(self, now_ms: int) -> bool:
@@ -224,20 +220,25 @@ class OwnedQueue:
         *,
         flow: FlowLimits | None,
         may_acquire: bool,
-    ) -> None:
+    ) -> bool:
         """Add the actions that are due now, except deliveries.
 
         Args:
             flow: how much may be cached; None while pulls pause.
             may_acquire: whether the lock and the start position may be asked for.
+
+        Returns: whether they are asked for from now on.
         """
         if self._has_abandoned_pull:
             self._has_abandoned_pull = False
             actions.append(AbandonPull(self.queue, self.epoch))
         state = self.state
         is_fenced = self.lease.is_fenced(now_ms)
-        if may_acquire:
-            self._collect_acquire(now_ms, actions)
+        has_asked = (
+            may_acquire
+            and self._wants_acquire(is_fenced=is_fenced)
+            and self._collect_acquire(now_ms, actions)
+        )
         if state is QueueState.CONSUMING and not is_fenced:
             # The start position is committed before any message is delivered.
             self._collect_commit(now_ms, actions)
@@ -262,20 +263,19 @@ class OwnedQueue:
                 self._collect_last_commit(now_ms, actions, facts)
         if self.state is QueueState.UNLOCKING:
             self._collect_unlock(now_ms, actions)
+        return has_asked
 
-    def _wants_acquire(self, now_ms: int) -> bool:
+    def _wants_acquire(self, *, is_fenced: bool) -> bool:
         """Return whether the broker is to be asked for the queue, for the first time or again."""
+        if self.state is QueueState.CONSUMING:
+            return (self._is_doubted or is_fenced) and self._unlisted_since_ms is None
         if self.state is QueueState.STARTING:
             return True
-        if self._unlisted_since_ms is not None:
-            return False
-        if self.state is QueueState.CONSUMING:
-            return self._must_ask(now_ms)
-        return self.is_draining and self._is_doubted
+        return self._is_doubted and self.is_draining and self._unlisted_since_ms is None
 
-    def _collect_acquire(self, now_ms: int, actions: list[Action]) -> None:
-        if not self._wants_acquire(now_ms) or not self._acquire.begin(now_ms):
-            return
+    def _collect_acquire(self, now_ms: int, actions: list[Action]) -> bool:
+        if not self._acquire.begin(now_ms):
+            return False
         wants_lock = self.lease.asks_first
         if wants_lock:
             self.lease.ask()
@@ -285,6 +285,7 @@ class OwnedQueue:
         else:
             newest = self.process_queue.newest
             actions.append(Regain(self.queue, self.epoch, wants_lock, newest))
+        return True
 
     def _collect_unlock(self, now_ms: int, actions: list[Action]) -> None:
         """Give the lock back if we may hold one and no request for it is under way."""
@@ -302,10 +303,10 @@ class OwnedQueue:
     def begin_pull(self, now_ms: int, flow: FlowLimits) -> Pull | None:
         """Return the next pull if it is due and there is room; it then counts as under way."""
         process_queue = self.process_queue
-        is_ours = self.state is QueueState.CONSUMING and not self._must_ask(now_ms)
-        if not is_ours or not self._pull.may_begin(now_ms):
+        may_begin = self._pull.may_begin(now_ms) and self.state is QueueState.CONSUMING
+        if not may_begin or self._is_doubted or self.lease.is_fenced(now_ms):
             return None
-        process_queue.mark_pull(now_ms)
+        process_queue.last_pull_ms = now_ms
         in_order = self.in_order is not None
         if process_queue.flow_control(flow, in_order=in_order) is not None:
             # Every completed delivery collects again, so no timer is needed.
@@ -386,12 +387,14 @@ class OwnedQueue:
         if self.calls.is_wanted:
             candidates += self.calls.next_due_ms(now_ms)
         state = self.state
-        if may_acquire and self._wants_acquire(now_ms):
+        is_fenced = self.lease.is_fenced(now_ms)
+        if may_acquire and self._wants_acquire(is_fenced=is_fenced):
             candidates.append(self._acquire.next_due_ms(now_ms))
-        if state is QueueState.CONSUMING and not self.lease.is_fenced(now_ms):
+        if state is QueueState.CONSUMING and not is_fenced:
             if self.lease.until_ms is not None:
                 candidates.append(self.lease.until_ms)
-            candidates += self.backs.retries_due_ms
+            if not self.backs.are_settled:
+                candidates += self.backs.retries_due_ms
             if self.in_order is not None and self.in_order.resume_ms > now_ms:
                 candidates.append(self.in_order.resume_ms)
             if not self._is_doubted:

@@ -116,7 +116,7 @@ class ProcessQueue:
         # Ascending offsets. A completed offset stays until it is the first, so that finding the
         # lowest unfinished offset costs O(1) on average.
         self._offsets: deque[int] = deque()
-        # Ascending offsets of messages that wait for delivery.
+        # Ascending offsets of unfinished messages that wait for delivery.
         self._pending: deque[int] = deque()
         # Whether the last pull answer had further messages, for which there was no room.
         self._is_cut = False
@@ -152,10 +152,6 @@ class ProcessQueue:
         self.size_bytes = 0
 
     # --- pulling ----------------------------------------------------------------------------
-
-    def mark_pull(self, now_ms: int) -> None:
-        """Note an attempt to pull, even if flow control delays the pull."""
-        self.last_pull_ms = now_ms
 
     def room_bytes(self, limits: FlowLimits) -> int:
         """Return how many bytes of inflated bodies fit; one body always fits in an empty queue."""
@@ -217,9 +213,10 @@ class ProcessQueue:
             return FlowControl.SIZE
         if self._is_cut and self.room_bytes(limits) < INFLATED_BYTES_MAX:
             return FlowControl.SIZE
-        if not in_order and self.span > limits.span_max:
-            return FlowControl.SPAN
-        return None
+        offsets = self._offsets
+        if in_order or not offsets or offsets[-1] - offsets[0] <= limits.span_max:
+            return None
+        return FlowControl.SPAN if self.span > limits.span_max else None
 
     def _insert_out_of_order(self, offset: int) -> None:
         # The offset may be completed and not yet popped; its message was pulled again.
@@ -274,20 +271,15 @@ class ProcessQueue:
     def take_batch(self, count_max: int, *, now_ms: int) -> list[MessageExt]:
         """Take the lowest waiting messages for delivery."""
         pending, cached = self._pending, self._cached
-        batch: list[MessageExt] = []
-        while pending and len(batch) < count_max:
-            if len(pending) <= count_max - len(batch):
-                offsets = list(pending)
-                pending.clear()
-            else:
-                offsets = [pending.popleft() for _ in range(count_max - len(batch))]
-            # Messages that were finished while they waited have left the cache.
-            offsets = [offset for offset in offsets if offset in cached]
-            batch += [cached[offset] for offset in offsets]
+        if len(pending) <= count_max:
+            offsets = list(pending)
+            pending.clear()
+        else:
+            offsets = [pending.popleft() for _ in range(count_max)]
+        if offsets:
             self._taken.update(dict.fromkeys(offsets, now_ms))
-        if batch:
             self.last_consume_ms = now_ms
-        return batch
+        return [cached[offset] for offset in offsets]
 
     def complete(self, offsets: Iterable[int]) -> int | None:
         """Finish messages (consumed, sent back or given up), whether or not they were taken.
@@ -295,11 +287,15 @@ class ProcessQueue:
         Returns: the offset that may be committed; None once the queue is dropped.
         """
         taken, cached, size_bytes = self._taken, self._cached, self.size_bytes
+        were_taken = True
         for offset in offsets:
-            taken.pop(offset, None)
+            if taken.pop(offset, None) is None:
+                were_taken = False
             if (message := cached.pop(offset, None)) is not None:
                 size_bytes -= len(message.body)
         self.size_bytes = size_bytes
+        if not were_taken:
+            self._pending = deque([offset for offset in self._pending if offset in cached])
         return self.commit_offset
 
     def put_back(self, offsets: Iterable[int]) -> None:

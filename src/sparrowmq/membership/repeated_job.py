@@ -41,7 +41,9 @@ class RepeatedJob:
 
     def may_begin(self, now_ms: int) -> bool:
         """Return whether a run is due and no run is under way; a lost run does not count."""
-        return not self.is_under_way(now_ms) and now_ms >= self.due_ms
+        return now_ms >= self.due_ms and (
+            self.started_ms is None or now_ms - self.started_ms > self.lost_ms
+        )
 
     def begin(self, now_ms: int) -> bool:
         """Begin a run if one may begin; return whether it has begun."""
@@ -74,6 +76,6 @@ class RepeatedJob:
 
     def next_due_ms(self, now_ms: int) -> int:
         """Return when the next run may begin if no event comes first."""
-        if self.started_ms is None or not self.is_under_way(now_ms):
+        if self.started_ms is None or now_ms - self.started_ms > self.lost_ms:
             return self.due_ms
         return self.started_ms + self.lost_ms + 1

@@ -9,7 +9,10 @@ string2messageProperties.
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
 
 from sparrowmq.errors import LocalProtocolError
 
@@ -55,26 +58,28 @@ def parse_properties(text: str) -> dict[str, str]:
     return properties
 
 
-class StoredProperties(Mapping[str, str]):
+class _StructAndAbstract(type(Struct), ABCMeta):  # type: ignore[misc]
+    """The metaclass of a struct that has the methods of an abstract class."""
+
+
+class StoredProperties(Mapping[str, str], Struct, metaclass=_StructAndAbstract, eq=False, gc=False):
     """The properties of a stored message, split at the first look-up.
 
     Equal to every mapping with the same items. To split them takes as long as to read the rest of a
-    message, and many listeners read the body alone (benchmarks/client.py).
+    message, and many listeners read the body alone (benchmarks/client.py). A struct is made in half
+    the time of a class with slots, and the garbage collector does not track it.
 
     Args:
         stored: the stored text; bytes that are not UTF-8 become U+FFFD, as in Java.
     """
 
-    __slots__ = ("_parsed", "_stored")
-
-    def __init__(self, stored: bytes) -> None:
-        self._stored = stored
-        self._parsed: dict[str, str] | None = None
+    stored: bytes
+    parsed: dict[str, str] | None = None
 
     def _all(self) -> dict[str, str]:
-        if self._parsed is None:
-            self._parsed = parse_properties(self._stored.decode("utf-8", "replace"))
-        return self._parsed
+        if self.parsed is None:
+            self.parsed = parse_properties(self.stored.decode("utf-8", "replace"))
+        return self.parsed
 
     def __getitem__(self, name: str) -> str:
         return self._all()[name]
