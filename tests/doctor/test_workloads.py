@@ -136,3 +136,43 @@ def test_page_on_the_schools_shows_what_the_simulation_gives() -> None:
             found.append([f"{result.lag_max:,}" for result in results])
 
     assert shown == found
+
+
+class Lulls(GroupWorkload):
+    """Messages come for two minutes in four."""
+
+    def rates(self, count: int, total_per_s: float, at_s: int) -> list[float]:
+        rates = GroupWorkload.rates(self, count, total_per_s, at_s)
+        return [0.0] * count if at_s // 120 % 2 else rates
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [GroupSize(16, 3), GroupSize(64, 20), GroupSize(128, 20)])
+@pytest.mark.parametrize("kind", [GroupWorkload, Lulls])
+@pytest.mark.parametrize("zipf", [0.0, 0.5, 1.0])
+def test_groups_of_other_sizes_lag_no_more_than_by_counting_and_move_little(
+    size: GroupSize, kind: type[GroupWorkload], zipf: float
+) -> None:
+    workload = kind(name="other", meaning="other", zipf=zipf)
+
+    average, load = (
+        run(workload, policy, Random(1), size=size) for policy in (Policy.AVG, Policy.LOAD)
+    )
+
+    assert load.lag_max <= average.lag_max
+    assert load.moves <= size.queues // 3
+
+
+@pytest.mark.slow
+def test_equal_queues_that_give_no_equal_shares_do_not_go_to_and_fro(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workloads, "DURATION_S", 3_600)
+    (workload,) = parse_workloads(["equal"])
+
+    # Two or three queues for each member: the members with three have a load of 0.88.
+    moves = [
+        run(workload, Policy.LOAD, Random(seed), size=GroupSize(24, 10)).moves for seed in (1, 2)
+    ]
+
+    assert max(moves) <= 5

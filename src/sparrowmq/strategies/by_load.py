@@ -50,6 +50,9 @@ UNEVEN_RATIO = 1.5
 IDLE_LOAD = 0.3
 # The least part of the excess that a period's moves must remove.
 GAIN_MIN = 0.1
+# Takers stay below this part of the fullest giver's load. Otherwise members only change places, as
+# where queues are too few for equal shares; then noise would move queues to and fro.
+PLACES_RATIO = 0.9
 # A period moves one of this many queues, and at least `MOVES_MIN`.
 QUEUES_PER_MOVE = 16
 MOVES_MIN = 2
@@ -151,10 +154,12 @@ def rebalance_loads(
         after[taker] += demand / capacities[taker]
         now[queue] = taker
         moved[queue] = None
-    gone_back = [queue for queue in moved if now[queue] == owners[queue]]
-    if len(gone_back) == len(moved) or not _is_worth_it(before, after, capacities):
+    final = tuple(queue for queue in moved if now[queue] != owners[queue])
+    if not final or not _is_worth_it(before, after, capacities):
         return dict(owners), NOTHING
-    final = tuple(queue for queue in moved if queue not in gone_back)
+    givers, takers = {owners[queue] for queue in final}, {now[queue] for queue in final}
+    if max(after[cid] for cid in takers) > PLACES_RATIO * max(before[cid] for cid in givers):
+        return dict(owners), NOTHING
     return now, Gain(max(before.values()), max(after.values()), final)
 
 
