@@ -153,7 +153,7 @@ generate: setup ## make the generated files from their sources
 
 # The documentation as a site, in build/site; a broken link or a missing page is an error.
 docs: setup ## build the documentation as a site, in build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore::SyntaxWarning $(BIN)/mkdocs build --strict --quiet
 
 # `make setup` does so too, but says less and goes on without it.
 speedups: $(VENV)/ready ## build the extension in C and install it into .venv, or print why this fails

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Generator
@@ -183,18 +182,3 @@ def test_every_page_but_single_decisions_stands_in_the_navigation() -> None:
     }
 
     assert set() == pages - listed
-
-
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert ended.stdout + ended.stderr == ""
-    assert ended.returncode == 0

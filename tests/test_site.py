@@ -1,0 +1,96 @@
+"""The documentation as a site: built without a word, and found by questions in Chinese."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+# What is asked, and the page that answers.
+ASKED = {
+    "死信队列": "howto/decide-on-messages",
+    "消息堆积": "howto/messages-pile-up",
+    "定时消息": "howto/delay-messages",
+    "事务消息": "howto/transactions",
+    "顺序消费": "howto/consume-in-order",
+    "重复消费": "howto/pipeline-duplicates",
+    "访问控制": "howto/control-access",
+    "磁盘满了": "howto/keep-messages",
+    "负载均衡": "reference/load-balancing",
+    "告警": "howto/watch-by-prometheus",
+    "防火墙": "reference/server-limits",
+    "迁移 Kafka": "howto/from-kafka",
+}
+FIRST_THREE = ".md-search-result__item:nth-child(-n+3) > a"
+
+# One worker builds the site once.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The site's directory, and what was printed."""
+    site = tmp_path_factory.mktemp("site")
+    ended = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "NO_MKDOCS_2_WARNING": "1",
+            "PYTHONWARNINGS": "ignore::SyntaxWarning",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+    return site, ended.stdout
+
+
+@pytest.fixture
+def address(built: tuple[Path, str]) -> Iterator[str]:
+    handler = partial(Silent, directory=str(built[0]))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_site_is_built_without_a_warning(built: tuple[Path, str]) -> None:
+    assert built[1] == ""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+def test_a_question_in_chinese_finds_its_page_among_the_first_three(address: str) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"{address}/zh/index.html")
+        box = page.locator(".md-search__input")
+        box.click()
+        for question, answer in ASKED.items():
+            box.fill(question)
+            # The theme reads the box when a key comes up.
+            box.press("End")
+            found = page.locator(f"{FIRST_THREE}[href*='/zh/{answer}.html']")
+            expect(found, question).to_have_count(1, timeout=60_000)
+        browser.close()
