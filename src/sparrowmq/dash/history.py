@@ -103,8 +103,8 @@ class History:
                 self._execute("INSERT INTO watched VALUES (NULL, ?, ?, ?, ?)", group, at_ms, at_ms)
             else:
                 self._execute(
-                    "UPDATE watched SET until_ms = ?3 WHERE id = (SELECT max(id) FROM watched"
-                    " WHERE cluster = ?1 AND grp = ?2)",
+                    "WITH last AS (SELECT max(id) AS id FROM watched WHERE cluster = ? AND grp = ?)"
+                    " UPDATE watched SET until_ms = ? WHERE id = (SELECT id FROM last)",
                     group,
                     at_ms,
                 )
@@ -129,8 +129,8 @@ class History:
 
     def _note_standing(self, group: str, queue: MessageQueue, standing: Standing) -> None:
         self._execute(
-            "INSERT INTO owner VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO UPDATE SET"
-            " owners = ?4, since_ms = ?5, is_exact = ?6",
+            "INSERT INTO owner VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " owners = excluded.owners, since_ms = excluded.since_ms, is_exact = excluded.is_exact",
             group,
             _text(queue),
             _text(standing.owners),
@@ -175,8 +175,8 @@ class History:
                 taken.add(number)
                 known[client_id] = number
             self._execute(
-                "INSERT INTO member VALUES (?1, ?2, ?3, ?4, ?5)"
-                " ON CONFLICT DO UPDATE SET last_ms = ?5",
+                "INSERT INTO member VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET last_ms = excluded.last_ms",
                 group,
                 client_id,
                 known[client_id],
@@ -247,14 +247,16 @@ class History:
 
     def samples(self, group: str, *, since_ms: int, bucket_ms: int) -> list[LagSample]:
         """Return the greatest values of each bucket of time, the oldest first."""
+        bucket_ms = max(1, bucket_ms)
         rows = self._execute(
-            "SELECT at_ms / ?4 * ?4, max(lag), max(unowned), max(doubled), max(members)"
-            " FROM sample WHERE cluster = ?1 AND grp = ?2 AND at_ms >= ?3 GROUP BY 1 ORDER BY 1",
+            "SELECT min(at_ms), max(lag), max(unowned), max(doubled), max(members)"
+            " FROM sample WHERE cluster = ? AND grp = ? AND at_ms >= ? GROUP BY at_ms / ?"
+            " ORDER BY 1",
             group,
             since_ms,
-            max(1, bucket_ms),
+            bucket_ms,
         )
-        return [LagSample(*row) for row in rows]
+        return [LagSample(at_ms // bucket_ms * bucket_ms, *row) for at_ms, *row in rows]
 
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
         """Run a statement; its first parameter is the cluster."""
