@@ -724,8 +724,10 @@ def test_lost_connection_registers_and_then_asks_what_the_broker_knows() -> None
 
     member.connection_lost({"b"}, 5_000)
 
-    asked = [action for action in member.due(5_000) if not isinstance(action, RefreshRoutes)]
-    assert asked == [Heartbeat()]
+    # Its broker may have another master now.
+    assert member.due(5_000) == [RefreshRoutes(), Heartbeat()]
+    member.routes_refreshed(found=[TOPIC], has_changed=False, now_ms=5_000)
+    assert member.next_due_ms(5_000) <= 6_000
     member.heartbeat_done(reached=1, failed=0, now_ms=5_001)
     assert of_type(member.due(5_001), Regain) == [Regain(Q0, 1, wants_lock=False, newest=None)]
 

@@ -282,6 +282,8 @@ class Subscriber:
     is_beating: bool = False
     # The brokers that answered the last heartbeat, without those whose connection was lost since.
     answered: frozenset[str] = frozenset()
+    # Where the group's offset of a queue was asked for last.
+    offset_sources: dict[MessageQueue, str] = field(default_factory=dict)
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
     # Queues were given by `assign`: heartbeats then carry no subscription.
     is_assigned: bool = False

@@ -402,8 +402,13 @@ class GroupMember:
         self.heartbeat.ask(now_ms)
 
     def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
-        """Send a heartbeat, and doubt what we know: the broker may have been restarted."""
+        """Send a heartbeat, and doubt what we know: the broker may have been restarted.
+
+        It may also have got another master: its route is asked for as often as one that changes.
+        """
         self.heartbeat.ask(now_ms)
+        self._routes.ask(now_ms)
+        self._route_retry_ms = min(self._route_retry_ms, ROUTE_AGAIN_FIRST_MS)
         self._locks.renew_soon(now_ms)
         for owned in self._wake():
             if owned.queue.broker_name in broker_names:

@@ -16,12 +16,13 @@ from sparrowmq.client.operations.handover import (
     UNLOCK_TIMES_MAX,
     acquire,
     ask_members,
+    regain,
     unlock,
 )
 from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import BegunAtEnd, RebalanceCallbacks, Subscriber
 from sparrowmq.errors import ConnectFailed, ConnectionLost, InvokeTimeout, SparrowError
-from sparrowmq.membership.actions import Acquire, AskMembers, Unlock
+from sparrowmq.membership.actions import Acquire, AskMembers, Regain, Unlock
 from sparrowmq.membership.queue_history import QueueHistory
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -54,6 +55,9 @@ class BrokerCondition:
 
     def find_queue(self, *_: object) -> BrokerCondition:
         return self
+
+    def finished_offset(self, _: MessageQueue) -> int:
+        return 9
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         def note(*_: object, **told: Any) -> bool:
@@ -260,3 +264,23 @@ def test_lock_is_given_back_until_that_is_answered(
     assert times == len(played.requests)
     assert set(played.slept_ms) <= {UNLOCK_RETRY_MS}
     assert [name for name, _ in subscriber.member.events] == ["unlocked"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("source", "offset", "found"),
+    [("10.0.0.1:1", 4, 4), ("10.0.0.9:1", 4, None), ("10.0.0.9:1", 10, 10)],
+    ids=["a reset", "a new master", "another member"],
+)
+def test_lower_offset_at_a_new_master_is_an_old_one_and_no_reset(
+    subscriber: Subscriber, play: Any, source: str, offset: int, found: int | None
+) -> None:
+    subscriber.offset_sources[OLD] = source
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        return response_to(request, ext_fields={"offset": str(offset)})
+
+    play(answer)(regain(subscriber, Regain(OLD, 1, wants_lock=False, newest=None)))
+
+    ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert (name, told["found"]) == ("regained", found)
+    assert subscriber.offset_sources[OLD] == "10.0.0.1:1"

@@ -12,6 +12,7 @@ from hostile import altered
 from play import Handler, Play
 from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.routes import PASSING_ROUTE_MS
 from sparrowmq.client.operations.send import (
     Attempt,
     fetch_publish_queues,
@@ -448,6 +449,18 @@ def test_topic_that_cannot_be_created_is_not_found(play: Callable[[Handler], Pla
 def test_topic_without_a_writable_queue_says_so(play: Callable[[Handler], Play]) -> None:
     with pytest.raises(NoWritableQueue, match="no master or no write permission"):
         play(Servers("a", perm=4))(send(make_publisher(), Message("T", b"x")))
+
+
+def test_broker_that_gets_a_master_takes_messages_soon(play: Callable[[Handler], Play]) -> None:
+    servers = Servers("a", perm=4)
+    driver = play(servers)
+    publisher = make_publisher()
+    with pytest.raises(NoWritableQueue):
+        driver(send(publisher, Message("T", b"x")))
+    servers.perm = 6
+    driver.now_ms += PASSING_ROUTE_MS + 1
+
+    assert driver(send(publisher, Message("T", b"x"))).status is SendStatus.SEND_OK
 
 
 def test_unreachable_name_server_is_named(play: Callable[[Handler], Play]) -> None:

@@ -123,6 +123,7 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
         if has_newest and newest is not None:
             has_newest = yield from _has_message(subscriber, queue, newest)
         now_ms = yield Now()
+        subscriber.offset_sources[queue] = subscriber.get_broker_address(queue)
         member.acquired(
             queue,
             epoch,
@@ -156,10 +157,11 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
             )
         else:
             found = yield from _find_committed(subscriber, queue, is_sure=True)
-            if _is_users(subscriber, queue, found):
-                found = None
             has_newest = newest is None or (yield from _has_message(subscriber, queue, newest))
+            if has_newest and not _tells_of_others(subscriber, queue, found):
+                found = None
             now_ms = yield Now()
+            subscriber.offset_sources[queue] = subscriber.get_broker_address(queue)
             member.regained(
                 queue,
                 epoch,
@@ -176,15 +178,20 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
     subscriber.wake.set()
 
 
-def _is_users(subscriber: Subscriber, queue: MessageQueue, found: int | None) -> bool:
-    """Return whether an offset at the broker says nothing about the group's other members.
+def _tells_of_others(subscriber: Subscriber, queue: MessageQueue, found: int | None) -> bool:
+    """Return whether an offset at the broker may be the work of the group's other members.
 
     A user who commits by hand is behind what was finished; who assigns queues shares them by hand.
+    A slave that has become the master has old offsets, or, as those of RocketMQ 5.5.0, none.
     """
     if subscriber.is_assigned or found is None:
-        return True
+        return False
     own_offset = subscriber.member.finished_offset(queue)
-    return not subscriber.config.auto_commit and own_offset is not None and found <= own_offset
+    address = subscriber.get_broker_address(queue)
+    may_be_behind = (
+        not subscriber.config.auto_commit or subscriber.offset_sources.get(queue) != address
+    )
+    return not may_be_behind or own_offset is None or found > own_offset
 
 
 def _has_message(subscriber: Subscriber, queue: MessageQueue, message: Stored) -> Operation[bool]:

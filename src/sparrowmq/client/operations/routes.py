@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 # A route with the largest number of brokers takes a quarter of this.
 ROUTE_BYTES_MAX = 1024 * 1024
-# How long a route made from the template serves: the topic exists after the first send.
-TEMPLATE_ROUTE_MS = 1_000
+# How long a route serves that was made from the template (the topic exists after the first send),
+# or that has no writable queue (its broker may get a master).
+PASSING_ROUTE_MS = 1_000
 
 
 class BrokerAt(NamedTuple):
@@ -119,12 +120,14 @@ def get_publish_route(
 ) -> Operation[TopicRoute]:
     """Return a route with a writable queue; ask the name server if no usable route is known.
 
-    A route that is older than the refresh interval stays in use while a new one is asked for.
+    A route that is older than the refresh interval stays in use while a new one is asked for; one
+    that takes no messages is asked for anew sooner.
 
     Raises: TopicRouteNotFound, NoWritableQueue, ConnectFailed, BrokerError, RemoteProtocolError.
     """
     route = publisher.routes.find(topic)
-    if route is None or (route.is_template and now_ms - route.fetched_ms > TEMPLATE_ROUTE_MS):
+    is_passing = route is not None and (route.is_template or not route.publish_queues)
+    if route is None or (is_passing and now_ms - route.fetched_ms > PASSING_ROUTE_MS):
         yield from look_up_publish_route(publisher, topic, timeout_ms=timeout_ms)
         route = publisher.routes.find(topic)
     elif now_ms - route.fetched_ms > publisher.config.times.route_refresh_ms:
