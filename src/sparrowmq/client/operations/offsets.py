@@ -111,7 +111,7 @@ def commit_all(commits: Mapping[MessageQueue, Operation[None]]) -> Operation[Non
     Apache's brokers lose some of a group's first commits of a topic if they come at the same time
     (ConsumerOffsetManager.commitOffset of 4.9.7 and 5.5.0), and confirm them all the same.
     """
-    firsts = {(queue.topic, queue.broker_name): queue for queue in commits}.values()
+    firsts = {(q.topic, q.broker_name): q for q in reversed(list(commits))}.values()
     yield from gather([commits[queue] for queue in firsts], name="commit")
     rest = [commit for queue, commit in commits.items() if queue not in firsts]
     yield from gather(rest, name="commit")

@@ -24,6 +24,7 @@ from sparrowmq.client.operations.administer import (
     set_committed_offset,
 )
 from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.offsets import commit_all
 from sparrowmq.client.operations.request import ask
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
@@ -154,13 +155,11 @@ def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     # Brokers of 4.x refuse to notify members while the group has a queue without a committed
     # offset, and answer 0 for such a queue.
     silent = [each for each in plan.queues if not (plan.members and each.before)]
-    yield from gather(
-        [
-            set_committed_offset(directory, plan.group, queue=each.queue, offset=each.after)
-            for each in silent
-        ],
-        name=f"reset of {plan.group}",
-    )
+    commits = {
+        each.queue: set_committed_offset(directory, plan.group, queue=each.queue, offset=each.after)
+        for each in silent
+    }
+    yield from commit_all(commits)
     if not plan.members:
         return
     timestamp_ms = plan.target.broker_timestamp
