@@ -90,6 +90,8 @@ def outcome() -> o.DemoOutcome:
             remedy_ms=16_000,
             healed_ms=16_500,
             drained_ms=18_000,
+            by_message={"free-1": 18, "free-2": 22},
+            by_message_drained_ms=17_500,
         ),
         twin_duplicates=60,
         lags=[

@@ -64,6 +64,7 @@ def test_demo_runs_to_its_end_and_all_conditions_hold(tmp_path: Path) -> None:
     ) == (5000, 5000, True)
     assert found.twins.cid_all == ["172.17.0.1@9"] * 2
     assert (found.twins.taken["twin-1"], found.twins.unowned) == ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert sum(found.twins.by_message.values()) >= sum(found.twins.backlog_at_remedy) > 0
     assert found.ingest.kill is not None
     # Arrow's count of all, beside Spark's by event.
     consumed = [out / f"run/logbooks/{name}.consumed.csv" for name in "abcd"]

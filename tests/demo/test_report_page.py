@@ -61,6 +61,7 @@ def test_report_tells_the_figures(outcome: DemoOutcome) -> None:
         "12.2",
         "unknown",
         "10.0.0.1@77#123",
+        "they took 18 and 22 messages, and all queues were drained after 1.5 s",
         "2.0 GiB",
     ):
         assert fact in words, fact

@@ -20,6 +20,7 @@ from rich.console import Console
 from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.demo.evaluate import (
+    BY_MESSAGE_GROUP,
     FIRST_GROUP,
     QUEUE_COUNT,
     QUEUES,
@@ -50,6 +51,7 @@ from sparrowmq.testing import EmbeddedCluster
 
 PRODUCER, PRODUCER_GROUP, SPARK, SERVERS = "producer", "GID_airlines", "spark", "servers"
 TWIN_IP, TWIN_INSTANCE = "172.17.0.1", "9"
+_TWIN_OPTIONS = {"client_ip": TWIN_IP, "instance_name": TWIN_INSTANCE}
 # Java's default is one message per call; such calls would only measure the listener pool.
 _MEMBER_OPTIONS = {"messages_per_call": 64, "pull_batch_size": 512, "threads": 2}
 # The shares of all flights after which the events happen, while messages flow.
@@ -130,7 +132,7 @@ class _Demo:
             production=ProductionState(produced),
             ingest=IngestState(ingested),
         )
-        # Both groups' lag is sampled while there is a client for it.
+        # The groups' lag is sampled while there is a client for it.
         self._admin: Admin | None = None
         self._spark: Child | None = None
         self._spark_begun_ms = self._kills = 0
@@ -155,7 +157,7 @@ class _Demo:
             with self._stage("two members share one client id"):
                 self._stage_twins(self._admin, producer)
             with self._stage("the remedy: unique client ids"):
-                self._remedy()
+                self._remedy(self._admin)
             self._end(self._admin)
         self._admin = None
         with self._stage("members leave"):
@@ -204,14 +206,14 @@ class _Demo:
         )
         self._members.required.append(self._spark)
 
-    def _start_member(self, name: str, group: str, **identity: str) -> MemberLog:
+    def _start_member(self, name: str, group: str, **options: str) -> MemberLog:
         return self._members.start(
             name,
             group,
             name_server=self._cluster.name_server,
             topic=TOPIC,
             **_MEMBER_OPTIONS,
-            **identity,
+            **options,
         )
 
     def _join(self, *names: str) -> int:
@@ -259,8 +261,7 @@ class _Demo:
     def _stage_twins(self, admin: Admin, producer: Child) -> None:
         twins, members, production = self._state.twins, self._members, self._state.production
         logs = [
-            self._start_member(name, SECOND_GROUP, client_ip=TWIN_IP, instance_name=TWIN_INSTANCE)
-            for name in ("twin-1", "twin-2")
+            self._start_member(name, SECOND_GROUP, **_TWIN_OPTIONS) for name in ("twin-1", "twin-2")
         ]
         self._wait("queues of both twins", lambda: all(log.owned for log in logs), _START_LIMIT_MS)
         twins.begin_ms = monotonic_ms()
@@ -283,15 +284,32 @@ class _Demo:
         lag, owners = self._state.lag(SECOND_GROUP) or [], self._members.owners(SECOND_GROUP)
         return not any(behind for behind, names in zip(lag, owners, strict=True) if names)
 
-    def _remedy(self) -> None:
-        twins = self._state.twins
+    def _remedy(self, admin: Admin) -> None:
+        twins, state = self._state.twins, self._state
         twins.remedy_ms = self._leave("twin-1", "twin-2")
+        # Beside the remedy: again two members of one client id, with the same backlog.
+        admin.clone_offsets(SECOND_GROUP, BY_MESSAGE_GROUP, TOPIC)
+        by_message = [
+            self._start_member(name, BY_MESSAGE_GROUP, balance="messages", **_TWIN_OPTIONS)
+            for name in ("free-1", "free-2")
+        ]
         for name in ("new-1", "new-2"):
             self._start_member(name, SECOND_GROUP)
         self._wait_for_balance(SECOND_GROUP)
         twins.healed_ms = monotonic_ms()
         self._wait_until_drained(SECOND_GROUP)
         twins.drained_ms = monotonic_ms()
+        self._wait_until_drained(BY_MESSAGE_GROUP)
+        samples = [sample for sample in state.lags if sample.by_message]
+        twins.by_message_drained_ms = next(
+            sample.at_ms for sample in samples if not any(sample.by_message)
+        )
+
+        def has_reported() -> bool:
+            twins.by_message = {log.name: sum(log.counts.values()) for log in by_message}
+            return sum(twins.by_message.values()) >= sum(twins.backlog_at_remedy)
+
+        self._wait("report of the members by messages", has_reported, _END_LIMIT_MS)
 
     def _wait_until_drained(self, group: str) -> None:
         def is_drained() -> bool:
@@ -306,6 +324,7 @@ class _Demo:
         state.ended_ms = monotonic_ms()
         for group in (FIRST_GROUP, SECOND_GROUP):
             state.owners[group] = self._members.owners(group)
+        for group in (FIRST_GROUP, SECOND_GROUP, BY_MESSAGE_GROUP):
             state.end_lags[group] = sum(lag.lag for lag in admin.group_lag(group, TOPIC))
 
     def _leave(self, *names: str) -> int:
@@ -332,11 +351,11 @@ class _Demo:
         self._watch_spark()
         if self._admin is not None and now_ms >= self._lag_due_ms:
             self._lag_due_ms = now_ms + _LAG_INTERVAL_MS
-            first, second = (
-                [lag.lag for lag in self._admin.group_lag(group, TOPIC)]
-                for group in (FIRST_GROUP, SECOND_GROUP)
-            )
-            state.lags.append(QueueLagSample(now_ms, first, second))
+            groups = [FIRST_GROUP, SECOND_GROUP]
+            if self._members.of(BY_MESSAGE_GROUP):
+                groups.append(BY_MESSAGE_GROUP)
+            lags = [[lag.lag for lag in self._admin.group_lag(each, TOPIC)] for each in groups]
+            state.lags.append(QueueLagSample(now_ms, *lags))
         if now_ms >= self._usage_due_ms:
             self._usage_due_ms = now_ms + _USAGE_INTERVAL_MS
             found = self._processes.find_processes()

@@ -117,11 +117,16 @@ class QueueLagSample:
     at_ms: int
     first: list[int]
     second: list[int]
+    by_message: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class TwinStaging:
-    """The observations of the twins."""
+    """The observations of the twins.
+
+    `by_message` has the messages of each member that consumed the backlog once more, by messages,
+    and `by_message_drained_ms` the end of this backlog.
+    """
 
     begin_ms: int = 0
     cid_all: list[str] = field(default_factory=list)
@@ -131,6 +136,8 @@ class TwinStaging:
     remedy_ms: int = 0
     healed_ms: int = 0
     drained_ms: int = 0
+    by_message: dict[str, int] = field(default_factory=dict)
+    by_message_drained_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -169,4 +176,6 @@ class DemoState:
         """Return a group's last known lag in each queue."""
         if not self.lags:
             return None
-        return self.lags[-1].first if group == self.first_group else self.lags[-1].second
+        last = self.lags[-1]
+        known = {self.first_group: last.first, self.second_group: last.second}
+        return known.get(group, last.by_message) or None

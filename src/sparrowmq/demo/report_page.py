@@ -218,6 +218,19 @@ def _twins(outcome: DemoOutcome) -> Markup:
         "The remedy is the instance name that RocketMQ has made since 4.9, process number and "
         f"nanoseconds. {describe_remedy(outcome)}",
         tag("p", "Their client ids: ", *_code_list(remedies)),
+        _describe_by_message(outcome),
+    )
+
+
+def _describe_by_message(outcome: DemoOutcome) -> str:
+    """Say what two members with one client id did with the same backlog by messages."""
+    twins = outcome.twins
+    shares = " and ".join(f"{count:,}" for count in twins.by_message.values())
+    return (
+        "Beside it, two members with the twins' one client id consumed the same backlog once more, "
+        'by messages (balance="messages"). There no queue has an owner, so no client id decides '
+        f"who gets it: they took {shares} messages, and all queues were drained after "
+        f"{format_duration(twins.by_message_drained_ms - twins.remedy_ms)}."
     )
 
 
@@ -243,6 +256,11 @@ def _backlog(outcome: DemoOutcome) -> Markup:
         for is_unowned in (True, False)
     }
     first = [(outcome.seconds(sample.at_ms), sum(sample.first)) for sample in outcome.lags]
+    by_message = [
+        (outcome.seconds(sample.at_ms), sum(sample.by_message))
+        for sample in outcome.lags
+        if sample.by_message
+    ]
     happened = (
         *((event.at_ms, event.name) for event in outcome.events[1:]),
         (twins.begin_ms, "both twins run"),
@@ -254,14 +272,15 @@ def _backlog(outcome: DemoOutcome) -> Markup:
             Series(outcome.first_group.group, first, tone="c1"),
             Series(f"{second.group}: the twins' queues", halves[False], tone="c2"),
             Series(f"{second.group}: nobody's", halves[True], tone="danger", is_dashed=True),
+            Series("by messages", by_message, tone="c3"),
         ],
-        title="Backlog of both groups over time",
-        description="Three lines: messages that each group has not committed yet.",
+        title="Backlog of the groups over time",
+        description="Four lines: messages that each group has not committed yet.",
         x_label=_SECONDS,
         y_label="messages not yet committed",
         marks=[PlotMark(outcome.seconds(at_ms), name) for at_ms, name in happened],
     )
-    caption = "Backlog of both groups: it stays where nobody owns the queues, until the remedy"
+    caption = "Backlog of the groups: it stays where nobody owns the queues, until the remedy"
     return section("How far the groups were behind", figure(plot, caption=caption))
 
 

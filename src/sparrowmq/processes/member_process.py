@@ -106,13 +106,16 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _consume(member: LoggedMember, options: argparse.Namespace) -> None:
+    # By messages, no queue has an owner.
+    has_queues = options.balance == "queues"
     consumer = PushConsumer(
         options.group,
         name_server=options.name_server,
         listener=member.on_messages,
-        on_assign=member.on_assign,
-        on_revoke=member.on_revoke,
-        on_lost=member.on_lost,
+        on_assign=member.on_assign if has_queues else None,
+        on_revoke=member.on_revoke if has_queues else None,
+        on_lost=member.on_lost if has_queues else None,
+        balance=options.balance,
         start="first",
         consume_message_batch_max_size=options.messages_per_call,
         client_ip=options.client_ip,
@@ -138,6 +141,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     for name in ("--name", "--group", "--name-server", "--topic"):
         parser.add_argument(name, required=True)
     parser.add_argument("--logbooks", type=Path, required=True)
+    parser.add_argument("--balance", choices=("queues", "messages"), default="queues")
     parser.add_argument("--client-ip", default=None)
     parser.add_argument("--instance-name", default=None)
     parser.add_argument("--listener-ms", type=int, default=0, help="each call takes so long")
