@@ -56,6 +56,14 @@ async def test_asyncio(rmq_cluster, rmq_topic, rmq_group, rmq_messages):
         assert [b"x"] == [message.body for message in seen]
         assert 1 == len(await asyncio.to_thread(rmq_messages, rmq_topic, 1))
 """
+GRPC = """
+from grpc_caller import GrpcCaller
+
+def test_grpc(rmq_grpc, rmq_topic, rmq_messages):
+    with GrpcCaller(rmq_grpc) as caller:
+        caller.send(rmq_topic, b"a")
+    assert [b"a"] == [message.body for message in rmq_messages(rmq_topic, 1)]
+"""
 LOADED = """
 import sys
 
@@ -90,6 +98,12 @@ def test_fixtures_serve_plain_and_asyncio_tests(tmp_path: Path, options: tuple[s
     assert "5 passed" in run_pytest(tmp_path, {"test_it.py": TESTS}, *ASYNCIO, *options)
 
 
+def test_clients_of_rocketmq_5_send_to_the_same_cluster(tmp_path: Path) -> None:
+    support = str(ROOT / "tests/support")
+    run = run_pytest(tmp_path, {"test_it.py": GRPC}, "-o", f"pythonpath={support}")
+    assert "1 passed" in run
+
+
 def test_plug_in_loads_nothing_for_those_who_do_not_use_it(tmp_path: Path) -> None:
     assert "1 passed" in run_pytest(tmp_path, {"test_it.py": LOADED})
 
@@ -103,6 +117,6 @@ def test_files_of_the_how_to_pass(tmp_path: Path) -> None:
 
 
 def test_entry_point_names_the_plug_in() -> None:
-    assert {"rmq_cluster", "rmq_topic", "rmq_group", "rmq_messages"} <= set(
+    assert {"rmq_cluster", "rmq_grpc", "rmq_topic", "rmq_group", "rmq_messages"} <= set(
         vars(import_module(PLUGIN))
     )

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
@@ -26,6 +26,7 @@ from sparrowmq.broker.config import KEEP_ALL, BrokerConfig
 from sparrowmq.calling import clock
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.errors import UsageError
+from sparrowmq.hosting.grpc_port import serving_grpc
 from sparrowmq.hosting.servers import Serving, serving_both
 from sparrowmq.hosting.settings import HostSettings
 from sparrowmq.store.config import FlushMode
@@ -45,6 +46,8 @@ class InProcessCluster:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._serving: Serving | None = None
+        self._open = AsyncExitStack()
+        self._grpc = ""
         self._advanced_ms = 0
 
     def __enter__(self) -> Self:
@@ -106,7 +109,7 @@ class InProcessCluster:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stopping.set)
         thread.join()
-        self._loop = self._serving = None
+        self._loop, self._serving, self._grpc = None, None, ""
         self._directory.cleanup()
 
     def advance(self, duration: timedelta) -> None:
@@ -121,6 +124,15 @@ class InProcessCluster:
         self._advanced_ms += duration // timedelta(milliseconds=1)
         asyncio.run_coroutine_threadsafe(self._catch_up(), self._loop).result()
 
+    def serve_grpc(self) -> str:
+        """Serve clients of RocketMQ 5 too; return their endpoint, `ip:port`.
+
+        Raises: ConfigError without the extra `grpc`; UsageError if the servers do not run.
+        """
+        if self._loop is None:
+            raise UsageError("the cluster does not run")
+        return asyncio.run_coroutine_threadsafe(self._serve_grpc(), self._loop).result()
+
     def create_topic(self, topic: str, queues: int = 8) -> None:
         """Create a topic; return when clients can find the topic."""
         with Admin(name_server=self.name_server) as admin:
@@ -133,6 +145,20 @@ class InProcessCluster:
     async def _catch_up(self) -> None:
         if self._serving is not None:
             self._serving.server.catch_up()
+
+    async def _serve_grpc(self) -> str:
+        assert self._serving is not None
+        if not self._grpc:
+            serving = serving_grpc(
+                "127.0.0.1",
+                HostSettings(grpc_port=0),
+                self._serving.server,
+                access=None,
+                certificate=None,
+                timestamp_ms=lambda: self.timestamp_ms,
+            )
+            self._grpc = f"127.0.0.1:{await self._open.enter_async_context(serving)}"
+        return self._grpc
 
     async def _serve(self, started: threading.Event) -> None:
         assert self._directory is not None
@@ -148,6 +174,9 @@ class InProcessCluster:
         )
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        async with serving_both(settings, wall_clock=lambda: self.timestamp_ms) as self._serving:
+        async with (
+            serving_both(settings, wall_clock=lambda: self.timestamp_ms) as self._serving,
+            self._open,
+        ):
             started.set()
             await self._stopping.wait()
