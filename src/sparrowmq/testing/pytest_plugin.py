@@ -3,7 +3,7 @@
 | Fixture | Scope | Value |
 |---|---|---|
 | `rmq_cluster` | session | an `InProcessCluster`; with pytest-xdist, one for each worker |
-| `rmq_grpc` | session | the cluster's endpoint for clients of RocketMQ 5, which needs the extra `grpc` |
+| `rmq_grpc` | session | its endpoint for clients of RocketMQ 5, which needs the extra `grpc` |
 | `rmq_topic` | function | the name of a topic for this test alone, with four queues |
 | `rmq_group` | function | the name of a group for this test alone |
 | `rmq_messages` | function | a function that returns a topic's messages, or `count` of them |
