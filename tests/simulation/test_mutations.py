@@ -424,14 +424,6 @@ def new_retry_topic_read_from_its_end(
     return AskMaxOffset() if is_new else found
 
 
-mistake.plant(
-    "drain that is skipped, as runs are drawn",
-    draw_graceful_faults,
-    EARLY,
-    (OwnedQueue, "revoke", drop_at_once),
-)
-
-
 wait_or_go_on = QueueLease.wait_or_go_on
 
 
