@@ -35,7 +35,8 @@ MINUTE_MS = 60_000
 QUICK_CALLS_MIN = 8
 QUICK_CALLS_PER_MS = 8
 # How long calls wait for the one task of a quick listener, and how many calls it may have ahead.
-PATIENCE_MS = 5
+# Its thread may wait 5 ms for Python's lock (`sys.getswitchinterval`), longer for a processor.
+PATIENCE_MS = 20
 AHEAD_MAX = 256
 
 
