@@ -36,7 +36,7 @@ def test_restarts_of_the_name_server_move_no_key() -> None:
         assert outcome.violation is None, "\n".join(outcome.trace)
 
 
-@mistake(routes, "_look_up", FORGETFUL, " of key k", seeds=10, **MANY_SENDS)
+@mistake(routes, "_look_up", FORGETFUL, " of key k", seeds=15, **MANY_SENDS)
 def template_in_place_of_a_known_route(
     _: Any, publisher: Publisher, topic: str
 ) -> Operation[SparrowError | None]:

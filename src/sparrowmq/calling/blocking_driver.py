@@ -294,7 +294,7 @@ class BlockingDriver:
         follower.run.go_on()
 
     def _pass_lead(self) -> None:
-        with self._lead_left:
+        with self._mutex:
             self._leader = None
             followers = list(self._followers)
             if self._is_closing:
@@ -338,7 +338,7 @@ class BlockingDriver:
             while self._incoming:
                 self._call_safely(self._incoming.popleft())
             scheduler.run_ready()
-            if not self._network.flush() and not self._incoming:
+            if not self._network.flush() and not self._incoming and not scheduler.ready:
                 return
 
     def _expire(self, due: Iterable[Timed | Waiter]) -> None:

@@ -121,12 +121,12 @@ class SocketNetwork:
         self._selector.register(self._wake_reader, READ, self._woken)
 
     def flush(self) -> bool:
-        """Send the bytes that channels have written; return whether any channel had bytes."""
+        """Send the bytes that channels have written; return whether that made them write more."""
         if not self.channels.unflushed:
             return False
         for channel in self.channels.take_unflushed():
             self._flush(channel)
-        return True
+        return bool(self.channels.unflushed)
 
     def attend(self, deadline_ms: int) -> int:
         """Wait for the sockets until the deadline, handle those that are ready, return the time."""
