@@ -73,8 +73,14 @@ def test_broker_that_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> Non
     figures = kills.run(2, seed=1, data=tmp_path / "data")
 
     assert figures["broken"] == {}, figures["examples"]
-    assert figures["refused"] == []
     assert sum(figures["acknowledged"].values()) >= 2 * kills.ACKNOWLEDGED_MIN
+
+
+def test_kills_end_with_one_line_once_the_broker_refuses_messages(tmp_path: Path) -> None:
+    options = ("--disk-full-percent", "0")
+
+    with pytest.raises(SystemExit, match=r"^kill 1 of 1000: the broker refuses .*disk"):
+        kills.run(1_000, seed=1, data=tmp_path / "data", options=options)
 
 
 @pytest.mark.slow

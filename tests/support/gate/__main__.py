@@ -85,7 +85,9 @@ def run(row: Row, *, share: float) -> dict[str, object]:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
-    figure = row.figure(log.read_text(errors="replace"))
+    told = log.read_text(errors="replace")
+    # Without a figure the last line says why.
+    figure = row.figure(told) or (told.splitlines()[-1] if code and told else "")
     if code is None:
         figure = f"not done after {row.minutes} minutes; {figure}"
     elif code:
