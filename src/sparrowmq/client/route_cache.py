@@ -144,11 +144,8 @@ class RouteCache:
             self._brokers.update(route.brokers)
 
 
-def check_route(data: TopicRouteData) -> TopicRouteData:
-    """Return a route unchanged.
-
-    Raises: RemoteProtocolError if it has more queues or brokers than a topic can have.
-    """
+def check_route(data: TopicRouteData) -> None:
+    """Raise a RemoteProtocolError if a route has more queues or brokers than a topic can have."""
     check_addresses(data.broker_datas)
     names = {queues.broker_name for queues in data.queue_datas}
     if len(names) < len(data.queue_datas):
@@ -160,7 +157,6 @@ def check_route(data: TopicRouteData) -> TopicRouteData:
     count = max(sum(read for read, _ in counts), sum(write for _, write in counts), ordered)
     if count > QUEUES_MAX:
         raise RemoteProtocolError(f"a route with {count} queues; a topic has at most {QUEUES_MAX}")
-    return data
 
 
 def check_addresses(brokers: Collection[BrokerData]) -> None:

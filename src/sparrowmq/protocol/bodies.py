@@ -162,6 +162,12 @@ class BrokerData(Struct, frozen=True, kw_only=True, rename=wire_names()):
     broker_addrs: dict[int, str] = {}
 
 
+class TopicQueueMappingInfo(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """A broker's queues of a static topic (5.x), whose numbers count over all brokers."""
+
+    total_queues: Int32 = 0
+
+
 class TopicRouteData(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """The brokers and queues of a topic."""
 
@@ -169,6 +175,12 @@ class TopicRouteData(Struct, frozen=True, kw_only=True, rename=wire_names()):
     queue_datas: list[QueueData] = []
     order_topic_conf: str | None = None
     filter_server_table: dict[str, list[str]] = {}
+
+
+class TopicRouteAnswer(TopicRouteData, frozen=True, kw_only=True, rename=wire_names()):
+    """A name server's answer with what 5.x adds: the brokers' queues of a static topic."""
+
+    topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] = {}
 
 
 class TopicList(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -34,6 +34,7 @@ from sparrowmq.errors import (
     InvokeTimeout,
     NoWritableQueue,
     RemoteProtocolError,
+    RouteError,
     SendFailed,
     TopicRouteNotFound,
     TransportError,
@@ -449,6 +450,22 @@ def test_topic_that_cannot_be_created_is_not_found(play: Callable[[Handler], Pla
 def test_topic_without_a_writable_queue_says_so(play: Callable[[Handler], Play]) -> None:
     with pytest.raises(NoWritableQueue, match="no master or no write permission"):
         play(Servers("a", perm=4))(send(make_publisher(), Message("T", b"x")))
+
+
+def test_static_topic_is_refused(play: Callable[[Handler], Play]) -> None:
+    """As Apache's name server describes one, with numbers as keys."""
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        body = (
+            b'{"brokerDatas":[{"brokerAddrs":{0:"a:1"},"brokerName":"a","cluster":"c"}],'
+            b'"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":2,"writeQueueNums":2}],'
+            b'"topicQueueMappingByBroker":{"a":{"bname":"a","currIdMap":{0:0,3:1},"dirty":false,'
+            b'"epoch":1,"scope":"__global__","topic":"T","totalQueues":6}}}'
+        )
+        return response_to(request, body=body)
+
+    with pytest.raises(RouteError, match="static topic of RocketMQ 5"):
+        play(answer)(send(make_publisher(), Message("T", b"x")))
 
 
 def test_broker_that_gets_a_master_takes_messages_soon(play: Callable[[Handler], Play]) -> None:

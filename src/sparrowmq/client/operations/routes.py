@@ -35,7 +35,7 @@ from sparrowmq.errors import (
     SparrowError,
     TopicRouteNotFound,
 )
-from sparrowmq.protocol.bodies import ClusterInfo, TopicRouteData
+from sparrowmq.protocol.bodies import ClusterInfo, TopicRouteAnswer
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import GetRouteInfoRequestHeader
@@ -61,7 +61,7 @@ class BrokerAt(NamedTuple):
 
 def find_route(
     name_servers: NameServers, topic: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS
-) -> Operation[TopicRouteData]:
+) -> Operation[TopicRouteAnswer]:
     """Ask for a topic's route.
 
     Raises: TopicRouteNotFound; ConnectFailed if no name server answers; BrokerError.
@@ -87,15 +87,16 @@ def find_route(
         ) from None
 
 
-def read_route(topic: str, reply: RemotingCommand, address: str) -> TopicRouteData:
+def read_route(topic: str, reply: RemotingCommand, address: str) -> TopicRouteAnswer:
     """Read a topic's route from a name server's answer. Raises: RemoteProtocolError."""
-    data = decode_answer(TopicRouteData, reply, address, absent=b"{}", bytes_max=ROUTE_BYTES_MAX)
+    data = decode_answer(TopicRouteAnswer, reply, address, absent=b"{}", bytes_max=ROUTE_BYTES_MAX)
     try:
-        return check_route(data)
+        check_route(data)
     except RemoteProtocolError as error:
         raise RemoteProtocolError(
             f"name server {address} answers for topic {topic!r} with {error}"
         ) from error
+    return data
 
 
 def refresh_route(
@@ -108,9 +109,16 @@ def refresh_route(
     """Ask for a topic's route and keep the answer.
 
     Returns: whether the route has changed.
-    Raises: as `find_route`; the known route stays.
+    Raises: as `find_route`; RouteError for a static topic. The known route stays.
     """
     data = yield from find_route(name_servers, topic, timeout_ms=timeout_ms)
+    if data.topic_queue_mapping_by_broker:
+        # By their brokers' numbers half of its queues would be refused, and others be mistaken.
+        raise RouteError(
+            f"topic {topic!r} is a static topic of RocketMQ 5, whose queues move between brokers; "
+            f"SparrowMQ's clients do not know their numbers: use Apache's client, or a topic made "
+            f"by updateTopic instead of updateStaticTopic"
+        )
     instant = yield from now()
     return routes.update(route_from(topic, data, now_ms=instant))
 
