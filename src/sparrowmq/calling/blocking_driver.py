@@ -38,11 +38,12 @@ from sparrowmq.calling.effects import (
     Call,
     CallEach,
     Cancelled,
+    Invoke,
     Operation,
     Outcome,
-    try_send,
 )
 from sparrowmq.calling.scheduler import (
+    Asking,
     Continuation,
     OperationTask,
     Scheduler,
@@ -50,7 +51,7 @@ from sparrowmq.calling.scheduler import (
     Waiter,
 )
 from sparrowmq.calling.socket_network import SocketNetwork
-from sparrowmq.errors import SparrowError, UsageError, drop_own_frames
+from sparrowmq.errors import SparrowError, TransportError, UsageError, drop_own_frames
 from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.signatures import Credentials
 
@@ -79,12 +80,37 @@ class _Run(Continuation, kw_only=True):
             self.on_done()
 
 
+class _Answer(Asking, kw_only=True):
+    """A request in `ask`."""
+
+    invoke: Invoke
+    done: bool = False
+    result: Any = None
+    error: BaseException | None = None
+    on_done: Callable[[], None] | None = None
+
+    def go_on(self, value: Any = None, thrown: BaseException | None = None) -> None:
+        """Send the request; then keep its answer, or why there is none."""
+        if self.scheduler.is_stopped:
+            self.error = Cancelled()
+        elif thrown is None and value is None:
+            self.ask(self.invoke)
+            return
+        elif thrown is None or isinstance(thrown, TransportError):
+            self.result = value if thrown is None else thrown
+        else:
+            self.error = thrown
+        self.done = True
+        if self.on_done is not None:
+            self.on_done()
+
+
 class _Follower:
     """A thread that waits in `run` while another thread leads."""
 
     __slots__ = ("ident", "leads", "run", "signal")
 
-    def __init__(self, run: _Run, ident: int) -> None:
+    def __init__(self, run: _Run | _Answer, ident: int) -> None:
         self.run = run
         self.ident = ident
         self.leads = False
@@ -164,7 +190,10 @@ class BlockingDriver:
             made by another process, or if this is the leading thread already (yield from the
             operation instead).
         """
-        run = _Run(self._scheduler, operation=operation, name=name)
+        result: T = self._wait_for(_Run(self._scheduler, operation=operation, name=name), name)
+        return result
+
+    def _wait_for(self, run: _Run | _Answer, name: str) -> Any:
         ident = threading.get_ident()
         follower = None
         with self._mutex:
@@ -181,8 +210,7 @@ class BlockingDriver:
         else:
             self._follow(follower)
         if run.error is None:
-            result: T = run.result
-            return result
+            return run.result
         if isinstance(run.error, Cancelled):
             what = "the driver was closed meanwhile"
             raise UsageError(what if self._is_closing else f"operation {name} was cancelled")
@@ -195,7 +223,9 @@ class BlockingDriver:
 
         Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
         """
-        return self.run(try_send(address, request, timeout_ms=timeout_ms))
+        invoke = Invoke(address, request, timeout_ms)
+        outcome: Outcome = self._wait_for(_Answer(self._scheduler, invoke=invoke), "ask")
+        return outcome
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it runs while a thread leads. From any thread."""
@@ -258,7 +288,7 @@ class BlockingDriver:
             raise UsageError("this client is closed; open a new one")
         self._network.channels.check_process()
 
-    def _lead(self, run: _Run, *, is_new: bool) -> None:
+    def _lead(self, run: _Run | _Answer, *, is_new: bool) -> None:
         try:
             self._loop(run, is_new=is_new)
         except BaseException:
@@ -314,7 +344,7 @@ class BlockingDriver:
 
     # The loop.
 
-    def _loop(self, run: _Run, *, is_new: bool) -> None:
+    def _loop(self, run: _Run | _Answer, *, is_new: bool) -> None:
         """Run all operations until one is done."""
         scheduler, network = self._scheduler, self._network
         if clock.monotonic_ms() - network.attended_ms > UNATTENDED_MS:
