@@ -21,11 +21,17 @@ broker, on Apache's, and there beside a member in Java that comes and goes. A JV
 of a group of up to `JAVA_MEMBERS_MAX` as well. The table is `convergence-N.md`, and nobody counts
 duplicates. `--frozen` measures nothing else, into `convergence-frozen.md`.
 
-The default takes about five minutes. The benchmark prints one table, and writes it into
-`convergence.md`: a row for each change, a column for each client and broker, with the median and
-the longest time in ms and the duplicates per change. The columns of Apache's broker need Java and
-the jars that `make interop` fetches. Nothing else should run on the machine: a member that waits
-for a processor is slow.
+A column takes about a minute, so that the sets of 3, 100 and 500 members take about a quarter of an
+hour together:
+
+    for members in 3 100 500; do python benchmarks/convergence.py --members $members; done
+
+A column that does not settle keeps what it has measured, and `n` says how often that was.
+
+The benchmark prints one table, and writes it into `convergence.md`: a row for each change, a column
+for each client and broker, with the median and the longest time in ms and the duplicates per
+change. The columns of Apache's broker need Java and the jars that `make interop` fetches. Nothing
+else should run on the machine: a member that waits for a processor is slow.
 """
 
 from __future__ import annotations
@@ -98,6 +104,10 @@ COLUMNS = (
 T = TypeVar("T")
 
 
+class NotSettled(SystemExit):
+    """A group whose queues have not one owner each after the patience."""
+
+
 class Group:
     """Two permanent members and one that comes and goes, of one language on one cluster.
 
@@ -130,7 +140,7 @@ class Group:
             if is_divided and is_quiet and len(owned) == len(set(owned)) == self._queue_count:
                 return float(changed_ms)
             if time.monotonic() > deadline:
-                raise SystemExit(f"{self._label}: not settled within {patience_s} s: {last}")
+                raise NotSettled(f"{self._label}: not settled within {patience_s} s: {last}")
             time.sleep(0.01)
 
     def join(self, kind: str = "join") -> None:
@@ -227,6 +237,8 @@ def measure(
                 time.sleep(COMMITTED_S)
                 group.kill()
                 group.join("rejoin")
+        except NotSettled as error:
+            print(error, file=sys.stderr, flush=True)
         finally:
             group.close()
             producer.kill()
@@ -281,15 +293,16 @@ def render(groups: dict[Column, Group], version: str, *, members: int) -> str:
     ]
     is_frozen = any("frozen" in group.times_ms for group in groups.values())
     for kind in KINDS:
-        count = max(len(group.times_ms[kind]) for group in groups.values())
+        counts = sorted({len(group.times_ms[kind]) for group in groups.values()})
         # A frozen member has joined once: too little for a row.
-        if not count or (is_frozen and kind == "join"):
+        if not counts[-1] or (is_frozen and kind == "join"):
             continue
         target = f"{targets[kind]}" if kind in targets else ""
         cells = [
             _cell(group.times_ms[kind], [] if is_large else group.duplicates[kind])
             for group in groups.values()
         ]
+        count = "–".join(dict.fromkeys(f"{each}" for each in (counts[0], counts[-1])))
         lines.append(f"| {kind} | {count} | {target} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

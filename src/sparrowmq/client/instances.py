@@ -25,7 +25,7 @@ from sparrowmq.calling.effects import Answer
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.member_events import note_connection_lost, serve_request
 from sparrowmq.client.replies import Replies, note_reply
-from sparrowmq.client.subscriber import Subscriber
+from sparrowmq.client.subscriber import SilentBrokers, Subscriber
 from sparrowmq.client.transaction_outcomes import Coordinator, note_broker_lost, note_question
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.codes import RequestCode
@@ -87,6 +87,7 @@ class ClientInstances:
         # collected.
         self._instances: WeakValueDictionary[Hashable, ClientInstance[Any]] = WeakValueDictionary()
         self._running: WeakSet[Subscriber] = WeakSet()
+        self._silent = SilentBrokers()
 
     def open(
         self,
@@ -132,6 +133,7 @@ class ClientInstances:
                     _check_subscriptions(subscriber, ours, other)
             self._running.add(subscriber)
             subscriber.companions = instance.consumers
+            subscriber.silent = self._silent
             instance.consumers[subscriber.config.group] = subscriber
 
     def register_coordinator(self, coordinator: Coordinator, instance: ClientInstance[D]) -> None:

@@ -234,6 +234,40 @@ class ConsumeCounters:
     unreadable: int = 0
 
 
+# One member of a process asks a silent broker again this often; each of the others asks for itself
+# after `HELD_MS_MAX`, as the fault may lie with the one that asks.
+ASKED_AGAIN_MS = 1_000
+HELD_MS_MAX = 8_000
+
+
+class SilentBrokers:
+    """The brokers that left heartbeats of this process's members unanswered, by address.
+
+    The members share the repetition of such heartbeats, as those of many members would take the
+    processor time whose lack may be the cause. Any thread may call this: each step is one of the
+    dictionary's.
+    """
+
+    def __init__(self) -> None:
+        # Who asked last, and when another member may ask.
+        self._asked: dict[str, tuple[str, int]] = {}
+
+    def may_ask(self, address: str, client_id: str, *, now_ms: int, timeout_ms: int) -> bool:
+        """Return whether a member that got no answer is to ask again; it is the one that asks."""
+        who, next_ms = self._asked.get(address, (client_id, 0))
+        if who != client_id and now_ms < next_ms:
+            return False
+        self._asked[address] = client_id, now_ms + timeout_ms + ASKED_AGAIN_MS
+        return True
+
+    def note(self, address: str, client_id: str, *, has_answered: bool, now_ms: int) -> None:
+        """Note the end of a heartbeat."""
+        if has_answered:
+            self._asked.pop(address, None)
+        else:
+            self._asked[address] = client_id, now_ms + ASKED_AGAIN_MS
+
+
 class OffsetFile(Protocol):
     """The offset store of a BROADCASTING member."""
 
@@ -284,6 +318,11 @@ class Subscriber:
     answered: frozenset[str] = frozenset()
     # Where the group's offset of a queue was asked for last.
     offset_sources: dict[MessageQueue, str] = field(default_factory=dict)
+    # The brokers that left its last heartbeat unanswered, what the process's members share about
+    # them, and since when this one leaves the repetition to another.
+    unanswered: frozenset[str] = frozenset()
+    silent: SilentBrokers = field(default_factory=SilentBrokers)
+    held_since_ms: int | None = None
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)
     # Queues were given by `assign`: heartbeats then carry no subscription.
     is_assigned: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.member_loop import _heartbeat, _leave
 from sparrowmq.client.route_cache import TopicRoute
-from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.client.subscriber import RebalanceCallbacks, SilentBrokers, Subscriber
+from sparrowmq.errors import ConnectFailed
 from sparrowmq.membership.actions import Heartbeat, Leave
 from sparrowmq.protocol.bodies import HeartbeatData, decode_body
 from sparrowmq.protocol.codes import RequestCode
@@ -146,3 +148,34 @@ def test_leaving_is_told_after_the_heartbeat_and_no_other_names_the_group(broker
     (heartbeat,) = told(broker)
     data = decode_body(HeartbeatData, heartbeat[1].body)
     assert [each.group_name for each in data.consumer_data_set] == ["GID_1"]
+
+
+def test_one_of_many_members_asks_a_silent_broker_again_for_all(broker: Any) -> None:
+    members, silent = [make_subscriber("GID_1", "a") for _ in range(20)], SilentBrokers()
+    for number, member in enumerate(members):
+        member.config = replace(member.config, client_id=f"10.0.0.1@{number}")
+        member.silent = silent
+
+    def refuse(address: str, _: RemotingCommand) -> RemotingCommand:
+        raise ConnectFailed("refused", address=address)
+
+    def beat_all(seconds: int) -> int:
+        """Have every member send a heartbeat each second; return how many reached the broker."""
+        before = len(told(broker))
+        for _ in range(seconds):
+            for member in members:
+                assert member.member.heartbeat.join(broker.now_ms)
+                broker(_heartbeat(member, Heartbeat()))
+            broker.now_ms += 1_000
+        return len(told(broker)) - before
+
+    assert beat_all(1) == 20
+    broker.handler = refuse
+    # Each finds out for itself.
+    assert beat_all(1) == 20
+    assert beat_all(7) <= 14
+    # Each asks for itself once in 8 s, as the fault may lie with the one that asks.
+    assert 20 <= beat_all(8) <= 40
+    broker.handler = lambda address, request: response_to(request)
+    assert beat_all(2) >= 20
+    assert all(member.answered == {"a:10911"} for member in members)

@@ -50,6 +50,7 @@ from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import queues_for_again, send_again, send_back
 from sparrowmq.client.operations.trace_reports import finish
 from sparrowmq.client.subscriber import (
+    HELD_MS_MAX,
     GivenUp,
     JoinedGroup,
     RebalanceListenerFailed,
@@ -258,8 +259,11 @@ def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
 def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> Operation[None]:
     config = subscriber.config
     named = {config.group: subscriber} | subscriber.companions
+    begun_ms: int = yield Now()
+    addresses = sorted({address for one in beating for address in one.routes.addresses()})
+    asked = _addresses_to_ask(subscriber, addresses, begun_ms)
     failures, expiry_ms, _ = yield from heartbeat_all(
-        sorted({address for one in beating for address in one.routes.addresses()}),
+        asked,
         HeartbeatData(
             client_id=config.client_id,
             consumer_data_set=[named[group].consumer_data for group in sorted(named)],
@@ -269,11 +273,17 @@ def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> O
     for error in failures.values():
         subscriber.report(RequestFailed("heartbeat", None, error))
     now_ms: int = yield Now()
+    for address in asked:
+        subscriber.silent.note(
+            address, config.client_id, has_answered=address not in failures, now_ms=now_ms
+        )
+    unanswered = failures.keys() | (set(addresses) - set(asked))
     for one in beating:
         own = frozenset(one.routes.addresses())
-        failed = len(failures.keys() & own)
+        failed = len(unanswered & own)
         reached = len(own) - failed
-        answered, one.answered = one.answered, own - failures.keys()
+        one.unanswered = own & unanswered
+        answered, one.answered = one.answered, own - unanswered
         if reached and not one.has_joined:
             one.has_joined = True
             one.report(JoinedGroup(one.config.client_id, tuple(one.user_topics)))
@@ -283,7 +293,7 @@ def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> O
             expiry_ms=expiry_ms,
             silent=frozenset(
                 name
-                for address in failures
+                for address in unanswered
                 for name in one.routes.broker_names_at(address)
                 if one.routes.address(name) == address
             ),
@@ -291,6 +301,24 @@ def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> O
             now_ms=now_ms,
         )
         one.wake.set()
+
+
+def _addresses_to_ask(subscriber: Subscriber, addresses: Sequence[str], now_ms: int) -> list[str]:
+    """Return the brokers without those that another member of this process asks again for all."""
+    since_ms = subscriber.held_since_ms
+    waits = since_ms is None or now_ms - since_ms < HELD_MS_MAX
+    timeout_ms = subscriber.config.times.invoke_timeout_ms
+    client_id, silent = subscriber.config.client_id, subscriber.silent
+    asked = [
+        address
+        for address in addresses
+        if address not in subscriber.unanswered
+        or silent.may_ask(address, client_id, now_ms=now_ms, timeout_ms=timeout_ms)
+        or not waits
+    ]
+    is_held = len(asked) < len(addresses)
+    subscriber.held_since_ms = (now_ms if since_ms is None else since_ms) if is_held else None
+    return asked
 
 
 def _rebalance(subscriber: Subscriber, _: Rebalance) -> Operation[None]:
