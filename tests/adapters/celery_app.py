@@ -5,6 +5,7 @@ Each writes a line to a file: when, in which process, what.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from typing import Any
@@ -15,6 +16,7 @@ import sparrowmq.adapters.kombu  # noqa: F401
 
 app = Celery("tasks", broker=f"rocketmq://{os.environ['RMQ']}")
 app.conf.update(
+    broker_transport_options=json.loads(os.environ.get("OPTIONS", "{}")),
     task_default_queue=os.environ.get("QUEUE", "celery"),
     worker_prefetch_multiplier=int(os.environ.get("PREFETCH", "1")),
     broker_connection_retry_on_startup=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -63,7 +64,9 @@ def start_worker(
     """Start a worker; it is ended with the test."""
     workers: list[subprocess.Popen[bytes]] = []
 
-    def start(*options: str, prefetch: int = 1) -> subprocess.Popen[bytes]:
+    def start(
+        *options: str, prefetch: int = 1, **transport_options: object
+    ) -> subprocess.Popen[bytes]:
         log = tmp_path / f"worker-{len(workers)}.log"
         environment = {
             **os.environ,
@@ -71,6 +74,7 @@ def start_worker(
             "NOTES": str(notes),
             "QUEUE": queue,
             "PREFETCH": str(prefetch),
+            "OPTIONS": json.dumps(transport_options),
         }
         command = (sys.executable, "-m", "celery", "-A", "celery_app", "worker", "-l", "INFO")
         with log.open("wb") as out:
@@ -162,6 +166,25 @@ def test_several_workers_share_a_queue(app: Celery, start_worker: Any, notes: Pa
     wait_until("both ran", both_ran)
     wait_until("all run", lambda: len(words(notes)) == count)
     assert {str(number) for number in range(count)} == {line[1] for line in words(notes)}
+
+
+def test_an_idle_worker_takes_all_tasks_if_they_are_balanced_by_messages(
+    app: Celery, start_worker: Any, notes: Path, tmp_path: Path
+) -> None:
+    """As many as the queues of the topic hold, with a worker that is busy all the while."""
+    gate = tmp_path / "gate"
+    start_worker("--pool", "solo", balance="messages", unacked_max=1)
+    app.send_task("celery_app.wait_for", (str(gate),))
+    wait_until("begun", lambda: words(notes))
+    start_worker("--pool", "solo", balance="messages", unacked_max=1)
+    for number in range(16):
+        app.send_task("celery_app.add", (number, 0))
+
+    wait_until("all run", lambda: len(words(notes)) == 17, timeout_s=60)
+    gate.touch()
+    wait_until("ended", lambda: ["ended", str(gate)] in words(notes), timeout_s=60)
+
+    assert len({line[1] for line in lines(notes) if line[2] == "add"}) == 1
 
 
 def test_task_of_a_killed_worker_runs_at_another(

@@ -329,6 +329,7 @@ class Transport(_Transport):  # type: ignore[misc]
 
     Options (`broker_transport_options`): `name_server` (several addresses, in place of the URL's),
     `tls` (an `ssl.SSLContext`), `namespace`, `topic_queues` (the queues of a new topic; 8),
+    `balance` ("messages" lets idle workers take the tasks of busy workers' queues; "queues"),
     `unacked_max` (the most tasks of a worker at once; 64), `visibility_timeout` (the seconds after
     which an unacknowledged task is delivered to another worker; 3600).
     """
@@ -356,6 +357,7 @@ class Transport(_Transport):  # type: ignore[misc]
         }
         self.consumer_settings: dict[str, Any] = {
             **self.client_settings,
+            "balance": options.get("balance", "queues"),
             "consume_thread_count": options.get("unacked_max", 64),
             "consume_timeout_ms": round(options.get("visibility_timeout", 3_600) * 1_000),
         }
