@@ -18,8 +18,11 @@ from sparrowmq import (
     MessageExt,
     Producer,
     PushConsumer,
+    SimpleConsumer,
+    TransactionProducer,
+    TransactionState,
 )
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import ConfigError, SparrowError, UsageError
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.testing import (
     ClusterFailed,
@@ -148,6 +151,53 @@ def test_retries_come_when_the_clock_says_so(cluster: InProcessCluster) -> None:
         cluster.wait_until_consumed("GID_retried", "retried")
 
     assert len(attempts) == 4
+
+
+def test_invisible_messages_come_again_when_the_clock_says_so(cluster: InProcessCluster) -> None:
+    cluster.create_topic("invisible")
+    with (
+        Producer("GID_p", name_server=cluster.name_server) as producer,
+        SimpleConsumer("GID_i", "invisible", name_server=cluster.name_server) as consumer,
+    ):
+        producer.send(Message("invisible", b"x"))
+        (first,) = consumer.receive(invisible=timedelta(hours=2))
+        cluster.advance(timedelta(hours=1))
+        assert consumer.receive(wait=timedelta(milliseconds=300)) == []
+
+        cluster.advance(timedelta(hours=1))
+        (second,) = consumer.receive(wait=timedelta(seconds=30))
+        consumer.ack(second)
+
+    assert (first.body, second.body) == (b"x", b"x")
+
+
+def test_producers_are_asked_for_outcomes_when_the_clock_says_so(
+    cluster: InProcessCluster,
+) -> None:
+    cluster.create_topic("asked", 1)
+    with TransactionProducer(
+        "GID_asked",
+        name_server=cluster.name_server,
+        check=lambda message: TransactionState.COMMIT,
+    ) as producer:
+        producer.send_half(Message("asked", b"x"))
+        assert read_messages(cluster.name_server, "asked") == []
+
+        cluster.advance(timedelta(minutes=2))
+
+        assert [each.body for each in read_messages(cluster.name_server, "asked", 1)] == [b"x"]
+
+
+def test_the_broker_takes_settings_by_name() -> None:
+    with pytest.raises(ConfigError, match="did you mean transaction_check_max"):
+        InProcessCluster(transaction_checks_max=2)
+
+    with (
+        InProcessCluster(auto_create_topics=False) as running,
+        Producer("GID_p", name_server=running.name_server) as producer,
+        pytest.raises(SparrowError, match="nowhere"),
+    ):
+        producer.send(Message("nowhere", b"x"))
 
 
 @pytest.mark.parametrize("kind", [InProcessCluster, EmbeddedCluster])

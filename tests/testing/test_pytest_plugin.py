@@ -64,6 +64,16 @@ def test_grpc(rmq_grpc, rmq_topic, rmq_messages):
         caller.send(rmq_topic, b"a")
     assert [b"a"] == [message.body for message in rmq_messages(rmq_topic, 1)]
 """
+SETTINGS_TAKEN = """
+import pytest
+
+from sparrowmq import Message, Producer, SparrowError
+
+def test_no_topic_is_created(rmq_cluster):
+    with Producer("GID_p", name_server=rmq_cluster.name_server) as producer:
+        with pytest.raises(SparrowError, match="nowhere"):
+            producer.send(Message("nowhere", b"x"))
+"""
 LOADED = """
 import sys
 
@@ -112,8 +122,10 @@ def test_files_of_the_how_to_pass(tmp_path: Path) -> None:
     page = (ROOT / "docs/howto/test-with-pytest.md").read_text()
     files = dict(re.findall(r'```python title="(\S+)"\n(.*?)```', page, re.S))
 
-    assert files.keys() == {"reminders.py", "test_reminders.py", "test_async.py"}
-    assert "2 passed" in run_pytest(tmp_path, files, *ASYNCIO)
+    assert files.keys() == {"reminders.py", "test_reminders.py", "test_async.py", "conftest.py"}
+    # The settings are taken: no topic is created by a send.
+    files["test_settings.py"] = SETTINGS_TAKEN
+    assert "3 passed" in run_pytest(tmp_path, files, *ASYNCIO)
 
 
 def test_entry_point_names_the_plug_in() -> None:

@@ -119,9 +119,11 @@ class PopQueues:
     Attributes:
         is_changed: whether a table is to be written.
         read_error: why a message could not be read when it should have become a dead letter.
+        passed_ms: how far the wall clock was moved, which the clients' clocks do not follow.
     """
 
     def __init__(self) -> None:
+        self.passed_ms = 0
         self._queues: dict[QueueKey, PopQueue] = {}
         self._turn = 0
         # When a group last popped from a topic, or pulled.
@@ -338,6 +340,11 @@ class PopQueues:
                 due = due._replace(offsets=due.offsets[:left])
             found += self._find_due(due)
         return found
+
+    def pass_time(self, duration_ms: int) -> None:
+        """Make messages in flight ready sooner, as if the time had passed."""
+        self.passed_ms += duration_ms
+        self._due = [due._replace(due_ms=due.due_ms - duration_ms) for due in self._due]
 
     def show(self, queue: PopQueue, offset: int) -> None:
         """Make a message ready for the next pop."""

@@ -154,6 +154,11 @@ class TransactionChecks:
                 self._round = None
         return CheckStep(self._take_readable(), put_away)
 
+    def pass_time(self, duration_ms: int) -> None:
+        """Begin the next round sooner, as if the time had passed."""
+        if self._due_ms is not None:
+            self._due_ms -= duration_ms
+
     def note_end(self, first: int) -> None:
         """Note that a message, by its first offset, has ended: its producer is not asked now."""
         self._to_ask.pop(first, None)

@@ -6,9 +6,9 @@
         cluster.advance(timedelta(hours=2))
 
 The cluster starts in milliseconds, on free ports of the loopback interface, with its files in a
-temporary directory. A test moves the broker's wall clock, which decides when delayed messages,
-retries and the check-back of transactions are due. The monotonic clock, which a test cannot move,
-ends connections, members and locks. A test can kill an `EmbeddedCluster`, but not this cluster.
+temporary directory. A test moves the clocks of messages: delays, retries, invisible times and the
+questions about half messages. The monotonic clock, which a test cannot move, ends connections,
+members and locks. A test can kill an `EmbeddedCluster`, but not this cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Self
 from sparrowmq.broker.config import KEEP_ALL, BrokerConfig
 from sparrowmq.calling import clock
 from sparrowmq.client.faces.blocking_admin import Admin
-from sparrowmq.errors import UsageError
+from sparrowmq.config import rows_of, with_settings
+from sparrowmq.errors import ConfigError, UsageError, did_you_mean
 from sparrowmq.hosting.grpc_port import serving_grpc
 from sparrowmq.hosting.servers import Serving, serving_both
 from sparrowmq.hosting.settings import HostSettings
@@ -38,9 +39,22 @@ START_TIMEOUT_S = 20
 
 
 class InProcessCluster:
-    """A name server and a broker in a thread."""
+    """A name server and a broker in a thread.
 
-    def __init__(self) -> None:
+    Args:
+        settings: the broker's settings by name, such as `transaction_check_max=2`.
+
+    Raises: ConfigError for a wrong setting.
+    """
+
+    def __init__(self, **settings: object) -> None:
+        known = rows_of(BrokerConfig)
+        for name in settings:
+            if name not in known:
+                hint = did_you_mean(name, known, f"there are {', '.join(sorted(known))}")
+                raise ConfigError(f"InProcessCluster has no setting {name!r}{hint}")
+        # No process reads the files later.
+        self._config = with_settings(BrokerConfig(flush=FlushMode.ASYNC), settings)
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,7 +127,9 @@ class InProcessCluster:
         self._directory.cleanup()
 
     def advance(self, duration: timedelta) -> None:
-        """Move the broker's wall clock forward; on return, due messages are in their topics.
+        """Move the clocks of messages forward; on return, due messages are in their topics.
+
+        Producers are asked about their half messages, and answer a moment later.
 
         Raises: UsageError if the duration is negative, or the servers do not run.
         """
@@ -121,8 +137,9 @@ class InProcessCluster:
             raise UsageError(f"the clock goes on, not back by {-duration}")
         if self._loop is None:
             raise UsageError("the cluster does not run")
-        self._advanced_ms += duration // timedelta(milliseconds=1)
-        asyncio.run_coroutine_threadsafe(self._catch_up(), self._loop).result()
+        duration_ms = duration // timedelta(milliseconds=1)
+        self._advanced_ms += duration_ms
+        asyncio.run_coroutine_threadsafe(self._catch_up(duration_ms), self._loop).result()
 
     def serve_grpc(self) -> str:
         """Serve clients of RocketMQ 5 too; return their endpoint, `ip:port`.
@@ -142,9 +159,9 @@ class InProcessCluster:
         """Wait until a group has committed every message of topics (`wait_until_consumed`)."""
         wait_until_consumed(self.name_server, group, *topics, timeout_ms=timeout_ms)
 
-    async def _catch_up(self) -> None:
+    async def _catch_up(self, duration_ms: int) -> None:
         if self._serving is not None:
-            self._serving.server.catch_up()
+            self._serving.server.catch_up(duration_ms)
 
     async def _serve_grpc(self) -> str:
         assert self._serving is not None
@@ -167,8 +184,7 @@ class InProcessCluster:
             broker_port=0,
             grpc_port=-1,
             data=Path(self._directory.name),
-            # No process reads the files later.
-            broker=BrokerConfig(flush=FlushMode.ASYNC),
+            broker=self._config,
             # A test must pass on a machine with a full disk.
             retention=KEEP_ALL,
         )

@@ -2,6 +2,7 @@
 
 | Fixture | Scope | Value |
 |---|---|---|
+| `rmq_settings` | session | the broker's settings by name, none; a `conftest.py` has its own |
 | `rmq_cluster` | session | an `InProcessCluster`; with pytest-xdist, one for each worker |
 | `rmq_grpc` | session | its endpoint for clients of RocketMQ 5, which needs the extra `grpc` |
 | `rmq_topic` | function | the name of a topic for this test alone, with four queues |
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,11 +32,17 @@ _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def rmq_cluster() -> Iterator[InProcessCluster]:
+def rmq_settings() -> Mapping[str, object]:
+    """The broker's settings by name; a project's `conftest.py` gives its own."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def rmq_cluster(rmq_settings: Mapping[str, object]) -> Iterator[InProcessCluster]:
     """A name server and a broker for the session."""
     from sparrowmq.testing.in_process import InProcessCluster
 
-    with InProcessCluster() as cluster:
+    with InProcessCluster(**rmq_settings) as cluster:
         yield cluster
 
 

@@ -144,7 +144,8 @@ class _Pop(NamedTuple):
 def pop(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with messages, with the reason why there are none, or hold the pop."""
     header = decode_header(PopMessageRequestHeader, request.command.ext_fields)
-    late_ms = request.timestamp_ms - header.born_timestamp_ms - header.poll_time_ms
+    timestamp_ms = request.timestamp_ms - state.pops.passed_ms
+    late_ms = timestamp_ms - header.born_timestamp_ms - header.poll_time_ms
     if header.born_timestamp_ms > 0 and late_ms > LATE_MS_MAX:
         raise Refusal(
             ResponseCode.POLLING_TIMEOUT,
