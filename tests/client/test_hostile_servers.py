@@ -476,9 +476,9 @@ HOSTILE_ROUTES = {
         ),
         "2000 addresses of brokers",
     ),
-    "15 MB": (raw(b'{"a":' + b"[{}," * 3_700_000), "TopicRouteData of 14800005 bytes"),
+    "15 MB": (raw(b'{"a":' + b"[{}," * 3_700_000), "TopicRouteAnswer of 14800005 bytes"),
     "no JSON": (raw(b"\0\1\2"), "answers with"),
-    "another body": (raw(b'{"queueDatas":7}'), "no TopicRouteData"),
+    "another body": (raw(b'{"queueDatas":7}'), "no TopicRouteAnswer"),
 }
 
 
