@@ -302,13 +302,16 @@ def test_one_dead_name_server_of_two_does_no_harm(stage: Stage) -> None:
 
 
 def test_doctor_finds_a_queue_that_a_listener_blocks(stage: Stage) -> None:
-    free = threading.Event()
+    blocked, free = threading.Event(), threading.Event()
 
     def listener(messages: list[Any], context: Any) -> None:
         if messages[0].queue_id == 0:
+            blocked.set()
             free.wait(60)
 
     stage.join("GID_blocked", ["1"], listener=listener)
+    stage.send(0)
+    assert blocked.wait(60)
     more = threading.Event()
 
     def produce() -> None:

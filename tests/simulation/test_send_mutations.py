@@ -99,7 +99,7 @@ def queue_chosen_twice(
 @mistake(
     sending,
     "_prepare_retry",
-    Faults(reset=40.0),
+    Faults(reset=80.0),
     " gave up after 1 attempts ",
     seeds=10,
     **MANY_SENDS,

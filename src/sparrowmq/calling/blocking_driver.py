@@ -190,10 +190,15 @@ class BlockingDriver:
             made by another process, or if this is the leading thread already (yield from the
             operation instead).
         """
-        result: T = self._wait_for(_Run(self._scheduler, operation=operation, name=name), name)
+        run = _Run(self._scheduler, operation=operation, name=name)
+        if (error := self._wait_for(run, name)) is not None:
+            # Here, so that a user's traceback has no frame more.
+            raise error
+        result: T = run.result
         return result
 
-    def _wait_for(self, run: _Run | _Answer, name: str) -> Any:
+    def _wait_for(self, run: _Run | _Answer, name: str) -> BaseException | None:
+        """Lead or follow until something is done; return its error."""
         ident = threading.get_ident()
         follower = None
         with self._mutex:
@@ -209,14 +214,12 @@ class BlockingDriver:
             self._lead(run, is_new=True)
         else:
             self._follow(follower)
-        if run.error is None:
-            return run.result
         if isinstance(run.error, Cancelled):
             what = "the driver was closed meanwhile"
-            raise UsageError(what if self._is_closing else f"operation {name} was cancelled")
+            return UsageError(what if self._is_closing else f"operation {name} was cancelled")
         if isinstance(run.error, SparrowError):
             drop_own_frames(run.error)
-        raise run.error
+        return run.error
 
     def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Outcome:
         """Send a request and return its answer, or the error that an `Invoke` would raise.
@@ -224,7 +227,10 @@ class BlockingDriver:
         Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
         """
         invoke = Invoke(address, request, timeout_ms)
-        outcome: Outcome = self._wait_for(_Answer(self._scheduler, invoke=invoke), "ask")
+        answer = _Answer(self._scheduler, invoke=invoke)
+        if (error := self._wait_for(answer, "ask")) is not None:
+            raise error
+        outcome: Outcome = answer.result
         return outcome
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
