@@ -510,10 +510,11 @@ def examine(cluster: LiveCluster, directory: Path, *, is_ours: bool) -> Findings
             groups.admin.delete_topic("sick22")
             if is_ours:
                 groups.admin.reset_offsets("reset", "sick37", to="earliest")
-            wards.freezing.send_signal(signal.SIGSTOP)
             # A member that drains for long hands over while the doctor looks.
             groups.join("h-handover", "well13", instance="2")
             wait_until("drain", lambda: groups.is_handing_over("h-handover"), timeout_s=30)
+            # Last, as the locks of a stopped process go to others after some seconds.
+            wards.freezing.send_signal(signal.SIGSTOP)
             sick = [group for group, each in SICK.items() if is_ours or not each.is_ours]
             return groups.examine(list(dict.fromkeys([*HEALTHY, *sick])))
         finally:
