@@ -36,6 +36,11 @@ def test_r10_finds_queues_that_their_owner_does_not_hold(seen_group: Group) -> N
     assert queues(3) == found.unowned
     assert found.evidence == (f"T at broker-a: 3 falls to {SECOND}",)
     assert "30 messages behind, growing by 5.0 a second" in found.consequence
+    # A member that has just left had it, and another takes it next.
+    group.listing("broker-a", [FIRST, SECOND], before=[FIRST, SECOND, "10.0.0.3@1"])
+    assert "R10" not in group.findings()
+    group.listing("broker-a", [FIRST, SECOND])
+    assert "R10" in group.findings()
     # Who does not tell may well hold it.
     group.reports.pop()
     assert "R10" not in group.findings()

@@ -29,7 +29,7 @@ UNMATCHED_MS = 60_000
 
 def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     """R10: no member has taken some existing queues, although all members report their queues."""
-    if view.snapshot.is_broadcasting or not _all_report(view):
+    if view.snapshot.is_broadcasting or not _all_report(view) or _has_left(view):
         return
     # A queue that its former owner still drains is in a handover.
     in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
@@ -64,6 +64,15 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
             "check that all members use the same strategy"
         ),
         unowned=tuple(ignored),
+    )
+
+
+def _has_left(view: GroupView) -> bool:
+    """Return whether a member left between the samples, whose queues the others take next."""
+    then = {broker.broker_name: member_ids(broker) for broker in view.snapshot.first.brokers}
+    return any(
+        then.get(broker.broker_name, frozenset()) - member_ids(broker)
+        for broker in view.snapshot.last.brokers
     )
 
 
