@@ -459,3 +459,16 @@ def find_duplicates(sample: Sample) -> dict[str, tuple[MemberConnection, ...]]:
 def member_ids(broker: BrokerView) -> frozenset[str]:
     """Return the distinct client ids that a broker lists."""
     return frozenset(broker.cid_all or ()) | {c.client_id for c in broker.connections}
+
+
+def changed_members(snapshot: GroupSnapshot) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the client ids that brokers list in the last sample alone, and in the first alone."""
+    then = {broker.broker_name: member_ids(broker) for broker in snapshot.first.brokers}
+    pairs = [
+        (then[broker.broker_name], member_ids(broker))
+        for broker in snapshot.last.brokers
+        if broker.broker_name in then
+    ]
+    came = frozenset(cid for before, after in pairs for cid in after - before)
+    went = frozenset(cid for before, after in pairs for cid in before - after)
+    return came, went

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import BrokerView, TopicSnapshot
-from sparrowmq.doctor.group_view import GroupView, member_ids
+from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 from sparrowmq.strategies.registry import SPARROW_STRATEGIES
@@ -171,14 +171,7 @@ def find_own_strategy_in_mixed_group(view: GroupView) -> Iterator[Finding]:
 
 def find_changing_members(view: GroupView) -> Iterator[Finding]:
     """R19: members joined or left between the samples, or hand queues over now."""
-    then = {b.broker_name: member_ids(b) for b in view.snapshot.first.brokers}
-    came: set[str] = set()
-    went: set[str] = set()
-    for broker in view.snapshot.last.brokers:
-        before = then.get(broker.broker_name)
-        if before is not None:
-            came |= member_ids(broker) - before
-            went |= before - member_ids(broker)
+    came, went = changed_members(view.snapshot)
     moving = [
         q for q in view.ownership.falls_to if view.is_handed_over(q) and view.is_user_queue(q)
     ]

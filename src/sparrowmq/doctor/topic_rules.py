@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import HeldQueue, TopicSnapshot
-from sparrowmq.doctor.group_view import GroupView, member_ids
+from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of
@@ -29,7 +29,11 @@ UNMATCHED_MS = 60_000
 
 def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     """R10: no member has taken some existing queues, although all members report their queues."""
-    if view.snapshot.is_broadcasting or not _all_report(view) or _has_left(view):
+    if view.snapshot.is_broadcasting or not _all_report(view):
+        return
+    _, went = changed_members(view.snapshot)
+    if went:
+        # Others take their queues next.
         return
     # A queue that its former owner still drains is in a handover.
     in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
@@ -64,15 +68,6 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
             "check that all members use the same strategy"
         ),
         unowned=tuple(ignored),
-    )
-
-
-def _has_left(view: GroupView) -> bool:
-    """Return whether a member left between the samples, whose queues the others take next."""
-    then = {broker.broker_name: member_ids(broker) for broker in view.snapshot.first.brokers}
-    return any(
-        then.get(broker.broker_name, frozenset()) - member_ids(broker)
-        for broker in view.snapshot.last.brokers
     )
 
 

@@ -8,7 +8,7 @@ snapshot goes on, since snapshots are taken of sick clusters. Tests: doctor/test
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -577,6 +577,12 @@ def _ask_members(
     return tuple(reports)
 
 
+def _count_in(properties: Mapping[str, str], name: str) -> int:
+    """Return a member's property as a number, 0 where the member tells none."""
+    text = properties.get(name, "")
+    return int(text) if text.isdecimal() else 0
+
+
 def _ask_member(
     directory: Directory, group: str, address: str, client_id: str
 ) -> Operation[MemberReport]:
@@ -586,8 +592,6 @@ def _ask_member(
         )
     except SparrowError as error:
         return MemberReport(client_id=client_id, is_silent=is_silence(error), failure=str(error))
-    threads = info.properties.get("PROP_THREADPOOL_CORE_SIZE", "")
-    longest = info.properties.get("listenerCallsLongestMs", "")
     return MemberReport(
         client_id=client_id,
         held=tuple(
@@ -611,8 +615,8 @@ def _ask_member(
         strategy=parse_strategy_name(info.properties.get("allocateMessageQueueStrategy", "")),
         message_model=info.properties.get("messageModel", ""),
         is_orderly=_ORDERLY.get(info.properties.get("PROP_CONSUMEORDERLY", "")),
-        thread_count=int(threads) if threads.isdecimal() else 0,
-        longest_call_ms=int(longest) if longest.isdecimal() else 0,
+        thread_count=_count_in(info.properties, "PROP_THREADPOOL_CORE_SIZE"),
+        longest_call_ms=_count_in(info.properties, "listenerCallsLongestMs"),
     )
 
 
