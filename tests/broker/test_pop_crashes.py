@@ -96,7 +96,7 @@ class PopUsers:
         assert reply.code == ResponseCode.SUCCESS, reply.remark
         answer = decode_header(PopMessageResponseHeader, reply.ext_fields)
         name = machine.broker.state.config.broker_name
-        messages = decode_popped(reply.body or b"", broker_name=name, address=name)
+        messages = decode_popped(reply.body or b"", broker_name=name)
         for message in messages:
             self.note(machine, message, answer)
         return len(messages)

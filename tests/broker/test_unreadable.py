@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from random import Random
+from typing import Any
 
 import pytest
 from tests.broker.disk_machine import GROUP, Machine
@@ -12,8 +13,7 @@ from sparrowmq.model.names import POP_LOG_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TR
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import encode_header
-from sparrowmq.protocol.pop_handle import INIT_MIN, PopMessageRequestHeader
-from sparrowmq.protocol.record import decode_record
+from sparrowmq.protocol.pop_handle import INIT_MIN, PopMessageRequestHeader, decode_popped
 from sparrowmq.serving.connections import Fact
 from sparrowmq.simulation.faulty_disk import SimulatedFile, SimulatedStorage
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
@@ -24,6 +24,7 @@ DELAYS = {
     "level": ["DELAY\x011"],
     "timers": [f"UNIQ_KEY\x01ID{ms}\x02TIMER_DELAY_MS\x01{ms}" for ms in (1_000, 1_001, 1_500)],
 }
+CONDITION = {"exp_type": "SQL92", "exp": "TAGS = 'A'"}
 UNREADABLE = OSError(errno.EIO, "the disk does not answer")
 
 
@@ -61,20 +62,21 @@ def test_delayed_messages_come_once_after_a_time_in_which_they_could_not_be_read
     assert saved == 0
 
 
-def pop(machine: Machine) -> list[bytes]:
-    """Pop one message for a second."""
+def pop(machine: Machine, *, count_max: int = 1, **filtered: Any) -> list[bytes]:
+    """Pop messages for a second; return what a client can read of them."""
     header = PopMessageRequestHeader(
         consumer_group=GROUP,
         topic="T",
         queue_id=0,
-        max_msg_nums=1,
+        max_msg_nums=count_max,
         invisible_time_ms=1_000,
         poll_time_ms=0,
         born_timestamp_ms=machine.now_ms,
         init_mode=INIT_MIN,
+        **filtered,
     )
     answer = machine.ask(RequestCode.POP_MESSAGE, encode_header(header))
-    return [decode_record(answer.body).body] if answer.body else []
+    return [each.body for each in decode_popped(answer.body or b"", broker_name="b")]
 
 
 def test_popped_message_is_a_dead_letter_once_it_can_be_read(machine: Machine) -> None:
@@ -134,6 +136,35 @@ def test_damaged_records_that_nobody_pulls_are_passed_over_and_told(machine: Mac
         f"damaged records are passed over: {topic} queue 0 offset 0 at log position "
         for topic in (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC)
     ]
+
+
+@pytest.mark.parametrize(
+    ("filtered", "at"),
+    [({}, 4), ({}, 88), ({"exp": "A"}, 4), (CONDITION, 4), (CONDITION, 2)],
+    ids=["all", "all, in the body", "by tags", "by a condition", "by a condition, the size"],
+)
+def test_messages_popped_with_a_damaged_one_are_delivered_and_it_alone_is_passed_over(
+    filtered: dict[str, str], at: int
+) -> None:
+    machine = Machine(SimulatedStorage(Random(1)))
+    sent = [b"%d" % number for number in range(6)]
+    for body in sent:
+        machine.send(body, "TAGS\x01" + ("B" if body == b"1" else "A"))
+    entry = machine.store.queues.entry("T", 0, 2)
+    assert entry is not None
+    machine.storage.inodes["commitlog/00000000000000000000"].data[entry[0] + at] ^= 1
+    wanted = [body for body in sent if body != b"2" and (body != b"1" or not filtered)]
+
+    found = {body for _ in sent for body in pop(machine, count_max=32, **filtered)}
+    machine.pass_time(1_000)
+    found |= {body for _ in sent for body in pop(machine, count_max=32, **filtered)}
+    machine.outputs.clear()
+    machine.pass_time(1_000)
+
+    assert sorted(found) == wanted
+    told = [each.text for each in machine.outputs if isinstance(each, Fact) and each.error]
+    place = f"T queue 0 offset 2 at log position {entry[0]}"
+    assert told == [f"damaged records are passed over: {place}"]
 
 
 @pytest.mark.parametrize("damaged", range(3))

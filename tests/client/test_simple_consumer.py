@@ -21,6 +21,7 @@ from sparrowmq import (
     TopicRouteNotFound,
     UsageError,
 )
+from sparrowmq.calling import clock
 from sparrowmq.model.message import PROPERTY_POP_CK
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.testing.embedded import EmbeddedCluster
@@ -76,6 +77,23 @@ def test_acknowledged_messages_are_done_and_others_come_again(
     assert (again.body, again.reconsume_times) == (b"b", 1)
     assert again.msg_id == next(each.msg_id for each in first if each.body == b"b")
     consumer.ack(again)
+    assert consumer.receive(wait=NOW) == []
+
+
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000])
+def test_consumer_whose_clock_is_wrong_receives(
+    consumer: SimpleConsumer,
+    producer: Producer,
+    topic: str,
+    ahead_ms: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send(producer, topic, "a")
+    real_ms = clock.timestamp_ms
+    monkeypatch.setattr(clock, "timestamp_ms", lambda: real_ms() + ahead_ms)
+
+    (first,) = receive(consumer, 1)
+    consumer.ack(first)
     assert consumer.receive(wait=NOW) == []
 
 

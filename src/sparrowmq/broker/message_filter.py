@@ -63,7 +63,8 @@ def keep_matching(
     """Return the result of a pull without the messages that a condition rejects.
 
     The result ends before the first selected message that does not fit `count_max` or `bytes_max`;
-    one message always fits. The result also ends where `EXAMINATION_COST_MAX` is reached.
+    one message always fits. The result also ends where `EXAMINATION_COST_MAX` is reached, and
+    before a damaged record. If the first record is damaged, the result is returned as it is.
     """
     if result.status is not GetStatus.FOUND:
         return result
@@ -75,8 +76,10 @@ def keep_matching(
         try:
             record = decode_record(records, at, check_crc=False)
         except RemoteProtocolError:
-            # A reader of the records stops at this place too.
-            kept.append(records[at:])
+            # A reader stops at this record: it is the first of the next result.
+            if at == 0:
+                return result
+            next_offset = record.queue_offset + 1
             break
         if cost > EXAMINATION_COST_MAX:
             next_offset = record.queue_offset

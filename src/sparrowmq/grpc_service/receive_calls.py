@@ -162,7 +162,7 @@ class ReceiveService:
         name = self._broker.broker_name
         group, topic = header.consumer_group, header.topic
         received: list[_Received] = []
-        for message in decode_popped(answer.body or b"", broker_name=name, address=name):
+        for message in decode_popped(answer.body or b"", broker_name=name):
             handle = handle_of(message, found, starts, address=name)
             receipt = Receipt(group, topic, handle, message.commit_log_position)
             received.append(_Received(message, receipt))

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageExt
-from sparrowmq.protocol.record import decode_messages
+from sparrowmq.protocol.record import HEAD_SIZE, decode_messages
 from sparrowmq.protocol.wire_names import Int32, Int64, prepare_types, wire_names
 
 # KeyBuilder.POP_ORDER_REVIVE_QUEUE.
@@ -426,22 +426,22 @@ def handle_of(
     )
 
 
-def decode_popped(body: bytes, *, broker_name: str, address: str) -> list[MessageExt]:
+def decode_popped(body: bytes, *, broker_name: str) -> list[MessageExt]:
     """Read the messages of an answer.
 
-    A message whose body cannot be read is left out: it stays invisible, and becomes a dead letter
-    at last.
-
-    Raises: RemoteProtocolError for damaged records.
+    A message that cannot be read is left out: it stays invisible. When it is to be popped again,
+    SparrowMQ's broker passes a damaged record over, and others become dead letters at last. Behind
+    a record whose size is damaged too, the rest is left out, and comes again without it.
     """
     messages: list[MessageExt] = []
     at = 0
     while at < len(body):
         decoded = decode_messages(body, broker_name=broker_name, at=at)
-        if decoded.fault is not None:
-            raise RemoteProtocolError(f"broker {address} answers a pop with {decoded.fault}")
-        at = decoded.end
         messages += decoded.messages
+        at = decoded.end
+        if decoded.fault is not None:
+            size = int.from_bytes(body[at : at + 4])
+            at += size if size >= HEAD_SIZE else len(body)
     return messages
 
 

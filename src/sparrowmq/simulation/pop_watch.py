@@ -81,7 +81,7 @@ class PopWatch:
         if popping is not None and is_well:
             found = decode_header(PopMessageResponseHeader, command.ext_fields)
             name = self._name
-            messages = decode_popped(command.body or b"", broker_name=name, address=name)
+            messages = decode_popped(command.body or b"", broker_name=name)
             popping[0].note_popped(
                 [
                     (MessagePlace(each.queue, each.queue_offset), each.reconsume_times)

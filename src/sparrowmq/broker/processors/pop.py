@@ -379,14 +379,10 @@ def _read_queue(
     is_any = is_first and not offsets
     if count_max <= 0 or (size >= bytes_max and not is_any):
         return _Found(key, offsets, next_offset, again)
-    result = _read_new(state, checked.wanted, key, next_offset, count_max, max(1, bytes_max - size))
-    if result.status is GetStatus.FOUND and (is_any or size + len(result.records) <= bytes_max):
-        if result.count == result.next_offset - next_offset:
-            offsets += range(next_offset, result.next_offset)
-        else:
-            # Not all that lie there are wanted.
-            offsets += [offset for _, _, offset in scan_records(result.records)]
-        return _Found(key, offsets, result.next_offset, again, result.records)
+    bytes_max = max(1, bytes_max - size)
+    result, new = _read_new(state, checked.wanted, key, next_offset, count_max, bytes_max)
+    if new and (is_any or len(result.records) <= bytes_max):
+        return _Found(key, [*offsets, *new], result.next_offset, again, result.records)
     if result.status is not GetStatus.FOUND and result.next_offset > next_offset:
         # Nothing that the group wants lies before this offset.
         next_offset = result.next_offset
@@ -401,20 +397,38 @@ def _read_new(
     offset: int,
     count_max: int,
     bytes_max: int,
-) -> GetResult:
+    *,
+    examined_max: int = EXAMINED_COUNT_MAX,
+) -> tuple[GetResult, Sequence[int]]:
+    """Read messages that were not popped yet; return them with their offsets."""
     is_conditional = wanted.condition is not None
     config_bytes_max = state.config.pull_bytes_max
     result = state.store.queues.get(
         key.topic,
         key.queue_id,
         queue_offset=offset,
-        count_max=EXAMINED_COUNT_MAX if is_conditional else count_max,
+        count_max=examined_max if is_conditional else count_max,
         bytes_max=config_bytes_max if is_conditional else bytes_max,
         tags_codes=wanted.tags_codes,
     )
     if wanted.condition is not None:
-        result = keep_matching(result, wanted.condition, count_max=count_max, bytes_max=bytes_max)
-    return result
+        given = result
+        result = keep_matching(given, wanted.condition, count_max=count_max, bytes_max=bytes_max)
+        if result is given and result.count > 1:
+            # The first record is damaged: it goes out alone, and is passed over when it is due.
+            return _read_new(state, wanted, key, offset, 1, bytes_max, examined_max=1)
+    if result.status is not GetStatus.FOUND:
+        return result, ()
+    if result.count == result.next_offset - offset:
+        return result, range(offset, result.next_offset)
+    # Not all that lie there are wanted.
+    if wanted.tags_codes is None:
+        return result, [at for _, _, at in scan_records(result.records)]
+    examined = result.next_offset - offset
+    codes = state.store.queues.tags_codes(key.topic, key.queue_id, offset, examined)
+    chosen = [at for at, code in enumerate(codes, offset) if code in wanted.tags_codes]
+    # The first ones may have expired.
+    return result, chosen[-result.count :]
 
 
 def _next_offset(state: BrokerState, key: QueueKey, queue: PopQueue | None, init_mode: int) -> int:

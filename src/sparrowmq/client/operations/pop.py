@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sparrowmq.calling.effects import Invoke, Operation, now, sleep, timestamp
+from sparrowmq.calling.effects import Invoke, Operation, now, sleep
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import get_broker_address, get_route
 from sparrowmq.client.operations.request import ask, error_of, make_request
@@ -138,7 +138,6 @@ def _pop(
     poll_ms: int,
 ) -> Operation[list[MessageExt]]:
     address = yield from get_broker_address(source.directory, queue)
-    timestamp_ms = yield from timestamp()
     header = PopMessageRequestHeader(
         consumer_group=source.group,
         topic=queue.topic,
@@ -146,7 +145,9 @@ def _pop(
         max_msg_nums=count_max,
         invisible_time_ms=invisible_ms,
         poll_time_ms=poll_ms,
-        born_timestamp_ms=timestamp_ms,
+        # The broker's own time. It refuses pops that seem older than their wait, as all those of a
+        # client whose clock is behind do.
+        born_timestamp_ms=0,
         init_mode=source.init_mode,
         exp_type=subscription.expression_type,
         exp=subscription.sub_string,
@@ -169,7 +170,7 @@ def read_popped(
     starts = start_offsets(answer)
     messages = [
         _with_handle(answer, message, starts, address)
-        for message in decode_popped(reply.body or b"", broker_name=broker_name, address=address)
+        for message in decode_popped(reply.body or b"", broker_name=broker_name)
     ]
     return source.directory.namespace.unwrap_messages(messages)
 
