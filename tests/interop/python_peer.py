@@ -93,6 +93,7 @@ def consume(options: Mapping[str, str]) -> None:
             tell(
                 "message",
                 body=message.body.decode(),
+                broker=message.broker_name,
                 queueId=message.queue_id,
                 offset=message.queue_offset,
                 reconsumeTimes=message.reconsume_times,
@@ -103,6 +104,7 @@ def consume(options: Mapping[str, str]) -> None:
         options["group"],
         name_server=options["nameServer"],
         listener=listen,
+        orderly=options.get("orderly") == "true",
         strategy=strategy(options),
         start="first",
         client_ip=options.get("clientIp"),

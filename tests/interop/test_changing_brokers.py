@@ -86,6 +86,7 @@ def test_a_broker_is_added_and_another_drained(
 
 
 @pytest.mark.parametrize("java", ["5.5.0"], indirect=True, scope="session")
+@pytest.mark.parametrize("orderly", [False, True], ids=["", "orderly"])
 @pytest.mark.parametrize("languages", LANGUAGES)
 def test_the_controller_makes_the_other_replica_the_master(
     java: Any,
@@ -94,6 +95,7 @@ def test_the_controller_makes_the_other_replica_the_master(
     start_member: Callable[..., Any],
     tmp_path: Path,
     languages: tuple[str, ...],
+    orderly: bool,
 ) -> None:
     def add(name: str, *, name_server: str = "", controller: str | None = None) -> Any:
         settings = {"flushDiskType": "SYNC_FLUSH"}
@@ -113,7 +115,7 @@ def test_the_controller_makes_the_other_replica_the_master(
     second = add("second", name_server=first.name_server, controller=first.controller)
     wait_until("two replicas", lambda: len(replicas()) == 2, timeout_s=60)
     members = (java, first, start_member, languages)
-    with steady_traffic(*members, topic=TOPIC, group=GROUP) as traffic:
+    with steady_traffic(*members, topic=TOPIC, group=GROUP, orderly=orderly) as traffic:
         traffic.wait_shared(queues_of("broker-a"))
         traffic.send_more(300)
         for master, other in ((first, second), (second, first)):
@@ -127,9 +129,11 @@ def test_the_controller_makes_the_other_replica_the_master(
             traffic.send_more(300)
         traffic.wait_shared(queues_of("broker-a"))
         told = traffic.stop()
+        if orderly:
+            traffic.assert_in_order()
     # A new master of 5.5.0 has no offsets, or those of its last time as a master: its slaves cannot
     # read what the master sends them. Our members go on where they were.
-    print(f"\n{java.version}, {languages}, two new masters: {told}")
+    print(f"\n{java.version}, {languages}, {orderly=}, two new masters: {told}")
     assert "java" in languages or traffic.twice_count <= TWICE_MAX
 
 

@@ -20,6 +20,7 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from steady_traffic import breaks_in
 
 wait_until = partial(waiting.wait_until, timeout_s=60)
 
@@ -120,17 +121,6 @@ def offsets_by_queue(*told: list[tuple[float, int, int, int]]) -> dict[int, list
     for _, queue_id, offset, _ in sorted(delivery for member in told for delivery in member):
         found[queue_id].append(offset)
     return dict(found)
-
-
-def breaks_in(offsets: list[int]) -> list[tuple[int, int]]:
-    """Return where a message came before all earlier ones had come; repetitions are none."""
-    breaks: list[tuple[int, int]] = []
-    latest = -1
-    for offset in offsets:
-        if offset > latest + 1:
-            breaks.append((latest, offset))
-        latest = max(latest, offset)
-    return breaks
 
 
 def has_all(count: int, *told: list[tuple[float, int, int, int]]) -> bool:

@@ -5,7 +5,7 @@ Producer and members are processes that the interop fixtures start; they tell wh
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +32,19 @@ class SteadyTraffic:
         """Deliveries of a message beyond its first."""
         got = _consumed(self.members)
         return got.total() - len(got)
+
+    def assert_in_order(self) -> None:
+        """Check that no queue's message was delivered before an earlier one of its queue."""
+        deliveries = sorted(
+            (each["at"], each["broker"], each["queueId"], each["offset"])
+            for member in self.members
+            for each in member.named("message")
+        )
+        by_queue: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for _, broker, queue_id, offset in deliveries:
+            by_queue[broker, queue_id].append(offset)
+        breaks = {queue: breaks_in(offsets) for queue, offsets in by_queue.items()}
+        assert {queue: found for queue, found in breaks.items() if found} == {}
 
     def send_more(self, count: int) -> None:
         """Wait until so many further messages are acknowledged."""
@@ -64,6 +77,17 @@ class SteadyTraffic:
         return f"{self.sent_count} sent, {failed} sends failed, 0 lost, {self.twice_count} twice"
 
 
+def breaks_in(offsets: list[int]) -> list[tuple[int, int]]:
+    """Return where a message came before all earlier ones had come; repetitions are none."""
+    breaks: list[tuple[int, int]] = []
+    latest = -1
+    for offset in offsets:
+        if offset > latest + 1:
+            breaks.append((latest, offset))
+        latest = max(latest, offset)
+    return breaks
+
+
 def _consumed(members: Sequence[Any]) -> Counter[str]:
     return Counter(each["body"] for member in members for each in member.named("message"))
 
@@ -82,9 +106,11 @@ def steady_traffic(
     *,
     topic: str,
     group: str,
+    orderly: bool = False,
 ) -> Generator[SteadyTraffic]:
     """Start a member in each language, and a producer of ours."""
-    members = [start_member(each, cluster, topic=topic, group=group) for each in languages]
+    options = {"topic": topic, "group": group} | ({"orderly": "true"} if orderly else {})
+    members = [start_member(each, cluster, **options) for each in languages]
     producer = java.python_peer("produce", nameServer=cluster.name_server, topic=topic, rate=100)
     try:
         yield SteadyTraffic(producer, members)

@@ -91,7 +91,6 @@ def find_name_servers(name_server: str | Sequence[str] | None) -> tuple[str, ...
     return parse_name_servers(name_server)
 
 
-@with_short_tracebacks
 def make_publisher(
     group: str, *, name_server: str | Sequence[str] | None, **settings: Unpack[ProducerSettings]
 ) -> Publisher:
@@ -165,7 +164,6 @@ def _make_tracer(
     return Tracer(publisher=publisher, group=config.group)
 
 
-@with_short_tracebacks
 def make_subscriber(
     group: str,
     *,
@@ -254,7 +252,6 @@ def check_functions(
             check_function(name, function, ("queues",), is_async=is_async)
 
 
-@with_short_tracebacks
 def make_polling(
     group: str,
     *,
@@ -370,7 +367,6 @@ def check_start(subscriber: Subscriber) -> None:
         )
 
 
-@with_short_tracebacks
 def make_directory(
     name_server: str | Sequence[str] | None, *, kind: str = "Admin", **settings: Any
 ) -> Directory:
@@ -385,7 +381,6 @@ def make_directory(
     )
 
 
-@with_short_tracebacks
 def make_pop_source(
     group: str, name_server: str | Sequence[str] | None, **settings: Unpack[SimpleConsumerSettings]
 ) -> PopSource:

@@ -54,7 +54,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     Topics,
 )
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import SparrowError, UsageError, with_short_tracebacks
 from sparrowmq.model import (
     Message,
     MessageExt,
@@ -78,6 +78,7 @@ class AsyncProducer:
     Raises: ConfigError.
     """
 
+    @with_short_tracebacks
     def __init__(
         self,
         group: str,
@@ -349,6 +350,7 @@ class AsyncPushConsumer:
     Raises: ConfigError.
     """
 
+    @with_short_tracebacks
     def __init__(
         self,
         group: str,

@@ -33,7 +33,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     Topics,
 )
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import UsageError, with_short_tracebacks
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 
 # Threads for the callbacks, and beside them for a BROADCASTING consumer's offset file.
@@ -65,6 +65,7 @@ class AsyncPollConsumer:
     Raises: ConfigError.
     """
 
+    @with_short_tracebacks
     def __init__(
         self,
         group: str,

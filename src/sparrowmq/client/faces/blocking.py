@@ -54,7 +54,7 @@ from sparrowmq.client.subscriber import (
     RebalanceListener,
     Topics,
 )
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import SparrowError, UsageError, with_short_tracebacks
 from sparrowmq.model import (
     Message,
     MessageExt,
@@ -78,6 +78,7 @@ class Producer:
     Raises: ConfigError.
     """
 
+    @with_short_tracebacks
     def __init__(
         self,
         group: str,
@@ -342,6 +343,7 @@ class PushConsumer:
     Raises: ConfigError.
     """
 
+    @with_short_tracebacks
     def __init__(
         self,
         group: str,

@@ -32,7 +32,7 @@ from sparrowmq.client.subscriber import (
     RebalanceListener,
     Topics,
 )
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import UsageError, with_short_tracebacks
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 
 # Threads for the callbacks, and beside them for a BROADCASTING consumer's offset file.
@@ -64,6 +64,7 @@ class PollConsumer:
     Raises: ConfigError.
     """
 
+    @with_short_tracebacks
     def __init__(
         self,
         group: str,
