@@ -35,8 +35,8 @@ def test_owners_are_kept_with_the_time_since_when(history: History) -> None:
     assert standings[Q2] == Standing(("b",), 2_000, is_exact=True)
     assert history.seen("G", since_ms=0) == [
         At(2_000, SeenEvent(SeenEventKind.JOINED, "b")),
-        At(2_000, OwnerChange(Q2, ("a",), ("b",), 7, 120, 1_000)),
-        At(2_000, OwnerChange(QUEUES[3], ("a",), (), 5, 120, 1_000)),
+        At(2_000, OwnerChange(Q2, ("a",), ("b",), 7, 120, 1_000, is_lost=True)),
+        At(2_000, OwnerChange(QUEUES[3], ("a",), (), 5, 120, 1_000, is_lost=True)),
     ]
 
 

@@ -50,8 +50,8 @@ def snapshot(*reports: MemberReport, versions: dict[str, int]) -> GroupSnapshot:
 
 def test_changes_are_the_queues_with_other_owners_and_what_their_owner_had_in_hand() -> None:
     assert list_changes(BEFORE, JOINED) == [
-        OwnerChange(Q2, ("a",), ("b",), 7, 120, 1_000),
-        OwnerChange(Q3, ("a",), (), 5, 120, 1_000),
+        OwnerChange(Q2, ("a",), ("b",), 7, 120, 1_000, is_lost=True),
+        OwnerChange(Q3, ("a",), (), 5, 120, 1_000, is_lost=True),
     ]
 
 

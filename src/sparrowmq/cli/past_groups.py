@@ -164,10 +164,13 @@ def _cost(rebalance: GroupRebalance) -> Table:
         return lines
     for title, duration in zip(DURATION_TITLES, describe_durations(rebalance), strict=True):
         lines.add_row(words()(title), words().phrase(duration))
-    twice = words()("{n} at most", n=f"{rebalance.at_risk:,}")
+    twice = f"{rebalance.at_risk:,}"
+    if rebalance.lost_gap_ms is not None:
+        gap = words().duration(rebalance.lost_gap_ms)
+        twice = words()("{n} that former owners had in hand {time} before", n=twice, time=gap)
     if any(len(move.after) > 1 for move in rebalance.moves):
         twice += words()(", and what came later through queues with several owners")
-    lines.add_row(words()("consumed twice"), twice)
+    lines.add_row(words()("perhaps twice"), twice)
     return lines
 
 
@@ -204,5 +207,6 @@ def _json_of_rebalance(rebalance: GroupRebalance) -> dict[str, Any]:
             for move in rebalance.moves
         ],
         **{name: getattr(rebalance, name) for name in DURATIONS},
-        "consumed_twice_max": rebalance.at_risk,
+        "gap_ms": rebalance.gap_ms,
+        "perhaps_consumed_twice": rebalance.at_risk,
     }

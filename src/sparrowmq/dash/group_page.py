@@ -340,7 +340,7 @@ def _rebalance_table(
             TableColumn("moved", "queues moved", "number"),
             TableColumn("moves", "from → to", "prose"),
             *DURATION_COLUMNS,
-            TableColumn("at_risk", "consumed twice, at most", "number"),
+            TableColumn("at_risk", "perhaps consumed twice", "number"),
         ),
         rows=rows,
         empty="No queue has changed hands in this window.",

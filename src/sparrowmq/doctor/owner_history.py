@@ -71,10 +71,11 @@ class OwnerChange(NamedTuple):
     """A change of a queue's owners.
 
     Args:
-        at_risk: the uncommitted messages that the former owner held at the view before, which is
-            the most that are consumed twice; 0 if members handed the queue over under its lock.
+        at_risk: the uncommitted messages that the former owner held at the view before, which may
+            be consumed twice; 0 if members handed the queue over under its lock.
         offset: the group's committed offset at the change.
         gap_ms: the time since the view before; the change may be earlier by this much.
+        is_lost: whether a former owner did not hand the queue over under its lock.
     """
 
     queue: MessageQueue
@@ -83,6 +84,7 @@ class OwnerChange(NamedTuple):
     at_risk: int = 0
     offset: int = 0
     gap_ms: int = 0
+    is_lost: bool = False
 
 
 class At(NamedTuple):
@@ -134,8 +136,11 @@ class GroupRebalance:
             several.
         any_unowned_ms, any_double_ms: the time in which at least one queue had no owner, or
             several.
-        at_risk: the most messages that were consumed twice: the uncommitted messages of former
+        at_risk: the messages that may have been consumed twice: the uncommitted messages of former
             owners, and all messages that came through queues while they had several owners.
+        gap_ms: the time between the first change and the view before; 0 for exact holdings.
+        lost_gap_ms: the same for queues that were not handed over under locks, at most; None if all
+            were.
     """
 
     begun_ms: int
@@ -150,6 +155,8 @@ class GroupRebalance:
     longest_double_ms: int = 0
     any_double_ms: int = 0
     at_risk: int = 0
+    gap_ms: int = 0
+    lost_gap_ms: int | None = None
 
     def is_over(self, now_ms: int) -> bool:
         """Return whether a change now would begin another rebalance."""
@@ -228,6 +235,7 @@ def _summarize(
     ended_ms: int,
     gap_ms: int = 0,
     at_risk: int = 0,
+    lost_gap_ms: int | None = None,
     events: tuple[SeenEvent, ...] = (),
     reason: SeenEventKind | None = None,
 ) -> GroupRebalance:
@@ -254,6 +262,8 @@ def _summarize(
         longest_double_ms=longest_double_ms,
         any_double_ms=any_double_ms,
         at_risk=at_risk,
+        gap_ms=gap_ms,
+        lost_gap_ms=lost_gap_ms,
     )
 
 
@@ -271,16 +281,22 @@ def _durations(spans: Iterable[OwnedSpan]) -> tuple[int, int]:
 def describe_durations(rebalance: GroupRebalance) -> tuple[str, ...]:
     """Write the durations for the columns of `DURATION_TITLES`.
 
-    Two times stand together: the longest time of one queue, and the time of any queue.
+    Two times stand together: the longest time of one queue, and the time of any queue. Between two
+    views, nobody saw how long a queue took.
     """
+    settled: str = format_duration(rebalance.settled_ms, none=Phrase("never"))
+    if rebalance.gap_ms and rebalance.settled_ms is not None:
+        settled = Phrase("{time} at most", time=settled)
     pairs = (
         (rebalance.longest_unowned_ms, rebalance.any_unowned_ms),
         (rebalance.longest_double_ms, rebalance.any_double_ms),
     )
     return (
-        format_duration(rebalance.settled_ms, none=Phrase("never")),
+        settled,
         *(
             Phrase("{one}, {any}", one=format_duration(one), any=format_duration(several))
+            if several or not rebalance.gap_ms
+            else Phrase("not seen")
             for one, several in pairs
         ),
     )
@@ -369,13 +385,15 @@ def list_changes(before: GroupView, after: GroupView) -> list[OwnerChange]:
         then, owners = before.queues.get(queue), after.queues[queue].owner_ids
         was = () if then is None else then.owner_ids
         if was != owners:
-            at_risk = then.in_hand if then and set(was) - set(owners) - handed_over else 0
-            found.append(OwnerChange(queue, was, owners, at_risk, after.offset_of(queue), gap_ms))
+            is_lost = bool(set(was) - set(owners) - handed_over)
+            at_risk = then.in_hand if then and is_lost else 0
+            offset = after.offset_of(queue)
+            found.append(OwnerChange(queue, was, owners, at_risk, offset, gap_ms, is_lost))
     return found
 
 
 def count_at_risk(before: GroupView, after: GroupView) -> int:
-    """Return the most messages consumed twice between two views: see `GroupRebalance.at_risk`."""
+    """Return the messages perhaps consumed twice between two views: `GroupRebalance.at_risk`."""
     if not after.snapshot.divides_queues:
         return 0
     through_several = sum(
@@ -480,6 +498,7 @@ def _rebalance(
         ended_ms=cluster[-1].timestamp_ms,
         gap_ms=gap_ms,
         at_risk=at_risk,
+        lost_gap_ms=max((each.gap_ms for _, each in changes if each.is_lost), default=None),
         events=events,
         reason=next((each.kind for each in causes if isinstance(each, SeenEvent)), None),
     )

@@ -137,8 +137,9 @@ CLUSTER_SERIES = (
         "sparrowmq_possible_duplicates",
         "counter",
         ("group",),
-        "at most so many messages were consumed twice: what owners had in hand when they lost "
-        "queues without a handover, and what came through queues with several owners",
+        "messages that may have been consumed twice: what owners had in hand at the last snapshot "
+        "before they lost queues without a handover, and what came through queues with several "
+        "owners",
     ),
     MetricSeries(
         "sparrowmq_queue_owners", "gauge", _QUEUE, "members that consume a queue: 1 is right"

@@ -31,7 +31,7 @@ class GroupCounts:
         rebalances: the number of rebalances that began, by reason.
         rebalance_s: the durations of ended rebalances: the count in each bucket (a duration counts
             in the first bucket whose bound is not below it), and their sum.
-        possible_duplicates: the most messages that were consumed twice.
+        possible_duplicates: the messages that may have been consumed twice.
     """
 
     view: GroupView | None = None
