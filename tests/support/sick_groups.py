@@ -513,10 +513,13 @@ def examine(cluster: LiveCluster, directory: Path, *, is_ours: bool) -> Findings
             # A member that drains for long hands over while the doctor looks.
             groups.join("h-handover", "well13", instance="2")
             wait_until("drain", lambda: groups.is_handing_over("h-handover"), timeout_s=30)
-            # Last, as the locks of a stopped process go to others after some seconds.
-            wards.freezing.send_signal(signal.SIGSTOP)
             sick = [group for group, each in SICK.items() if is_ours or not each.is_ours]
-            return groups.examine(list(dict.fromkeys([*HEALTHY, *sick])))
+            others = dict.fromkeys([*HEALTHY, *sick])
+            del others["frozen"]
+            found = groups.examine(list(others))
+            # Last and alone: the queues of a stopped process go to others after 10 s.
+            wards.freezing.send_signal(signal.SIGSTOP)
+            return found | groups.examine(["frozen"])
         finally:
             wards.release()
 
