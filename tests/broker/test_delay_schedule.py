@@ -129,7 +129,7 @@ def test_offsets_beyond_the_queue_are_corrected_at_load(rig: Any) -> None:
     send(rig, 1)
     delays = rig.broker.state.delays
 
-    delays.load(DelayOffsetTable(offset_table={1: 99, 2: -5, 77: 1}))
+    delays.load(DelayOffsetTable(offset_table={1: 99, 2: -5, 77: 1}), timestamp_ms=rig.timestamp_ms)
 
     assert delays.table().offset_table == {1: 1, 2: 0}
 

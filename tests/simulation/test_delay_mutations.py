@@ -115,8 +115,10 @@ def message_that_comes_twice(deliver: Any, timers: TimerMessages, offset: int, *
 
 
 @mistake(TimerMessages, "load", Faults(broker_kill=6.0), LOST, seeds=5, **DELAYED)
-def messages_that_a_restart_forgets(load: Any, timers: TimerMessages, table: TimerTable) -> None:
-    load(timers, table)
+def messages_that_a_restart_forgets(
+    load: Any, timers: TimerMessages, table: TimerTable, **details: Any
+) -> None:
+    load(timers, table, **details)
     timers._begin = timers._read = timers._first_end
 
 

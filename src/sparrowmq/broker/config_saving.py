@@ -172,8 +172,8 @@ class ConfigSaving:
         self.offsets_cut = state.offsets.load(
             saved.offsets or ConsumerOffsetTable(), end_of=state.store.queues.max_offset
         )
-        state.delays.load(saved.delays or DelayOffsetTable())
-        state.timers.load(saved.timers or TimerTable())
+        state.delays.load(saved.delays or DelayOffsetTable(), timestamp_ms=timestamp_ms)
+        state.timers.load(saved.timers or TimerTable(), timestamp_ms=timestamp_ms)
         state.audit.load(saved.audit or AuditTable())
         if saved.locks is not None:
             queue_lock_file.restore(state.locks, saved.locks, now_ms=now_ms)

@@ -2,8 +2,8 @@
 
 The schedule topic has one queue for each delay level. Each level has the offset of its next message
 (`config/delayOffset.json`). The consume queue entry of a message has its due time. A due message is
-put into its real topic and queue, and then the offset advances. A crash between the two delivers
-the message twice.
+put into its real topic and queue, and then the offset advances. What a crash leaves between the two
+is found in the log (`delivered_before`).
 
 Differs from RocketMQ: if the wall clock was set back, a message waits at most its level's delay
 again, counted from the next check. RocketMQ delivers it at once.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparrowmq.broker.delivered_before import DeliveredBefore
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from sparrowmq.model.names import SCHEDULE_TOPIC
@@ -39,12 +40,18 @@ class DelaySchedule:
         self._due_timestamp_ms: dict[int, int | None] = dict.fromkeys(
             range(1, len(DELAY_LEVELS_MS) + 1), 0
         )
+        # By level, until all its messages are done that were due at the start.
+        self._before: dict[int, DeliveredBefore] = {}
         self.is_changed = False
         # Why a level could not be read at the last check; it is read again at the next.
         self.read_error: OSError | None = None
 
-    def load(self, table: DelayOffsetTable) -> None:
+    def load(self, table: DelayOffsetTable, *, timestamp_ms: int) -> None:
         """Load the table of a file, and correct offsets that the queue does not have."""
+        self._before = {
+            level: DeliveredBefore(self._store, until_ms=timestamp_ms)
+            for level in self._due_timestamp_ms
+        }
         self._offsets = {}
         for level, offset in table.offset_table.items():
             if 1 <= level <= len(DELAY_LEVELS_MS):
@@ -100,14 +107,20 @@ class DelaySchedule:
             entry = store.queues.entry(SCHEDULE_TOPIC, queue_id, offset)
             if entry is None:
                 self._due_timestamp_ms[level] = None
+                self._before.pop(level, None)
                 break
             due_ms = min(entry[2], known_ms, latest_ms)
             if due_ms > timestamp_ms:
                 self._due_timestamp_ms[level] = due_ms
+                self._before.pop(level, None)
                 break
             self._due_timestamp_ms[level] = 0
             record = self._restore(store.read_message(SCHEDULE_TOPIC, queue_id, offset))
-            if record is not None and has_topic(record.topic):
+            before = self._before.get(level)
+            was_put = (
+                record is not None and before is not None and before.has(record, due_ms=due_ms)
+            )
+            if record is not None and not was_put and has_topic(record.topic):
                 if store.put(record, timestamp_ms=timestamp_ms).status is not PutStatus.PUT_OK:
                     break
                 count += 1

@@ -195,12 +195,16 @@ class PopQueues:
         if queue is None:
             queue = self._queues[key] = PopQueue(key, next_offset)
         flights, known = queue.flights, len(queue.flights)
-        times = [flights[offset].next_times if offset in flights else 0 for offset in offsets]
         # The messages of a pop share one state in flight, unless some were popped before.
-        flights.update(dict.fromkeys(offsets, Flight(pop_timestamp_ms, invisible_ms, 0)))
+        shared = Flight(pop_timestamp_ms, invisible_ms, 0)
+        if flights.keys().isdisjoint(offsets):
+            times = [0] * len(offsets)
+        else:
+            times = [flights[offset].next_times if offset in flights else 0 for offset in offsets]
+        flights.update(dict.fromkeys(offsets, shared))
         if any(times):
             for offset, count in zip(offsets, times, strict=True):
-                flights[offset] = Flight(pop_timestamp_ms, invisible_ms, count)
+                flights[offset] = shared._replace(times=count)
         self._in_flight += len(flights) - known
         self._note_due(key, offsets, pop_timestamp_ms, now_ms + invisible_ms)
         queue.ready.difference_update(offsets)
@@ -213,7 +217,7 @@ class PopQueues:
         """End messages in flight: they are acknowledged, or became dead letters."""
         for offset in offsets:
             del queue.flights[offset]
-            self._in_flight -= 1
+        self._in_flight -= len(offsets)
         queue.ready.difference_update(offsets)
         if not queue.flights:
             del self._queues[queue.key]

@@ -8,8 +8,9 @@ Nothing comes early; a message comes up to a slot and a tick late.
 
 The progress is three numbers, in RocketMQ's file (`timer_check_file`). Every message before the
 offset `begin` is done. A message before the offset `read` is done if its time is up to
-`delivered_ms`. It is saved behind the flush, as all progress; a crash between a delivery and the
-save delivers the message twice. At the start the entries from `begin` on are read again.
+`delivered_ms`. It is saved behind the flush, as all progress; what a crash leaves delivered and not
+saved is found in the log (`delivered_before`). At the start the entries from `begin` on are read
+again.
 
 The timer topic expires as any other, so the first waiting message, once it has waited for half of
 the retention, is stored again at the topic's end.
@@ -33,6 +34,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.delivered_before import DeliveredBefore
 from sparrowmq.model.message import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -90,6 +92,8 @@ class TimerMessages:
         # is delivered.
         self._saved = TimerTable()
         self._first_end = 0
+        # None once all messages are done that were due at the start.
+        self._before: DeliveredBefore | None = None
         # By slot the offsets of its messages; and the slots in order.
         self._slots: dict[int, array[int]] = {}
         self._order: list[int] = []
@@ -108,8 +112,9 @@ class TimerMessages:
         unread = self._store.queues.max_offset(TIMER_TOPIC, 0) - self._read
         return self._filed + max(0, unread)
 
-    def load(self, table: TimerTable) -> None:
+    def load(self, table: TimerTable, *, timestamp_ms: int) -> None:
         """Load the table of a file, and leave out offsets that the topic does not have."""
+        self._before = DeliveredBefore(self._store, until_ms=timestamp_ms)
         lowest = self._store.queues.min_offset(TIMER_TOPIC, 0)
         highest = self._first_end = self._store.queues.max_offset(TIMER_TOPIC, 0)
         begin = min(max(table.begin, lowest), highest)
@@ -141,6 +146,8 @@ class TimerMessages:
                 return 0
             count = self._deliver_slots(timestamp_ms, has_topic)
             self._advance(timestamp_ms)
+            if self._before is not None and self._delivered_ms > self._before.until_ms:
+                self._before = None
         except OSError as error:
             self.read_error = error.with_traceback(None)
             count = 0
@@ -229,6 +236,10 @@ class TimerMessages:
         if record is None or queue_id is None or not has_topic(topic):
             return False
         record.topic, record.queue_id = topic, queue_id
+        if self._before is not None:
+            due_ms = _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0
+            if self._before.has(record, due_ms=due_ms - SLOT_MS):
+                return False
         result = self._store.put(record, timestamp_ms=timestamp_ms)
         return True if result.status is PutStatus.PUT_OK else None
 

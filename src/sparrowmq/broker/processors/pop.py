@@ -19,9 +19,9 @@ Source: PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from sparrowmq.broker.message_filter import (
@@ -30,7 +30,6 @@ from sparrowmq.broker.message_filter import (
     keep_matching,
 )
 from sparrowmq.broker.pop_changes import (
-    Flight,
     PopChange,
     PopTable,
     QueueKey,
@@ -61,6 +60,7 @@ from sparrowmq.protocol.pop_handle import (
     ORDER_REVIVE_QUEUE_ID,
     POP_COUNT_MAX,
     AckMessageRequestHeader,
+    BatchAck,
     BatchAckBody,
     BatchAckResponseHeader,
     ChangeInvisibleTimeRequestHeader,
@@ -325,7 +325,8 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
             if count:
                 taken.counts.append(f"{NORMAL_MARK} qo{key.queue_id}%{offset} {count}")
         taken.records.append(new)
-        taken.counts.append(f"{NORMAL_MARK} {key.queue_id} {min(times)}")
+        if header.order:
+            taken.counts.append(f"{NORMAL_MARK} {key.queue_id} {min(times)}")
         state.counters.gets += len(offsets)
     return taken
 
@@ -505,26 +506,39 @@ def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
     _refuse_while_failing(state)
     left_out: dict[int, list[int]] = {}
     for number, each in enumerate(body.acks):
-        named, ended = (each.pop_timestamp_ms, each.invisible_ms), list[int]()
         queue = state.pops.find(each.consumer_group, each.topic, each.queue_id)
-        popped = _popped(state, queue, each.consumer_group, each.topic, each.queue_id)
-        flights: Mapping[int, Flight] = {} if queue is None else queue.flights
-        fitting: Flight | None = None
-        for offset in each.offsets():
-            flight = flights.get(offset)
-            # The messages of a pop share one state in flight.
-            if flight is not fitting and flight is not None and flight[:2] == named:
-                fitting = flight
-            is_own = each.mark == NORMAL_MARK and flight in (None, fitting)
-            if not is_own or (flight is None and offset >= popped):
-                left_out.setdefault(number, []).append(offset)
-            elif flight is not None:
-                ended.append(offset)
+        ended, others = _split_batch(state, each, queue)
+        if others:
+            left_out[number] = others
         if queue is not None and ended:
             _finish(state, queue, ended)
             _wake_in_order(state, queue)
     header = BatchAckResponseHeader(left_out=encode_left_out(left_out))
     return _confirm(state, request, encode_header(header))
+
+
+def _split_batch(
+    state: BrokerState, batch: BatchAck, queue: PopQueue | None
+) -> tuple[list[int], list[int]]:
+    """Return the offsets of messages in flight that a batch ends, and those that it does not fit.
+
+    Messages that have ended before are in neither.
+    """
+    offsets, is_own = batch.offsets(), batch.mark == NORMAL_MARK
+    named = batch.pop_timestamp_ms, batch.invisible_ms
+    flights = [] if queue is None else list(map(queue.flights.get, offsets))
+    first = flights[0] if flights else None
+    # The messages of a pop share one state in flight, unless some were popped before.
+    if first is not None and flights.count(first) == len(flights):
+        return (offsets, []) if is_own and first[:2] == named else ([], offsets)
+    popped = _popped(state, queue, batch.consumer_group, batch.topic, batch.queue_id)
+    ended, others = list[int](), list[int]()
+    for offset, flight in zip_longest(offsets, flights):
+        if not is_own or (offset >= popped if flight is None else flight[:2] != named):
+            others.append(offset)
+        elif flight is not None:
+            ended.append(offset)
+    return ended, others
 
 
 def change_invisible_time(state: BrokerState, request: Request) -> Sequence[Output]:

@@ -1,0 +1,75 @@
+"""A crash between a delayed message's delivery and the saved progress: the message comes once."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from tests.broker.disk_machine import Machine
+
+from sparrowmq.broker import delivered_before
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
+
+WAITS = {
+    "by a level": "DELAY\x011",
+    "by a time": "TIMER_DELAY_MS\x011000",
+}
+# The progress is saved once a second.
+TICKS = range(8, 30)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine(SimulatedStorage(Random(1)))
+
+
+def send(machine: Machine, *bodies: bytes, wait: str) -> None:
+    for number, body in enumerate(bodies):
+        machine.send(body, f"UNIQ_KEY\x01ID{number}\x02{wait}")
+
+
+@pytest.mark.parametrize("ticks", TICKS)
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_killed_broker_delivers_each_delayed_message_once(
+    machine: Machine, wait: str, ticks: int
+) -> None:
+    send(machine, b"1", b"2", wait=wait)
+    machine.pass_time(500)
+    send(machine, b"3", wait=f"a\x01b\x02{wait}")
+    machine.send(b"other")
+    machine.pass_time(100 * ticks)
+
+    machine.storage.kill()
+    machine.load()
+    machine.pass_time(3_000)
+
+    assert sorted(machine.bodies("T")) == [b"1", b"2", b"3", b"other"]
+
+
+@pytest.mark.parametrize("ticks", TICKS)
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_power_cut_delivers_each_delayed_message_once(
+    machine: Machine, wait: str, ticks: int
+) -> None:
+    send(machine, b"1", b"2", wait=wait)
+    machine.pass_time(100 * ticks)
+
+    machine.lose_power()
+    machine.pass_time(3_000)
+
+    assert machine.bodies("T") == [b"1", b"2"]
+
+
+def test_search_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivered_before, "RECORDS_MAX", 3)
+    send(machine, b"1", wait=WAITS["by a time"])
+    while machine.bodies("T") == []:
+        machine.pass_time(100)
+    for _ in range(3):
+        machine.send(b"later")
+
+    machine.storage.kill()
+    machine.load()
+    machine.pass_time(3_000)
+
+    assert machine.bodies("T").count(b"1") == 2
