@@ -17,8 +17,9 @@ from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import SavedTables
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
+from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.record import BatchEntry, encode_batch, encode_host
+from sparrowmq.protocol.request_decoder import RequestDecoder
 from sparrowmq.serving.connections import Connection, Reply
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_storage import FileStorage
@@ -67,7 +68,7 @@ class Machine:
             now_ms=0,
             timestamp_ms=0,
         )
-        self.decoder = FrameDecoder(decode=decode_request)
+        self.decoder = RequestDecoder()
 
     def serve(self, frames: list[bytes]) -> float:
         """Serve requests in groups; return the processor's microseconds for each request."""

@@ -1,4 +1,4 @@
-/* Six functions of SparrowMQ over bytes, in C: four of the store, two of its clients.
+/* Eight functions of SparrowMQ over bytes, in C: five of the broker, three of its clients.
  *
  * Each does what its twin in Python does, to the byte, and says what the twin is for it; the package
  * `sparrowmq` has them all and needs none of these (src/sparrowmq/protocol/speedups.py, which also says
@@ -769,6 +769,211 @@ static PyObject *take_send_answers(PyObject *self, PyObject *const *args, Py_ssi
     return PyLong_FromSsize_t(at - (Bytes)buffer);
 }
 
+/* --- the requests of sends -------------------------------------------------------------------- */
+
+/* The values of a send's header: what `request_decoder.SendForm` says of each kind. */
+enum { SEND_OPAQUE, SEND_INT, SEND_LONG, SEND_TEXT, SEND_KINDS };
+#define SEND_VALUES_MAX 8
+#define SEND_HEADER_MAX 32768
+
+static int hex_digit(unsigned char digit) {
+    return digit >= '0' && digit <= '9' ? digit - '0' : digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
+/* Returns the end of a value of a kind that begins at `at`, NULL for none or an unusual one. */
+static Bytes end_of_send_value(int kind, Bytes at, Bytes end) {
+    Bytes begin = at;
+    if (kind == SEND_TEXT) {
+        while (at < end && *at != '"') {
+            if (*at < 0x20 || *at > 0x7E) {
+                return NULL;
+            }
+            if (*at == '\\') {
+                /* Separators of properties are written so; other escapes are unusual. */
+                if (end - at < 6 || memcmp(at, "\\u00", 4) != 0 || (at[4] != '0' && at[4] != '1') ||
+                    hex_digit(at[5]) < 0) {
+                    return NULL;
+                }
+                at += 5;
+            }
+            at++;
+        }
+        return at < end ? at : NULL;
+    }
+    while (at < end && *at >= '0' && *at <= '9') {
+        at++;
+    }
+    ptrdiff_t size = at - begin;
+    return size < 1 || size > (kind == SEND_LONG ? 18 : 9) || (*begin == '0' && size > 1) ? NULL : at;
+}
+
+static PyObject *send_value(int kind, Value value) {
+    if (kind != SEND_TEXT) {
+        return PyLong_FromLongLong(number_of(value.at, value.end));
+    }
+    char text[SEND_HEADER_MAX], *out = text;
+    for (Bytes at = value.at; at < value.end; at++) {
+        if (*at == '\\') {
+            *out++ = (char)((at[4] - '0') * 16 + hex_digit(at[5]));
+            at += 5;
+        } else {
+            *out++ = (char)*at;
+        }
+    }
+    return PyUnicode_FromStringAndSize(text, out - text);
+}
+
+/* Reads the header of a send that differs from a known one in its values only. */
+static PyObject *take_send(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    enum { BUFFER, AT, BYTES_MAX, LITERALS, VALUE_KINDS, NAMES, COPY_COMMAND, COPY_HEADER, COUNT };
+    char *buffer, *kinds;
+    Py_ssize_t buffer_size, kind_count;
+    if (count != COUNT) {
+        PyErr_SetString(PyExc_TypeError, "take_send takes 8 arguments");
+        return NULL;
+    }
+    Py_ssize_t begin = PyLong_AsSsize_t(args[AT]), bytes_max = PyLong_AsSsize_t(args[BYTES_MAX]);
+    if (PyErr_Occurred() || PyBytes_AsStringAndSize(args[BUFFER], &buffer, &buffer_size) < 0 ||
+        PyBytes_AsStringAndSize(args[VALUE_KINDS], &kinds, &kind_count) < 0) {
+        return NULL;
+    }
+    if (begin < 0 || begin > buffer_size || kind_count > SEND_VALUES_MAX || !PyTuple_Check(args[LITERALS]) ||
+        PyTuple_Size(args[LITERALS]) != kind_count + 1 || !PyTuple_Check(args[NAMES]) ||
+        PyTuple_Size(args[NAMES]) != kind_count + 2) {
+        PyErr_SetString(PyExc_ValueError, "a place beyond the buffer, or parts that do not fit together");
+        return NULL;
+    }
+    Bytes at = (Bytes)buffer + begin, end = (Bytes)buffer + buffer_size;
+    if (end - at < 8) {
+        Py_RETURN_NONE;
+    }
+    size_t size = read32(at), header_size = read32(at + 4);
+    if (header_size > SEND_HEADER_MAX || size < header_size + 4 || size > (size_t)(end - at - 4) ||
+        (Py_ssize_t)size + 4 > bytes_max) {
+        Py_RETURN_NONE;
+    }
+    Bytes here = at + 8, stop = here + header_size;
+    Value values[SEND_VALUES_MAX];
+    for (Py_ssize_t n = 0; n <= kind_count; n++) {
+        char *literal;
+        Py_ssize_t literal_size;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(args[LITERALS], n), &literal, &literal_size) < 0) {
+            return NULL;
+        }
+        if (literal_size > stop - here || memcmp(here, literal, (size_t)literal_size) != 0) {
+            Py_RETURN_NONE;
+        }
+        here += literal_size;
+        if (n < kind_count) {
+            if (kinds[n] < 0 || kinds[n] >= SEND_KINDS) {
+                PyErr_SetString(PyExc_ValueError, "an unknown kind of value");
+                return NULL;
+            }
+            values[n].at = here;
+            here = values[n].end = end_of_send_value(kinds[n], here, stop);
+            if (here == NULL) {
+                Py_RETURN_NONE;
+            }
+        }
+    }
+    if (here != stop) {
+        Py_RETURN_NONE;
+    }
+    PyObject *command = PyObject_CallNoArgs(args[COPY_COMMAND]), *result = NULL;
+    PyObject *header = command == NULL ? NULL : PyObject_CallNoArgs(args[COPY_HEADER]);
+    int is_set = header != NULL;
+    for (Py_ssize_t n = 0; is_set && n < kind_count; n++) {
+        PyObject *value = send_value(kinds[n], values[n]);
+        /* The header is frozen; nobody else has the copy yet. */
+        is_set = value != NULL && PyObject_GenericSetAttr(kinds[n] == SEND_OPAQUE ? command : header,
+                                                          PyTuple_GetItem(args[NAMES], n), value) == 0;
+        Py_XDECREF(value);
+    }
+    Bytes body_end = at + 4 + size;
+    if (is_set) {
+        PyObject *body = stop == body_end ? Py_NewRef(Py_None)
+                                          : PyBytes_FromStringAndSize((const char *)stop, body_end - stop);
+        is_set = body != NULL && PyObject_SetAttr(command, PyTuple_GetItem(args[NAMES], kind_count), header) == 0 &&
+                 PyObject_SetAttr(command, PyTuple_GetItem(args[NAMES], kind_count + 1), body) == 0;
+        Py_XDECREF(body);
+    }
+    if (is_set) {
+        result = Py_BuildValue("On", command, (Py_ssize_t)(body_end - (Bytes)buffer));
+    }
+    Py_XDECREF(header);
+    Py_XDECREF(command);
+    return result;
+}
+
+/* --- the body of a batch's request ------------------------------------------------------------ */
+
+static PyObject *join_batch(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 2 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "join_batch takes a list and a number");
+        return NULL;
+    }
+    long long properties_max = PyLong_AsLongLong(args[1]);
+    if (properties_max == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    unsigned char *out = NULL;
+    PyObject *result = NULL;
+    /* The first time for the size, the second for the bytes. */
+    for (int is_second = 0; is_second < 2; is_second++) {
+        size_t total = 0;
+        for (Py_ssize_t n = 0; n < PyList_Size(args[0]); n++) {
+            PyObject *entry = PyList_GetItem(args[0], n);
+            if (!PyTuple_Check(entry) || PyTuple_Size(entry) != 3) {
+                PyErr_SetString(PyExc_TypeError, "an entry is a flag, a body and a text");
+                goto done;
+            }
+            long long flag;
+            char *body;
+            Py_ssize_t body_size, properties_size;
+            if (PyBytes_AsStringAndSize(PyTuple_GetItem(entry, 1), &body, &body_size) < 0) {
+                goto done;
+            }
+            const char *properties = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(entry, 2), &properties_size);
+            if (properties == NULL) {
+                PyErr_Clear();
+                goto unusual;
+            }
+            size_t size = 22 + (size_t)body_size + (size_t)properties_size;
+            if (!read_number(PyTuple_GetItem(entry, 0), INT32_MIN, INT32_MAX, &flag) ||
+                properties_size > properties_max || properties_size > 0xFFFF || size > INT32_MAX - total) {
+                goto unusual;
+            }
+            total += size;
+            if (is_second) {
+                write32(out, (uint32_t)size);
+                memset(out + 4, 0, 8);
+                write32(out + 12, (uint32_t)flag);
+                write32(out + 16, (uint32_t)body_size);
+                memcpy(out + 20, body, (size_t)body_size);
+                out += 20 + body_size;
+                *out++ = (unsigned char)(properties_size >> 8);
+                *out++ = (unsigned char)properties_size;
+                memcpy(out, properties, (size_t)properties_size);
+                out += properties_size;
+            }
+        }
+        if (!is_second) {
+            result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+            if (result == NULL) {
+                return NULL;
+            }
+            out = (unsigned char *)PyBytes_AsString(result);
+        }
+    }
+    return result;
+unusual:
+    Py_XDECREF(result);
+    Py_RETURN_NONE;
+done:
+    Py_XDECREF(result);
+    return NULL;
+}
+
 /* --- the module ----------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
@@ -778,6 +983,8 @@ static PyMethodDef functions[] = {
     {"add_entries", add_entries, METH_VARARGS, "Add entries to an index."},
     {"decode_messages", decode_messages, METH_VARARGS, "Read the usual records of a pull's answer."},
     {"take_send_answers", (PyCFunction)(void (*)(void))take_send_answers, METH_FASTCALL, "Take the answers to sends."},
+    {"take_send", (PyCFunction)(void (*)(void))take_send, METH_FASTCALL, "Read the request of a usual send."},
+    {"join_batch", (PyCFunction)(void (*)(void))join_batch, METH_FASTCALL, "Write the body of a batch's request."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -787,7 +994,7 @@ PyMODINIT_FUNC PyInit_sparrowmq_speedups(void) {
     fill_crc_table();
     PyObject *made = PyModule_Create(&module);
     /* What the functions take and return; sparrowmq uses them only with the number it knows. */
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 5) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 6) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -579,6 +579,11 @@ def encode_batch(entries: Iterable[tuple[int, bytes, str]]) -> bytes:
 
     Raises: LocalProtocolError if an entry does not fit.
     """
+    entries, functions = [*entries], speedups.functions
+    if functions is not None:
+        joined = functions.join_batch(entries, PROPERTIES_BYTES_MAX)
+        if joined is not None:
+            return joined
     parts: list[bytes] = []
     # Messages of one batch often have one size, and then equal heads.
     known, head, length = (0, -1, -1), b"", b""

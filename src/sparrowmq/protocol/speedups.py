@@ -1,10 +1,10 @@
-"""Six functions over bytes that an optional extension in C provides.
+"""Eight functions over bytes that an optional extension in C provides.
 
 The extension is a distribution of its own, `sparrowmq-speedups` (`speedups/` in the repository),
 which the extra `speedups` installs.
-Four functions are for the store, two are for clients. Each function has a
+Five functions are for the broker, three are for clients. Each function has a
 twin in Python with the same arguments and results (tests/store/test_speedups.py,
-tests/protocol/test_record.py). docs/decisions/speedups-in-c.md has the gains and the attempts that
+tests/protocol). docs/decisions/speedups-in-c.md has the gains and the attempts that
 failed.
 
 Tests: store/test_speedups.py.
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from sparrowmq.model import MessageExt
+    from sparrowmq.protocol.command import RemotingCommand
 
 # The extension's number of this interface; another number takes or returns other values. The
 # version that the extra `speedups` names begins with it.
-INTERFACE = 5
+INTERFACE = 6
 
 
 class Speedups(Protocol):
@@ -170,6 +171,33 @@ class Speedups(Protocol):
 
         Returns: the position behind the last taken answer.
         """
+        ...
+
+    def take_send(
+        self,
+        buffer: bytes,
+        at: int,
+        frame_bytes_max: int,
+        literals: tuple[bytes, ...],
+        kinds: bytes,
+        names: tuple[str, ...],
+        copy_command: Callable[[], RemotingCommand],
+        copy_header: Callable[[], object],
+        /,
+    ) -> tuple[RemotingCommand, int] | None:
+        """Read the send in the frame at `at`, if it differs from a known send in values alone.
+
+        Args:
+            literals, kinds, names, copy_command, copy_header: `request_decoder.SendForm`.
+
+        Returns: the command, and the position behind its frame.
+        """
+        ...
+
+    def join_batch(
+        self, entries: list[tuple[int, bytes, str]], properties_bytes_max: int, /
+    ) -> bytes | None:
+        """Write the body of SEND_BATCH_MESSAGE, as `record.encode_batch` does."""
         ...
 
 

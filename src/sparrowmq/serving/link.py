@@ -12,7 +12,7 @@ from collections import deque
 from typing import Protocol, cast
 
 from sparrowmq.calling.tls import HANDSHAKE_RECORD, TlsSession, describe
-from sparrowmq.protocol.framing import FrameDecoder, decode_request
+from sparrowmq.protocol.request_decoder import RequestDecoder
 from sparrowmq.serving.connections import Connection, Produce
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.world import ServerWorld
@@ -71,7 +71,7 @@ class Link(asyncio.Protocol):
         self._limits = limits
         self._world = world
         self._room_bytes = limits.send_buffer_bytes_max // 2
-        self.decoder = FrameDecoder(frame_bytes_max=limits.frame_bytes_max, decode=decode_request)
+        self.decoder = RequestDecoder(frame_bytes_max=limits.frame_bytes_max)
         self.unmade: deque[Produce] = deque()
         self.is_queued = False
         self.buffered_bytes = 0

@@ -18,20 +18,22 @@ from typing import Any
 
 from extension import build_speedups
 from fuzz.inputs import choose
-from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.framing import encode_frame
+from sparrowmq.protocol.framing import RefusedHeader, encode_frame
 from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.record import (
     MAGIC_V2,
     Record,
     decode_messages,
+    encode_batch,
     encode_host,
     encode_record,
 )
+from sparrowmq.protocol.request_decoder import RequestDecoder
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.session import RemotingSession
 from sparrowmq.protocol.speedups import Speedups
@@ -324,3 +326,74 @@ def check_answers(data: bytes) -> None:
     """The extension takes the answers to sends that Python takes."""
     fields, rest = choose(data, ANSWER_FIELDS)
     compare_answers(fields, rest)
+
+
+# --- the requests of sends ----------------------------------------------------------------------
+
+
+def frame_of_send(
+    queue_id: int, timestamp_ms: int, properties: str, body: bytes, opaque: int, *, topic: str = "T"
+) -> bytes:
+    """Return the frame of a send."""
+    fields = make_fields("g", topic, template_topic="d", template_queues_max=4, code=310)
+    template = SendTemplate(RequestCode.SEND_MESSAGE_V2, fields)
+    return SendRequest(template, (queue_id, 0, timestamp_ms, 0), properties, body).encode(opaque)
+
+
+FIRST_SEND = frame_of_send(1, 1_700_000_000_000, "UNIQ_KEY\x01A\x02WAIT\x01true", b"body", 1)
+
+
+def compare_sends(data: bytes, *, first: bytes = FIRST_SEND) -> list[object]:
+    """Read bytes behind a first send both ways; return the requests, and the texts of errors."""
+    found: list[tuple[list[object], int]] = []
+    for use in (None, _built):
+        with _extension(use):
+            decoder, read = RequestDecoder(), list[object]()
+            decoder.receive_data(first)
+            decoder.feed(_fenced(data))
+            while True:
+                try:
+                    command = decoder.next_command()
+                except RefusedHeader as refused:
+                    read.append(str(refused))
+                    continue
+                except RemoteProtocolError as error:
+                    read.append(str(error))
+                    break
+                if command is None:
+                    break
+                read.append(command)
+            found.append((read, decoder.buffered_bytes))
+    assert found[1] == found[0]
+    return found[0][0]
+
+
+def check_sends(data: bytes) -> None:
+    """The extension reads the sends that Python reads."""
+    compare_sends(data)
+
+
+# --- the body of a batch's request --------------------------------------------------------------
+
+
+def compare_bodies(entries: list[tuple[int, bytes, str]]) -> None:
+    """Write the body of a batch's request both ways."""
+    found: list[bytes | str] = []
+    for use in (None, _built):
+        with _extension(use):
+            try:
+                found.append(encode_batch(entries))
+            except LocalProtocolError as error:
+                found.append(str(error))
+    assert found[1] == found[0]
+
+
+def check_bodies(data: bytes) -> None:
+    """The extension writes a batch as Python does."""
+    entries: list[tuple[int, bytes, str]] = []
+    while data:
+        flag, data = choose(data, (0, 7, -1, 2**31))
+        size, data = choose(data, range(256))
+        entries.append((flag, _fenced(data[:size]), data[size : 2 * size].decode(errors="replace")))
+        data = data[2 * size :]
+    compare_bodies(entries)

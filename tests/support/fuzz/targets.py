@@ -194,5 +194,16 @@ TARGETS = {
         is_in_c=True,
     ),
     "c_answers": Target(extension.check_answers, _send_answer_seeds, is_in_c=True),
+    "c_sends": Target(
+        extension.check_sends,
+        _fixed(
+            extension.FIRST_SEND,
+            extension.frame_of_send(0, 0, "é\x02\x01", b"", 999_999_999) + extension.FIRST_SEND,
+        ),
+        is_in_c=True,
+    ),
+    "c_bodies": Target(
+        extension.check_bodies, _fixed(b"\0\4bodya\x01b\x02", b"\3\0\1\1\xff\xff"), is_in_c=True
+    ),
     "c_messages": Target(extension.check_messages, _RECORDS, is_in_c=True),
 }

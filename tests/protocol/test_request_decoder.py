@@ -1,0 +1,152 @@
+"""A server reads the sends of a connection alike with and without the extension in C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzz.extension import FIRST_SEND, compare_bodies, compare_sends, frame_of_send
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.framing import decode_request, encode_frame
+from sparrowmq.protocol.request_decoder import RequestDecoder, SendForm, learn_send
+from sparrowmq.protocol.speedups import Speedups
+
+NUMBERS = st.one_of(st.sampled_from([0, 999_999_999, 10**9, 10**18 - 1, 10**18]), st.integers(0, 9))
+TEXTS = st.one_of(
+    st.text("aZ09|_\x01\x02", max_size=40),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
+)
+
+
+def form_of(frame: bytes) -> SendForm:
+    header = frame[8 : 8 + int.from_bytes(frame[5:8])]
+    form = learn_send(decode_request(0, header, None), header)
+    assert form is not None
+    return form
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            NUMBERS.filter(lambda number: number < 2**31),
+            NUMBERS,
+            TEXTS,
+            st.binary(max_size=9),
+            st.integers(0, 2**31 - 1),
+            st.sampled_from(["T", "Other"]),
+        ),
+        max_size=4,
+    ),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
+    st.integers(0, 300),
+)
+def test_sends_are_read_alike(
+    sends: list[tuple[int, int, str, bytes, int, str]], damage: list[tuple[int, int]], cut: int
+) -> None:
+    data = bytearray(b"".join(frame_of_send(*each[:5], topic=each[5]) for each in sends))
+    for at, value in damage:
+        if data:
+            data[at % len(data)] = value
+
+    read = compare_sends(bytes(data[: len(data) - cut % 7]))
+
+    if not damage and not cut % 7:
+        assert [each[4] for each in sends] == [
+            each.opaque for each in read if isinstance(each, RemotingCommand)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("frame", "is_taken"),
+    [
+        (frame_of_send(7, 12, "TAGS\x01a\x02", b"x" * 99, 8, topic="Other"), True),
+        (frame_of_send(0, 0, "", b"", 0), True),
+        (frame_of_send(10**9, 12, "", b"x", 8), False),
+        (frame_of_send(7, 10**18, "", b"x", 8), False),
+        (frame_of_send(7, 12, "", b"x", 10**9), False),
+        (frame_of_send(7, 12, "é", b"x", 8), False),
+        (frame_of_send(7, 12, 'a"', b"x", 8), False),
+        (frame_of_send(7, 12, "a\\", b"x", 8), False),
+        (frame_of_send(7, 12, "\x7f", b"x", 8), False),
+        (frame_of_send(7, 12, "", b"x", 8)[:-1], False),
+        (frame_of_send(7, 12, "", b"x", 8).replace(b'"e":"7"', b'"e":"07"'), False),
+        (frame_of_send(7, 12, "", b"x", 8).replace(b'"k":"false"', b'"k":"FALSE"'), False),
+        (b"", False),
+        (encode_frame(RemotingCommand(code=310)), False),
+    ],
+)
+def test_extension_takes_sends_of_the_known_form_alone(
+    built_speedups: Speedups, frame: bytes, is_taken: bool
+) -> None:
+    taken = built_speedups.take_send(b"?" + frame, 1, 4_096, *form_of(FIRST_SEND))
+
+    assert is_taken is (taken is not None)
+    compare_sends(frame)
+    if taken is not None:
+        command, end = taken
+        assert RequestDecoder().receive_data(frame) == [command]
+        assert end == 1 + len(frame)
+        assert built_speedups.take_send(frame, 0, len(frame) - 1, *form_of(FIRST_SEND)) is None
+
+
+def test_a_send_is_no_other_sends_object(built_speedups: Speedups) -> None:
+    form = form_of(FIRST_SEND)
+
+    first, second = (
+        built_speedups.take_send(frame_of_send(queue_id, 1, "", b"x", 5), 0, 999, *form)
+        for queue_id in (1, 2)
+    )
+
+    assert first is not None
+    assert second is not None
+    headers: list[Any] = [first[0].header, second[0].header]
+    assert [header.queue_id for header in headers] == [1, 2]
+    assert form.copy_command().opaque == 1
+
+
+def test_frame_beyond_the_limit_is_refused_though_its_form_is_known(both_ways: None) -> None:
+    small, large = (frame_of_send(1, 1, "", bytes(size), 1) for size in (10, 500))
+    decoder = RequestDecoder(frame_bytes_max=len(small))
+    decoder.receive_data(small)
+
+    with pytest.raises(RemoteProtocolError, match="at most"):
+        decoder.receive_data(large)
+
+
+def test_wrong_parts_are_errors(built_speedups: Speedups) -> None:
+    take: Any = built_speedups.take_send
+    literals, kinds, names, *copies = form_of(FIRST_SEND)
+    for arguments in (
+        (FIRST_SEND, -1, 999, literals, kinds, names, *copies),
+        (FIRST_SEND, len(FIRST_SEND) + 1, 999, literals, kinds, names, *copies),
+        (FIRST_SEND, 0, 999, literals[1:], kinds, names, *copies),
+        (FIRST_SEND, 0, 999, literals, kinds, names[1:], *copies),
+        (FIRST_SEND, 0, 999, literals, b"\x09" * len(kinds), names, *copies),
+        (FIRST_SEND, 0, 999, (b"",) * 10, bytes(9), ("",) * 11, *copies),
+        (FIRST_SEND, 0, 999),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            take(*arguments)
+    for wrong in ([(0, "", "")], [(0, b"")], [0], ()):
+        with pytest.raises(TypeError):
+            built_speedups.join_batch(wrong, 9)  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(-(2**31) - 1, 2**31), st.binary(max_size=40), st.text(max_size=40)),
+        max_size=5,
+    ),
+    st.sampled_from([0, 32_767, 32_768]),
+)
+def test_bodies_of_batches_are_written_alike(
+    entries: list[tuple[int, bytes, str]], size: int
+) -> None:
+    compare_bodies(entries)
+    compare_bodies([*entries, (0, b"", "a" * size)])
