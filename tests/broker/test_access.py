@@ -86,13 +86,8 @@ def test_an_account_does_what_it_may_and_no_more(cluster: EmbeddedCluster) -> No
         with pytest.raises(SparrowError, match="No default permission for topic: secret"):
             producer.send(Message("secret", b"1"))
     with PollConsumer(
-        "GID_orders",
-        name_server=cluster.name_server,
-        start="first",
-        **USER,
+        "GID_orders", "orders", name_server=cluster.name_server, start="first", **USER
     ) as consumer:
-        consumer.subscribe("orders")
-        consumer.start()
         got: list[bytes] = []
 
         def has_come() -> bool:

@@ -168,13 +168,7 @@ def test_a_consumer_that_comes_late_goes_on_at_what_is_kept(
 
 def _read_to(last: int, name_server: str) -> list[int]:
     got: list[int] = []
-    with PollConsumer(
-        "GID_c",
-        name_server=name_server,
-        start="first",
-    ) as consumer:
-        consumer.subscribe("T")
-        consumer.start()
+    with PollConsumer("GID_c", "T", name_server=name_server, start="first") as consumer:
         wait_until("all is read", lambda: _read(consumer, got)[-1:] == [last])
     return got
 

@@ -35,12 +35,11 @@ def test_every_change_of_progress_stays_visible(tmp_path: Path) -> None:
                 producer.send(Message("T_audit", b"%d" % number))
         with PushConsumer(
             "GID_audit",
+            "T_audit",
             name_server=cluster.name_server,
             listener=lambda messages, context: None,
             start="first",
-        ) as consumer:
-            consumer.subscribe("T_audit")
-            consumer.start()
+        ):
             wait_until("the end", lambda: admin.committed_offset("GID_audit", QUEUE) == 20)
             assert [c["kind"] for c in changes(smq, "GID_audit")] == ["made"]
             assert smq("group", "reset", "GID_audit", "--to", "earliest", "--yes").exit_code == 0

@@ -50,12 +50,8 @@ def test_findings_and_tables_are_in_chinese_and_json_is_not(
     with Producer("GID_p", name_server=name_server) as producer:
         producer.send(Message("language", b"x"))
     with PollConsumer(
-        "GID_language",
-        name_server=name_server,
-        start="first",
+        "GID_language", "language", name_server=name_server, start="first"
     ) as consumer:
-        consumer.subscribe("language")
-        consumer.start()
         assert consumer.poll(timeout_ms=20_000)
         consumer.commit()
     options = ("GID_language", "--nameserver", name_server, "--timeout", "10")

@@ -270,13 +270,12 @@ def test_dead_letters_are_listed_shown_and_sent_again(
 
     with PushConsumer(
         "GID_dead",
+        "T_dead",
         name_server=shared_cluster.name_server,
         listener=listen,
         start="first",
         max_reconsume_times=0,
-    ) as consumer:
-        consumer.subscribe("T_dead")
-        consumer.start()
+    ):
         smq("send", "T_dead", "hard to digest", "--key", "d1")
         wait_until("a dead letter", lambda: smq.json("dlq", "ls"), timeout_s=30)
 

@@ -95,13 +95,9 @@ def test_messages_pass_by_every_client(cluster: EmbeddedCluster, trusting: ssl.S
     with Producer("GID_p", send_timeout_ms=20_000, **settings) as producer:
         for body in bodies:
             producer.send(Message("T_tls", body))
-    with PushConsumer("GID_c", listener=take, start="first", **settings) as consumer:
-        consumer.subscribe("T_tls")
-        consumer.start()
+    with PushConsumer("GID_c", "T_tls", listener=take, start="first", **settings):
         wait_until("all consumed", lambda: len(consumed) >= len(bodies))
-    with PollConsumer("GID_l", start="first", **settings) as poller:
-        poller.subscribe("T_tls")
-        poller.start()
+    with PollConsumer("GID_l", "T_tls", start="first", **settings) as poller:
         polled = [message.body for message in take_messages(poller, len(bodies))]
     with Admin(**settings) as admin:
         lag = [queue.lag for queue in admin.group_lag("GID_c", "T_tls")]
@@ -182,10 +178,8 @@ def test_command_line_connects_by_tls(
 ) -> None:
     listener = lambda messages, context: None  # noqa: E731
     with PushConsumer(
-        "GID_cli", name_server=cluster.name_server, listener=listener, tls=trusting
+        "GID_cli", "T_tls", name_server=cluster.name_server, listener=listener, tls=trusting
     ) as consumer:
-        consumer.subscribe("T_tls")
-        consumer.start()
         wait_until("all queues owned", lambda: len(consumer.assignment()) == 4)
         command = [
             *(sys.executable, "-m", "sparrowmq.cli.main", "rebalance", "show", "GID_cli"),

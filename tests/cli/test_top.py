@@ -31,12 +31,11 @@ def cluster() -> Iterator[EmbeddedCluster]:
         smq("group", "reset", "GID_gone", "--topic", "T", "--to", "earliest", "--yes")
         with PushConsumer(
             "GID_works",
+            "T",
             name_server=running.name_server,
             listener=lambda messages, context: None,
             start="first",
         ) as consumer:
-            consumer.subscribe("T")
-            consumer.start()
             assert consumer.wait_assigned()
             assert consumer.wait_idle()
             yield running

@@ -226,12 +226,11 @@ def test_group_with_members_is_shown_and_neither_deleted_nor_moved_by_offsets(
     shared_cluster.create_topic("T_members", queues=2)
     with PushConsumer(
         "GID_members",
+        {"T_members": "a || b"},
         name_server=shared_cluster.name_server,
         listener=lambda messages, context: None,
         start="first",
     ) as member:
-        member.subscribe("T_members", "a || b")
-        member.start()
         wait_until("all queues", lambda: len(member.assignment()) == 2)
 
         shown = smq.json("group", "show", "GID_members")
@@ -251,12 +250,11 @@ def test_members_that_are_connected_go_on_where_they_are_told(
     bodies: list[bytes] = []
     with PushConsumer(
         "GID_told",
+        "T_told",
         name_server=shared_cluster.name_server,
         listener=lambda messages, context: bodies.extend(m.body for m in messages),
         start="first",
-    ) as member:
-        member.subscribe("T_told")
-        member.start()
+    ):
         wait_until("all consumed", lambda: len(bodies) == 3)
 
         told = smq("group", "reset", "GID_told", "--to", "earliest", "--yes")

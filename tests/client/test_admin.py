@@ -112,9 +112,7 @@ def test_offsets_are_cloned_to_a_group_without_members(
 
     assert set(queues) <= set(cloned)
     assert admin.committed_offset(copy, queues[0]) == 0
-    with PushConsumer(copy, name_server=cluster.name_server, listener=take) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PushConsumer(copy, topic, name_server=cluster.name_server, listener=take) as consumer:
         consumer.wait_assigned()
         snapshot = admin.group_snapshot(copy)
         with pytest.raises(UsageError, match="has 1 members, which would go on where they are"):

@@ -44,10 +44,8 @@ def test_joined_assigned_first_message_and_left_are_each_a_line(
     caplog.set_level(logging.INFO, "sparrowmq.client")
     send(cluster, topic, 3)
     with PushConsumer(
-        group, name_server=cluster.name_server, listener=consume, start="first"
+        group, topic, name_server=cluster.name_server, listener=consume, start="first"
     ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
         wait_until("consumed", lambda: consumer.counters.succeeded == 3)
 
     found = events(caplog)
@@ -78,9 +76,7 @@ def test_beginning_at_the_end_of_a_full_topic_is_one_line(
         "instance_name": "stays",
     }
     for _ in range(2):
-        with PushConsumer(group, **settings) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
+        with PushConsumer(group, topic, **settings) as consumer:
             assert len(consumer.wait_assigned()) == 8
 
     (record,) = caplog.records
@@ -149,9 +145,7 @@ def test_seek_to_time_goes_on_at_the_message_of_that_time(
         send(cluster, topic, 1)
         wait_a_millisecond()
     third = read_messages(cluster.name_server, topic)[2]
-    with PollConsumer(group, name_server=cluster.name_server) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PollConsumer(group, topic, name_server=cluster.name_server) as consumer:
         queues = consumer.wait_assigned()
         consumer.seek_to_time(third.store_timestamp_ms, *queues)
         found: list[int] = []

@@ -341,10 +341,13 @@ async def test_coroutine_functions_listen_too(
 
     await asyncio.to_thread(send_all)
     async with AsyncPushConsumer(
-        group, name_server=cluster.name_server, listener=listen, balance="messages", start="first"
+        group,
+        topic,
+        name_server=cluster.name_server,
+        listener=listen,
+        balance="messages",
+        start="first",
     ) as consumer:
-        await consumer.subscribe(topic)
-        await consumer.start()
         async with asyncio.timeout(PATIENCE_S):
             await all_found.wait()
         with pytest.raises(UsageError, match="no queues to wait for"):

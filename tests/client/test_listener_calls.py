@@ -225,13 +225,8 @@ def test_one_slow_call_does_not_hold_up_the_others_of_a_quick_listener(
         batch = [Message(topic, b"%d" % n) for n in range(first, first + 100)]
         producer.send_batch(batch)
     with PushConsumer(
-        group,
-        name_server=cluster.name_server,
-        listener=listen,
-        start="first",
+        group, topic, name_server=cluster.name_server, listener=listen, start="first"
     ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
         wait_until("all others", lambda: len(done) == 999)
         free.set()
         wait_until("the slow one", lambda: len(done) == 1_000)

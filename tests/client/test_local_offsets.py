@@ -58,14 +58,13 @@ def test_broadcasting_goes_on_where_it_was_in_the_process_before(
         seen: list[bytes] = []
         with PushConsumer(
             group,
+            topic,
             name_server=cluster.name_server,
             listener=lambda messages, _: seen.extend(message.body for message in messages),
             message_model=MessageModel.BROADCASTING,
             start="first",
             local_offset_dir=tmp_path,
-        ) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
+        ):
             deadline = time.monotonic() + PATIENCE_S
             while not seen:
                 assert time.monotonic() < deadline

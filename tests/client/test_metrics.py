@@ -44,9 +44,7 @@ def test_sends_and_deliveries_are_counted_and_timed(
         with pytest.raises(UsageError):
             producer.send(Message(topic, b""))
         other.send_oneway(Message(topic, b"d"))
-    with PushConsumer(group, listener=take, start="first", **settings) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PushConsumer(group, topic, listener=take, start="first", **settings) as consumer:
         counters = consumer.counters
         wait_until("consumed", lambda: (counters.succeeded, counters.failed) == (4, 1))
         assert value("queues", group=group, topic=topic, client_id=consumer.client_id) == 8
@@ -72,9 +70,7 @@ async def test_asyncio_producer_and_poll_consumer_are_counted(
     settings: dict[str, Any] = {"name_server": cluster.name_server, "metrics_registry": registry}
     async with AsyncProducer("GID_p", **settings) as producer:
         await producer.send(Message(topic, b"a"))
-    with PollConsumer(group, start="first", **settings) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PollConsumer(group, topic, start="first", **settings) as consumer:
         wait_until("polled", lambda: bool(consumer.poll(timeout_ms=1_000)))
 
         labels = {"group": group, "outcome": "pulled"}

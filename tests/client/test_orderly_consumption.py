@@ -334,13 +334,12 @@ async def test_coroutine_listeners_in_order(
 
     async with AsyncPushConsumer(
         group,
+        topic,
         name_server=cluster.name_server,
         listener=listener,
         orderly=True,
         start="first",
-    ) as consumer:
-        await consumer.subscribe(topic)
-        await consumer.start()
+    ):
         async with asyncio.timeout(PATIENCE_S):
             await done.wait()
 

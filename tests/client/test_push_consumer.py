@@ -505,10 +505,8 @@ def test_tags_are_filtered(
     seen = Seen()
     # "Aa" and "BB" have one hash code in Java, by which brokers filter.
     with PushConsumer(
-        group, name_server=cluster.name_server, listener=seen, start="first"
-    ) as consumer:
-        consumer.subscribe(topic, "Aa || C")
-        consumer.start()
+        group, {topic: "Aa || C"}, name_server=cluster.name_server, listener=seen, start="first"
+    ):
         for tag in ("Aa", "BB", "C", None):
             producer.send(Message(topic, str(tag).encode(), tags=tag))
         wait_until("two messages", lambda: len(seen.messages) >= 2)
@@ -577,11 +575,9 @@ def test_everything_goes_on_after_the_broker_was_killed(group: str) -> None:
         with (
             Producer("GID_p", name_server=cluster.name_server, retry_times=6) as producer,
             PushConsumer(
-                group, name_server=cluster.name_server, listener=seen, start="first"
+                group, "T", name_server=cluster.name_server, listener=seen, start="first"
             ) as consumer,
         ):
-            consumer.subscribe("T")
-            consumer.start()
             producer.send(Message("T", b"before"))
             wait_until("the first message", lambda: b"before" in seen.bodies)
             cluster.kill()
@@ -614,11 +610,9 @@ async def test_coroutine_listeners_run_on_the_loop(
     async with (
         AsyncProducer("GID_p", name_server=name_server) as producer,
         AsyncPushConsumer(
-            group, name_server=name_server, listener=listener, start="first"
+            group, topic, name_server=name_server, listener=listener, start="first"
         ) as consumer,
     ):
-        await consumer.subscribe(topic)
-        await consumer.start()
         bodies = [b"bad", *(str(n).encode() for n in range(99))]
         await asyncio.gather(*(producer.send(Message(topic, body)) for body in bodies))
         async with asyncio.timeout(20):
@@ -634,11 +628,9 @@ async def test_asyncio_face_takes_plain_listeners_too(
     async with (
         AsyncProducer("GID_p", name_server=cluster.name_server) as producer,
         AsyncPushConsumer(
-            group, name_server=cluster.name_server, listener=seen, start="first"
-        ) as consumer,
+            group, topic, name_server=cluster.name_server, listener=seen, start="first"
+        ),
     ):
-        await consumer.subscribe(topic)
-        await consumer.start()
         await producer.send(Message(topic, b"x"))
         async with asyncio.timeout(20):
             while not seen.messages:

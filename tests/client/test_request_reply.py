@@ -45,10 +45,8 @@ def responder(cluster: EmbeddedCluster, topic: str, group: str) -> Iterator[Push
                 producer.reply(message, message.body * (5_000 if b"large" in message.body else 1))
 
         with PushConsumer(
-            group, name_server=cluster.name_server, listener=answer, start="first"
+            group, topic, name_server=cluster.name_server, listener=answer, start="first"
         ) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
             consumer.wait_assigned()
             yield consumer
 

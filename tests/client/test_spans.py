@@ -84,9 +84,7 @@ def test_one_trace_goes_from_the_sender_through_the_message_into_the_listener(
         message = Message(topic, b"LH1234", tags="paid", keys=("k1", "k2"), sharding_key="LH")
         result = producer.send(message)
         client_id = producer.client_id
-    with PushConsumer(group, listener=take, start="first", **settings) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PushConsumer(group, topic, listener=take, start="first", **settings) as consumer:
         wait_until("consumed", lambda: bool(spans.of("process")))
 
     (sent,), (processed,) = spans.of("send"), spans.of("process")
@@ -142,13 +140,12 @@ def test_batch_is_one_span_and_a_call_with_several_messages_links_to_all(
     assert attributes_of(batch)["batch.message_count"] == 2
     with PushConsumer(
         group,
+        topic,
         listener=lambda messages, context: None,
         start="first",
         consume_message_batch_max_size=8,
         **settings,
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    ):
         wait_until("consumed", lambda: bool(spans.of("process")))
 
     (processed,) = spans.of("process")
@@ -200,9 +197,7 @@ def test_failed_send_and_failed_delivery_are_errors(
     assert (failed.attributes or {})["error.type"] == "sparrowmq.errors.UsageError"
     assert attributes_of(failed)["rocketmq.message.type"] == "delay"
     assert [event.name for event in failed.events] == ["exception"]
-    with PushConsumer(group, listener=take, start="first", **settings) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PushConsumer(group, topic, listener=take, start="first", **settings):
         wait_until("delivered", lambda: len(spans.of("process")) == 2)
 
     found = sorted(str(attributes_of(span)["error.type"]) for span in spans.of("process"))
@@ -227,9 +222,7 @@ async def test_coroutine_listener_runs_in_its_span(
     async with AsyncProducer("GID_p", **settings) as producer:
         await producer.send_oneway(Message(topic, b"x"))
         (sent,) = spans.of("send")
-        async with AsyncPushConsumer(group, listener=take, start="first", **settings) as consumer:
-            await consumer.subscribe(topic)
-            await consumer.start()
+        async with AsyncPushConsumer(group, topic, listener=take, start="first", **settings):
             async with asyncio.timeout(30):
                 await done.wait()
 
@@ -248,9 +241,7 @@ def test_poll_is_a_span_with_links_once_it_returns_messages(
     }
     with Producer("GID_p", **settings) as producer:
         producer.send(Message(topic, b"a"))
-    with PollConsumer(group, start="first", **settings) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PollConsumer(group, topic, start="first", **settings) as consumer:
         wait_until("polled", lambda: bool(consumer.poll(timeout_ms=1_000)))
         assert consumer.poll(timeout_ms=1) == []
 

@@ -93,9 +93,9 @@ def read_trace(cluster: EmbeddedCluster, group: str, count: int) -> list[list[st
             entries.extend(found)
         return len(entries) >= count
 
-    with PollConsumer(group, name_server=cluster.name_server, start="first") as consumer:
-        consumer.subscribe(TRACE_TOPIC)
-        consumer.start()
+    with PollConsumer(
+        group, TRACE_TOPIC, name_server=cluster.name_server, start="first"
+    ) as consumer:
         wait_until(f"{count} entries", poll)
     return entries
 
@@ -122,9 +122,7 @@ def test_every_message_is_traced_from_its_sending_to_its_consumption(
         ]
         batch = producer.send_batch([Message("traced", b"x"), Message("traced", b"yy")])
     ids = [result.msg_id for result in sent] + batch.msg_id.split(",")
-    with PushConsumer("GID_c", listener=take, start="first", **settings) as consumer:
-        consumer.subscribe("traced")
-        consumer.start()
+    with PushConsumer("GID_c", "traced", listener=take, start="first", **settings) as consumer:
         wait_until("all delivered, one twice", lambda: len(delivered) >= 13)
         wait_until("all done", lambda: consumer.counters.succeeded >= 12)
     entries = read_trace(cluster, "GID_reader", 12 + 2 * 13)

@@ -200,12 +200,11 @@ def test_polling_skips_too_and_a_pull_by_hand_names_the_message(
 ) -> None:
     with PollConsumer(
         group,
+        poisoned.topic,
         name_server=cluster.name_server,
         start="first",
         unreadable_policy=UnreadablePolicy.SKIP,
     ) as skipping:
-        skipping.subscribe(poisoned.topic)
-        skipping.start()
         bodies = [message.body for _, message in zip(range(3), skipping, strict=False)]
         by_hand = skipping.pull(poisoned, 2)
         assert skipping.counters.unreadable == 2

@@ -126,4 +126,4 @@ def test_a_port_in_use_is_one_line(start: Start, tmp_path: Path) -> None:
 
     assert second.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}: " in err
-    assert "choose another --port" in err
+    assert "choose another port" in err

@@ -128,10 +128,8 @@ async def test_metrics_have_messages_in_flight_and_no_owners(cluster: EmbeddedCl
 def test_a_group_that_pulls_is_not_by_message(cluster: EmbeddedCluster, smq: Commands) -> None:
     group = "GID_pulled"
     with PushConsumer(
-        group, name_server=cluster.name_server, listener=lambda messages, context: None
+        group, TOPIC, name_server=cluster.name_server, listener=lambda messages, context: None
     ) as member:
-        member.subscribe(TOPIC)
-        member.start()
         member.wait_assigned()
         shown = smq.json("rebalance", "show", group, "--interval", "0")
 

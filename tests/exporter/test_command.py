@@ -83,4 +83,4 @@ def test_wrong_settings_are_one_line(start: Start, cluster: EmbeddedCluster) -> 
     assert [code for code, _ in outcomes.values()] == [2, 2, 1]
     assert "add --insecure if they may" in outcomes["0.0.0.0"][1]
     assert "--host is 'here'" in outcomes["here"][1]
-    assert "choose another --port" in outcomes[port][1]
+    assert "choose another port" in outcomes[port][1]

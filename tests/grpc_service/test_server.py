@@ -144,9 +144,7 @@ def test_message_reads_alike_by_both_protocols(
     assert found["b"].body == b"by remoting" * 1_000
     assert found["b"].system_properties.body_encoding == Encoding.IDENTITY
     assert list(found["b"].system_properties.keys) == ["k3"]
-    with PollConsumer("GID_both_pull", name_server=cluster.name_server) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PollConsumer("GID_both_pull", topic, name_server=cluster.name_server) as consumer:
         pulled: list[Any] = []
 
         def has_both() -> bool:

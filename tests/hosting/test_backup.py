@@ -60,13 +60,7 @@ class Load:
 
 def read_all(name_server: str) -> list[bytes]:
     bodies: list[bytes] = []
-    with PollConsumer(
-        "GID_restored",
-        name_server=name_server,
-        start="first",
-    ) as consumer:
-        consumer.subscribe("T")
-        consumer.start()
+    with PollConsumer("GID_restored", "T", name_server=name_server, start="first") as consumer:
         while found := consumer.poll(timeout_ms=2_000):
             bodies += [message.body for message in found]
     return bodies

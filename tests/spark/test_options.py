@@ -201,7 +201,8 @@ def test_secrets_show_in_no_text() -> None:
     options = parse_options({**GOOD, "accessKey": "me", "secretKey": "hush"}, scope="batch")
 
     assert "hush" not in repr(options)
-    assert options.secret_key == "hush"
+    assert options.credentials is not None
+    assert options.credentials.secret_key == "hush"
     assert "'secretKey': it is empty" in error_of({**GOOD, "secretKey": " "})
 
 

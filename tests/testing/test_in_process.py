@@ -134,13 +134,12 @@ def test_retries_come_when_the_clock_says_so(cluster: InProcessCluster) -> None:
         Producer("GID_p", name_server=cluster.name_server) as producer,
         PushConsumer(
             "GID_retried",
+            "retried",
             name_server=cluster.name_server,
             listener=listener,
             start="first",
-        ) as consumer,
+        ),
     ):
-        consumer.subscribe("retried")
-        consumer.start()
         producer.send(Message("retried", b"x"))
         for number in range(1, 5):
             until_s = time.monotonic() + 20
@@ -214,12 +213,11 @@ def test_wait_until_consumed_waits_for_the_last_message(
             running.wait_until_consumed("GID_c", "T", timeout_ms=100)
         with PushConsumer(
             "GID_c",
+            "T",
             name_server=running.name_server,
             listener=lambda messages, context: seen.extend(m.body for m in messages),
             start="first",
-        ) as consumer:
-            consumer.subscribe("T")
-            consumer.start()
+        ):
             running.wait_until_consumed("GID_c", "T")
 
             assert len(seen) == 50
@@ -236,13 +234,12 @@ async def test_event_loop_is_not_stopped_by_a_wait(cluster: InProcessCluster) ->
         AsyncProducer("GID_p", name_server=cluster.name_server) as producer,
         AsyncPushConsumer(
             "GID_async",
+            "async",
             name_server=cluster.name_server,
             listener=listener,  # type: ignore[arg-type]
             start="first",
-        ) as consumer,
+        ),
     ):
-        await consumer.subscribe("async")
-        await consumer.start()
         await producer.send(Message("async", b"x"))
         with pytest.raises(UsageError, match=r"await asyncio\.to_thread\(wait_until_consumed"):
             cluster.wait_until_consumed("GID_async", "async")

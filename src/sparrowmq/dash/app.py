@@ -26,6 +26,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from sparrowmq.calling.sockets import join_address
 from sparrowmq.calling.tls import server_context
 from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.faces.task_host import open_driver
@@ -56,6 +57,7 @@ from sparrowmq.dash.web import HERE, ShownCluster, Site, View, Visit
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
 from sparrowmq.serving.open_connections import OpenConnections
+from sparrowmq.serving.remoting_server import bind
 
 LOG = logging.getLogger("sparrowmq.dash")
 # The time after which a shutdown cuts off open streams.
@@ -94,7 +96,7 @@ async def serve(settings: DashSettings) -> None:
     """Serve until a signal. Raises: ConfigError for a wrong setting; OSError, SparrowError."""
     tls = _server_tls(settings)
     ip = _check_host(settings, has_tls=tls is not None)
-    listening = _bind(ip, settings.port)
+    listening = bind(ip, settings.port)
     with closing(listening):
         port: int = listening.getsockname()[1]
         password = make_password()
@@ -112,8 +114,8 @@ async def serve(settings: DashSettings) -> None:
             ]
             server = make_server(make_app(sites, access), OpenConnections(CONNECTIONS_MAX), tls)
             scheme = "http" if tls is None else "https"
-            shown = "127.0.0.1" if ip == "0.0.0.0" else f"[{ip}]" if ":" in ip else ip
-            print(f"ready dash={scheme}://{shown}:{port}/", flush=True)
+            shown = join_address("127.0.0.1" if ip == "0.0.0.0" else ip, port)
+            print(f"ready dash={scheme}://{shown}/", flush=True)
             print(f"sparrowmq: password of the live page: {password}", file=sys.stderr, flush=True)
             if reader_password is not None:
                 say = f"sparrowmq: password to read only: {reader_password}"
@@ -295,14 +297,3 @@ def _check_host(settings: DashSettings, *, has_tls: bool) -> str:
             "the network is trusted"
         )
     return ip
-
-
-def _bind(ip: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    try:
-        return socket.create_server((ip, port), family=family)
-    except OSError as error:
-        where = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-        raise OSError(
-            f"cannot listen on {where}: {error.strerror}; choose another --port"
-        ) from None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import signal
-import socket
 import sys
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,11 +18,13 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from sparrowmq.calling.sockets import join_address
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.faces.task_host import open_driver
 from sparrowmq.errors import ConfigError
 from sparrowmq.exporter.watch import ClusterWatch
 from sparrowmq.serving.http_pages import Head, Page, serve_pages
+from sparrowmq.serving.remoting_server import bind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,12 @@ async def serve(settings: ExporterSettings) -> None:
         registry = CollectorRegistry()
         registry.register(watch)
         page = partial(_make_page, registry)
-        with closing(_bind(ip, settings.port)) as listening:
+        with closing(bind(ip, settings.port)) as listening:
             async with serve_pages(listening, {"/metrics": page, "/": page}):
                 looking = asyncio.create_task(watch.run(), name="exporter")
                 try:
-                    shown = f"[{ip}]" if ":" in ip else ip
-                    port = listening.getsockname()[1]
-                    print(f"ready metrics=http://{shown}:{port}/metrics", flush=True)
+                    address = join_address(ip, listening.getsockname()[1])
+                    print(f"ready metrics=http://{address}/metrics", flush=True)
                     await _wait_until_stopped(looking, stop_with_stdin=settings.stop_with_stdin)
                 finally:
                     looking.cancel()
@@ -108,13 +108,3 @@ def _check_host(settings: ExporterSettings) -> str:
             f"clients, without a password; add --insecure if they may"
         )
     return str(address)
-
-
-def _bind(ip: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    try:
-        return socket.create_server((ip, port), family=family)
-    except OSError as error:
-        raise OSError(
-            f"cannot listen on {ip} port {port}: {error.strerror}; choose another --port"
-        ) from error

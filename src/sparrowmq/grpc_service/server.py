@@ -17,6 +17,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from sparrowmq.calling.bounded_log import BoundedLog
+from sparrowmq.calling.sockets import join_address
 from sparrowmq.grpc_service.callers import Caller, identify
 from sparrowmq.grpc_service.client_table import BrokerPort, Clients, tell
 from sparrowmq.grpc_service.messages import (
@@ -142,7 +143,7 @@ class GrpcServer:
         }
         generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
         self._server.add_generic_rpc_handlers((generic,))
-        address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        address = join_address(ip, port)
         if tls is None:
             bound: int = self._server.add_insecure_port(address)
         else:

@@ -31,6 +31,7 @@ import msgspec
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.calling import clock
 from sparrowmq.calling.repetition import repeat
+from sparrowmq.calling.sockets import join_address
 from sparrowmq.calling.tls import client_context, own_server_context, server_context
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, SparrowError
@@ -125,7 +126,7 @@ async def serving_both(
             ip,
             settings,
             data / "store",
-            name_servers=[_join(_reachable(ip), port)],
+            name_servers=[join_address(_reachable(ip), port)],
             name_server_tls=_own_tls(settings),
             access=access,
             credentials=own if settings.acl else None,
@@ -143,8 +144,8 @@ async def serving_both(
         _health(ip, settings, server) as health,
     ):
         shown = _advertised(ip, settings.advertise)
-        grpc = "" if grpc_port is None else _join(shown, grpc_port)
-        yield Serving(_join(shown, port), broker_address, grpc, health, server)
+        grpc = "" if grpc_port is None else join_address(shown, grpc_port)
+        yield Serving(join_address(shown, port), broker_address, grpc, health, server)
 
 
 def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None) -> int:
@@ -185,13 +186,15 @@ def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None)
                     health_port=None,
                     stop_with_stdin=True,
                 )
-                return _ENCODER.encode(BrokerOrder(ordered, _join(_reachable(ip), port), own))
+                return _ENCODER.encode(
+                    BrokerOrder(ordered, join_address(_reachable(ip), port), own)
+                )
 
             async with (
                 serve_brokers(places, make_order) as brokers,
                 _health(ip, settings, brokers) as health,
             ):
-                shown = _join(_advertised(ip, settings.advertise), port)
+                shown = join_address(_advertised(ip, settings.advertise), port)
                 addresses = " ".join(f"broker={address}" for address in brokers.addresses)
                 _print_ready(f"nameserver={shown} {addresses}{health}")
                 if on_ready is not None:
@@ -289,7 +292,7 @@ def run_name_server(settings: HostSettings) -> int:
             _name_server(ip, settings, settings.data, access=access) as port,
             _health(ip, settings) as health,
         ):
-            _print_ready(f"nameserver={_join(_advertised(ip, ''), port)}{health}")
+            _print_ready(f"nameserver={join_address(_advertised(ip, ''), port)}{health}")
             await stop.wait()
 
     return _run(serve, settings)
@@ -366,7 +369,7 @@ async def _health(
             health=broker.failures if broker else list,
             ready=broker.obstacles if broker else list,
         ):
-            yield f" health={_join(ip, listening.getsockname()[1])}"
+            yield f" health={join_address(ip, listening.getsockname()[1])}"
 
 
 @asynccontextmanager
@@ -422,7 +425,7 @@ async def _broker(
     tls = _server_tls(settings)
     listening = bind(ip, settings.broker_port)
     with contextlib.closing(listening):
-        address = _join(_advertised(ip, settings.advertise), listening.getsockname()[1])
+        address = join_address(_advertised(ip, settings.advertise), listening.getsockname()[1])
         config = replace(settings.broker, address=address, retention=settings.retention)
         server = BrokerServer(
             root,
@@ -586,7 +589,3 @@ def _advertised(ip: str, advertise: str) -> str:
 def _reachable(ip: str) -> str:
     """Return the address by which this process reaches a server that listens on `ip`."""
     return "127.0.0.1" if ipaddress.ip_address(ip).is_unspecified else ip
-
-
-def _join(ip: str, port: int) -> str:
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sparrowmq.calling.bounded_log import BoundedLog
+from sparrowmq.calling.sockets import join_address
 from sparrowmq.errors import ProtocolError
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -521,7 +522,7 @@ def _cannot_listen(error: OSError, host: str, port: int) -> OSError:
     reason = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
         reason += "; stop what listens there or choose another port (0 takes any free one)"
-    return OSError(error.errno, f"cannot listen on {host}:{port}: {reason}")
+    return OSError(error.errno, f"cannot listen on {join_address(host, port)}: {reason}")
 
 
 def _refuse(request: Request, refused: RefusedHeader) -> Sequence[Output]:
@@ -545,4 +546,4 @@ def _peer_address(transport: asyncio.Transport) -> str:
     peer = transport.get_extra_info("peername")
     if not peer:
         return "0.0.0.0:0"
-    return f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+    return join_address(peer[0], peer[1])

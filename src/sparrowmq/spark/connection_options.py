@@ -7,10 +7,12 @@ machine that reads or writes must have the files. Tests: test_options.py, test_t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.model.namespace import check_namespace
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace, check_namespace
+from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.spark.option_table import Option, parse_bool, parse_text
 
 
@@ -21,6 +23,17 @@ class TlsFiles(NamedTuple):
     certificate_file: str | None
     key_file: str | None
     check_hostname: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """The options of a read or a write that name the cluster and the account."""
+
+    name_servers: tuple[str, ...]
+    request_timeout_ms: int
+    credentials: Credentials | None = None
+    tls: TlsFiles | None = None
+    namespace: Namespace = NO_NAMESPACE
 
 
 USE_TLS = "useTLS"
@@ -89,11 +102,31 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
 )
 
 
-def take_tls(values: dict[str, Any], given: Mapping[str, Any]) -> TlsFiles | None:
-    """Return the TLS options' values and remove them from `values`; None for no TLS.
+def take_connection(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `ClusterOptions` but the time-out; remove their options from `values`.
 
-    Raises: ConfigError if a TLS option is given without `useTLS`.
+    Raises: ConfigError for an access key without its secret, or a TLS option without `useTLS`.
     """
+    access_key, secret_key, security_token = (
+        values.pop(name) for name in ("access_key", "secret_key", "security_token")
+    )
+    if (access_key is None) != (secret_key is None):
+        raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
+    credentials = None
+    if access_key is not None:
+        credentials = Credentials(
+            access_key=access_key, secret_key=secret_key, security_token=security_token
+        )
+    return {
+        "name_servers": values.pop("name_server") or (),
+        "credentials": credentials,
+        "tls": _take_tls(values, given),
+        "namespace": values.pop("namespace") or NO_NAMESPACE,
+    }
+
+
+def _take_tls(values: dict[str, Any], given: Mapping[str, Any]) -> TlsFiles | None:
+    """Return the TLS options' values and remove them from `values`; None for no TLS."""
     is_used = values.pop("use_t_l_s")
     files = TlsFiles(
         values.pop("tls_ca_file"),

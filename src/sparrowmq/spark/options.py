@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, LocalProtocolError
 from sparrowmq.model import MessageQueue, UnreadablePolicy
 from sparrowmq.model.names import check_group, is_system_topic
-from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.sql92 import parse_condition
 from sparrowmq.protocol.subscription import (
     EXPRESSION_TYPE_SQL92,
@@ -34,7 +33,7 @@ from sparrowmq.spark.checkpoint_offsets import (
     parse_queues,
     parse_timestamps,
 )
-from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, TlsFiles, take_tls
+from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, ClusterOptions, take_connection
 from sparrowmq.spark.narrowing import ALL, Narrowing
 from sparrowmq.spark.option_table import (
     Option,
@@ -56,13 +55,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
+class SourceOptions(ClusterOptions):
     """The options of a read, checked. Each field is the option of the same name.
 
     Only `narrowing` comes from elsewhere: it is what the conditions of the query leave.
     """
 
-    name_servers: tuple[str, ...]
     store_path: str | None
     broker_name: str
     topics: tuple[str, ...]
@@ -87,13 +85,7 @@ class SourceOptions:
     commit_offsets: bool
     pull_batch_size: int
     pull_max_bytes: int | None
-    request_timeout_ms: int
     wait_for_brokers_ms: int
-    access_key: str | None = None
-    secret_key: str | None = field(default=None, repr=False)
-    security_token: str | None = field(default=None, repr=False)
-    tls: TlsFiles | None = None
-    namespace: Namespace = NO_NAMESPACE
     narrowing: Narrowing = ALL
 
     def __post_init__(self) -> None:
@@ -474,15 +466,13 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
     starting = _take_choice(values, "starting") or beginning
     ending = _take_choice(values, "ending")
     return SourceOptions(
-        name_servers=values.pop("name_server") or (),
         topics=topics,
         starting=starting,
         ending=ending or OffsetChoice(LATEST),
         columns=_columns(values),
         max_trigger_delay_ms=values.pop("max_trigger_delay"),
         wait_for_brokers_ms=values.pop("wait_for_brokers"),
-        tls=take_tls(values, given),
-        namespace=values.pop("namespace") or NO_NAMESPACE,
+        **take_connection(values, given),
         **values,
     )
 
@@ -544,8 +534,6 @@ def _check_together(given: Mapping[str, Any]) -> None:
             f"option 'subExpression' would name a tag {odd!r}, which no message has; write tags as "
             f"'TagA || TagB', and set option 'filterType' to 'SQL92' for a condition"
         )
-    if ("accessKey" in given) != ("secretKey" in given):
-        raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
     low, high = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
     if low is not None and high is not None and low > high:
         raise ConfigError(f"minOffsetsPerTrigger {low} is more than maxOffsetsPerTrigger {high}")

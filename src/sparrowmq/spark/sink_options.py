@@ -6,14 +6,13 @@ Tests: test_sink.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, did_you_mean
 from sparrowmq.model.names import NOT_ALLOWED_SEND_TOPICS, check_group, check_topic
-from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
-from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, TlsFiles, take_tls
+from sparrowmq.spark.connection_options import CONNECTION_OPTIONS, ClusterOptions, take_connection
 from sparrowmq.spark.option_table import (
     Option,
     parse_bool,
@@ -25,10 +24,12 @@ from sparrowmq.spark.option_table import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    """The options of a write, checked. Each field is the option of the same name."""
+class SinkOptions(ClusterOptions):
+    """The options of a write, checked. Each field is the option of the same name.
 
-    name_servers: tuple[str, ...]
+    `request_timeout_ms` is `send_timeout_ms`.
+    """
+
     topic: str | None
     create_topic: bool
     group: str
@@ -36,16 +37,6 @@ class SinkOptions:
     max_in_flight: int
     send_timeout_ms: int
     retry_times: int
-    access_key: str | None = None
-    secret_key: str | None = field(default=None, repr=False)
-    security_token: str | None = field(default=None, repr=False)
-    tls: TlsFiles | None = None
-    namespace: Namespace = NO_NAMESPACE
-
-    @property
-    def request_timeout_ms(self) -> int:
-        """The time-out of one request that is not a send."""
-        return self.send_timeout_ms
 
 
 def _parse_topic(text: str) -> str:
@@ -128,13 +119,10 @@ def parse_sink_options(options: Mapping[str, str], *, scope: str) -> SinkOptions
     """
     given = parse_given(SINK_OPTIONS, options, scope=scope)
     require(given, "nameServer", "host:9876")
-    if ("accessKey" in given) != ("secretKey" in given):
-        raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
     values = with_defaults(SINK_OPTIONS, given)
     return SinkOptions(
-        name_servers=values.pop("name_server"),
-        tls=take_tls(values, given),
-        namespace=values.pop("namespace") or NO_NAMESPACE,
+        request_timeout_ms=values["send_timeout_ms"],
+        **take_connection(values, given),
         **values,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import Operation, now, sleep
@@ -36,7 +36,7 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.spark.bounds import QueueBounds
-from sparrowmq.spark.connection_options import TlsFiles
+from sparrowmq.spark.connection_options import ClusterOptions, TlsFiles
 from sparrowmq.spark.naming import named
 
 T = TypeVar("T")
@@ -108,25 +108,6 @@ def persist(wait_ms: int, attempt: Callable[[], Operation[T]]) -> Operation[T]:
             return answer
         failures += 1
         yield from sleep(pause_ms(failures, left_ms))
-
-
-class ClusterOptions(Protocol):
-    """The options of a read or a write that name the cluster and the credentials."""
-
-    @property
-    def name_servers(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def request_timeout_ms(self) -> int: ...  # noqa: D102
-    @property
-    def access_key(self) -> str | None: ...  # noqa: D102
-    @property
-    def secret_key(self) -> str | None: ...  # noqa: D102
-    @property
-    def security_token(self) -> str | None: ...  # noqa: D102
-    @property
-    def tls(self) -> TlsFiles | None: ...  # noqa: D102
-    @property
-    def namespace(self) -> Namespace: ...  # noqa: D102
 
 
 class Cluster:
@@ -288,13 +269,12 @@ def connect(options: ClusterOptions) -> Cluster:
 
     Raises: ConfigError if a TLS file cannot be used.
     """
-    keys = options.access_key, options.secret_key, options.security_token
     # The process id in the key keeps a forked process from using its parent's connections.
     key = (
         os.getpid(),
         options.name_servers,
         options.request_timeout_ms,
-        *keys,
+        options.credentials,
         options.tls,
         options.namespace,
     )
@@ -305,7 +285,7 @@ def connect(options: ClusterOptions) -> Cluster:
         cluster = Cluster(
             options.name_servers,
             request_timeout_ms=options.request_timeout_ms,
-            credentials=_credentials(options),
+            credentials=options.credentials,
             tls=options.tls,
             namespace=options.namespace,
         )
@@ -315,16 +295,6 @@ def connect(options: ClusterOptions) -> Cluster:
 
 def _read_topics(reply: RemotingCommand, address: str) -> list[str]:
     return decode_answer(TopicList, reply, address, absent=b"{}").topic_list
-
-
-def _credentials(options: ClusterOptions) -> Credentials | None:
-    if options.access_key is None or options.secret_key is None:
-        return None
-    return Credentials(
-        access_key=options.access_key,
-        secret_key=options.secret_key,
-        security_token=options.security_token,
-    )
 
 
 def disconnect() -> None:

@@ -150,10 +150,8 @@ async def test_asyncio_face_answers_by_its_listener(
         got.extend(message.body for message in messages)
 
     async with AsyncPushConsumer(
-        group, name_server=cluster.name_server, listener=listen
+        group, {topic: "B"}, name_server=cluster.name_server, listener=listen
     ) as consumer:
-        await consumer.subscribe(topic, "B")
-        await consumer.start()
         while not await asyncio.to_thread(is_known, admin, group):
             await asyncio.sleep(0.01)
         result = await asyncio.to_thread(
@@ -180,9 +178,7 @@ def test_a_message_that_cannot_be_read_is_refused_with_the_reason(
 def test_consumer_that_polls_has_no_listener_to_ask(
     cluster: EmbeddedCluster, admin: Admin, sent: str, topic: str, group: str
 ) -> None:
-    with PollConsumer(group, name_server=cluster.name_server) as consumer:
-        consumer.subscribe(topic, "B")
-        consumer.start()
+    with PollConsumer(group, {topic: "B"}, name_server=cluster.name_server) as consumer:
         wait_until("it is known", lambda: is_known(admin, group))
 
         told = ask(cluster, group, client_id=consumer.client_id, msg_id=sent)
