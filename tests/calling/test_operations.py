@@ -352,7 +352,7 @@ def test_oneway_is_written_and_not_answered(
 
     server = serve(note)
 
-    assert None is driver.run(oneway(server.address, request(35), timeout_ms=LONG_MS))
+    assert driver.run(oneway(server.address, request(35), timeout_ms=LONG_MS)) is None
     assert arrived.wait(PATIENCE_S)
     assert seen == [(35, True)]
 

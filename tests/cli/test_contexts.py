@@ -104,7 +104,7 @@ def test_secret_comes_from_a_variable_or_a_file_and_never_from_the_file_of_conte
     by_file = Context(access_key="ak", secret_key_file=str(secret))
     by_variable = Context(access_key="ak", secret_key_env="MQ_SECRET")
 
-    assert None is Context().read_secret({})
+    assert Context().read_secret({}) is None
     assert by_file.read_secret({}) == "from-file"
     assert by_variable.read_secret({"MQ_SECRET": "from-variable"}) == "from-variable"
     for context, words in [

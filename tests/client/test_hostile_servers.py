@@ -544,7 +544,7 @@ def test_send_ends_within_its_timeout_where_the_name_server_falls_silent_between
         result = producer.send(Message("T", b"x"))
 
     # The route that is known serves all attempts.
-    assert SendStatus.SEND_OK is result.status
+    assert result.status is SendStatus.SEND_OK
     assert hostile.broker.count(RequestCode.SEND_MESSAGE_V2) == 3
 
 

@@ -264,7 +264,7 @@ def test_start_without_a_subscription_is_a_warning(
         made.start()
 
         assert "starts without a subscription" in caplog.text
-        assert {logging.WARNING} == {entry.levelno for entry in caplog.records}
+        assert {entry.levelno for entry in caplog.records} == {logging.WARNING}
 
 
 def test_end_without_a_start_is_a_warning(

@@ -83,7 +83,7 @@ def test_dead_letter_is_logged_though_the_listener_failed_with_it_a_moment_ago(
     assert "to be kept as dead letters" in kept
     assert "are now dead letters in %DLQ%GID_x" in dead
     assert "after 3 deliveries: ID7 of T;" in dead
-    assert {logging.WARNING} == {entry.levelno for entry in caplog.records}
+    assert {entry.levelno for entry in caplog.records} == {logging.WARNING}
 
 
 def test_members_of_a_process_share_the_lines_about_a_silent_broker(

@@ -193,7 +193,7 @@ def test_failed_send_and_failed_delivery_are_errors(
             producer.send(Message(topic, b"x", delay_level=19))
         producer.send_batch([Message(topic, b"a"), Message(topic, b"b")])
     (failed, _) = spans.of("send")
-    assert StatusCode.ERROR is failed.status.status_code
+    assert failed.status.status_code is StatusCode.ERROR
     assert (failed.attributes or {})["error.type"] == "sparrowmq.errors.UsageError"
     assert attributes_of(failed)["rocketmq.message.type"] == "delay"
     assert [event.name for event in failed.events] == ["exception"]
@@ -246,7 +246,7 @@ def test_poll_is_a_span_with_links_once_it_returns_messages(
         assert consumer.poll(timeout_ms=1) == []
 
     (received,) = spans.of("receive")
-    assert SpanKind.CLIENT is received.kind
+    assert received.kind is SpanKind.CLIENT
     assert [context_of(spans.of("send")[0])] == links_of(received)
     assert (received.start_time or 0) < (received.end_time or 0)
 

@@ -116,9 +116,9 @@ def test_consumers_get_what_is_committed_and_nothing_else(
         name: producer.send_half(Message(topic, name.encode(), tags="A", keys=("k",)))
         for name in ("committed", "rolled back", "also committed")
     }
-    assert COMMIT is producer.commit(halves["committed"])
-    assert ROLLBACK is producer.rollback(halves["rolled back"])
-    assert COMMIT is producer.commit(halves["also committed"])
+    assert producer.commit(halves["committed"]) is COMMIT
+    assert producer.rollback(halves["rolled back"]) is ROLLBACK
+    assert producer.commit(halves["also committed"]) is COMMIT
 
     wait_until("two messages", lambda: len(received.messages) >= 2)
     assert received.bodies == Counter(("committed", "also committed"))
@@ -218,7 +218,7 @@ def test_an_end_that_no_broker_confirms_is_unknown(
     foreign = half._replace(half_offset=half.half_offset + 1_000)
 
     with caplog.at_level(logging.WARNING, "sparrowmq.client"):
-        assert UNKNOWN is producer.commit(foreign)
+        assert producer.commit(foreign) is UNKNOWN
 
     assert f"the COMMIT of half message {half.msg_id} is not confirmed" in caplog.text
 

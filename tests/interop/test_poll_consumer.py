@@ -80,9 +80,9 @@ def test_pulls_by_hand_tell_each_status(apache_cluster: Any) -> None:
         found = consumer.pull(queue, 0, expression="A")
         assert (found.status, found.next_offset) == (PullStatus.FOUND, 8)
         assert [message.body for message in found.messages] == [b"0", b"1", b"2", b"3", b"4"]
-        assert PullStatus.NO_NEW_MSG is consumer.pull(queue, 8).status
-        assert PullStatus.NO_MATCHED_MSG is consumer.pull(queue, 0, expression="C").status
-        assert PullStatus.OFFSET_ILLEGAL is consumer.pull(queue, 9).status
+        assert consumer.pull(queue, 8).status is PullStatus.NO_NEW_MSG
+        assert consumer.pull(queue, 0, expression="C").status is PullStatus.NO_MATCHED_MSG
+        assert consumer.pull(queue, 9).status is PullStatus.OFFSET_ILLEGAL
 
 
 def test_java_and_python_share_the_queues(cluster: Any, start_peer: Any) -> None:

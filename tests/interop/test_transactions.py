@@ -143,8 +143,8 @@ def test_our_producer_s_outcomes_count_and_its_unknown_ones_are_asked_for(
             name: producer.send_half(Message(topic, name.encode(), tags="A"))
             for name in ("committed", "rolled back", "kept", "dropped", "left")
         }
-        assert TransactionState.COMMIT is producer.commit(halves["committed"])
-        assert TransactionState.ROLLBACK is producer.rollback(halves["rolled back"])
+        assert producer.commit(halves["committed"]) is TransactionState.COMMIT
+        assert producer.rollback(halves["rolled back"]) is TransactionState.ROLLBACK
         unknown = {b"kept", b"dropped", b"left"}
         wait_until("three questions", lambda: unknown <= asked.keys(), timeout_s=60)
         ends[halves["kept"].msg_id] = TransactionState.COMMIT

@@ -130,25 +130,25 @@ def test_an_event_moves_a_queue_by_the_table_or_is_a_mistake(
 
 def test_life_of_a_queue_from_its_lock_to_its_release() -> None:
     owned = given()
-    assert QueueState.STARTING is state_of(owned)
+    assert state_of(owned) is QueueState.STARTING
     assert collect(owned, 0)[0] == [Acquire(QUEUE, 1, wants_lock=True)]
 
     owned.acquired(5, is_committed=True, lock_sent_ms=0, now_ms=1)
-    assert QueueState.CONSUMING is state_of(owned)
+    assert state_of(owned) is QueueState.CONSUMING
     assert collect(owned, 1)[0] == [Pull(QUEUE, 1, 5)]
 
     messages = delivered(owned, [5, 6], now_ms=2)
     owned.revoke(3, drain_timeout_ms=DRAIN_MS)
     assert collect(owned, 3)[0] == []
-    assert QueueState.DRAINING is state_of(owned)
+    assert state_of(owned) is QueueState.DRAINING
 
     finish(owned, messages)
     assert collect(owned, 4)[0] == [Commit(QUEUE, 1, 7, is_last=True)]
-    assert QueueState.COMMITTING is state_of(owned)
+    assert state_of(owned) is QueueState.COMMITTING
 
     owned.committed(7, 5, wait_ms=0)
     assert collect(owned, 5)[0] == [Unlock(QUEUE, 1)]
-    assert QueueState.UNLOCKING is state_of(owned)
+    assert state_of(owned) is QueueState.UNLOCKING
     assert owned.has_ended
     assert not owned.is_released
 
@@ -163,7 +163,7 @@ def test_queue_revoked_before_it_was_acquired_gives_its_lock_back_once_the_reque
 
     owned.revoke(1, drain_timeout_ms=DRAIN_MS)
     assert collect(owned, 1)[0] == []
-    assert QueueState.UNLOCKING is state_of(owned)
+    assert state_of(owned) is QueueState.UNLOCKING
 
     owned.acquired(5, is_committed=True, lock_sent_ms=0, now_ms=2)
     assert collect(owned, 2)[0] == [Unlock(QUEUE, 1)]
@@ -184,9 +184,9 @@ def test_unlock_that_is_never_answered_ends_after_its_bound() -> None:
     assert Unlock(QUEUE, 1) in collect(owned, 1)[0]
 
     collect(owned, 1 + UNLOCK_LOST_MS)
-    assert QueueState.UNLOCKING is state_of(owned)
+    assert state_of(owned) is QueueState.UNLOCKING
     collect(owned, 2 + UNLOCK_LOST_MS)
-    assert QueueState.RELEASED is state_of(owned)
+    assert state_of(owned) is QueueState.RELEASED
 
 
 def test_drain_and_last_commit_have_a_bound_each() -> None:
@@ -200,7 +200,7 @@ def test_drain_and_last_commit_have_a_bound_each() -> None:
     assert collect(owned, drained_ms - 1) == ([], [])
     assert collect(owned, drained_ms)[0] == [Commit(QUEUE, 1, 1, is_last=True)]
     assert collect(owned, drained_ms + LAST_COMMIT_MS - 1) == ([], [])
-    assert QueueState.COMMITTING is state_of(owned)
+    assert state_of(owned) is QueueState.COMMITTING
 
     facts = collect(owned, drained_ms + LAST_COMMIT_MS)[1]
     assert facts == [CommitLost(QUEUE, 1), DrainTimedOut(QUEUE, 1)]
@@ -214,7 +214,7 @@ def test_last_commit_waits_for_on_revoke_within_a_bound() -> None:
 
     assert CallOnRevoke(QUEUE, 1) in collect(owned, 2)[0]
     assert collect(owned, 1 + CALL_WAIT_MAX_MS) == ([], [])
-    assert QueueState.DRAINING is state_of(owned)
+    assert state_of(owned) is QueueState.DRAINING
     assert collect(owned, 2 + CALL_WAIT_MAX_MS)[0] == [Commit(QUEUE, 1, 1, is_last=True)]
 
 
@@ -245,7 +245,7 @@ def test_fenced_queue_neither_delivers_nor_commits_and_is_acquired_again() -> No
 
     sent_ms = MARKED_LEASE_MS
     assert owned.regained(0, has_newest=True, lock_sent_ms=sent_ms, now_ms=sent_ms + 1) is None
-    assert QueueState.CONSUMING is state_of(owned)
+    assert state_of(owned) is QueueState.CONSUMING
     assert Commit(QUEUE, 1, 1, is_last=False) in collect(owned, sent_ms + 1)[0]
 
 
@@ -259,7 +259,7 @@ def test_fenced_queue_that_another_member_consumed_begins_anew() -> None:
     assert lost == QueueLost(QUEUE)
 
     assert owned.lose() == AbandonPull(QUEUE, 1)
-    assert QueueState.RELEASED is state_of(owned)
+    assert state_of(owned) is QueueState.RELEASED
 
 
 @pytest.mark.parametrize("is_drained", [False, True])
@@ -276,7 +276,7 @@ def test_queue_whose_lock_ends_while_it_is_given_up_commits_nothing(is_drained: 
     actions, facts = collect(owned, MARKED_LEASE_MS)
     assert facts == [QueueLost(QUEUE)]
     assert [action for action in actions if isinstance(action, Commit)] == []
-    assert QueueState.UNLOCKING is state_of(owned)
+    assert state_of(owned) is QueueState.UNLOCKING
 
 
 def test_late_results_of_a_lost_queue_change_nothing() -> None:

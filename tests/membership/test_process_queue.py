@@ -187,7 +187,7 @@ class TestFlowControl:
 
     def test_count_may_be_reached_and_not_passed(self) -> None:
         assert started(1, 2, 3).flow_control(self.LIMITS) is None
-        assert FlowControl.COUNT is started(1, 2, 3, 4).flow_control(self.LIMITS)
+        assert started(1, 2, 3, 4).flow_control(self.LIMITS) is FlowControl.COUNT
 
     def test_size_counts_whole_mebibytes(self) -> None:
         queue = started(start=1)
@@ -195,7 +195,7 @@ class TestFlowControl:
         assert queue.flow_control(self.LIMITS) is None
 
         queue.add([message(2, b"x")], next_offset=3)
-        assert FlowControl.SIZE is queue.flow_control(self.LIMITS)
+        assert queue.flow_control(self.LIMITS) is FlowControl.SIZE
 
         queue.complete([2])
         assert queue.flow_control(self.LIMITS) is None
@@ -209,7 +209,7 @@ class TestFlowControl:
         assert queue.flow_control(limits) is None
 
         queue.add((), next_offset=3, is_cut=True)
-        assert FlowControl.SIZE is queue.flow_control(limits)
+        assert queue.flow_control(limits) is FlowControl.SIZE
 
         queue.complete([1])
         assert queue.room_bytes(limits) == 17 * MIB
@@ -220,7 +220,7 @@ class TestFlowControl:
         queue = started(start=1)
         assert queue.room_bytes(limits) == INFLATED_BYTES_MAX
         queue.add([message(1)], next_offset=2, is_cut=True)
-        assert FlowControl.SIZE is queue.flow_control(limits)
+        assert queue.flow_control(limits) is FlowControl.SIZE
 
         queue.complete([1])
         assert queue.flow_control(limits) is None
@@ -230,7 +230,7 @@ class TestFlowControl:
         assert queue.flow_control(self.LIMITS) is None
 
         queue.add([message(12)], next_offset=13)
-        assert FlowControl.SPAN is queue.flow_control(self.LIMITS)
+        assert queue.flow_control(self.LIMITS) is FlowControl.SPAN
         assert queue.flow_control(self.LIMITS, in_order=True) is None
 
         queue.complete([12])

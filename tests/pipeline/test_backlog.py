@@ -169,7 +169,7 @@ def test_one_look_says_what_it_cannot_know(spark: SparkSession, tmp_path: Path) 
     by_queue = {each.queue_id: each for each in result.accumulations}
     # An owner and a lag: whether it is stuck, slow or catching up shows in the next snapshot.
     assert [by_queue[queue_id].cause for queue_id in (3, 4, 5)] == [Cause.UNKNOWN] * 3
-    assert Cause.UNOWNED is by_queue[6].cause
+    assert by_queue[6].cause is Cause.UNOWNED
     assert all(each.has_begun_before for each in by_queue.values())
     assert {each.growth_per_second for each in by_queue.values()} == {None}
     text = backlog.render(result)
@@ -218,7 +218,7 @@ def test_a_backlog_that_stays_is_not_one_that_shrinks(spark: SparkSession, tmp_p
 
     (found,) = run(spark, tmp_path).accumulations
 
-    assert Cause.KEEPING_PACE is found.cause
+    assert found.cause is Cause.KEEPING_PACE
 
 
 def test_the_queues_of_a_group_that_consumes_by_message_belong_to_any_member(

@@ -50,7 +50,7 @@ def test_tail_waits_for_the_end_of_a_line(tmp_path: Path) -> None:
 def test_member_is_what_its_logbook_says(tmp_path: Path) -> None:
     member = MemberLog("a", "GID", tmp_path)
 
-    assert MemberState.STARTING is member.state
+    assert member.state is MemberState.STARTING
     write(
         tmp_path, "a", Started(at_ms=3, client_id="x@1", pid=7), Assigned(at_ms=5, queue_ids=(1,))
     )

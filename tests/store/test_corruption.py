@@ -180,4 +180,4 @@ def test_salvage_cuts_the_log_at_the_damage(
     assert f"entries: {len(bodies) - len(found)} (" in loss
     assert f"T:0 {lost['T', 0]}, T:1 {lost['T', 1]}" in loss
     assert store.appended_position == 4096
-    assert PutStatus.PUT_OK is store.put(new_record(b"new"), timestamp_ms=1).status
+    assert store.put(new_record(b"new"), timestamp_ms=1).status is PutStatus.PUT_OK

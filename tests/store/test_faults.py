@@ -36,7 +36,7 @@ def test_full_disk_refuses_and_recovers_when_space_returns(
 
     refused = store.put(new_record(b"lost" * 50), timestamp_ms=1)
 
-    assert PutStatus.SERVICE_NOT_AVAILABLE is refused.status
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "no space" in refused.remark
     assert end == store.appended_position
     assert not any(storage.inodes["commitlog/00000000000000000000"].data[end:])
@@ -137,7 +137,7 @@ def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
     store.flush_done(work, caught.value)
 
     storage.sync_error = None
-    assert PutStatus.SERVICE_NOT_AVAILABLE is store.put(new_record(b"c"), timestamp_ms=1).status
+    assert store.put(new_record(b"c"), timestamp_ms=1).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert store.flush_work() is None
     assert store.dispatch() == []
     assert bodies(store) == [b"a"]
@@ -145,7 +145,7 @@ def test_failed_sync_makes_the_store_read_only_until_it_is_loaded_again(
     store.close()
     assert storage.has("abort")
     again = open_store(storage)
-    assert PutStatus.PUT_OK is again.put(new_record(b"d"), timestamp_ms=1).status
+    assert again.put(new_record(b"d"), timestamp_ms=1).status is PutStatus.PUT_OK
     flush(again)
     assert bodies(again) == [b"a", b"b", b"d"]
 
@@ -164,7 +164,7 @@ def test_sync_that_lacks_a_descriptor_or_memory_is_made_again(
     assert store.dispatch() == []
     storage.sync_error = None
 
-    assert PutStatus.PUT_OK is store.put(new_record(b"b"), timestamp_ms=1).status
+    assert store.put(new_record(b"b"), timestamp_ms=1).status is PutStatus.PUT_OK
     flush(store)
     assert bodies(store) == [b"a"]
     flush(store)
@@ -197,7 +197,7 @@ def test_a_turn_that_cannot_be_written_is_lost_as_a_whole_and_its_places_are_use
     written = store.write()
 
     assert [each.status for each in [*taken, other]] == [PutStatus.PUT_OK] * 3
-    assert PutStatus.SERVICE_NOT_AVAILABLE is written.status
+    assert written.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert store.written_position == store.appended_position == taken[0].position
     storage.bytes_left = None
     again = store.put(new_record(b"b"), timestamp_ms=1)
@@ -220,7 +220,7 @@ def test_nothing_is_taken_between_a_write_that_failed_on_its_way_and_its_report(
         PutStatus.PUT_OK,
         *[PutStatus.SERVICE_NOT_AVAILABLE] * 3,
     ]
-    assert PutStatus.PUT_OK is store.put(new_record(b"z"), timestamp_ms=1).status
+    assert store.put(new_record(b"z"), timestamp_ms=1).status is PutStatus.PUT_OK
 
 
 def test_records_of_a_failed_sync_are_on_the_disk_before_a_restart_serves_them(

@@ -74,7 +74,7 @@ def check_messages(store: MessageStore, topic: str, queue_id: int, records: dict
     found = store.queues.get(
         topic, queue_id, queue_offset=first, count_max=1 << 20, bytes_max=1 << 30
     )
-    assert GetStatus.FOUND is found.status
+    assert found.status is GetStatus.FOUND
     assert store.queues.max_offset(topic, queue_id) == first + found.count
     at = 0
     for offset in range(first, first + found.count):

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def put(store: MessageStore, record: Record, *, timestamp_ms: int) -> None:
-    assert PutStatus.PUT_OK is store.put(record, timestamp_ms=timestamp_ms).status
+    assert store.put(record, timestamp_ms=timestamp_ms).status is PutStatus.PUT_OK
     work = store.flush_work()
     if work is not None:
         work.run()

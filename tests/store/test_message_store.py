@@ -40,7 +40,7 @@ def test_put_fills_in_the_place_and_get_returns_the_record(
 
     put = store.put(record, timestamp_ms=1000)
 
-    assert PutStatus.PUT_OK is put.status
+    assert put.status is PutStatus.PUT_OK
     assert (0, record.size, 0, (0,)) == (
         put.position,
         put.end_position,
@@ -211,7 +211,7 @@ def test_batch_stays_together(store: MessageStore, new_record: NewRecord) -> Non
 
     put = store.append_batch(batch)
 
-    assert PutStatus.PUT_OK is store.write().status
+    assert store.write().status is PutStatus.PUT_OK
     assert put.position == 4096
     assert (put.queue_offset, len(put.positions)) == (1, 5)
     flush(store)
@@ -235,7 +235,7 @@ def test_record_leaves_room_for_a_blank_at_the_end_of_the_file(
     blank = storage.inodes["commitlog/00000000000000000000"].data[-8:]
     assert bytes.fromhex("00000008cbd43194") == blank
     too_long = store.put(new_record(b"x" * 4096), timestamp_ms=1)
-    assert PutStatus.MESSAGE_ILLEGAL is too_long.status
+    assert too_long.status is PutStatus.MESSAGE_ILLEGAL
 
 
 def test_illegal_messages_are_refused_and_change_nothing(
@@ -253,7 +253,7 @@ def test_illegal_messages_are_refused_and_change_nothing(
         new_record(b"x" * ((4 << 20) + 1)),
     ]
     for record in cases:
-        assert PutStatus.MESSAGE_ILLEGAL is store.put(record, timestamp_ms=1).status
+        assert store.put(record, timestamp_ms=1).status is PutStatus.MESSAGE_ILLEGAL
         assert store.appended_position == 0
     assert list(store.queues) == []
 
@@ -435,7 +435,7 @@ def test_closed_store_refuses_and_a_clean_stop_is_noticed(
     store.close()
 
     refused = store.put(new_record(b"b"), timestamp_ms=1)
-    assert PutStatus.SERVICE_NOT_AVAILABLE is refused.status
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert not storage.has("abort")
     again = MessageStore(storage, SMALL)
     report = again.load(timestamp_ms=1)

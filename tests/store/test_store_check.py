@@ -152,7 +152,7 @@ def test_damage_is_found_where_it_is(
     damage(storage)
     found = check(storage)[path]
 
-    assert DAMAGED is found.state
+    assert found.state is DAMAGED
     assert words in found.text
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_entry_of_the_index_is_found(storage: Disk, new_record: NewRec
     storage.inodes[f"index/{name}"].data[40 + 4 * 64 + 20 * 7] ^= 1
     found = check(storage)[f"index/{name}"]
 
-    assert DAMAGED is found.state
+    assert found.state is DAMAGED
     assert "99 entries, 1 of which are of no key" in found.text
 
 

@@ -7,7 +7,7 @@ Tests: test_broker.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -243,6 +243,18 @@ class BrokerState:
         """Note the totals of stored and consumed messages, if a note is due."""
         self.stored_totals.note(now_ms, self.store.queues.totals)
         self.consumed_totals.note(now_ms, self.offsets.totals)
+
+    def after_journal(self, outputs: Iterable[Output], *, now_ms: int) -> list[Output]:
+        """Let replies wait until the changes so far are in the journal, and survive a crash."""
+        journal_round = self.journal.ask()
+        late: list[Output] = []
+        for output in outputs:
+            if isinstance(output, Reply):
+                add = self.pending.add_for_rounds
+                late += add(output, journal_round=journal_round, now_ms=now_ms)
+            else:
+                late.append(output)
+        return late
 
     def notify_group(self, group_name: str, *, now_ms: int) -> list[Output]:
         """Notify every member of a group that its membership changed, or do so soon."""

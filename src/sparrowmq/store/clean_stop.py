@@ -22,7 +22,7 @@ from sparrowmq.store.checkpoint import Checkpoint, encode_checkpoint
 from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.consume_queue import ConsumeQueue
 from sparrowmq.store.file_series import FileSeries
-from sparrowmq.store.storage import Storage
+from sparrowmq.store.storage import Storage, write_file
 
 STOP_PATH = "stopped"
 _CHUNK_SIZE = 1 << 20
@@ -100,12 +100,7 @@ def write_stop(
     )
     data = msgspec.json.encode(stop)
     data = b"%0*x\n" % (_CRC_DIGITS, crc32(data)) + data
-    file = storage.create(STOP_PATH, size=len(data), pinned=True)
-    try:
-        file.write(0, data)
-        file.sync()
-    finally:
-        file.close()
+    write_file(storage, STOP_PATH, data)
 
 
 def resume(

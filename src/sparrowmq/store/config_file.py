@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from sparrowmq.errors import SparrowError, StoreError
-from sparrowmq.store.storage import Storage, parent_directory
+from sparrowmq.store.storage import Storage, parent_directory, write_file
 
 T = TypeVar("T")
 
@@ -24,12 +24,7 @@ def write_config(storage: Storage, path: str, data: bytes) -> None:
     Raises: OSError; the file then still has its old content.
     """
     temporary, backup = f"{path}.tmp", f"{path}.bak"
-    file = storage.create(temporary, size=len(data), pinned=True)
-    try:
-        file.write(0, data)
-        file.sync()
-    finally:
-        file.close()
+    write_file(storage, temporary, data)
     if storage.has(path):
         storage.rename(path, backup)
     storage.rename(temporary, path)

@@ -158,6 +158,16 @@ class Storage(Protocol):
         ...
 
 
+def write_file(storage: Storage, path: str, data: bytes) -> None:
+    """Make a file with this content, and sync it; its name is not durable yet. Raises: OSError."""
+    file = storage.create(path, size=len(data), pinned=True)
+    try:
+        file.write(0, data)
+        file.sync()
+    finally:
+        file.close()
+
+
 def parent_directory(path: str) -> str:
     """Return the directory of a path, "" for the root."""
     return path.rpartition("/")[0]

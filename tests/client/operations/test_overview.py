@@ -153,7 +153,7 @@ def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
     assert (gone.members, gone.lag) == ((), 5)
     assert (far.retry_lag, far.lag, far.members) == (2, 432, ("a", "b"))
     assert far.topics == (TopicProgress("t1", 3, 560, 130, 430, 400, 3_000),)
-    assert None is idle.topics[0].last_timestamp_ms
+    assert idle.topics[0].last_timestamp_ms is None
     internal = ["%RETRY%GID_far", "TBW102", "c1_REPLY_TOPIC"]
     assert [*internal, "t1", "t2"] == [t.topic for t in seen.topics]
     assert internal == [t.topic for t in seen.topics if t.is_internal]

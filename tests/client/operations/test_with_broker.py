@@ -256,7 +256,7 @@ def test_messages_are_found_by_key_and_by_either_id(
     between = f"{int(sent[0].offset_msg_id, 16) + 1:032X}"
     for nothing in ("k9", "7F000001000030A20000000000000000", between):
         assert run(administer.query_message(directory, topic, nothing)) == []
-        assert None is run(administer.view_message(directory, topic, nothing))
+        assert run(administer.view_message(directory, topic, nothing)) is None
 
 
 def test_a_found_message_that_cannot_be_read_is_named(

@@ -129,13 +129,7 @@ def set_mode(state: BrokerState, request: Request) -> Sequence[Output]:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"the limit is {MODES_MAX} request modes")
     before = state.modes.get(topic, group)
     state.modes.put(mode)
-    journal_round = state.journal.ask()
-    outputs: list[Output] = []
-    for output in answer(request, ext_fields={}):
-        assert isinstance(output, Reply)
-        outputs += state.pending.add_for_rounds(
-            output, journal_round=journal_round, now_ms=request.now_ms
-        )
+    outputs = state.after_journal(answer(request, ext_fields={}), now_ms=request.now_ms)
     if mode == before:
         return outputs
     detail = f"mode {before.mode} → {mode.mode}"

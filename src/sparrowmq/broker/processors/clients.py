@@ -302,14 +302,7 @@ def _lock(state: BrokerState, wait: LockWait, *, now_ms: int) -> Sequence[Output
     if state.locks.last_change(body.consumer_group, locked) <= state.locks_written:
         return outputs
     # A lock must survive a crash from the moment at which its holder believes in it.
-    journal_round = state.journal.ask()
-    late: list[Output] = []
-    for output in outputs:
-        if isinstance(output, Reply):
-            late += state.pending.add_for_rounds(output, journal_round=journal_round, now_ms=now_ms)
-        else:
-            late.append(output)
-    return late
+    return state.after_journal(outputs, now_ms=now_ms)
 
 
 def _note_refused_locks(

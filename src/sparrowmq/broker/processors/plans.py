@@ -18,7 +18,7 @@ from sparrowmq.protocol.headers import (
     OfferGroupPlanRequestHeader,
     decode_header,
 )
-from sparrowmq.serving.connections import Fact, Output, Reply
+from sparrowmq.serving.connections import Fact, Output
 from sparrowmq.serving.requests import Refusal, Request, answer
 
 
@@ -57,13 +57,7 @@ def offer_plan(state: BrokerState, request: Request) -> Sequence[Output]:
     if refusal is not None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, refusal, ext_fields={})
     # A plan must survive a crash from the moment at which its members hear that it is taken.
-    journal_round = state.journal.ask()
-    late: list[Output] = []
-    for output in answer(request, ext_fields={}):
-        assert isinstance(output, Reply)
-        late += state.pending.add_for_rounds(
-            output, journal_round=journal_round, now_ms=request.now_ms
-        )
+    late = state.after_journal(answer(request, ext_fields={}), now_ms=request.now_ms)
     if offer.moved:
         moved = "1 queue moves" if len(offer.moved) == 1 else f"{len(offer.moved)} queues move"
         late.append(

@@ -11,14 +11,16 @@ from sparrowmq.errors import SparrowError
 T = TypeVar("T")
 
 
-def gather(operations: Sequence[Operation[T]], *, name: str) -> Operation[list[T]]:
-    """Run operations at the same time and return their results in order.
+def gather(
+    operations: Sequence[Operation[T]], *, name: str, at_once: int | None = None
+) -> Operation[list[T]]:
+    """Run operations at the same time, or so many at once, and return their results in order.
 
     Raises: the first error, once all have ended.
     """
     results: list[T] = []
     failure: SparrowError | None = None
-    for outcome in (yield from gather_outcomes(operations, name=name)):
+    for outcome in (yield from gather_outcomes(operations, name=name, at_once=at_once)):
         if isinstance(outcome, SparrowError):
             failure = failure or outcome
         else:
@@ -29,15 +31,17 @@ def gather(operations: Sequence[Operation[T]], *, name: str) -> Operation[list[T
 
 
 def gather_outcomes(
-    operations: Sequence[Operation[T]], *, name: str
+    operations: Sequence[Operation[T]], *, name: str, at_once: int | None = None
 ) -> Operation[list[T | SparrowError]]:
-    """Run operations at the same time and return, in order, what each returned or raised."""
-    tasks = []
-    for operation in operations:
-        tasks.append((yield from spawn(_catch(operation), name=name)))
+    """Run operations as `gather` and return, in order, what each returned or raised."""
     outcomes: list[T | SparrowError] = []
-    for task in tasks:
-        outcomes.append((yield from join(task)))
+    count = at_once or max(1, len(operations))
+    for start in range(0, len(operations), count):
+        tasks = []
+        for operation in operations[start : start + count]:
+            tasks.append((yield from spawn(_catch(operation), name=name)))
+        for task in tasks:
+            outcomes.append((yield from join(task)))
     return outcomes
 
 

@@ -6,7 +6,7 @@ Source: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Tests: cli/test_topics_and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from msgspec import structs
 
@@ -30,8 +30,6 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import DeleteSubscriptionGroupRequestHeader
-
-T = TypeVar("T")
 
 # Snapshots taken at the same time; each has a few requests under way.
 GROUPS_AT_ONCE = 24
@@ -62,18 +60,16 @@ def take_snapshots(
 
     Returns: the snapshots, in the order of `groups`, and the errors of the groups without one.
     """
-    begun = yield from _a_few_at_a_time([_begin(directory, group) for group in groups])
-    ended = iter(
-        (
-            yield from _a_few_at_a_time(
-                [
-                    end_snapshot(directory, each, interval_ms=interval_ms)
-                    for each in begun
-                    if not isinstance(each, SparrowError)
-                ]
-            )
-        )
+    begun = yield from gather_outcomes(
+        [_begin(directory, group) for group in groups], name="snapshots", at_once=GROUPS_AT_ONCE
     )
+    ending = [
+        end_snapshot(directory, each, interval_ms=interval_ms)
+        for each in begun
+        if not isinstance(each, SparrowError)
+    ]
+    outcomes = yield from gather_outcomes(ending, name="snapshots", at_once=GROUPS_AT_ONCE)
+    ended = iter(outcomes)
     found: list[GroupSnapshot] = []
     failures: dict[str, SparrowError] = {}
     for group, each in zip(groups, begun, strict=True):
@@ -90,14 +86,6 @@ def _begin(directory: Directory, group: str) -> Operation[BegunSnapshot]:
     # Members of further groups are asked only once these have answered.
     yield from join(begun.asking)
     return begun
-
-
-def _a_few_at_a_time(operations: Sequence[Operation[T]]) -> Operation[list[T | SparrowError]]:
-    outcomes: list[T | SparrowError] = []
-    for start in range(0, len(operations), GROUPS_AT_ONCE):
-        some = operations[start : start + GROUPS_AT_ONCE]
-        outcomes += yield from gather_outcomes(some, name="snapshots")
-    return outcomes
 
 
 class GroupChange(NamedTuple):

@@ -314,10 +314,9 @@ def take_overview(
     wanted = {group: place for place, group in enumerate(asked_first)}
     first = sorted(groups, key=lambda g: (wanted.get(g.group, len(wanted)), *by_attention(g)))
     chosen = first[:asked_max]
-    asked: dict[str, GroupOverview] = {}
-    for start in range(0, len(chosen), GROUPS_AT_ONCE):
-        asking = [_ask_about(directory, views, g) for g in chosen[start : start + GROUPS_AT_ONCE]]
-        asked |= {group.group: group for group in (yield from gather(asking, name="members"))}
+    asking = [_ask_about(directory, views, group) for group in chosen]
+    answered = yield from gather(asking, name="members", at_once=GROUPS_AT_ONCE)
+    asked = {group.group: group for group in answered}
     groups = [asked.get(group.group, group) for group in groups]
     return Overview(
         at_ms=at_ms,

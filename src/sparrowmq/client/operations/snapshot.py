@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -72,8 +72,6 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
 from sparrowmq.protocol.wire_names import prepare_types, wire_names
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
-
-T = TypeVar("T")
 
 # The number of requests under way at once.
 WIDTH = 8
@@ -147,8 +145,10 @@ def begin_snapshot(
     first = yield from _look(directory, group, brokers, ())
     yield from _check_group_known(directory, group, first)
     topics = _topics_of(group, first)
-    views = yield from _gather(
-        [_view_topic(directory, topic) for topic in topics], name=f"topics of {group}"
+    views = yield from gather(
+        [_view_topic(directory, topic) for topic in topics],
+        name=f"topics of {group}",
+        at_once=WIDTH,
     )
     asking = yield from spawn(
         _ask_members(directory, group, first, is_wanted=asks_members), name=f"members of {group}"
@@ -196,8 +196,10 @@ def end_snapshot(
 def _look(
     directory: Directory, group: str, brokers: Sequence[BrokerAt], topics: Sequence[str]
 ) -> Operation[Sample]:
-    found = yield from _gather(
-        [_look_at_broker(directory, group, broker) for broker in brokers], name=f"look at {group}"
+    found = yield from gather(
+        [_look_at_broker(directory, group, broker) for broker in brokers],
+        name=f"look at {group}",
+        at_once=WIDTH,
     )
     at_ms = yield from now()
     at_timestamp_ms = yield from timestamp()
@@ -264,9 +266,10 @@ def _with_disabled(
     working = {h.queue.broker_name for each in reports for h in each.held if h.cached_count}
     waiting = {p.queue.broker_name for p in sample.progress if p.lag} - working
     asked = [b for b in sample.brokers if b.cid_all and b.broker_name in waiting]
-    found = yield from _gather(
+    found = yield from gather(
         [_is_disabled(directory, b.address, group, asks_all=asks_all) for b in asked],
         name=f"settings of {group}",
+        at_once=WIDTH,
     )
     disabled = {b.broker_name for b, is_disabled in zip(asked, found, strict=True) if is_disabled}
     brokers = [replace(b, is_disabled=b.broker_name in disabled) for b in sample.brokers]
@@ -275,9 +278,10 @@ def _with_disabled(
 
 def _with_refused_filters(directory: Directory, group: str, sample: Sample) -> Operation[Sample]:
     """Return the sample with the brokers that refuse an SQL92 expression of the group."""
-    found = yield from _gather(
+    found = yield from gather(
         [_refusal(directory, group, broker) for broker in sample.brokers],
         name=f"filters of {group}",
+        at_once=WIDTH,
     )
     brokers = [replace(b, refused_filter=why) for b, why in zip(sample.brokers, found, strict=True)]
     return replace(sample, brokers=tuple(brokers))
@@ -435,12 +439,13 @@ def _with_uncommitted(
         for at in topic.queues
         if (topic.topic, at.broker_name) not in known and at.broker_name in address_of
     ]
-    found = yield from _gather(
+    found = yield from gather(
         [
             _progress_quietly(address, group, topic=topic, timeout_ms=directory.timeout_ms)
             for address, topic in missing
         ],
         name=f"offsets of {group}",
+        at_once=WIDTH,
     )
     more = [progress for part in found for progress in part]
     return Sample(
@@ -570,9 +575,10 @@ def _ask_members(
         for connection in broker.connections:
             through.setdefault(connection.client_id, broker.address)
     chosen = sorted(through)[:RUNNING_INFO_MEMBERS_MAX] if is_wanted else []
-    reports = yield from _gather(
+    reports = yield from gather(
         [_ask_member(directory, group, through[client_id], client_id) for client_id in chosen],
         name=f"members of {group}",
+        at_once=WIDTH,
     )
     return tuple(reports)
 
@@ -637,11 +643,3 @@ def _subscriptions(datas: Sequence[SubscriptionData]) -> tuple[SubscriptionView,
             for data in datas
         )
     )
-
-
-def _gather(operations: Sequence[Operation[T]], *, name: str) -> Operation[list[T]]:
-    """Run operations, a few at a time, and return their results in order."""
-    results: list[T] = []
-    for start in range(0, len(operations), WIDTH):
-        results += yield from gather(operations[start : start + WIDTH], name=name)
-    return results
