@@ -100,7 +100,8 @@ def to_message(stored: MessageExt, *, topic: str, receipt_handle: str | None = N
         topic: the topic that the consumer asked for.
         receipt_handle: names the delivery; None if the message is not received.
     """
-    properties = stored.properties
+    # Most of the look-ups find nothing, which takes a mapping of the stored text an error each.
+    properties = dict(stored.properties)
     digest = Digest(type=DigestType.MD5, checksum=md5(stored.body).hexdigest().upper())
     system = SystemProperties(
         tag=properties.get(PROPERTY_TAGS),

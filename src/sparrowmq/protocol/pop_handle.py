@@ -347,9 +347,8 @@ def parse_handle(text: str) -> PopHandle:
     mark, broker_name = fields[4], fields[5]
     if mark not in (NORMAL_MARK, RETRY_MARK_V1, RETRY_MARK_V2):
         raise RemoteProtocolError(f"the handle {text[:80]!r} has the mark {mark!r}")
-    start, popped, invisible, revive, queue_id, offset = (
-        _number(fields[at], text) for at in (0, 1, 2, 3, 6, 7)
-    )
+    numbers = fields[:4] + fields[6:8]
+    start, popped, invisible, revive, queue_id, offset = [_number(each, text) for each in numbers]
     return PopHandle(start, popped, invisible, revive, mark, broker_name, queue_id, offset)
 
 
