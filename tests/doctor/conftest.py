@@ -136,6 +136,7 @@ class SeenGroup:
         expressions: dict[str, str] | None = None,
         held: Sequence[MessageQueue] = (),
         cached: int = 0,
+        done: int = 0,
         versions: int = 1,
         is_locked: bool = True,
         **told: object,
@@ -145,7 +146,10 @@ class SeenGroup:
         self.reports.append(
             MemberReport(
                 client_id=client_id,
-                held=tuple(HeldQueue(q, is_locked=is_locked, cached_count=cached) for q in held),
+                held=tuple(
+                    HeldQueue(q, is_locked=is_locked, cached_count=cached, commit_offset=done)
+                    for q in held
+                ),
                 subscriptions=tuple(SubscriptionView(t, e, versions) for t, e in wanted.items()),
                 **told,  # type: ignore[arg-type]
             )

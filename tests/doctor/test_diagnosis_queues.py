@@ -212,6 +212,17 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
     assert group.findings().keys() == {"R28"}
 
 
+def test_r30_leaves_calls_alone_that_last_longer_than_the_look(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(100, 90), now=(110, 90))
+    group.flow(1, 2, 3, then=(100, 90), now=(110, 100))
+    assert "R30" in group.findings()
+
+    group.report(FIRST, held=queues(0, 1), paces=(TopicPace("T", 20_000, 1.0, 0.0),))
+
+    assert "R30" not in group.findings()
+
+
 def test_r30_leaves_a_message_alone_that_has_just_come(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, then=(100, 100), now=(101, 100))
@@ -260,6 +271,40 @@ def test_q05_says_when_owners_cannot_be_computed_and_shows_those_who_tell(
     assert "Q05" in group.findings()
     assert [c.client_id for c in owners[queues(0)[0]]] == [FIRST]
     assert owners[queues(1)[0]] == ()
+
+
+def test_r10_finds_queues_that_a_strategy_with_settings_gives_to_nobody(
+    seen_group: Group,
+) -> None:
+    group = seen_group([FIRST], strategy="CONFIG")
+    group.report(FIRST, held=queues(0, 1))
+
+    found = group.findings()["R10"]
+
+    assert found.unowned == queues(2, 3)
+    assert found.evidence == ("by strategy CONFIG no member has T at broker-a: 2, 3 in hand",)
+
+
+def test_q19_finds_a_retry_topic_that_takes_no_message(seen_group: Group) -> None:
+    group = seen_group()
+    closed = group.topics["T"].queues[0]._replace(is_writable=False)
+    group.topics["%RETRY%G"] = TopicSnapshot(topic="%RETRY%G", queues=(closed,))
+
+    found = group.findings()
+
+    assert found.keys() == {"Q19"}
+    assert found["Q19"].evidence == ("broker-a gives no write permission",)
+
+
+@pytest.mark.parametrize(("done", "rules"), [(1_000, {"Q20"}), (150, set()), (0, {"Q06"})])
+def test_q20_finds_what_is_consumed_and_not_committed(
+    seen_group: Group, done: int, rules: set[str]
+) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, 1, 2, 3, then=(1_000, 100), now=(1_030, 100))
+    group.report(FIRST, held=queues(0, 1, 2, 3), done=done)
+
+    assert group.findings().keys() == rules
 
 
 def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
@@ -326,6 +371,17 @@ def test_q07_names_the_one_member_that_is_slower_than_the_others(seen_group: Gro
     assert "AVG_BY_LOAD divides by measured load" in found.remedy
 
 
+def test_q07_names_the_limit_that_a_member_sets_itself(seen_group: Group) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, 1, 2, 3, then=(1_000, 0), now=(1_300, 100))
+    group.report(FIRST, held=queues(0, 1, 2, 3), messages_per_s_max=67)
+
+    found = group.findings()["Q07"]
+
+    assert f"raise messages_per_s_max of {FIRST}" in found.remedy
+    assert found.evidence[0].endswith("its limit is 67 a second")
+
+
 def test_q07_leaves_messages_alone_that_are_on_their_way(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, 1, 2, 3, then=(1_000, 900), now=(9_000, 8_200))
@@ -380,6 +436,16 @@ def test_q11_is_no_warning_while_the_crowded_queue_keeps_up(seen_group: Group) -
     group.flow(2, then=(100, 95), now=(700, 690))
 
     assert {r: f.severity for r, f in group.findings().items()} == {"Q11": Severity.INFO}
+
+
+def test_q11_is_no_warning_where_other_queues_got_as_much_before(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, 3, then=(9_000, 9_000), now=(9_000, 9_000))
+    group.flow(2, then=(9_000, 9_000), now=(9_600, 9_300))
+    batch = group.findings()["Q11"]
+    group.flow(0, 1, 3, then=(100, 100), now=(100, 100))
+
+    assert (batch.severity, group.findings()["Q11"].severity) == (Severity.INFO, Severity.WARN)
 
 
 def test_q10_finds_a_group_that_falls_behind_however_slowly(seen_group: Group) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -170,6 +171,35 @@ SICK: Mapping[str, Scenario] = {
     "hanging-broadcast": Scenario(
         "BROADCASTING, and every listener waits for ever", "Q12", _WARN, "set a time-out there"
     ),
+    "config-gap": Scenario(
+        "CONFIG names two queues of four", "R10", _ERROR, "a list of queues or rooms"
+    ),
+    "raises": Scenario(
+        "a strategy of the program's own raises an error", "R10", _ERROR, "errors of the strategy"
+    ),
+    "retry-unwritable": Scenario(
+        "listeners fail, and the retry topic takes no message",
+        "Q19",
+        _ERROR,
+        "permission of topic %RETRY%",
+        effect="Q13",
+    ),
+    "retry-unreadable": Scenario(
+        "listeners fail, and nobody may read the retry topic",
+        "Q19",
+        _ERROR,
+        "permission of topic %RETRY%",
+        effect="Q13",
+    ),
+    "never-commits": Scenario(
+        "a program polls with auto_commit=False and never commits",
+        "Q20",
+        _WARN,
+        "must call `commit`",
+    ),
+    "limited": Scenario(
+        "a member limits itself to half of what comes", "Q07", _WARN, "raise messages_per_s_max"
+    ),
     "reset": Scenario(
         "somebody has reset the offsets", "Q08", _INFO, "lists the changes", is_ours=True
     ),
@@ -200,7 +230,23 @@ HEALTHY: Mapping[str, str] = {
     "h-catches-up": "a backlog that is consumed soon",
     "h-by-load": "AVG_BY_LOAD: queues move for load",
     "h-same-id": "another group's member has the same client id",
+    "h-bursts": "messages come in batches, each of which goes into one queue",
+    "h-commits-by-hand": "a program polls, and commits every 2 s by hand",
+    "h-long-calls": "a call of the listener lasts longer than the look, and the group keeps up",
 }
+
+
+class _Raising:
+    """A strategy of a program's own, with a mistake."""
+
+    name = "OUR_ZONES"
+
+    def allocate(self, group: str, client_id: str, mq_all: Any, cid_all: Any) -> Any:
+        raise KeyError("zone")
+
+
+def _subscribing(topic: str) -> Callable[[PollConsumer], None]:
+    return lambda consumer: consumer.subscribe(topic)
 
 
 class Wards:
@@ -382,6 +428,16 @@ class Wards:
             local_offset_dir=str(self._directory),
         )
         join("mixed-clients", "sick46", strategy="MINIMAL_MOVE")
+        some = [MessageQueue(on.topic("sick50"), "broker-a", number) for number in range(2)]
+        join("config-gap", "sick50", strategy=AllocateMessageQueueByConfig(some))
+        join("raises", on.topic("sick51"), strategy=_Raising())
+        join("retry-unwritable", on.topic("sick52"), listener=fail)
+        join("retry-unreadable", on.topic("sick53"), listener=fail)
+        on.topic("sick54", per_s=1)
+        for _ in range(400):
+            on.producer.send_nowait(Message("sick54", b"x"))
+        self._poll("never-commits", _subscribing("sick54"), auto_commit=False)
+        join("limited", on.topic("sick55", per_s=40), messages_per_s_max=20)
 
     def start_healthy(self) -> None:
         """Start the groups of `HEALTHY`."""
@@ -419,6 +475,16 @@ class Wards:
         join("h-catches-up", "well16", listener=self.takes(0.03), consume_thread_count=3)
         self._join_all("h-by-load", on.topic("well17", queues=8), "123", strategy="AVG_BY_LOAD")
         join("h-same-id", on.topic("well18"))
+        join("h-bursts", on.topic("well20", per_s=0))
+        self._run(self._send_bursts)
+        on.topic("well21")
+        self._poll("h-commits-by-hand", _subscribing("well21"), commit_every_s=2, auto_commit=False)
+        join("h-long-calls", on.topic("well22", per_s=0.8), listener=self.takes(9))
+
+    def _send_bursts(self) -> None:
+        while not self.released.wait(3):
+            for _ in range(200):
+                self.groups.producer.send_nowait(Message("well20", b"x"))
 
     def start_popped(self) -> None:
         """Start the groups that need SparrowMQ's broker."""
@@ -475,16 +541,29 @@ class Wards:
         for instance in instances:
             self.groups.join(group, topic, instance=instance, **settings)
 
-    def _poll(self, group: str, choose: Callable[[PollConsumer], None]) -> None:
+    def _poll(
+        self,
+        group: str,
+        choose: Callable[[PollConsumer], None],
+        *,
+        commit_every_s: float | None = None,
+        **settings: Any,
+    ) -> None:
         consumer = self.groups.hold(
-            PollConsumer(group, name_server=self.groups.cluster.name_server)
+            PollConsumer(
+                group, name_server=self.groups.cluster.name_server, start="first", **settings
+            )
         )
         choose(consumer)
         consumer.start()
 
         def poll() -> None:
+            committed_s = time.monotonic()
             while not self.released.is_set():
                 consumer.poll(200)
+                if commit_every_s and time.monotonic() - committed_s > commit_every_s:
+                    consumer.commit()
+                    committed_s = time.monotonic()
 
         self._run(poll)
 
@@ -507,6 +586,8 @@ def examine(cluster: LiveCluster, directory: Path, *, is_ours: bool) -> Findings
             groups.admin.update_group("disabled", is_enabled=False)
             groups.admin.update_topic("sick4", perm="r")
             groups.admin.update_topic("sick23", perm="w")
+            groups.admin.update_topic("%RETRY%retry-unwritable", perm="r")
+            groups.admin.update_topic("%RETRY%retry-unreadable", perm="w")
             groups.admin.delete_topic("sick22")
             if is_ours:
                 groups.admin.reset_offsets("reset", "sick37", to="earliest")

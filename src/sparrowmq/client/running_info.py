@@ -109,6 +109,7 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
             "listenerCalls": str(len(calls)),
             "listenerCallsLongestMs": str(0 if calls.begun_ms is None else now_ms - calls.begun_ms),
             "PROP_CONSUMER_START_TIMESTAMP": str(subscriber.start_timestamp_ms),
+            "messagesPerSMax": str(config.messages_per_s_max or 0),
         },
         subscription_set=[
             subscriber.subscriptions[topic] for topic in sorted(subscriber.subscriptions)
@@ -142,7 +143,8 @@ def _describe_queue(owned: OwnedQueue, boot_timestamp_ms: int) -> ProcessQueueIn
     is_locked, is_dropped = holding_of(owned)
     first = queue.commit_offset or 0
     return ProcessQueueInfo(
-        commit_offset=owned.committed_offset or 0,
+        # Java too reports what was consumed, committed or not.
+        commit_offset=first,
         cached_msg_min_offset=first if queue.count else 0,
         cached_msg_max_offset=first + queue.span if queue.count else 0,
         cached_msg_count=queue.count,

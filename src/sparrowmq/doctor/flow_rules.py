@@ -1,4 +1,4 @@
-"""Q06, Q07, Q08, Q10, Q12, Q13: faults of consumption while every queue has its owner. Pure.
+"""Q06, Q07, Q08, Q10, Q12, Q13, Q20: faults of consumption while every queue has its owner. Pure.
 
 The rebalance does not cause these faults; they cause most backlogs.
 Tests: test_diagnosis_queues.py.
@@ -20,6 +20,8 @@ from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 BEHIND_MIN = 100
 # A member that consumes its backlog in this time does not count as behind either.
 BEHIND_S_MIN = 10
+# What came in so long may wait for the next commit of a program that commits by hand.
+UNCOMMITTED_S = 60
 # A backlog that takes longer to consume earns a warning although it shrinks.
 DRAIN_S_MAX = 3_600
 # A listener that takes longer for a message limits its group.
@@ -75,9 +77,51 @@ def find_standstill(view: GroupView) -> Iterator[Finding]:
     )
 
 
+def find_uncommitted(view: GroupView) -> Iterator[Finding]:
+    """Q20: members consume, and do not commit what they have consumed."""
+    found: dict[str, list[MessageQueue]] = {}
+    for client_id, queues in user_loads(view).items():
+        mine = [q for q in queues if (rate := view.rates.get(q)) and rate.stood_still]
+        flow = view.flow(mine)
+        count = sum(map(view.uncommitted, mine))
+        # Who commits by hand may do so once a minute.
+        if flow and count >= max(BEHIND_MIN, UNCOMMITTED_S * flow.produced_per_s):
+            found[client_id] = mine
+    if not found or view.snapshot.is_broadcasting:
+        return
+    queues = [queue for mine in found.values() for queue in mine]
+    messages = count_of(sum(map(view.uncommitted, queues)), "message")
+    yield Finding(
+        rule="Q20",
+        severity=Severity.WARN,
+        title=Phrase("members do not commit what they consume"),
+        evidence=tuple(
+            Phrase(
+                "{id} has consumed {messages} more than the broker knows",
+                id=client_id,
+                messages=count_of(sum(map(view.uncommitted, mine)), "message"),
+            )
+            for client_id, mine in found.items()
+        ),
+        consequence=Phrase(
+            "{queues}: {messages} come again when a queue changes hands or a member restarts, "
+            "and the backlog seems to grow",
+            queues=describe_queues(queues),
+            messages=messages,
+        ),
+        remedy=(
+            "with auto_commit=False the program must call `commit` (a Java lite pull consumer: "
+            "`commitSync`); else search the members' log for commits that brokers refuse"
+        ),
+        members=tuple(found),
+    )
+
+
 def find_slow_members(view: GroupView) -> Iterator[Finding]:
     """Q07: members consume more slowly than messages arrive, or still have a backlog."""
-    paces = {client_id: _pace(view, mine) for client_id, mine in user_loads(view).items()}
+    loads = user_loads(view)
+    paces = {client_id: _pace(view, mine) for client_id, mine in loads.items()}
+    busy = [client_id for client_id, mine in loads.items() if mine]
     behind = {c: pace for c, pace in paces.items() if pace is not None and _is_behind(pace)}
     if not behind or view.snapshot.is_broadcasting:
         return
@@ -111,11 +155,12 @@ def find_slow_members(view: GroupView) -> Iterator[Finding]:
             n=f"{len(behind)}",
             members=count_of(len(paces), "member"),
         ),
-        evidence=tuple(_describe_pace(view, c, paces[c]) for c in paces),
+        # R14 reports the members without a queue.
+        evidence=tuple(_describe_pace(view, c, paces[c]) for c in busy),
         consequence=Phrase(
             "{messages} behind: {means}", messages=count_of(lag, "message"), means=means
         ),
-        remedy=_pace_remedy(view, sorted(behind), are_all=len(behind) == len(paces)),
+        remedy=_pace_remedy(view, sorted(behind), are_all=len(behind) == len(busy)),
         members=tuple(behind),
     )
 
@@ -322,18 +367,35 @@ def _describe_pace(view: GroupView, client_id: str, pace: Flow | None) -> Phrase
     report = view.snapshot.find_report(client_id)
     if report is None:
         return Phrase("{id}: {rates}, {lag} behind", id=client_id, rates=rates, lag=lag)
+    messages = count_of(sum(h.cached_count for h in report.held), "message")
+    if report.messages_per_s_max:
+        return Phrase(
+            "{id}: {rates}, {lag} behind, {messages} in hand; its limit is {n} a second",
+            id=client_id,
+            rates=rates,
+            lag=lag,
+            messages=messages,
+            n=f"{report.messages_per_s_max:,}",
+        )
     return Phrase(
         "{id}: {rates}, {lag} behind, {messages} in hand",
         id=client_id,
         rates=rates,
         lag=lag,
-        messages=count_of(sum(h.cached_count for h in report.held), "message"),
+        messages=messages,
     )
 
 
 def _pace_remedy(view: GroupView, behind: list[str], *, are_all: bool) -> str:
     faster = "give listeners more threads, or make them faster (batches, fewer remote calls)"
     loads = user_loads(view)
+    limits = {r.client_id: r.messages_per_s_max for r in view.snapshot.reports}
+    limited = [client_id for client_id in behind if limits.get(client_id)]
+    if limited:
+        return (
+            f"raise messages_per_s_max of {', '.join(limited)}, or start more members; a member "
+            "consumes no faster than its own limit"
+        )
     crowded = [q for q in find_crowded_queues(view) if any(q in loads[c] for c in behind)]
     if crowded:
         return (

@@ -273,6 +273,7 @@ class MemberReport:
         thread_count: the threads that call the member's listener; 0 if not reported.
         longest_call_ms: how long the oldest unfinished call of the listener has taken; 0 without
             one, and for members that do not run SparrowMQ, which do not report it.
+        messages_per_s_max: the member's own limit; 0 without one, or if not reported.
         is_silent: whether the member was asked and did not answer in time.
         failure: the reason for a missing report; "" if the member answered.
     """
@@ -286,6 +287,7 @@ class MemberReport:
     is_orderly: bool | None = None
     thread_count: int = 0
     longest_call_ms: int = 0
+    messages_per_s_max: int = 0
     is_silent: bool = False
     failure: str = ""
 

@@ -225,7 +225,8 @@ class GroupView:
 
         What came since the first sample does not count, as it may be consumed and not committed
         yet, unless the owner does not answer (`is_silent`). A queue does not count while members
-        hand it over, or while its owner waits for a message that its subscription matches.
+        hand it over, while its owner waits for a message that its subscription matches, or if the
+        owner consumes it and does not commit.
         """
         rate = self.rates.get(queue)
         came = 0 if rate is None else rate.produced_per_s * self.snapshot.interval_ms / 1000
@@ -235,7 +236,13 @@ class GroupView:
             and self.lag([queue]) > (0 if is_silent else round(came))
             and not self.is_handed_over(queue)
             and not self.waits_for_match(queue)
+            and not self.uncommitted(queue)
         )
+
+    def uncommitted(self, queue: MessageQueue) -> int:
+        """Return how many messages the queue's owner has consumed and not committed."""
+        done = max((held.commit_offset for held in self._held(queue)), default=0)
+        return max(0, done - self.offset_of(queue))
 
     def is_user_queue(self, queue: MessageQueue) -> bool:
         """Return whether a queue belongs to a topic that the group subscribes."""
@@ -287,7 +294,7 @@ class GroupView:
         arrived_per_s = sum(rate.produced_per_s for rate in counted.values())
         done_per_s = sum(rate.consumed_per_s for rate in counted.values())
         keeps_up = not self.can_see_standstill or done_per_s >= KEEPS_UP_SHARE * arrived_per_s
-        under_way = arrived_per_s * (COMMITTED_S + self._listener_s) if keeps_up else 0
+        under_way = arrived_per_s * (COMMITTED_S + self.listener_s) if keeps_up else 0
         if by_message:
             under_way = self.in_flight
         return Flow(
@@ -298,7 +305,7 @@ class GroupView:
         )
 
     @property
-    def _listener_s(self) -> float:
+    def listener_s(self) -> float:
         """The longest mean time of a listener's call that a member reports, in seconds."""
         paces = [pace for report in self.snapshot.reports for pace in report.paces]
         return max((pace.listener_ms for pace in paces), default=0.0) / 1000

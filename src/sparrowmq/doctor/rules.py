@@ -75,11 +75,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q16": topic_rules.find_disabled_group,
         "Q17": topic_rules.find_unmatched_subscriptions,
         "Q18": topic_rules.find_refused_filters,
+        "Q19": topic_rules.find_closed_retries,
+        "Q20": flow_rules.find_uncommitted,
     }
 )
 
 # The rules that hold for groups that consume by message; the others are about owners of queues.
-BY_MESSAGE = frozenset({"Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "Q16", "R32"})
+BY_MESSAGE = frozenset({"Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "Q16", "Q19", "R32"})
 
 # Faults and their effects, which other rules find too. The roots come first: their effects may have
 # effects of their own.
@@ -102,8 +104,10 @@ EFFECTS: Mapping[str, frozenset[str]] = MappingProxyType(
             ("R08", "Q06 Q07 Q10 R09 R10 R11 R17 R28 R30"),
             ("R09", "Q07 Q10 R10 R11 R17 R28 R30"),
             ("R10", "R11 R28"),
+            ("Q19", "Q06 Q07 Q10 Q13 R17 R28 R30"),
             # In order, a message that fails stops its queue.
             ("Q13", "Q06 Q07 Q10 R17 R28 R30"),
+            ("Q20", "Q07 Q10 R11 R17"),
             ("Q06", "Q10 Q12 R11 R17 R22 R30"),
             ("Q08", "Q10 R17"),
             # A slow listener that still finishes calls makes its member's queues stand still.

@@ -1,4 +1,4 @@
-"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q18: topics, queues, ways of consuming. Pure.
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q19: topics, queues, ways of consuming. Pure.
 
 Tests: test_diagnosis_queues.py.
 """
@@ -12,6 +12,7 @@ from sparrowmq.doctor.group_snapshot import HeldQueue, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import retry_topic
 from sparrowmq.words import Phrase, count_of
 
 _LAST_OFFSETS = frozenset(
@@ -37,21 +38,33 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
         return
     # A queue that its former owner still drains is in a handover.
     in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
+    # Only the members know the shares that such a strategy gives.
+    is_unknown = find_strategy(view.snapshot) is None
     ignored = [
         queue
         for queue, connections in view.ownership.falls_to.items()
-        if connections and queue not in in_hand and view.is_user_queue(queue)
+        if (connections or is_unknown) and queue not in in_hand and view.is_user_queue(queue)
     ]
     if not ignored:
         return
     yield Finding(
         rule="R10",
         severity=Severity.ERROR,
-        title=Phrase(
+        title=Phrase("no member consumes {queues}", queues=count_of(len(ignored), "queue"))
+        if is_unknown
+        else Phrase(
             "no member has taken {queues} of its share",
             queues=count_of(len(ignored), "queue"),
         ),
-        evidence=tuple(
+        evidence=(
+            Phrase(
+                "by strategy {name} no member has {queues} in hand",
+                name=view.snapshot.strategy,
+                queues=describe_queues(ignored),
+            ),
+        )
+        if is_unknown
+        else tuple(
             Phrase(
                 "{queue} falls to {ids}",
                 queue=describe_queues([queue]),
@@ -63,6 +76,11 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
             "nobody consumes these queues: {backlog}", backlog=view.describe_backlog(ignored)
         ),
         remedy=(
+            "compare the settings of the members' strategy (a list of queues or rooms that leaves "
+            "these out), and search the members' log for errors of the strategy"
+        )
+        if is_unknown
+        else (
             "members learn of new queues within 30 s and take them within 20 s more; "
             "restart members that do not (older Go clients never refresh their routes), and "
             "check that all members use the same strategy"
@@ -323,6 +341,35 @@ def _find_unwritable(topic: TopicSnapshot) -> Iterator[Finding]:
         ),
         remedy="set the topic's permission to 6 (read and write) at these brokers, unless "
         "they are to be taken out of service",
+    )
+
+
+def find_closed_retries(view: GroupView) -> Iterator[Finding]:
+    """Q19: a broker lets nobody write, or nobody read, the topic of failed messages."""
+    topic = view.snapshot.find_topic(retry_topic(view.snapshot.group))
+    queues = () if topic is None else topic.queues
+    closed = [at for at in queues if not (at.is_readable and at.is_writable)]
+    if not closed:
+        return
+    cannot_send = any(not at.is_writable for at in closed)
+    yield Finding(
+        rule="Q19",
+        severity=Severity.ERROR,
+        title=Phrase("brokers take no failed message back")
+        if cannot_send
+        else Phrase("brokers keep failed messages back"),
+        evidence=tuple(
+            Phrase("{broker} gives no write permission", broker=at.broker_name)
+            if not at.is_writable
+            else Phrase("{broker} gives no read permission", broker=at.broker_name)
+            for at in closed
+        ),
+        consequence=Phrase(
+            "a message that fails is consumed again and again where it is, and no commit passes it"
+        )
+        if cannot_send
+        else Phrase("a message that failed once never comes again"),
+        remedy=f"set the permission of topic %RETRY%{view.snapshot.group} to 6 (read and write)",
     )
 
 

@@ -623,6 +623,7 @@ def _ask_member(
         is_orderly=_ORDERLY.get(info.properties.get("PROP_CONSUMEORDERLY", "")),
         thread_count=_count_in(info.properties, "PROP_THREADPOOL_CORE_SIZE"),
         longest_call_ms=_count_in(info.properties, "listenerCallsLongestMs"),
+        messages_per_s_max=_count_in(info.properties, "messagesPerSMax"),
     )
 
 
