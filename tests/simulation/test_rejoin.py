@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from mistakes import CALM, as_at_apaches_broker
+from sparrowmq.broker.broker import Broker
 from sparrowmq.client.operations import handover
 from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.simulation.cluster import GROUP, SimulatedCluster
 from sparrowmq.simulation.faults import Faults
 
 STEP_MS = 5
+# Of each moved queue, and of each member the list; heartbeats and pulls go on anyway.
+OF_A_HANDOVER = (
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+)
 
 
 def consumed(cluster: SimulatedCluster) -> list[MessageQueue]:
@@ -74,3 +85,37 @@ def test_join_right_after_a_kill_waits_for_no_dead_lock(
     cluster.add_member()
 
     assert run_until_shared(cluster, within_ms=20_000) <= 300
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rejoin_sends_what_a_join_sends(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    sent: Counter[int] = Counter()
+    handle = Broker.handle
+
+    def count(broker: Broker, command: Any, *more: Any, **how: Any) -> Any:
+        is_renewal = command.code == RequestCode.LOCK_BATCH_MQ and not (command.ext_fields or {})
+        if not is_renewal:
+            sent[command.code] += 1
+        return handle(broker, command, *more, **how)
+
+    monkeypatch.setattr(Broker, "handle", count)
+    scenario = replace(
+        CALM, queue_count=8, member_count=6, message_count=0, faults=Faults(), fault_ms=60_000
+    )
+    cluster = SimulatedCluster(scenario, lambda purpose: Random(f"{seed} {purpose}"))
+    cluster.start()
+    cluster.run(until_ms=cluster.timeline.now_ms + 8_000)
+
+    def join() -> Counter[int]:
+        sent.clear()
+        cluster.add_member()
+        cluster.run(until_ms=cluster.timeline.now_ms + 1_000)
+        run_until_shared(cluster, within_ms=100)
+        return Counter({code: sent[code] for code in OF_A_HANDOVER})
+
+    joined = join()
+    cluster.live_members[-1].kill()
+    cluster.run(until_ms=cluster.timeline.now_ms + 2_000)
+
+    assert join() == joined
+    assert joined[RequestCode.UNLOCK_BATCH_MQ] >= 1
