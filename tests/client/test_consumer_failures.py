@@ -72,14 +72,8 @@ def test_listener_that_would_end_a_program_fails_only_its_message(
     settings: dict[str, Any] = {"orderly": True} if is_orderly else {}
     caplog.set_level(logging.WARNING, LOG)
     with PushConsumer(
-        group,
-        name_server=cluster.name_server,
-        listener=listen,
-        start="first",
-        **settings,
+        group, topic, name_server=cluster.name_server, listener=listen, start="first", **settings
     ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
         producer.send(Message(topic, b"bad"))
         wait_until("the failure", lambda: failures)
         producer.send(Message(topic, b"good"))
@@ -110,10 +104,13 @@ async def test_coroutine_that_would_end_a_program_fails_only_its_message(
 
     caplog.set_level(logging.WARNING, LOG)
     async with AsyncPushConsumer(
-        group, name_server=cluster.name_server, listener=listen, on_assign=gain, start="first"
+        group,
+        topic,
+        name_server=cluster.name_server,
+        listener=listen,
+        on_assign=gain,
+        start="first",
     ) as consumer:
-        await consumer.subscribe(topic)
-        await consumer.start()
         producer.send(Message(topic, b"bad"))
         producer.send(Message(topic, b"good"))
         async with asyncio.timeout(20):
@@ -152,14 +149,13 @@ def test_callback_and_strategy_that_would_end_a_program_are_reported(
     caplog.set_level(logging.WARNING, LOG)
     with PushConsumer(
         group,
+        topic,
         name_server=cluster.name_server,
         listener=lambda messages, _: seen.extend(message.body for message in messages),
         start="first",
         on_assign=lambda _: sys.exit("no more"),
         strategy=Strategy(),
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    ):
         producer.send(Message(topic, b"m"))
         wait_until("the message", lambda: seen)
 
@@ -260,12 +256,11 @@ def test_consumer_whose_process_was_stopped_says_so_and_goes_on(
     seen: list[bytes] = []
     with PushConsumer(
         group,
+        topic,
         name_server=cluster.name_server,
         listener=lambda messages, _: seen.extend(message.body for message in messages),
         start="first",
     ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
         producer.send(Message(topic, b"before"))
         wait_until("a message", lambda: seen == [b"before"])
         wait_until("the end of its call", lambda: not consumer.health().oldest_unfinished)
@@ -299,10 +294,8 @@ async def test_coroutine_that_keeps_the_event_loop_is_told_as_the_cause(
         await may_end.wait()
 
     async with AsyncPushConsumer(
-        group, name_server=cluster.name_server, listener=listen, start="first"
-    ) as consumer:
-        await consumer.subscribe(topic)
-        await consumer.start()
+        group, topic, name_server=cluster.name_server, listener=listen, start="first"
+    ):
         producer.send(Message(topic, b"m"))
         async with asyncio.timeout(20):
             while "stood still" not in caplog.text:

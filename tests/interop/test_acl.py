@@ -81,13 +81,9 @@ async def test_every_client_signs(name_server: str) -> None:
     async with AsyncProducer("GID_acl_p", **settings) as asyncio_producer:
         await asyncio_producer.send(Message("acl-all", "fünf".encode(), tags="T"))
     reader: dict[str, Any] = {"name_server": name_server, **READER, "start": "first"}
-    with PushConsumer("GID_acl", listener=listener, orderly=True, **reader) as consumer:
-        consumer.subscribe("acl-all")
-        consumer.start()
+    with PushConsumer("GID_acl", "acl-all", listener=listener, orderly=True, **reader):
         wait_until("all messages", lambda: len(got) >= 5)
-    with PollConsumer("GID_acl_pull", **reader) as polled:
-        polled.subscribe("acl-all")
-        polled.start()
+    with PollConsumer("GID_acl_pull", "acl-all", **reader) as polled:
         texts = [str(polled.getone(20_000)) for _ in range(5)]
 
     assert got == ["one", "two", "three", "four", "fünf"]

@@ -57,10 +57,10 @@ def test_what_a_live_group_does_is_seen(java: Any, cluster: Any) -> None:
     with (
         Admin(name_server=cluster.name_server) as admin,
         Producer("GID_p", name_server=cluster.name_server) as producer,
-        PushConsumer(group, name_server=cluster.name_server, listener=lambda *_: None) as consumer,
+        PushConsumer(
+            group, {topic: "A || B"}, name_server=cluster.name_server, listener=lambda *_: None
+        ) as consumer,
     ):
-        consumer.subscribe(topic, "A || B")
-        consumer.start()
         assert len(consumer.wait_assigned(60_000)) == 2
         sent = producer.send(Message(topic, b"x", tags="A", keys=("key-7",)))
         assert consumer.wait_idle(60_000)

@@ -123,14 +123,13 @@ def test_listener_decides_on_each_message_and_a_dead_letter_is_resent(
         Admin(name_server=cluster.name_server) as admin,
         PushConsumer(
             group,
+            topic,
             name_server=cluster.name_server,
             listener=decide,
             start="first",
             consume_message_batch_max_size=3,
-        ) as consumer,
+        ),
     ):
-        consumer.subscribe(topic)
-        consumer.start()
         wait_until("the retry", lambda: delivered.count(b"again") > 1, timeout_s=90)
         wait_until("the dead letter", lambda: admin.dead_letters(group), timeout_s=60)
         (dead,) = admin.dead_letters(group)
@@ -148,14 +147,13 @@ async def test_members_wait_and_keep_to_their_rate(java: Any, cluster: Any) -> N
             await producer.send_batch([Message(topic, b"%d" % n) for n in range(25)])
     async with AsyncPushConsumer(
         "GID_rows_waits",
+        topic,
         name_server=cluster.name_server,
         listener=keeper,
         start="first",
         messages_per_s_max=40,
         pull_batch_size=5,
     ) as consumer:
-        await consumer.subscribe(topic)
-        await consumer.start()
         assert len(await consumer.wait_assigned(60_000)) == 4
         assert await consumer.wait_idle(60_000)
         with Admin(name_server=cluster.name_server) as admin:

@@ -29,12 +29,11 @@ def smq(apache_cluster: Any) -> Iterator[Commands]:
     consumed: list[MessageExt] = []
     with PushConsumer(
         GROUP,
+        TOPIC,
         name_server=apache_cluster.name_server,
         listener=lambda messages, context: consumed.extend(messages),
         start="first",
     ) as member:
-        member.subscribe(TOPIC)
-        member.start()
         wait_until("all queues", lambda: len(member.assignment()) == 4, timeout_s=60)
 
         def lag() -> list[int]:

@@ -20,13 +20,12 @@ def test_mqadmin_shows_what_our_member_holds(apache_cluster: Any, java: Any) -> 
         Producer("GID_status_p", name_server=apache_cluster.name_server) as producer,
         PushConsumer(
             group,
+            topic,
             name_server=apache_cluster.name_server,
             listener=lambda *_: seen.set(),
             start="first",
         ) as consumer,
     ):
-        consumer.subscribe(topic)
-        consumer.start()
         producer.send(Message(topic, b"x"))
         assert seen.wait(30)
         asked = ("consumerStatus", "-g", group, "-i", consumer.client_id)
@@ -47,13 +46,12 @@ def test_mqadmin_has_our_listener_consume_a_message(java: Any, cluster: Any) -> 
         Producer("GID_directly_p", name_server=cluster.name_server) as producer,
         PushConsumer(
             group,
+            topic,
             name_server=cluster.name_server,
             listener=lambda messages, _: got.extend((m.body, m.broker_name) for m in messages),
             start="first",
         ) as consumer,
     ):
-        consumer.subscribe(topic)
-        consumer.start()
         sent = producer.send(Message(topic, b"again"))
         wait_until("the message", lambda: len(got) == 1)
         lines = java.mqadmin(

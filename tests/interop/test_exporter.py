@@ -36,13 +36,8 @@ async def test_owners_and_lag_of_a_group_at_apaches_broker(apache_cluster: Any) 
         watch = ClusterWatch(directory, driver, interval_s=1.0)
         registry.register(watch)
         with PushConsumer(
-            GROUP,
-            listener=lambda messages, context: None,
-            start="first",
-            **settings,
+            GROUP, TOPIC, listener=lambda messages, context: None, start="first", **settings
         ) as consumer:
-            consumer.subscribe(TOPIC)
-            consumer.start()
             await asyncio.to_thread(consumer.wait_idle)
             async with asyncio.timeout(120):
                 while value("sparrowmq_group_lag", group=GROUP, topic=TOPIC) != 0:

@@ -166,9 +166,7 @@ def check(
     peer: Peer, name_server: str, *, pushes: bool, restart: Callable[[], None] | None = None
 ) -> None:
     """Hold what a program tells to what was sent, before and after a restart."""
-    with PollConsumer("GID_remoting", name_server=name_server) as consumer:
-        consumer.subscribe("T")
-        consumer.start()
+    with PollConsumer("GID_remoting", "T", name_server=name_server) as consumer:
         polled: list[str] = []
 
         def has_all() -> bool:

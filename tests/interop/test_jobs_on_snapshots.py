@@ -33,10 +33,12 @@ def smq(apache_cluster: Any) -> Iterator[Commands]:
     with Producer("GID_jobs_producer", name_server=name_server) as producer:
         queues = producer.fetch_publish_queues(TOPIC)
         with PushConsumer(
-            GROUP, name_server=name_server, listener=lambda messages, context: None, start="first"
+            GROUP,
+            TOPIC,
+            name_server=name_server,
+            listener=lambda messages, context: None,
+            start="first",
         ) as member:
-            member.subscribe(TOPIC)
-            member.start()
             wait_until("all queues", lambda: len(member.assignment()) == 2, timeout_s=60)
             for queue in queues:
                 producer.send(Message(TOPIC, b"consumed"), queue=queue)
@@ -51,10 +53,12 @@ def smq(apache_cluster: Any) -> Iterator[Commands]:
 
     wait_until("lag", lambda: lag() == MESSAGES, timeout_s=60)
     with PushConsumer(
-        LIVING, name_server=name_server, listener=lambda messages, context: None, start="first"
+        LIVING,
+        TOPIC,
+        name_server=name_server,
+        listener=lambda messages, context: None,
+        start="first",
     ) as member:
-        member.subscribe(TOPIC)
-        member.start()
         wait_until("all consumed", lambda: member.counters.succeeded == MESSAGES + 2, timeout_s=60)
         yield Commands(name_server)
 

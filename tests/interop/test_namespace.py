@@ -32,14 +32,7 @@ def test_members_of_both_kinds_share_a_group_of_a_namespace(
 
     with Admin(**settings) as admin:
         admin.create_topic(TOPIC, 4)
-    with PushConsumer(
-        group,
-        listener=take,
-        start="first",
-        **settings,
-    ) as ours:
-        ours.subscribe(TOPIC)
-        ours.start()
+    with PushConsumer(group, TOPIC, listener=take, start="first", **settings) as ours:
         theirs = java_push_consumer(cluster, topic=TOPIC, group=group, namespace=NAMESPACE)
         with Admin(**settings) as admin:
             wait_until(

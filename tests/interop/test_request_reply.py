@@ -98,13 +98,8 @@ def test_we_answer_java_s_requests(java: Any, cluster: Any) -> None:
                 producer.reply(message, b"py: " + message.body)
 
         with PushConsumer(
-            "GID_py_repliers",
-            listener=answer,
-            start="first",
-            **settings,
+            "GID_py_repliers", topic, listener=answer, start="first", **settings
         ) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
             assert consumer.wait_assigned()
             told = java.run_peer(
                 "request",

@@ -78,14 +78,13 @@ def test_a_listener_gets_messages_again_and_then_dead_letters_them(cluster: Any,
             producer.send(Message("listened", str(number).encode()))
     with PushConsumer(
         "GID_listening",
+        "listened",
         name_server=cluster.name_server,
         listener=listen,
         balance="messages",
         start="first",
         max_reconsume_times=1,
-    ) as consumer:
-        consumer.subscribe("listened")
-        consumer.start()
+    ):
         wait_until("all attempts", lambda: sum(map(len, attempts.values())) == 9, timeout_s=120)
     assert attempts == {b"%d" % number: [0] for number in range(8)} | {b"3": [0, 1]}
     with SimpleConsumer("GID_listening_letters", name_server=cluster.name_server) as letters:

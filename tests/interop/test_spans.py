@@ -30,13 +30,8 @@ def test_consumer_is_in_the_trace_of_the_producer(apache_cluster: Any) -> None:
         producer.send(Message(TOPIC, b"alone", properties={"flight": "LH1234"}))
         producer.send_batch([Message(TOPIC, b"one"), Message(TOPIC, b"two")])
     with PushConsumer(
-        "GID_spans_c",
-        listener=lambda messages, context: None,
-        start="first",
-        **settings,
-    ) as consumer:
-        consumer.subscribe(TOPIC)
-        consumer.start()
+        "GID_spans_c", TOPIC, listener=lambda messages, context: None, start="first", **settings
+    ):
         wait_until("consumed", lambda: len(exporter.get_finished_spans()) == 5, timeout_s=60)
 
     sent, processed = [], []

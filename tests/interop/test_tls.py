@@ -74,12 +74,11 @@ def produce_and_consume(name_server: str, tls: ssl.SSLContext) -> None:
     asyncio.run(send_more())
     with PushConsumer(
         "GID_tls",
+        topic,
         listener=lambda messages, context: got.extend(message.body for message in messages),
         start="first",
         **settings,
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    ):
         wait_until("all consumed", lambda: len(got) >= len(bodies) + COUNT, timeout_s=60)
 
     assert sorted([*bodies, *(b"a-%d" % number for number in range(COUNT))]) == sorted(got)

@@ -33,14 +33,7 @@ def test_mqadmin_finds_where_a_message_was_sent_and_consumed(
             producer.send(Message(TOPIC, b"%d" % number, tags="paid", keys=(f"k{number}",)))
             for number in range(20)
         ]
-    with PushConsumer(
-        "GID_traced_c",
-        listener=take,
-        start="first",
-        **settings,
-    ) as consumer:
-        consumer.subscribe(TOPIC)
-        consumer.start()
+    with PushConsumer("GID_traced_c", TOPIC, listener=take, start="first", **settings):
         wait_until("all consumed", lambda: len(consumed) >= 20, timeout_s=60)
     chosen = sent[7]
     printed = ""

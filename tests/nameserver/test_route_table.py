@@ -259,7 +259,7 @@ def test_numbers_of_brokers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPat
     ]
     register(table, identity("c"), topics("T", "U", "V", "W" * 256))
 
-    assert full == ["there are 2 brokers, which is the most"] * 2
+    assert full == ["there are 2 brokers, which is the limit"] * 2
     assert table.find_contradiction(identity("a"), connection=PEERS[2], now_ms=0) is None
     assert queue_counts(table, "T") == {"a": 4, "b": 4}
     assert table.topics() == ["T", "U"]

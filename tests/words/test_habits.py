@@ -16,7 +16,7 @@ PAGES = [
 # Each habit, and what to write.
 HABITS = {
     r"(?<!here )\b(is|are) no (?!longer|more|faster|slower|less|such|one\b)[\w`\'{]": "is not a",
-    r"\bare the most\b": "the limit is",
+    r"\b(are the most\b|(is|which is) the most\b(?! [a-z]))": "the limit is",
     r"\b[Tt]ake in (?!the form)\b": "process, apply, record, add",
     r"\b[Tt]ake note\b": "record",
     r"\b(put|puts) away\b": "discard",

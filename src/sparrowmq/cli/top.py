@@ -368,8 +368,11 @@ def top(
 
     \b
     Keys:
-      Enter the queue × client matrix of a group, and what is wrong with it; Escape goes back a l i
-      o n sort by attention, lag, messages in or out a second, or name space pause q quit
+      Enter      the queue × client matrix of a group, and what is wrong with it
+      Escape     back to all groups
+      a l i o n  sort by attention, lag, messages in or out a second, or name
+      space      pause
+      q          quit
     """
     if cluster.as_json or not sys.stdout.isatty():
         raise UsageError(

@@ -113,7 +113,8 @@ def _check(name: str, noun: str, length_max: int) -> str:
         raise ConfigError(f"the {noun} name is blank")
     if len(name) > length_max:
         raise ConfigError(
-            f"the {noun} name {name[:40]!r}... has {len(name)} characters; {length_max} is the most"
+            f"the {noun} name {name[:40]!r}... has {len(name)} characters; "
+            f"the limit is {length_max}"
         )
     if not is_legal_name(name):
         raise ConfigError(

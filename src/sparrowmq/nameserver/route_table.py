@@ -152,7 +152,7 @@ class RouteTable:
         registration must have the live broker's name, id and address, and come from its host.
         """
         if identity.address not in self._live and len(self._live) >= BROKERS_MAX:
-            return f"there are {BROKERS_MAX} brokers, which is the most"
+            return f"there are {BROKERS_MAX} brokers, which is the limit"
         group = self._brokers.get(identity.broker_name)
         addresses = {} if group is None else group.addresses
         others = [
@@ -211,7 +211,7 @@ class RouteTable:
         if brokers is None:
             return f"there are {TOPICS_MAX} topics" if len(self._topics) >= TOPICS_MAX else None
         if broker_name not in brokers and len(brokers) >= BROKERS_PER_TOPIC_MAX:
-            return f"{BROKERS_PER_TOPIC_MAX} brokers have the topic, which is the most"
+            return f"{BROKERS_PER_TOPIC_MAX} brokers have the topic, which is the limit"
         return None
 
     def unregister(self, identity: BrokerIdentity) -> None:

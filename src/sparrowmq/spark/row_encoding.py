@@ -105,7 +105,7 @@ def encode_rows(
         row = int(property_sizes.argmax())
         raise UsageError(
             f"the properties of row {first_row + row} have {property_sizes[row]} bytes; "
-            f"{PROPERTIES_BYTES_MAX} is the most"
+            f"the limit is {PROPERTIES_BYTES_MAX}"
         )
     body_sizes = np.asarray(pc.call_function("binary_length", [bodies]))
     head = np.zeros((len(batch), 5), dtype=">i4")

@@ -150,8 +150,8 @@ def decode_answer(
     body = reply.body or absent
     if body is not None and len(body) > bytes_max:
         raise RemoteProtocolError(
-            f"{address} answers with a {body_type.__name__} of {len(body)} bytes; {bytes_max} is "
-            f"the most"
+            f"{address} answers with a {body_type.__name__} of {len(body)} bytes; the limit is "
+            f"{bytes_max}"
         )
     try:
         return decode_body(body_type, body)
