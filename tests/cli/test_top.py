@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Static
 from commands import Commands
 from sparrowmq import PushConsumer
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
-from sparrowmq.cli.top import GroupScreen, LagHistory, TopApp, sparkline
+from sparrowmq.cli.top import GroupScreen, LagHistory, LookFailed, Seen, TopApp, sparkline
 from sparrowmq.client.operations.overview import GroupOverview, Overview
 from sparrowmq.testing import EmbeddedCluster
 
@@ -116,6 +116,15 @@ async def test_a_cluster_that_goes_is_said_and_the_screen_stays(tmp_path: object
             await until("a look", pilot, lambda: "1 broker" in str(status.content))
             await asyncio.to_thread(cluster.close)
             await until("a problem", pilot, lambda: "no name server" in str(status.content))
+
+
+async def test_a_look_that_comes_after_the_end_changes_nothing(cluster: EmbeddedCluster) -> None:
+    async with screen_of(cluster) as (app, _):
+        pass
+
+    assert app.screen_stack == []
+    app.on_seen(Seen(Overview(at_ms=0, timestamp_ms=0, brokers=(), topics=(), groups=())))
+    app.on_look_failed(LookFailed("no answer"))
 
 
 def test_top_is_for_a_terminal(cluster: EmbeddedCluster) -> None:

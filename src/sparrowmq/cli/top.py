@@ -261,6 +261,8 @@ class TopApp(App[None]):
 
     def on_seen(self, event: Seen) -> None:
         """Show a look at the cluster."""
+        if not self.screen_stack:  # The screen is being closed.
+            return
         seen = event.overview
         self._rows = self._history.add(seen)
         failing = [broker.name for broker in seen.brokers if broker.failure]
@@ -279,16 +281,16 @@ class TopApp(App[None]):
 
     def on_examined(self, event: Examined) -> None:
         """Show a look at the group on the screen."""
-        screen = self.screen
+        screen = self.screen_stack[-1] if self.screen_stack else None
         if isinstance(screen, GroupScreen) and screen.group == event.view.snapshot.group:
             screen.update(event.view, event.findings)
 
     def on_look_failed(self, event: LookFailed) -> None:
         """Say that a look failed."""
-        screen = self.screen
+        screen = self.screen_stack[-1] if self.screen_stack else None
         if isinstance(screen, GroupScreen):
             screen.fail(event.problem)
-        else:
+        elif screen is not None:
             self._status.update(Text(event.problem, "bold red"))
 
     @property
