@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -57,7 +58,11 @@ def test_the_doctor_tells_of_messages_in_flight_and_finds_nothing_wrong(smq: Com
 
     (finding,) = found["findings"]
     assert (finding["rule"], finding["severity"]) == ("R32", "info")
-    assert finding["evidence"][0] == "4 messages in flight, 4 messages not given out yet"
+    flying, invisible, listed = finding["evidence"]
+    assert flying == "4 messages in flight, 4 messages not given out yet"
+    # The consumer's own time is half a minute, and the test has taken some of it.
+    assert re.fullmatch(r"invisible to others for at most [\d.]+ (m?s) more", invisible)
+    assert listed.endswith("consumers that only pop are not listed")
     assert found["lag"] == SENT - 2, "acknowledged messages are done, whatever is before them"
     assert found["is_by_message"] is True
 
@@ -137,14 +142,14 @@ def test_a_group_that_pulls_is_not_by_message(cluster: EmbeddedCluster, smq: Com
     assert "shared" not in {queue["state"] for queue in shown["queues"]}
 
 
-def found_in(seen: Any, *, in_flight: int = 0, is_popped: bool = False) -> list[Finding]:
-    """Return the findings of a group with so many messages of its first queue in flight."""
+def found_in(seen: Any, *, is_popped: bool = False, **flights: int) -> list[Finding]:
+    """Return the findings of a group whose first queue has these messages in flight."""
     snapshot = seen.snapshot()
     first, *others = snapshot.last.progress
     last = replace(
         snapshot.last,
         brokers=tuple(replace(b, is_popped=is_popped) for b in snapshot.last.brokers),
-        progress=(first._replace(in_flight=in_flight), *others),
+        progress=(first._replace(**flights), *others),
     )
     return diagnose(replace(snapshot, samples=(*snapshot.samples[:-1], last)))
 
@@ -186,3 +191,37 @@ def test_a_backlog_that_grows_is_a_warning(
         ("R32", Severity.INFO),
     ]
     assert found[0].remedy.endswith("start more consumers")
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "deliveries", "told"),
+    [
+        (90_000, 1, ["invisible to others for at most 90 s more"]),
+        (
+            -1,
+            4,
+            [
+                "their time is over: the next consumer gets them",
+                "one of them was delivered 4 times",
+            ],
+        ),
+        (None, 0, []),
+    ],
+)
+def test_what_is_known_about_messages_in_flight_is_told(
+    seen_group: Any, left_ms: int | None, deliveries: int, told: list[str]
+) -> None:
+    seen = seen_group([])
+    seen.flow(0, then=(200, 100), now=(200, 100))
+    now_ms = seen.snapshot().last.timestamp_ms
+    until_ms = 0 if left_ms is None else now_ms + left_ms
+
+    (finding,) = found_in(
+        seen,
+        is_popped=True,
+        in_flight=3,
+        visible_timestamp_ms=until_ms,
+        deliveries=deliveries,
+    )
+
+    assert list(map(str, finding.evidence[1:-1])) == told

@@ -39,6 +39,10 @@ def json_of_group(view: GroupView) -> Json:
                 "max_offset": progress.max_offset if progress else None,
                 "committed_offset": progress.committed_offset if progress else None,
                 "in_flight": progress.in_flight if progress else None,
+                "visible_timestamp_ms": (progress.visible_timestamp_ms or None)
+                if progress
+                else None,
+                "deliveries": (progress.deliveries or None) if progress else None,
                 "lag": each.lag,
                 "produced_per_second": _rounded(rate and rate.produced_per_s),
                 "consumed_per_second": _rounded(rate and rate.consumed_per_s),

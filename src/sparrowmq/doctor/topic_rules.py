@@ -13,7 +13,7 @@ from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
-from sparrowmq.words import Phrase, count_of
+from sparrowmq.words import Phrase, count_of, format_duration
 
 _LAST_OFFSETS = frozenset(
     {
@@ -240,6 +240,7 @@ def find_pop_consumers(view: GroupView) -> Iterator[Finding]:
                 flying=count_of(view.in_flight, "message"),
                 left=count_of(max(0, lag - view.in_flight), "message"),
             ),
+            *_describe_flights(view),
             Phrase("{members} listed; consumers that only pop are not listed", members=members),
         ),
         consequence=Phrase(
@@ -248,6 +249,21 @@ def find_pop_consumers(view: GroupView) -> Iterator[Finding]:
         ),
         remedy="",
     )
+
+
+def _describe_flights(view: GroupView) -> Iterator[Phrase]:
+    """Say how long messages in flight are invisible, and how often one was delivered."""
+    last = view.snapshot.last
+    # SparrowMQ's brokers tell both; 0 is unknown.
+    until_ms = max((each.visible_timestamp_ms for each in last.progress), default=0)
+    deliveries = max((each.deliveries for each in last.progress), default=0)
+    if until_ms > last.timestamp_ms:
+        left = format_duration(until_ms - last.timestamp_ms)
+        yield Phrase("invisible to others for at most {duration} more", duration=left)
+    elif until_ms:
+        yield Phrase("their time is over: the next consumer gets them")
+    if deliveries > 1:
+        yield Phrase("one of them was delivered {n} times", n=f"{deliveries:,}")
 
 
 def find_surplus_queues(view: GroupView) -> Iterator[Finding]:

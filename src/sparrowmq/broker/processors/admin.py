@@ -363,6 +363,8 @@ def _progress(
             pull_offset=committed if popped is None else popped.next_offset,
             last_timestamp_ms=_store_time(state, topic, queue_id, committed - 1),
             sparrowmq_in_flight=None if popped is None else len(popped.flights),
+            sparrowmq_visible_timestamp_ms=None if popped is None else popped.visible_timestamp_ms,
+            sparrowmq_deliveries=None if popped is None else popped.deliveries,
             sparrowmq_acknowledged=None if popped is None else popped.acknowledged,
         )
         if queue_id % STATS_QUEUES_PER_STEP == 0:

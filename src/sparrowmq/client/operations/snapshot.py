@@ -422,6 +422,8 @@ def progress_of(stats: AuditedStats) -> list[QueueProgress]:
             at.last_timestamp_ms,
             at.sparrowmq_in_flight or 0,
             at.sparrowmq_acknowledged or 0,
+            at.sparrowmq_visible_timestamp_ms or 0,
+            at.sparrowmq_deliveries or 0,
         )
         for queue, at in stats.offset_table.items()
     ]
