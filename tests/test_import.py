@@ -57,3 +57,13 @@ def test_import_loads_no_room() -> None:
     )
 
     assert found.stdout.strip() == "['sparrowmq']"
+
+
+def test_clients_load_no_tools() -> None:
+    tools = ("sparrowmq.doctor", "sparrowmq.client.operations.administer")
+    code = "import sys; from sparrowmq import Producer, PushConsumer; print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert [name for name in found.stdout.split() if name.startswith(tools)] == []

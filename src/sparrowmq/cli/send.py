@@ -19,7 +19,7 @@ from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import print_json
 from sparrowmq.client.faces.blocking import Producer
-from sparrowmq.client.operations.administer import get_route
+from sparrowmq.client.operations.routes import get_route
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
 from sparrowmq.model.message import BODY_BYTES_MAX

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from sparrowmq.calling.clock import timestamp_ms
-from sparrowmq.client.operations.administer import get_route
 from sparrowmq.client.operations.dead_letters import resend_dead_letter
 from sparrowmq.client.operations.resend import Edit, copy_message
+from sparrowmq.client.operations.routes import get_route
 from sparrowmq.client.operations.send import send
 from sparrowmq.dash.change_forms import ChangeForm, FormField, FormPlan, Values, preview
 from sparrowmq.dash.message_pages import find_message

@@ -14,7 +14,6 @@ from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.member_events import begin_leaving
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.operations.administer import get_broker_address
 from sparrowmq.client.operations.pop import (
     PopSource,
     acknowledge,
@@ -24,6 +23,7 @@ from sparrowmq.client.operations.pop import (
 )
 from sparrowmq.client.operations.pop_loop import run_push
 from sparrowmq.client.operations.request import ask, make_request
+from sparrowmq.client.operations.routes import get_broker_address
 from sparrowmq.client.subscriber import Listener, RebalanceCallbacks, Subscriber
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import ConsumeContext, MessageExt, MessageQueue

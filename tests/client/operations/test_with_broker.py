@@ -12,7 +12,7 @@ from sparrowmq import CompressionType, Message, MessageQueue
 from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.client.assembly import make_directory, make_publisher
 from sparrowmq.client.directory import QueueLag
-from sparrowmq.client.operations import administer, handover, heartbeats, offsets, topics
+from sparrowmq.client.operations import administer, handover, heartbeats, offsets, routes, topics
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
@@ -169,7 +169,7 @@ def test_topics_come_and_go(run: Run, cluster: EmbeddedCluster, group: str) -> N
 
     assert [queue.queue_id for queue in route.publish_queues] == [0, 1, 2]
     with pytest.raises(TopicRouteNotFound, match="create the topic"):
-        run(administer.get_route(directory, topic, is_fresh=True))
+        run(routes.get_route(directory, topic, is_fresh=True))
 
 
 def test_existing_topic_keeps_its_queues_and_permissions(

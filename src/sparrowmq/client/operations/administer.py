@@ -21,7 +21,7 @@ from sparrowmq.client.operations.offsets import (
     update_offset,
 )
 from sparrowmq.client.operations.request import ask
-from sparrowmq.client.operations.routes import find_cluster, refresh_route
+from sparrowmq.client.operations.routes import find_cluster, get_broker_address, get_route
 from sparrowmq.client.operations.snapshot import group_stats, progress_of
 from sparrowmq.client.route_cache import QUEUES_MAX, TopicRoute
 from sparrowmq.config import check_range
@@ -68,43 +68,10 @@ ANSWER_INFLATED_BYTES_MAX = 100 * MIB
 _END_OF_TIME_MS = (1 << 63) - 1
 
 
-def get_route(directory: Directory, topic: str, *, is_fresh: bool = False) -> Operation[TopicRoute]:
-    """Return a topic's route; `is_fresh` asks the name server even if the route is known.
-
-    Raises: TopicRouteNotFound; ConnectFailed if no name server answers; BrokerError.
-    """
-    topic = directory.namespace.wrap(topic)
-    route = directory.routes.find(topic)
-    if route is None or is_fresh:
-        yield from refresh_route(
-            directory.routes, directory.name_servers, topic, timeout_ms=directory.timeout_ms
-        )
-        route = directory.routes.find(topic)
-    assert route is not None
-    return route
-
-
 def show_route(directory: Directory, topic: str) -> Operation[TopicRoute]:
     """Return a topic's route without the namespace in its names. Raises: as `get_route`."""
     route = yield from get_route(directory, topic, is_fresh=True)
     return route.without(directory.namespace)
-
-
-def get_broker_address(directory: Directory, queue: MessageQueue) -> Operation[str]:
-    """Return the address of a queue's broker: its master, or any replica while it has no master.
-
-    Raises: TopicRouteNotFound, also for an unknown broker; ConnectFailed; BrokerError.
-    """
-    yield from get_route(directory, queue.topic)
-    address = directory.routes.address(queue.broker_name)
-    if address is None:
-        yield from get_route(directory, queue.topic, is_fresh=True)
-        address = directory.routes.address(queue.broker_name)
-    if address is None:
-        raise TopicRouteNotFound(
-            f"no broker {queue.broker_name!r} is in the route of topic {queue.topic!r}"
-        )
-    return address
 
 
 def master_addresses(directory: Directory, *, cluster: str | None = None) -> Operation[list[str]]:

@@ -14,11 +14,7 @@ from typing import NamedTuple
 from sparrowmq.calling.effects import Event, Operation, Task, cancel, join, sleep, spawn, wait
 from sparrowmq.client.arguments import check_offset, check_queue
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.administer import (
-    get_broker_address,
-    get_route,
-    queue_offset_at,
-)
+from sparrowmq.client.operations.administer import queue_offset_at
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import max_offset, min_offset
 from sparrowmq.client.operations.pull import (
@@ -29,6 +25,7 @@ from sparrowmq.client.operations.pull import (
     make_pull_header,
     pull,
 )
+from sparrowmq.client.operations.routes import get_broker_address, get_route
 from sparrowmq.config import check_range
 from sparrowmq.errors import TransportError, UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector

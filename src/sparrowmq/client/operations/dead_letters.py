@@ -9,7 +9,6 @@ from msgspec import structs
 
 from sparrowmq.calling.effects import Operation, timestamp
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.administer import get_broker_address, get_route
 from sparrowmq.client.operations.browse import (
     Start,
     browse,
@@ -21,6 +20,7 @@ from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import find_group_settings
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.resend import UNCHANGED, Edit, mark_resent
+from sparrowmq.client.operations.routes import get_broker_address, get_route
 from sparrowmq.client.operations.send_back import (
     FIRST_RETRY_LEVEL,
     queues_for_again,

@@ -13,14 +13,11 @@ Tests: simulation/test_plans.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sparrowmq.calling.effects import Operation, now
-from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.subscriber import NoPlanRegister, PlanKnown, RequestFailed, Subscriber
-from sparrowmq.doctor.group_snapshot import PlanSnapshot
 from sparrowmq.errors import BrokerError, SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -98,7 +95,7 @@ def ask_plan(
         needs_loads=needs_loads,
     )
     address = _address(subscriber, broker_name)
-    return (yield from _ask_at(address, header, timeout_ms=config.times.invoke_timeout_ms))
+    return (yield from ask_plan_at(address, header, timeout_ms=config.times.invoke_timeout_ms))
 
 
 def followed(plan: GroupPlan) -> FollowedPlan:
@@ -119,7 +116,7 @@ def _plan(
     outcomes = yield from gather_outcomes(
         [ask_plan(subscriber, name, needs_loads=True) for name in others], name="loads"
     )
-    loads = _merge_loads([answer, *outcomes])
+    loads = merge_loads([answer, *outcomes])
     if loads is None:
         # The next member to plan may get all of them.
         return
@@ -142,7 +139,7 @@ def _plan(
     yield from _offer(subscriber, register, offer)
 
 
-def _merge_loads(answers: Sequence[GroupPlanAnswer | SparrowError]) -> GroupLoads | None:
+def merge_loads(answers: Sequence[GroupPlanAnswer | SparrowError]) -> GroupLoads | None:
     """Return the loads that all brokers measured, the register's first; None if one has none."""
     parts: list[GroupLoadsBody] = []
     for answer in answers:
@@ -161,43 +158,10 @@ def _merge_loads(answers: Sequence[GroupPlanAnswer | SparrowError]) -> GroupLoad
     )
 
 
-def look_at_plan(
-    directory: Directory, group: str, addresses: Sequence[str]
-) -> Operation[PlanSnapshot | None]:
-    """Return a group's plan and measured loads, as seen by a tool; None without a register.
-
-    Args:
-        addresses: the brokers that list the group's members, in the order of their names.
-    """
-    header = GetGroupPlanRequestHeader(consumer_group=group, needs_loads=True)
-    outcomes = yield from gather_outcomes(
-        [_ask_at(each, header, timeout_ms=directory.timeout_ms) for each in addresses], name="plans"
-    )
-    answers = [each for each in outcomes if not isinstance(each, SparrowError)]
-    if not answers:
-        return None
-    loads = _merge_loads(outcomes) or GroupLoads(queues={}, capacities={})
-    plan = answers[0].plan
-    seen = PlanSnapshot(
-        queue_loads=tuple(sorted(loads.queues.items())),
-        capacities=tuple(sorted(loads.capacities.items())),
-    )
-    if plan is None:
-        return seen
-    return replace(
-        seen,
-        epoch=plan.epoch,
-        owners=tuple(sorted(followed(plan).owners.items())),
-        client_ids=tuple(plan.client_ids),
-        moved=tuple(plan.moved),
-        load_before=plan.load_before,
-        load_after=plan.load_after,
-    )
-
-
-def _ask_at(
+def ask_plan_at(
     address: str, header: GetGroupPlanRequestHeader, *, timeout_ms: int
 ) -> Operation[GroupPlanAnswer]:
+    """Ask a broker for a group's plan. Raises: TransportError, BrokerError."""
     reply = yield from ask(address, RequestCode.GET_GROUP_PLAN, header, timeout_ms=timeout_ms)
     return decode_answer(GroupPlanAnswer, reply, address)
 

@@ -14,8 +14,6 @@ from sparrowmq.calling.effects import Now, Operation, Sleep, Wait
 from sparrowmq.client.arguments import check_offset, check_queue, check_queues
 from sparrowmq.client.operations.administer import (
     committed_offset,
-    get_broker_address,
-    get_route,
     queue_max_offset,
     queue_min_offset,
     queue_offset_at,
@@ -33,6 +31,7 @@ from sparrowmq.client.operations.pull import (
 )
 from sparrowmq.client.operations.pull_answer import read_answer
 from sparrowmq.client.operations.rebalance import find_shares
+from sparrowmq.client.operations.routes import get_broker_address, get_route
 from sparrowmq.client.polling import Polling, PullResult
 from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError

@@ -13,8 +13,8 @@ import msgspec
 
 from sparrowmq.calling.effects import Invoke, Operation, now, sleep
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.administer import get_broker_address, get_route
 from sparrowmq.client.operations.request import ask, error_of, make_request
+from sparrowmq.client.operations.routes import get_broker_address, get_route
 from sparrowmq.client.operations.send_back import send_dead_letter
 from sparrowmq.errors import BrokerError, TransportError, UsageError
 from sparrowmq.model import MessageExt, MessageQueue

@@ -17,7 +17,6 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import (
     consumer_ids,
-    get_broker_address,
     group_lag,
     queue_min_offset,
     queue_offset_at,
@@ -26,6 +25,7 @@ from sparrowmq.client.operations.administer import (
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import commit_all
 from sparrowmq.client.operations.request import ask
+from sparrowmq.client.operations.routes import get_broker_address
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import RequestCode

@@ -42,7 +42,9 @@ from sparrowmq.protocol.headers import GetRouteInfoRequestHeader
 
 if TYPE_CHECKING:
     # Spark's planning processes ask for routes and need not import the producer's modules.
+    from sparrowmq.client.directory import Directory
     from sparrowmq.client.publisher import Publisher
+    from sparrowmq.model import MessageQueue
 
 # A route with the largest number of brokers takes a quarter of this.
 ROUTE_BYTES_MAX = 1024 * 1024
@@ -121,6 +123,39 @@ def refresh_route(
         )
     instant = yield from now()
     return routes.update(route_from(topic, data, now_ms=instant))
+
+
+def get_route(directory: Directory, topic: str, *, is_fresh: bool = False) -> Operation[TopicRoute]:
+    """Return a topic's route; `is_fresh` asks the name server even if the route is known.
+
+    Raises: TopicRouteNotFound; ConnectFailed if no name server answers; BrokerError.
+    """
+    topic = directory.namespace.wrap(topic)
+    route = directory.routes.find(topic)
+    if route is None or is_fresh:
+        yield from refresh_route(
+            directory.routes, directory.name_servers, topic, timeout_ms=directory.timeout_ms
+        )
+        route = directory.routes.find(topic)
+    assert route is not None
+    return route
+
+
+def get_broker_address(directory: Directory, queue: MessageQueue) -> Operation[str]:
+    """Return the address of a queue's broker: its master, or any replica while it has no master.
+
+    Raises: TopicRouteNotFound, also for an unknown broker; ConnectFailed; BrokerError.
+    """
+    yield from get_route(directory, queue.topic)
+    address = directory.routes.address(queue.broker_name)
+    if address is None:
+        yield from get_route(directory, queue.topic, is_fresh=True)
+        address = directory.routes.address(queue.broker_name)
+    if address is None:
+        raise TopicRouteNotFound(
+            f"no broker {queue.broker_name!r} is in the route of topic {queue.topic!r}"
+        )
+    return address
 
 
 def get_publish_route(

@@ -16,14 +16,14 @@ from msgspec import Struct
 
 from sparrowmq.calling.effects import Operation, Task, join, now, sleep, spawn, timestamp
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.heartbeats import (
     consumer_list,
     is_silence,
     running_info,
 )
 from sparrowmq.client.operations.offsets import topic_bounds, topic_offsets
-from sparrowmq.client.operations.plans import look_at_plan
+from sparrowmq.client.operations.plans import ask_plan_at, followed, merge_loads
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_all_brokers, read_route
 from sparrowmq.doctor.group_snapshot import (
@@ -33,6 +33,7 @@ from sparrowmq.doctor.group_snapshot import (
     HeldQueue,
     MemberConnection,
     MemberReport,
+    PlanSnapshot,
     ProgressChange,
     QueueProgress,
     Sample,
@@ -66,12 +67,13 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
+    GetGroupPlanRequestHeader,
     GetRouteInfoRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
 )
 from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
 from sparrowmq.protocol.wire_names import prepare_types, wire_names
-from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
+from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad, GroupLoads
 
 # The number of requests under way at once.
 WIDTH = 8
@@ -181,7 +183,7 @@ def end_snapshot(
         listing = sorted(
             (b for b in samples[-1].brokers if b.cid_all), key=lambda broker: broker.broker_name
         )
-        plan = yield from look_at_plan(directory, group, [b.address for b in listing])
+        plan = yield from _look_at_plan(directory, group, [b.address for b in listing])
     return GroupSnapshot(
         group=group,
         samples=tuple(samples),
@@ -190,6 +192,41 @@ def end_snapshot(
         strategy=known or "AVG",
         strategy_is_known=known is not None,
         plan=plan,
+    )
+
+
+def _look_at_plan(
+    directory: Directory, group: str, addresses: Sequence[str]
+) -> Operation[PlanSnapshot | None]:
+    """Return a group's plan and measured loads, as seen by a tool; None without a register.
+
+    Args:
+        addresses: the brokers that list the group's members, in the order of their names.
+    """
+    header = GetGroupPlanRequestHeader(consumer_group=group, needs_loads=True)
+    outcomes = yield from gather_outcomes(
+        [ask_plan_at(each, header, timeout_ms=directory.timeout_ms) for each in addresses],
+        name="plans",
+    )
+    answers = [each for each in outcomes if not isinstance(each, SparrowError)]
+    if not answers:
+        return None
+    loads = merge_loads(outcomes) or GroupLoads(queues={}, capacities={})
+    plan = answers[0].plan
+    seen = PlanSnapshot(
+        queue_loads=tuple(sorted(loads.queues.items())),
+        capacities=tuple(sorted(loads.capacities.items())),
+    )
+    if plan is None:
+        return seen
+    return replace(
+        seen,
+        epoch=plan.epoch,
+        owners=tuple(sorted(followed(plan).owners.items())),
+        client_ids=tuple(plan.client_ids),
+        moved=tuple(plan.moved),
+        load_before=plan.load_before,
+        load_after=plan.load_after,
     )
 
 
