@@ -141,8 +141,8 @@ def test_a_field_that_the_schema_does_not_name_changes_nothing_about_a_time() ->
         f'{{"id": 1, "{name}": "{at}"' for name in ("at", "local", "day") for at in (*days, *times)
     ]
 
-    found, errors = READER.read_all(f"{body}}}".encode() for body in bodies)
-    more, reasons = READER.read_all(f'{body}, "more": 1}}'.encode() for body in bodies)
+    found, errors = READER.read_all([f"{body}}}".encode() for body in bodies])
+    more, reasons = READER.read_all([f'{body}, "more": 1}}'.encode() for body in bodies])
     assert (found, errors) == (more, reasons)
     assert 0 < found.null_count < len(found)
 
@@ -154,7 +154,7 @@ def test_digits_beyond_microseconds_are_rounded_in_every_year() -> None:
         "2026-03-01t12:30:00.0000014z": 1_772_368_200_000_001,
     }
 
-    found, _ = READER.read_all(b'{"id": 1, "at": "%s"}' % at.encode() for at in micros)
+    found, _ = READER.read_all([b'{"id": 1, "at": "%s"}' % at.encode() for at in micros])
 
     assert found.field("at").cast("int64").to_pylist() == [*micros.values()]
 
@@ -177,3 +177,55 @@ def test_types_that_json_has_no_value_for_are_refused() -> None:
         BodyReader(json.dumps(interval))
     with pytest.raises(ConfigError, match="has texts as keys, not 'integer'"):
         BodyReader(json.dumps({"type": "struct", "fields": [field("by", by_number)]}))
+
+
+def one_field_of(kind: str) -> BodyReader:
+    fields = [field("n", "integer", nullable=False), field("a", kind)]
+    return BodyReader(json.dumps({"type": "struct", "fields": fields}))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("string", "binary", "boolean", "byte", "long", "float", "double", "decimal(10,2)"),
+        *("date", "timestamp", "timestamp_ntz"),
+    ],
+)
+def test_bodies_that_have_together_as_many_names_as_fields_are_read_one_by_one_where_one_lacks_one(
+    kind: str,
+) -> None:
+    reader = one_field_of(kind)
+
+    found, errors = reader.read_all([b'{"n": 1}', b'{"n": 2, "n": 3, "a": null}'])
+
+    assert found.to_pylist() == [{"n": 1, "a": None}, None]
+    assert errors.to_pylist() == [None, "field n: more than once"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b'{"n": 2, "a": "y"}',
+        b'{"n" : 2,\t"a"\n:"y"}',
+        b'{"n": 2, "a": "\\":"}',
+        b'{"n": 2, "b": "y"}',
+        b'{"n": 2}',
+        b'{"a": "y"}',
+        b'{"n": 2, "a": 5}',
+        b'{"n": 2, "a": "\xfc"}',
+        b'{"n": 2, "b": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+        b'{"n": 2, "a": "y"},{"n": 2, "a": "y"}',
+        b":",
+        b"",
+    ],
+)
+def test_a_body_is_read_alike_whatever_bodies_are_beside_it(other: bytes) -> None:
+    reader = one_field_of("string")
+    bodies = [b'{"n": 1, "a": "x"}', other]
+
+    found, errors = reader.read_all(bodies)
+
+    alone = [reader.read(body) for body in bodies]
+    rows = [None if row is None else (row["n"], row["a"]) for row in found.to_pylist()]
+    assert rows == [each if isinstance(each, tuple) else None for each in alone]
+    assert errors.to_pylist() == [each if isinstance(each, str) else None for each in alone]

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import astuple
@@ -228,12 +229,34 @@ class BodyReader:
                 f"give schema.json() of a StructType"
             ) from error
 
-    def read_all(self, bodies: Iterable[bytes]) -> tuple[pa.Array, pa.Array]:
+    def read_all(self, bodies: Sequence[bytes]) -> tuple[pa.Array, pa.Array]:
         """Return the fields of each body, null for one that does not fit, and its reason."""
+        whole = self._read_whole(bodies)
+        if whole is not None:
+            return whole, pa.nulls(len(bodies), pa.string())
         found = [self.read(body) for body in bodies]
         rows = [None if isinstance(each, str) else each for each in found]
         errors = [each if isinstance(each, str) else None for each in found]
         return pa.array(rows, self.arrow_type), pa.array(errors, pa.string())
+
+    def _read_whole(self, bodies: Sequence[bytes]) -> pa.Array | None:
+        """Return the fields of bodies that all have all fields, each once; None for others.
+
+        Most producers write every field, and then a body of 19 fields costs two thirds of what
+        `read` takes (benchmarks/pipeline_ingest.py).
+        """
+        text = np.frombuffer(b"".join(bodies), np.uint8)
+        # Before the colon behind a name is its quote or a blank; in texts there may be one too.
+        names = np.count_nonzero((text[1:] == ord(":")) & (text[:-1] <= ord('"')))
+        if not self._is_flat or names != len(bodies) * len(self._names):
+            return None
+        decode = self._decode_quickly
+        try:
+            # Arrow takes no UNSET. So each body has all fields, hence as many names at least, and
+            # together they have no more.
+            return pa.array([astuple(decode(body)) for body in bodies], self.arrow_type)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, pa.ArrowException):
+            return None
 
     def read(self, body: bytes) -> tuple[Any, ...] | str:
         """Return the fields of a body; the reason, for a body that does not fit.
