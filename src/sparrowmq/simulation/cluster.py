@@ -35,9 +35,9 @@ from sparrowmq.simulation.pop_users import (
     PopUsers,
     make_groups,
 )
-from sparrowmq.simulation.process import Process
+from sparrowmq.simulation.surroundings import Surroundings
 from sparrowmq.simulation.transaction_producers import TransactionHost
-from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.simulation.virtual_time import START_MS, Timeline
 from sparrowmq.simulation.workload import LISTENER_MS_MAX, Workload, produce
 from sparrowmq.store.config import FlushMode
 from sparrowmq.store.retention import RetentionConfig
@@ -155,7 +155,10 @@ class SimulatedCluster:
             scenario.faults,
             listener_ms_max=scenario.listener_ms_max,
         )
-        self.name_server = NameServerNode(NAME_SERVER, self.timeline, self.network, self.checkers)
+        self._world = Surroundings(
+            self.timeline, self.network, self.checkers, self.trace, NAME_SERVER
+        )
+        self.name_server = NameServerNode(self._world)
         self.brokers = [
             self._make_broker(number, make_dice(f"broker {number}"))
             for number in range(scenario.broker_count)
@@ -225,11 +228,8 @@ class SimulatedCluster:
                 transaction_check_interval_ms=self.scenario.check_interval_ms,
                 transaction_check_max=transaction_producers.CHECKS_MAX,
             ),
-            self.timeline,
-            self.network,
-            self.checkers,
+            self._world,
             dice,
-            name_server=NAME_SERVER,
             group=GROUP,
             topic=TOPIC,
             wall_ms=dice.randrange(-500, 500),
@@ -237,9 +237,7 @@ class SimulatedCluster:
         )
 
     def _run_as_admin(self, operation: Operation[Any]) -> None:
-        process = Process(
-            "admin", "10.0.0.9", self.timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS
-        )
+        process = self._world.start_process("admin", "10.0.0.9")
         driver = SimulatedDriver(process, self.network, on_failure=self.checkers.note_failure)
         done: list[object] = []
         driver.start(operation, name="administer", on_done=done.append)
@@ -253,11 +251,8 @@ class SimulatedCluster:
         producer = ProducerHost(
             f"producer-{number}",
             f"10.0.3.{number + 1}",
-            self.timeline,
-            self.network,
-            self.checkers,
+            self._world,
             dice,
-            name_server=NAME_SERVER,
             queues=self.queues,
         )
         self.producers.append(producer)
@@ -280,11 +275,8 @@ class SimulatedCluster:
         producer = TransactionHost(
             f"t{number}",
             f"10.0.4.{number + 1}",
-            self.timeline,
-            self.network,
-            self.checkers,
+            self._world,
             self._make_dice(f"transactions {number}"),
-            name_server=NAME_SERVER,
         )
         self.transactions.append(producer)
         producer.start(TOPIC, count=count, pause_ms_max=self.scenario.pause_ms_max)
@@ -315,12 +307,8 @@ class SimulatedCluster:
                 # Behind expired messages a new group would begin at a queue's end by default.
                 start="first" if scenario.faults.expiry else "last",
             ),
-            self.timeline,
-            self.network,
-            self.checkers,
-            self.trace,
+            self._world,
             topic=TOPIC,
-            name_server=NAME_SERVER,
             workload=self.workload,
         )
         self.members.append(member)

@@ -40,14 +40,11 @@ from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.subscription import parse_subscription
-from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
-from sparrowmq.simulation.event_log import Trace
-from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.sends import Sends
-from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.simulation.surroundings import Surroundings
 from sparrowmq.simulation.workload import RunningCalls, Workload, make_listener
 
 
@@ -65,13 +62,9 @@ class MemberHost:
         name: str,
         host: str,
         config: ConsumerConfig,
-        timeline: Timeline,
-        network: Network,
-        checkers: Checkers,
-        trace: Trace,
+        world: Surroundings,
         *,
         topic: str,
-        name_server: str,
         workload: Workload,
     ) -> None:
         self.name = name
@@ -79,13 +72,11 @@ class MemberHost:
         self.is_leaving = False
         self.is_dark = False
         self.has_reported_duplicate = False
-        self._network = network
-        self._checkers = checkers
-        self._trace = trace
+        self._network, self._checkers, self._trace = world.network, world.checkers, world.trace
         # The listener's calls under way, with their queues; and the calls of queues given up.
         self._running: RunningCalls = {}
         self._forgiven: set[object] = set()
-        self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
+        self.process = world.start_process(name, host)
         timestamp_ms = self.process.timestamp_ms()
         topics = (topic, retry_topic(config.group))
         listener: Listener = make_listener(  # type: ignore[assignment]
@@ -93,7 +84,7 @@ class MemberHost:
         )
         self.subscriber = Subscriber(
             config=config,
-            name_servers=NameServers((name_server,)),
+            name_servers=NameServers((world.name_server,)),
             subscriptions={t: parse_subscription(t, "*", sub_version=timestamp_ms) for t in topics},
             listener=listener,
             callbacks=RebalanceCallbacks(),
@@ -102,8 +93,8 @@ class MemberHost:
         self._consumers = {config.group: self.subscriber}
         self._driver = SimulatedDriver(
             self.process,
-            network,
-            on_failure=checkers.note_failure,
+            world.network,
+            on_failure=world.checkers.note_failure,
             on_request=self._serve,
             on_connection_lost=self._note_connection_lost,
         )
@@ -249,18 +240,18 @@ class ProducerHost:
         self,
         name: str,
         host: str,
-        timeline: Timeline,
-        network: Network,
-        checkers: Checkers,
+        world: Surroundings,
         dice: Dice,
         *,
-        name_server: str,
         queues: Sequence[MessageQueue],
     ) -> None:
-        self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
+        self.process = world.start_process(name, host)
         self.is_done = False
-        publisher = make_publisher("GID_producers", self.process, dice, name_server=name_server)
-        self._driver = SimulatedDriver(self.process, network, on_failure=checkers.note_failure)
+        publisher = make_publisher("GID_producers", self.process, world, dice)
+        checkers = world.checkers
+        self._driver = SimulatedDriver(
+            self.process, world.network, on_failure=checkers.note_failure
+        )
         self._sends = Sends(publisher, self._driver, queues, checkers, dice)
 
     def start(self, make: Callable[[Sends], Operation[int]]) -> None:
@@ -271,11 +262,11 @@ class ProducerHost:
         self.is_done = True
 
 
-def make_publisher(group: str, process: Process, dice: Dice, *, name_server: str) -> Publisher:
+def make_publisher(group: str, process: Process, world: Surroundings, dice: Dice) -> Publisher:
     """Return the publisher of a process."""
     return Publisher(
         config=ProducerConfig(group=group, client_id=f"{process.host}@{process.name}"),
-        name_servers=NameServers((name_server,)),
+        name_servers=NameServers((world.name_server,)),
         ids=UniqIdGenerator(
             bytes(map(int, process.host.split("."))),
             dice.randrange(1, 1 << 16),

@@ -28,15 +28,13 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import SendMessageRequestHeaderV2
 from sparrowmq.serving.connections import Connection, Output
-from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.simulation.machine import SimulatedServer
-from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.pop_watch import PopWatch
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.simulation.surroundings import WALL_MS, Surroundings
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.flush import FlushWork
@@ -86,28 +84,18 @@ class WriteMoment(Enum):
 class NameServerNode:
     """The machine of the name server, which keeps no files."""
 
-    def __init__(
-        self, address: str, timeline: Timeline, network: Network, checks: Checkers
-    ) -> None:
-        self.address = address
-        self._timeline = timeline
-        self._network = network
-        self._checkers = checks
+    def __init__(self, world: Surroundings) -> None:
+        self.address = world.name_server
+        self._world = world
         self.process: Process | None = None
 
     def start(self) -> None:
         """Start the process."""
         host = self.address.rpartition(":")[0]
-        process = self.process = Process(
-            "name-server", host, self._timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS
-        )
+        process = self.process = self._world.start_process("name-server", host)
         machine = NameServer()
-        server = SimulatedServer(
-            process,
-            self._network,
-            machine,
-            on_failure=self._checkers.note_failure,
-        )
+        on_failure = self._world.checkers.note_failure
+        server = SimulatedServer(process, self._world.network, machine, on_failure=on_failure)
         server.listen(self.address)
 
         def tick() -> None:
@@ -120,7 +108,7 @@ class NameServerNode:
         """Kill the process."""
         if self.process is not None:
             self.process.kill()
-            self._network.drop_process(self.process)
+            self._world.network.drop_process(self.process)
             self.process = None
 
 
@@ -139,12 +127,9 @@ class BrokerNode:
     def __init__(
         self,
         config: BrokerConfig,
-        timeline: Timeline,
-        network: Network,
-        checkers: Checkers,
+        world: Surroundings,
         dice: Dice,
         *,
-        name_server: str,
         group: str,
         topic: str,
         wall_ms: int = 0,
@@ -156,14 +141,12 @@ class BrokerNode:
         # The kinds of rounds whose syncs are slow.
         self.slow_lanes: tuple[RoundLane, ...] = ()
         self.process: Process | None = None
-        self._timeline = timeline
-        self._network = network
-        self._checkers = checkers
-        self._dice = dice
-        self._name_server = name_server
+        self._world, self._dice = world, dice
+        self._timeline, self._network = world.timeline, world.network
+        self._checkers = world.checkers
         self._group = group
         self._topics = (topic, retry_topic(group))
-        self._wall_ms = START_TIMESTAMP_MS - START_MS + wall_ms
+        self._wall_ms = WALL_MS + wall_ms
         self._rounds: dict[RoundLane, Round] = {}
         self._save_ms = 0
         # The last instant at which the log was not flushed to its end.
@@ -200,8 +183,8 @@ class BrokerNode:
 
     def start(self) -> None:
         """Load the content of the disk and serve."""
-        process = self.process = Process(
-            self.name, self.host, self._timeline, timestamp_ms=self._wall_ms
+        process = self.process = self._world.start_process(
+            self.name, self.host, wall_ms=self._wall_ms
         )
         store = self._store = MessageStore(
             self.storage,
@@ -237,7 +220,9 @@ class BrokerNode:
         self._check_start()
         self._backs, self._to_confirm = {}, set()
         self._unwell_ms = self._timeline.now_ms
-        self._host = BrokerHost(self.broker, self.storage, self, name_servers=[self._name_server])
+        self._host = BrokerHost(
+            self.broker, self.storage, self, name_servers=[self._world.name_server]
+        )
         self._server = SimulatedServer(
             process,
             self._network,

@@ -14,13 +14,10 @@ from sparrowmq.client.transaction_outcomes import Coordinator, note_broker_lost,
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import Message, MessageExt, TransactionState
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import Later, SimulatedDriver
 from sparrowmq.simulation.members import make_publisher
-from sparrowmq.simulation.network import Network
-from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.simulation.surroundings import Surroundings
 
 GROUP = "GID_transactions"
 # The questions of a run's brokers: often enough to bridge most faults before the heal ends.
@@ -50,27 +47,22 @@ class TransactionHost:
         self,
         name: str,
         host: str,
-        timeline: Timeline,
-        network: Network,
-        checkers: Checkers,
+        world: Surroundings,
         dice: Dice,
-        *,
-        name_server: str,
     ) -> None:
-        self.process = Process(name, host, timeline, timestamp_ms=START_TIMESTAMP_MS - START_MS)
+        self.process = world.start_process(name, host)
         self.is_done = False
-        self._network = network
-        self._checkers = checkers
+        self._network, self._checkers = world.network, world.checkers
         self._dice = dice
         self._coordinator = Coordinator(
-            publisher=make_publisher(GROUP, self.process, dice, name_server=name_server),
+            publisher=make_publisher(GROUP, self.process, world, dice),
             check=self._check,  # type: ignore[arg-type]
             report=lambda _: None,
         )
         self._driver = SimulatedDriver(
             self.process,
-            network,
-            on_failure=checkers.note_failure,
+            world.network,
+            on_failure=world.checkers.note_failure,
             on_request=self._serve,
             on_connection_lost=self._note_connection_lost,
         )
