@@ -296,7 +296,7 @@ def test_q19_finds_a_retry_topic_that_takes_no_message(seen_group: Group) -> Non
     assert found["Q19"].evidence == ("broker-a gives no write permission",)
 
 
-@pytest.mark.parametrize(("done", "rules"), [(1_000, {"Q20"}), (150, set()), (0, {"Q06"})])
+@pytest.mark.parametrize(("done", "rules"), [(1_000, {"Q20"}), (150, {"Q06"})])
 def test_q20_finds_what_is_consumed_and_not_committed(
     seen_group: Group, done: int, rules: set[str]
 ) -> None:
@@ -305,6 +305,19 @@ def test_q20_finds_what_is_consumed_and_not_committed(
     group.report(FIRST, held=queues(0, 1, 2, 3), done=done)
 
     assert group.findings().keys() == rules
+
+
+def test_a_queue_stands_still_though_its_last_commit_was_lost(seen_group: Group) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, 1, 2, 3, then=(100, 0), now=(130, 0))
+    group.report(FIRST, held=queues(0, 1, 2, 3), done=5)
+    assert group.findings().keys() == {"Q06"}
+
+    # In BROADCASTING no broker knows what was consumed.
+    group.reports.clear()
+    group.report(FIRST, held=queues(0, 1, 2, 3), done=1_000, message_model=BROADCASTING)
+
+    assert "Q20" not in group.findings()
 
 
 def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(

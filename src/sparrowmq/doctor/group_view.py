@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.group_snapshot import (
+    BROADCASTING,
     BrokerView,
     GroupSnapshot,
     HeldQueue,
@@ -226,7 +227,7 @@ class GroupView:
         What came since the first sample does not count, as it may be consumed and not committed
         yet, unless the owner does not answer (`is_silent`). A queue does not count while members
         hand it over, while its owner waits for a message that its subscription matches, or if the
-        owner consumes it and does not commit.
+        owner has consumed most of the backlog and not committed.
         """
         rate = self.rates.get(queue)
         came = 0 if rate is None else rate.produced_per_s * self.snapshot.interval_ms / 1000
@@ -236,12 +237,19 @@ class GroupView:
             and self.lag([queue]) > (0 if is_silent else round(came))
             and not self.is_handed_over(queue)
             and not self.waits_for_match(queue)
-            and not self.uncommitted(queue)
+            and 2 * self.uncommitted(queue) < self.lag([queue])
         )
 
     def uncommitted(self, queue: MessageQueue) -> int:
         """Return how many messages the queue's owner has consumed and not committed."""
-        done = max((held.commit_offset for held in self._held(queue)), default=0)
+        # No broker knows the offsets of a member in BROADCASTING.
+        held = [
+            each
+            for report in self.snapshot.reports
+            if report.message_model != BROADCASTING
+            for each in report.held
+        ]
+        done = max((each.commit_offset for each in held if each.queue == queue), default=0)
         return max(0, done - self.offset_of(queue))
 
     def is_user_queue(self, queue: MessageQueue) -> bool:
