@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from queue_messages import in_hand
+from queue_messages import in_hand, message
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.membership.actions import (
     Acquire,
@@ -25,7 +25,7 @@ from sparrowmq.membership.in_order import SUSPEND_MAX_MS, SUSPEND_MIN_MS, Orderl
 from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.process_queue import CONSUME_TIMEOUT_MS, FlowLimits
 from sparrowmq.membership.queue_lease import ORDERLY_LOCK_RETRY_MS
-from sparrowmq.model import ConsumeOrderlyStatus, MessageExt, MessageQueue
+from sparrowmq.model import ConsumeOrderlyStatus, MessageQueue
 
 CONFIG = MemberConfig(
     group="G", client_id="c0", is_orderly=True, drain_timeout_ms=2_000, rebalance_ms=10**9
@@ -92,7 +92,7 @@ class World:
         """Answer the pulls under way with so many messages each."""
         for action in self.due(Pull):
             assert isinstance(action, Pull)
-            messages = [message(action.queue, action.offset + n) for n in range(count)]
+            messages = [message(action.offset + n, action.queue) for n in range(count)]
             self.member.pulled(
                 action.queue,
                 action.epoch,
@@ -129,18 +129,6 @@ class World:
                 action.queue, action.epoch, offset=action.offset, now_ms=self.now_ms
             )
         return [action.offset for action in found]
-
-
-def message(queue: MessageQueue, offset: int) -> MessageExt:
-    return MessageExt(
-        topic=queue.topic,
-        body=b"x",
-        properties={},
-        broker_name=queue.broker_name,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        commit_log_position=100 * offset,
-    )
 
 
 def given(*queues: MessageQueue, config: MemberConfig = CONFIG, count: int = 4) -> World:

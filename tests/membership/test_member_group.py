@@ -17,6 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from queue_messages import message
 from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.membership.actions import (
@@ -41,7 +42,7 @@ from sparrowmq.membership.actions import (
 from sparrowmq.membership.in_order import OrderlyOutcome
 from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.process_queue import FlowLimits
-from sparrowmq.model import ConsumeOrderlyStatus, MessageExt, MessageQueue
+from sparrowmq.model import ConsumeOrderlyStatus, MessageQueue
 from sparrowmq.model.queue import java_order
 from sparrowmq.strategies.averagely import AllocateMessageQueueAveragely
 
@@ -54,18 +55,6 @@ HOLD_MS = 5_000
 # What was lost on its way is begun anew after 60 s, a pull after 120 s; then two rebalances.
 HEALING_MS = 180_000
 MEMBERS_MAX = 4  # Not counting the one that joins at the end.
-
-
-def message(queue: MessageQueue, offset: int) -> MessageExt:
-    return MessageExt(
-        topic=TOPIC,
-        body=b"x",
-        properties={},
-        broker_name=queue.broker_name,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        commit_log_position=offset,
-    )
 
 
 class World:
@@ -261,7 +250,7 @@ class World:
                     queue,
                     epoch,
                     offset=action.offset,
-                    messages=[message(queue, offset) for offset in range(action.offset, end)],
+                    messages=[message(offset, queue) for offset in range(action.offset, end)],
                     next_offset=max(end, action.offset),
                     now_ms=now_ms,
                 )

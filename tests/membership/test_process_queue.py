@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from queue_messages import message
 from sparrowmq.membership.process_queue import (
     CONSUME_TIMEOUT_MS,
     MIB,
@@ -17,18 +18,6 @@ from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 
 QUEUE = MessageQueue("T", "broker-a", 0)
-
-
-def message(offset: int, body: bytes = b"x") -> MessageExt:
-    return MessageExt(
-        topic="T",
-        body=body,
-        properties={},
-        broker_name="broker-a",
-        queue_id=0,
-        queue_offset=offset,
-        commit_log_position=offset * 100,
-    )
 
 
 def started(*offsets: int, start: int = 0, next_offset: int | None = None) -> ProcessQueue:
@@ -98,7 +87,7 @@ class TestCommitPoint:
 
         assert queue.add([message(5), message(6)], next_offset=7) == 0
         assert offsets_of(queue.take_batch(9, now_ms=0)) == [5, 6]
-        assert queue.add([message(6, b"other")], next_offset=7) == 0
+        assert queue.add([message(6, body=b"other")], next_offset=7) == 0
         assert queue.take_batch(9, now_ms=0) == []
         assert queue.size_bytes == 6
 
@@ -191,10 +180,10 @@ class TestFlowControl:
 
     def test_size_counts_whole_mebibytes(self) -> None:
         queue = started(start=1)
-        queue.add([message(1, bytes(3 * 1024 * 1024 - 1))], next_offset=2)
+        queue.add([message(1, body=bytes(3 * 1024 * 1024 - 1))], next_offset=2)
         assert queue.flow_control(self.LIMITS) is None
 
-        queue.add([message(2, b"x")], next_offset=3)
+        queue.add([message(2, body=b"x")], next_offset=3)
         assert queue.flow_control(self.LIMITS) is FlowControl.SIZE
 
         queue.complete([2])
@@ -204,7 +193,7 @@ class TestFlowControl:
         limits = FlowLimits(size_mib_max=84)
         queue = started(start=1)
         assert queue.room_bytes(limits) == 20 * MIB
-        queue.add([message(1, bytes(2 * MIB)), message(2, bytes(3 * MIB))], next_offset=3)
+        queue.add([message(1, body=bytes(2 * MIB)), message(2, body=bytes(3 * MIB))], next_offset=3)
         assert queue.room_bytes(limits) == 15 * MIB
         assert queue.flow_control(limits) is None
 

@@ -7,22 +7,10 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import ConsumeContext, MessageExt, MessageQueue, shortest_delay_level
+from queue_messages import message
+from sparrowmq import ConsumeContext, MessageQueue, shortest_delay_level
 from sparrowmq.errors import UsageError
 from sparrowmq.model.message import Decision
-
-
-def message(offset: int) -> MessageExt:
-    return MessageExt(
-        topic="T",
-        body=b"x",
-        properties={},
-        broker_name="b",
-        queue_id=0,
-        queue_offset=offset,
-        commit_log_position=0,
-    )
-
 
 MESSAGES = tuple(map(message, range(4)))
 DONE, LATER = Decision(None), Decision(0)

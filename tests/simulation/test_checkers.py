@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.model import MessageExt, MessageQueue
+from queue_messages import message
+from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.checkers import Checkers, judge_ownership
 from sparrowmq.simulation.event_log import Trace
@@ -18,18 +19,6 @@ from sparrowmq.store.message_store import MessageStore
 
 TOPIC, BROKER = "T", "b"
 QUEUE = MessageQueue(TOPIC, BROKER, 0)
-
-
-def message(body: bytes, offset: int) -> MessageExt:
-    return MessageExt(
-        topic=TOPIC,
-        body=body,
-        properties={},
-        broker_name=BROKER,
-        queue_id=0,
-        queue_offset=offset,
-        commit_log_position=0,
-    )
 
 
 class Bench:
@@ -216,23 +205,23 @@ def test_commits_must_be_written_in_time(bench: Bench) -> None:
 
 
 def test_message_must_be_stored_when_it_is_delivered_and_twice_is_counted(bench: Bench) -> None:
-    first = message(b"m0", 0)
+    first = message(0, QUEUE, b"m0")
     bench.checkers.note_delivered(QUEUE, [first])
     bench.checkers.note_consumed(QUEUE, [0])
     bench.checkers.note_delivered(QUEUE, [first])
     assert (bench.checkers.violation, bench.checkers.duplicates) == (None, 1)
 
-    bench.checkers.note_delivered(QUEUE, [message(b"m3", 3)])
+    bench.checkers.note_delivered(QUEUE, [message(3, QUEUE, b"m3")])
     assert bench.checkers.violation == "T@b:0 offset 3: delivered and not stored"
 
 
 def test_orderly_queue_must_be_delivered_in_order(dice: object) -> None:
     bench = Bench(dice, [b"m0", b"m1", b"m2"], is_orderly=True)
     for _ in range(2):
-        bench.checkers.note_delivered(QUEUE, [message(b"m0", 0), message(b"m1", 1)])
+        bench.checkers.note_delivered(QUEUE, [message(0, QUEUE, b"m0"), message(1, QUEUE, b"m1")])
     assert bench.checkers.violation is None
 
-    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
+    bench.checkers.note_delivered(QUEUE, [message(1, QUEUE, b"m1")])
     assert bench.checkers.violation == "T@b:0: [1] delivered, finished only up to 0"
 
 
@@ -317,9 +306,9 @@ def test_where_members_only_come_and_go_nothing_comes_again_and_no_commit_goes_b
     dice: object,
 ) -> None:
     bench = Bench(dice, [b"m0", b"m1"], may_redeliver=False)
-    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
+    bench.checkers.note_delivered(QUEUE, [message(1, QUEUE, b"m1")])
     assert bench.checkers.violation is None
-    bench.checkers.note_delivered(QUEUE, [message(b"m1", 1)])
+    bench.checkers.note_delivered(QUEUE, [message(1, QUEUE, b"m1")])
     expected = "T@b:0 offset 1: delivered again after a handover"
     assert bench.checkers.violation == expected
 

@@ -9,11 +9,11 @@ from sparrowmq.model import MessageExt, MessageQueue
 QUEUE = MessageQueue("T", "b", 0)
 
 
-def message(offset: int, queue: MessageQueue = QUEUE) -> MessageExt:
+def message(offset: int, queue: MessageQueue = QUEUE, body: bytes = b"x") -> MessageExt:
     """Return the message at an offset of a queue."""
     return MessageExt(
         topic=queue.topic,
-        body=b"x",
+        body=body,
         properties={},
         broker_name=queue.broker_name,
         queue_id=queue.queue_id,
