@@ -35,6 +35,8 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_import_of_another_clients_name_says_ours() -> None:
+    with pytest.raises(ImportError, match="did you mean SendFailed"):
+        from sparrowmq import SendFailedError  # type: ignore[attr-defined] # noqa: F401
     with pytest.raises(ImportError, match="did you mean PushConsumer or PollConsumer"):
         from sparrowmq import Consumer  # type: ignore[attr-defined]  # noqa: F401
 

@@ -244,9 +244,15 @@ if not TYPE_CHECKING:
     # Type checkers go by the imports above, so that a name that is not there is an error to them.
     def __getattr__(name: str) -> Any:
         if name not in __all__:
+            hint = ""
             if ours := _NAMES_ELSEWHERE.get(name):
+                hint = f"; did you mean {ours}?"
+            elif name[:1].isupper():  # the names of modules are small
+                nearest = import_module("sparrowmq.errors").did_you_mean
+                hint = nearest(name, __all__, cutoff=0.7)
+            if hint:
                 # Of an AttributeError, `from sparrowmq import ...` would not show the text.
-                raise ImportError(f"sparrowmq has no {name}; did you mean {ours}", name=name)
+                raise ImportError(f"sparrowmq has no {name}{hint}", name=name)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(import_module(_MODULES.get(name, "sparrowmq.model")), name)
         globals()[name] = found

@@ -32,9 +32,8 @@ Tests: client/test_errors.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from difflib import get_close_matches
-from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -232,20 +231,6 @@ def drop_own_frames(error: BaseException) -> None:
 
 def _is_own(module: str) -> bool:
     return module.partition(".")[0] == "sparrowmq"
-
-
-def with_short_tracebacks(function: Callable[P, T]) -> Callable[P, T]:
-    """Let our errors leave a function without the frames below it (`drop_own_frames`)."""
-
-    @wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except SparrowError as error:
-            drop_own_frames(error)
-            raise
-
-    return called
 
 
 def did_you_mean(name: str, known: Iterable[str], then: str = "", *, cutoff: float = 0.5) -> str:

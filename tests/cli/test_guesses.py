@@ -21,6 +21,7 @@ from sparrowmq.testing import EmbeddedCluster
         ("lag", "group ls"),
         ("lag --json", "group ls --json"),
         ("lag GID_board", "group lag GID_board"),
+        ("context add prod", "context set prod"),
         ("tail -n 5 flights", "tail --last 5 flights"),
         ("tail flights -f -n 5", "tail flights -f --last 5"),
     ],
@@ -29,7 +30,9 @@ def test_guess_becomes_a_command(guess: str, ours: str) -> None:
     assert translate_guess(guess.split()) == ours.split()
 
 
-@pytest.mark.parametrize("line", ["tail flights -n ns-1:9876", "tail flights", "ls", "nothing"])
+@pytest.mark.parametrize(
+    "line", ["tail flights -n ns-1:9876", "tail flights", "msg get", "ls", "nothing"]
+)
 def test_what_is_no_guess_stays(line: str) -> None:
     assert translate_guess(line.split()) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from sparrowmq import (
     Admin,
     ConsumeFromWhere,
+    Message,
     PollConsumer,
     Producer,
     PushConsumer,
@@ -151,7 +153,14 @@ def test_unknown_setting_is_refused_with_the_nearest(kind: str, name: str, words
 def test_names_of_other_clients_lead_to_what_there_is() -> None:
     ours = {name for kind in KINDS.values() for name in (*kind.rows(), *kind.arguments)}
 
-    assert set(NAMES_ELSEWHERE.values()) <= ours
+    methods = {
+        name
+        for client in (Producer, PollConsumer, SimpleConsumer, Admin)
+        for _, method in inspect.getmembers(client, inspect.isfunction)
+        for name in inspect.signature(method).parameters
+    }
+
+    assert set(NAMES_ELSEWHERE.values()) <= ours | methods | {*Message.__struct_fields__}
     assert not ours & NAMES_ELSEWHERE.keys()
 
 

@@ -610,6 +610,7 @@ MISTAKES: dict[str, Callable[[str, Producer], object]] = {
 
 def test_the_traceback_of_a_mistake_is_short(cluster: EmbeddedCluster) -> None:
     found: dict[str, int] = {}
+    last: dict[str, str] = {}
     with Producer("GID_p", name_server=cluster.name_server) as producer:
         for name, make in MISTAKES.items():
             with pytest.raises(SparrowError) as caught:
@@ -619,5 +620,7 @@ def test_the_traceback_of_a_mistake_is_short(cluster: EmbeddedCluster) -> None:
             trace = caught.tb.tb_next
             text = traceback.format_exception(type(caught.value), caught.value, trace)
             found[name] = len("".join(text).splitlines()) - 1
+            last[name] = traceback.extract_tb(trace)[-1].filename
 
     assert {name: lines for name, lines in found.items() if lines > 12} == {}
+    assert {name: file for name, file in last.items() if file != __file__} == {}

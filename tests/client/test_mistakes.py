@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from hostile import HostileCluster
 from sparrowmq import (
     Admin,
+    AsyncProducer,
     AsyncPushConsumer,
     ConsumeContext,
     Message,
@@ -28,6 +30,7 @@ from sparrowmq import (
     PushConsumer,
 )
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
+from sparrowmq.testing import InProcessCluster
 from waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"
@@ -148,7 +151,7 @@ def test_type_checker_sees_what_is_no_strategy_and_no_plain_listener() -> None:
     with pytest.raises(UsageError):
         Message("T", "text")  # type: ignore[arg-type]
     with Producer("G", name_server=NOWHERE) as producer, pytest.raises(UsageError):
-        producer.send(Message("T", b"x"), QUEUE)  # type: ignore[arg-type]
+        producer.send(Message("T", b"x"), QUEUE)  # type: ignore[call-arg]
 
 
 async def test_consumer_of_the_asyncio_face_takes_coroutine_functions_of_any_kind() -> None:
@@ -317,11 +320,21 @@ def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> Non
     ("call", "words"),
     [
         (lambda p: p.send("text"), "'text' is not a Message: give Message(topic, body)"),
-        (lambda p: p.send("T", b"x"), "'T' is not a Message: give Message('T', body)"),
-        (lambda p: p.send_nowait("T", b"x"), "'T' is not a Message: give Message('T', body)"),
-        (lambda p: p.send_oneway("T", b"x"), "'T' is not a Message: give Message('T', body)"),
-        (lambda p: p.request("T", b"x"), "'T' is not a Message: give Message('T', body)"),
-        (lambda p: p.send(Message("T", b"x"), QUEUE), "after the Message: give queue=... by name"),
+        (lambda p: p.send("T", b"x"), "'T' is not a Message: give Message(topic, body)"),
+        (lambda p: p.send_nowait("T", b"x"), "'T' is not a Message: give Message(topic, body)"),
+        (lambda p: p.send_oneway("T", b"x"), "'T' is not a Message: give Message(topic, body)"),
+        (lambda p: p.request("T", b"x"), "'T' is not a Message: give Message(topic, body)"),
+        (lambda p: p.send(Message("T", b"x"), QUEUE), "got 2 values; give by name: queue=..."),
+        (
+            lambda p: p.send(Message("T", b"x"), timeout=3),
+            "did you mean send_timeout_ms? Producer(",
+        ),
+        (lambda p: p.send(Message("T", b"x"), key="k"), "did you mean keys? A Message takes it"),
+        (lambda p: p.send(Message("T", b"x"), callback=print), "; there are message, queue"),
+        (lambda p: p.send_nowait(Message("T", b"x"), partition=1), "did you mean queue?"),
+        (lambda p: p.request(Message("T", b"x"), timeout=3), "did you mean timeout_ms?"),
+        (lambda p: p.flush(timeout=3), "Producer.flush has no argument 'timeout'"),
+        (lambda p: p.send(), "Producer.send: missing a required argument: 'message'"),
         (lambda p: p.send(b"bytes"), "is not a Message"),
         (lambda p: p.send(MESSAGE_EXT), "make a new Message from its topic, body and tags"),
         (lambda p: p.send([Message("T", b"x")]), "use send_batch for several messages"),
@@ -360,6 +373,8 @@ def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: st
         (lambda c: c.committed_offset("T"), "'T' is not a queue"),
         (lambda c: c.pull("T", 0), "'T' is not a queue"),
         (lambda c: c.pull(QUEUE, -1), "offset is -1"),
+        (lambda c: c.getmany(max_records=10), "did you mean count_max?"),
+        (lambda c: c.search_offset(QUEUE, datetime.now(UTC)), "give milliseconds since 1970"),
     ],
 )
 def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], words: str) -> None:
@@ -378,6 +393,7 @@ def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], wo
         (lambda a: a.create_topic("T", "8"), "queues is '8'"),
         (lambda a: a.create_topic(["T"]), "the topic is ['T']"),
         (lambda a: a.update_committed_offset("G", QUEUE, -1), "offset is -1"),
+        (lambda a: a.create_topic("T", partitions=8), "did you mean queues?"),
         (lambda a: a.max_offset("T"), "'T' is not a queue"),
     ],
 )
@@ -388,3 +404,66 @@ def test_what_an_administrator_cannot_ask_for_is_refused(
         call(admin)
 
     assert said(caught.value, words)
+
+
+# Without types: a type checker sees these mistakes.
+a_producer: Any = Producer
+a_consumer: Any = PushConsumer
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: a_producer("GID_p", NOWHERE),
+            "takes group by place, and got 2 values; give by name",
+        ),
+        (lambda: a_producer(name_server=NOWHERE), "missing a required argument: 'group'"),
+        (lambda: a_producer("GID_p", nameserver=NOWHERE), "did you mean name_server?"),
+        (lambda: a_consumer("GID_c", "T", listener), "give by name: name_server=..., listener="),
+    ],
+)
+def test_wrong_arguments_of_a_client_are_explained(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(SparrowError) as caught:
+        call()
+
+    assert said(caught.value, words)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("publish", "Producer has no 'publish'; did you mean send?"),
+        ("send_async", "Producer has no 'send_async'; did you mean send_nowait?"),
+        ("fetch_queues", "Producer has no 'fetch_queues'; did you mean fetch_publish_queues?"),
+        ("qqq", "Producer has no 'qqq'"),
+        ("__deepcopy__", "'Producer' object has no attribute '__deepcopy__'"),
+    ],
+)
+def test_name_that_a_client_does_not_have_is_explained(name: str, words: str) -> None:
+    with (
+        Producer("GID_p", name_server=NOWHERE) as producer,
+        pytest.raises(AttributeError) as caught,
+    ):
+        getattr(producer, name)
+
+    assert str(caught.value) == words
+
+
+async def test_wrong_arguments_of_a_coroutine_are_explained() -> None:
+    async with AsyncProducer("GID_p", name_server=NOWHERE) as producer:
+        with pytest.raises(UsageError, match=r"AsyncProducer\.send has no argument 'timeout'"):
+            await producer.send(Message("T", b"x"), timeout=3)  # type: ignore[call-arg]
+
+
+def test_type_error_of_users_code_is_not_ours() -> None:
+    def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        raise TypeError("choose() got an unexpected keyword argument 'x'")
+
+    with (
+        InProcessCluster() as cluster,
+        Producer("GID_p", name_server=cluster.name_server) as producer,
+        pytest.raises(TypeError, match="choose"),
+    ):
+        producer.send(Message("T", b"x"), queue=choose)

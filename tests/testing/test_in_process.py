@@ -100,7 +100,7 @@ def test_every_delay_level_is_delivered_when_the_clock_says_so(cluster: InProces
 def test_clock_does_not_go_back(cluster: InProcessCluster) -> None:
     before_ms = cluster.timestamp_ms
 
-    with pytest.raises(UsageError, match="the clock goes on, not back by 0:00:01"):
+    with pytest.raises(UsageError, match="give a timedelta, zero or above"):
         cluster.advance(timedelta(seconds=-1))
     cluster.advance(timedelta(days=1))
 

@@ -56,7 +56,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import BrokerSpec, Operation, PublisherSpec, SubscriberSpec
 from faststream.specification.schema import Message as MessageSpec
 
-from sparrowmq.client.config import KINDS, PUSH
+from sparrowmq.client.config import KINDS, PUSH, ClientConfig, ClientKind
 from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
 from sparrowmq.client.faces.aio_admin import AsyncAdmin
 from sparrowmq.errors import SparrowError, UsageError
@@ -574,6 +574,7 @@ class RocketBroker(_Registrator, BrokerUsecase[_Delivery, AsyncProducer, _Config
         routers: Iterable[RocketRouter] = (),
         **settings: Any,
     ) -> None:
+        ClientKind("RocketBroker", (ClientConfig,)).check_names(settings)
         self._group = group
         super().__init__(
             config=_Config(

@@ -57,7 +57,7 @@ from sparrowmq.calling.tls import (
     check_context,
     describe,
 )
-from sparrowmq.errors import SparrowError, TransportError, UsageError, drop_own_frames
+from sparrowmq.errors import TransportError, UsageError
 from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.signatures import Credentials
 
@@ -164,8 +164,6 @@ class AsyncDriver:
                     if self._is_closing
                     else f"operation {name} was cancelled"
                 ) from error
-            if isinstance(error, SparrowError):
-                drop_own_frames(error)
             raise
         return result
 

@@ -51,7 +51,7 @@ from sparrowmq.calling.scheduler import (
     Waiter,
 )
 from sparrowmq.calling.socket_network import SocketNetwork
-from sparrowmq.errors import SparrowError, TransportError, UsageError, drop_own_frames
+from sparrowmq.errors import TransportError, UsageError
 from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.signatures import Credentials
 
@@ -192,7 +192,6 @@ class BlockingDriver:
         """
         run = _Run(self._scheduler, operation=operation, name=name)
         if (error := self._wait_for(run, name)) is not None:
-            # Here, so that a user's traceback has no frame more.
             raise error
         result: T = run.result
         return result
@@ -217,8 +216,6 @@ class BlockingDriver:
         if isinstance(run.error, Cancelled):
             what = "the driver was closed meanwhile"
             return UsageError(what if self._is_closing else f"operation {name} was cancelled")
-        if isinstance(run.error, SparrowError):
-            drop_own_frames(run.error)
         return run.error
 
     def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Outcome:

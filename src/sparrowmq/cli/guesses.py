@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 GUESSES: Mapping[str, tuple[str, ...]] = {
+    "acl add": ("acl", "put"),
     "brokers": ("broker", "ls"),
     "consume": ("tail",),
+    "context add": ("context", "set"),
     "doctor": ("rebalance", "doctor"),
     "groups": ("group", "ls"),
     "list": ("ls",),
+    "msg show": ("msg", "get"),
     "produce": ("send",),
     "start": ("up",),
     "status": ("check",),
@@ -31,7 +34,10 @@ def translate_guess(arguments: Sequence[str]) -> list[str] | None:
     if name == "tail":
         # `tail -n 5` is the shell's; our -n is every command's option for the name server.
         return _count_by_last(arguments)
-    return [*GUESSES[name], *rest] if name in GUESSES else None
+    if name in GUESSES:
+        return [*GUESSES[name], *rest]
+    first_two = " ".join(arguments[:2])
+    return [*GUESSES[first_two], *arguments[2:]] if first_two in GUESSES else None
 
 
 def _count_by_last(arguments: Sequence[str]) -> list[str] | None:

@@ -147,10 +147,14 @@ def build_app() -> typer.Typer:
     return app
 
 
+# Commands of ours whose second word may be a guess.
+_GUESSED_WITHIN = ("acl", "context", "msg", "tail")
+
+
 def main() -> None:
     """Run the command line, whose first word may also be mqadmin's, or a guess."""
     arguments = sys.argv[1:]
-    if arguments and (arguments[0] not in COMMANDS or arguments[0] == "tail"):
+    if arguments and (arguments[0] not in COMMANDS or arguments[0] in _GUESSED_WITHIN):
         arguments = _translate(arguments)
     try:
         build_app()(arguments)
@@ -175,7 +179,8 @@ def _translate(arguments: list[str]) -> list[str]:
         sys.exit(2)
     if ours is None:
         return arguments
-    print(f"sparrowmq: {arguments[0]} is: sparrowmq {shlex.join(ours)}", file=sys.stderr)
+    said = shlex.join(arguments[: 2 if arguments[0] in _GUESSED_WITHIN else 1])
+    print(f"sparrowmq: {said} is: sparrowmq {shlex.join(ours)}", file=sys.stderr)
     return ours
 
 

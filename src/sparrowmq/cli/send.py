@@ -100,7 +100,7 @@ def send(
             count = _send_lines(producer, stream, message, place)
     if cluster.as_json:
         print_json({"topic": topic, "sent": count})
-    say(f"sent {count:,} messages to {topic}")
+    say(f"sent {count:,} message{'' if count == 1 else 's'} to {topic}")
 
 
 def _send_lines(

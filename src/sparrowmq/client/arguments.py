@@ -67,21 +67,13 @@ def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def check_message(message: Message, *more: object) -> None:
-    """Raise a UsageError unless this is a `Message`, and nothing more.
-
-    Args:
-        more: what stood after the message, as a topic and a body do in Kafka's clients.
-    """
+def check_message(message: Message) -> None:
+    """Raise a UsageError unless this is a `Message`."""
     if isinstance(message, Message):
-        if more:
-            raise UsageError(f"{_short(more[0])} stands after the Message: give queue=... by name")
         return
     hint = "give Message(topic, body)"
     if isinstance(message, MessageExt):
         hint = "a MessageExt was received; make a new Message from its topic, body and tags"
-    elif more and isinstance(message, str):
-        hint = f"give Message({_short(message)}, body)"
     elif isinstance(message, list | tuple):
         hint = "use send_batch for several messages"
     raise UsageError(f"{_short(message)} is not a Message: {hint}")
@@ -140,6 +132,15 @@ def check_offset(offset: int) -> int:
     if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
         raise UsageError(f"offset is {offset!r}; it must be a whole number from 0 on")
     return offset
+
+
+def check_timestamp(timestamp_ms: int) -> None:
+    """Raise a UsageError unless a time is a whole number."""
+    if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
+        raise UsageError(
+            f"timestamp_ms is {timestamp_ms!r}; give milliseconds since 1970, such as "
+            "round(time.timestamp() * 1000)"
+        )
 
 
 def refuse_awaitable(name: str, value: object) -> None:

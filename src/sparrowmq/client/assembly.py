@@ -52,7 +52,7 @@ from sparrowmq.client.subscriber import (
 from sparrowmq.client.tracer import SendTrace, Tracer
 from sparrowmq.client.transaction_outcomes import AsyncCheck, Coordinator
 from sparrowmq.config import check_kind
-from sparrowmq.errors import ConfigError, with_short_tracebacks
+from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import GROUP_LENGTH_MAX, check_group, check_topic, retry_topic
 from sparrowmq.model.namespace import check_namespace
@@ -307,7 +307,6 @@ def resume(subscriber: Subscriber) -> None:
     subscriber.wake.set()
 
 
-@with_short_tracebacks
 def make_subscription(
     subscriber: Subscriber, topic: str, expression: str | MessageSelector
 ) -> SubscriptionData:
@@ -403,7 +402,6 @@ def check_count(count_max: int) -> int:
     return count_max
 
 
-@with_short_tracebacks
 def invisible_ms(invisible: timedelta) -> int:
     """Return a time of invisibility in milliseconds. Raises: ConfigError."""
     return _milliseconds("invisible", invisible, INVISIBLE_MAX)

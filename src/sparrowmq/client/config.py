@@ -6,7 +6,7 @@ DefaultMQProducer, DefaultMQPushConsumer and ClientConfig where a comment says n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -650,25 +650,39 @@ NAMES_ELSEWHERE = {
     "endpoints": "name_server",
     "group_id": "group",
     "group_name": "group",
+    "headers": "properties",
     "host": "name_server",
+    "key": "keys",
     "concurrency": "consume_thread_count",
     "max_threads": "consume_thread_count",
     "max_workers": "consume_thread_count",
+    "max_messages": "count_max",
     "max_poll_records": "pull_batch_size",
+    "max_records": "count_max",
     "message_listener": "listener",
     "name_server_address": "name_server",
     "namesrv_addr": "name_server",
     "on_message": "listener",
     "on_message_callback": "listener",
+    "partition": "queue",
     "partition_assignment_strategy": "strategy",
+    "partitions": "queues",
     "producer_group": "group",
     "retries": "retry_times",
     "security_protocol": "tls",
     "ssl_context": "tls",
     "threads": "consume_thread_count",
+    "timeout": "wait",
     "topic": "topics",
+    "value": "body",
     "workers": "consume_thread_count",
 }
+
+
+def did_you_mean_argument(name: str, known: Collection[str]) -> str:
+    """Return the end of an error about an argument: ours for another client's, or the nearest."""
+    ours = NAMES_ELSEWHERE.get(name.replace(".", "_"))
+    return f"; did you mean {ours}?" if ours in known else did_you_mean(name, known, cutoff=0.6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -695,11 +709,8 @@ class ClientKind:
             if name in known:
                 continue
             plain = name.replace("_", "").lower()
-            ours = NAMES_ELSEWHERE.get(name.replace(".", "_"), "")
-            if ours in known or ours in self.arguments:
-                raise ConfigError(f"{self.name} has no setting {name!r}; did you mean {ours}")
             sources = {row.source.lower(): row.name for row in known.values()}
-            hint = did_you_mean(sources.get(plain, name), known)
+            hint = did_you_mean_argument(sources.get(plain, name), [*known, *self.arguments])
             hint = hint or f"; there are {', '.join(sorted(known))}"
             raise ConfigError(f"{self.name} has no setting {name!r}{hint}")
 

@@ -161,10 +161,9 @@ class Message(msgspec.Struct, frozen=True):
         if isinstance(body, bytearray | memoryview):
             msgspec.structs.force_setattr(self, "body", bytes(body))
         elif not isinstance(body, bytes):
-            hint = "; give body.encode()" if isinstance(body, str) else ""
-            raise UsageError(
-                f"the body of a message to {topic!r} is {type(body).__name__}, not bytes{hint}"
-            )
+            way = "body.encode()" if isinstance(body, str) else "json.dumps(body).encode()"
+            kind = type(body).__name__
+            raise UsageError(f"the body of a message to {topic!r} is {kind}, not bytes; give {way}")
         if isinstance(keys, str) or not isinstance(keys, Sequence | Set):
             hint = f"({keys!r},)" if isinstance(keys, str) else '("order-1",)'
             raise UsageError(

@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import IO, Literal, Self
 
 from sparrowmq.client.faces.blocking_admin import Admin
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed
 
 _STOP_TIMEOUT_S = 20
 
 
+@for_users
 class EmbeddedCluster:
     """A name server and a broker in a child process.
 

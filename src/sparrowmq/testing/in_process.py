@@ -25,6 +25,7 @@ from typing import Self
 from sparrowmq.broker.config import KEEP_ALL, BrokerConfig
 from sparrowmq.calling import clock
 from sparrowmq.client.faces.blocking_admin import Admin
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.config import rows_of, with_settings
 from sparrowmq.errors import ConfigError, UsageError, did_you_mean
 from sparrowmq.hosting.grpc_port import serving_grpc
@@ -38,6 +39,7 @@ LOG = logging.getLogger("sparrowmq.testing")
 START_TIMEOUT_S = 20
 
 
+@for_users
 class InProcessCluster:
     """A name server and a broker in a thread.
 
@@ -73,8 +75,10 @@ class InProcessCluster:
 
     @property
     def name_server(self) -> str:
-        """The name server's address, `ip:port`."""
-        return "" if self._serving is None else self._serving.name_server
+        """The name server's address, `ip:port`. Raises: UsageError if the servers do not run."""
+        if self._serving is None:
+            raise UsageError("the cluster does not run; enter its `with` block, or call start")
+        return self._serving.name_server
 
     @property
     def broker(self) -> str:
@@ -131,10 +135,10 @@ class InProcessCluster:
 
         Producers are asked about their half messages, and answer a moment later.
 
-        Raises: UsageError if the duration is negative, or the servers do not run.
+        Raises: UsageError if this is not a duration, or the servers do not run.
         """
-        if duration < timedelta():
-            raise UsageError(f"the clock goes on, not back by {-duration}")
+        if not isinstance(duration, timedelta) or duration < timedelta():
+            raise UsageError(f"duration is {duration!r}; give a timedelta, zero or above")
         if self._loop is None:
             raise UsageError("the cluster does not run")
         duration_ms = duration // timedelta(milliseconds=1)

@@ -14,6 +14,7 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.faces.task_host import open_driver
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.operations import (
     accounts,
     administer,
@@ -44,6 +45,7 @@ from sparrowmq.protocol.bodies import ConsumerConnection
 T = TypeVar("T")
 
 
+@for_users
 class AsyncAdmin:
     """Administers topics, groups, offsets, brokers and accounts.
 

@@ -21,6 +21,7 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.faces.aio_member import AsyncMember
 from sparrowmq.client.faces.task_host import TAKES_COROUTINES
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.consumer_health import ConsumerHealth
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
@@ -40,6 +41,7 @@ from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 POOL_SIZE = 2
 
 
+@for_users
 class AsyncPollConsumer:
     """A consumer that the program polls: `async for message in consumer`, `getone`, `getmany`.
 

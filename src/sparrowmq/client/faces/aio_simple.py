@@ -19,6 +19,7 @@ from sparrowmq.client.assembly import (
     wait_ms,
 )
 from sparrowmq.client.faces.task_host import open_driver
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.operations import pop
 from sparrowmq.client.setting_types import SimpleConsumerSettings
 from sparrowmq.client.subscriber import Topics
@@ -31,6 +32,7 @@ INVISIBLE = timedelta(seconds=60)
 WAIT = timedelta(seconds=10)
 
 
+@for_users
 class AsyncSimpleConsumer:
     """A consumer of single messages: `receive` them, and `ack` each when it is done.
 

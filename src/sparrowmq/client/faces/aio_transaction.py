@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Never, Self, Unpack
+from typing import Self, Unpack
 
 from sparrowmq.client.arguments import check_function, check_message
 from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinator
 from sparrowmq.client.faces.aio import AsyncProducer
 from sparrowmq.client.faces.task_host import TAKES_COROUTINES, TaskHost
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import transactions
 from sparrowmq.client.queue_selector import QueueChoice
@@ -26,6 +27,7 @@ from sparrowmq.model import Message, TransactionState
 LOG = logging.getLogger("sparrowmq.client")
 
 
+@for_users
 class AsyncTransactionProducer(AsyncProducer):
     """A producer that also sends messages which consumers see only once they are committed.
 
@@ -86,7 +88,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
     @asynccontextmanager
     async def transaction(
-        self, message: Message, *more: Never, queue: QueueChoice | None = None
+        self, message: Message, *, queue: QueueChoice | None = None
     ) -> AsyncGenerator[HalfMessage]:
         """Send a half message, and end its transaction with the block, which does the work.
 
@@ -100,7 +102,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
         Raises: as `send_half`.
         """
-        half = await self.send_half(message, *more, queue=queue)
+        half = await self.send_half(message, queue=queue)
         undecided = self._coordinator.undecided
         undecided.add(half)
         try:
@@ -115,9 +117,7 @@ class AsyncTransactionProducer(AsyncProducer):
         finally:
             undecided.discard(half)
 
-    async def send_half(
-        self, message: Message, *more: Never, queue: QueueChoice | None = None
-    ) -> HalfMessage:
+    async def send_half(self, message: Message, *, queue: QueueChoice | None = None) -> HalfMessage:
         """Send a message that waits for `commit` or `rollback`.
 
         Args:
@@ -126,7 +126,7 @@ class AsyncTransactionProducer(AsyncProducer):
         Raises: UsageError before `start`, after `close`, or if the message is delayed; else as
         `Producer.send`. After SendFailed a half message may be stored, and `check` asked for it.
         """
-        check_message(message, *more)
+        check_message(message)
         self._check_running()
         return await self._run(transactions.send_half(self._coordinator, message, queue=queue))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Never, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from sparrowmq.calling.effects import Operation, bounded
 from sparrowmq.client.arguments import check_message
@@ -32,6 +32,7 @@ from sparrowmq.client.assembly import (
 from sparrowmq.client.faces.blocking_batches import Batches
 from sparrowmq.client.faces.blocking_member import Member
 from sparrowmq.client.faces.thread_host import TAKES_COROUTINES, Future, open_instance
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import recall as recalling
 from sparrowmq.client.operations import (
@@ -66,6 +67,7 @@ from sparrowmq.model import (
 T = TypeVar("T")
 
 
+@for_users
 class Producer:
     """Sends messages. Threads may share one.
 
@@ -112,7 +114,7 @@ class Producer:
         """The producer's client id at brokers."""
         return self._publisher.config.client_id
 
-    def send(self, message: Message, *more: Never, queue: QueueChoice | None = None) -> SendResult:
+    def send(self, message: Message, *, queue: QueueChoice | None = None) -> SendResult:
         """Send a message and return its place in the broker's store.
 
         A message with a sharding key or a `queue` waits for the answers to those that `send_nowait`
@@ -126,8 +128,6 @@ class Producer:
         failed (one of them may have stored the message); RouteError or ConnectFailed if the topic
         or the name server is not found; BrokerError if the broker refuses the message for good.
         """
-        if more:
-            check_message(message, *more)
         publisher = self._publisher
         self._check_open()
         driver = self._driver
@@ -170,14 +170,14 @@ class Producer:
             return self._run(observe_batch(publisher, messages, send))
         return self._send(direct)
 
-    def send_oneway(self, message: Message, *more: Never, queue: QueueChoice | None = None) -> None:
+    def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
         """Write a message to the connection and no answer; the message may be lost."""
-        check_message(message, *more)
+        check_message(message)
         send = partial(sending.send_oneway, self._publisher, queue=queue)
         self._run(observe(self._publisher, message, send))
 
     def send_nowait(
-        self, message: Message, *more: Never, queue: QueueChoice | None = None
+        self, message: Message, *, queue: QueueChoice | None = None
     ) -> Future[SendResult]:
         """Queue a message to be sent soon, with others of its queue as one request.
 
@@ -192,8 +192,6 @@ class Producer:
         Raises: UsageError or ConfigError for a message that `send` would refuse, and after
         `close`; BufferFull if `buffer_bytes_max` of bodies wait already.
         """
-        if more:
-            check_message(message, *more)
         self._check_open()
         return self._batches.add(message, queue)
 
@@ -205,7 +203,7 @@ class Producer:
     def request(
         self,
         message: Message,
-        *more: Never,
+        *,
         queue: QueueChoice | None = None,
         timeout_ms: int = 3_000,
     ) -> MessageExt:
@@ -218,7 +216,7 @@ class Producer:
         Raises: as `send`; InvokeTimeout if no reply came in time: the message may still be
         consumed.
         """
-        check_message(message, *more)
+        check_message(message)
         ask = partial(
             request_reply.request,
             self._publisher,
@@ -313,6 +311,7 @@ class Producer:
                 self._driver.close()
 
 
+@for_users
 class PushConsumer:
     """A member of a consumer group that calls a listener with messages.
 

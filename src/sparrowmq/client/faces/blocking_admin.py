@@ -13,6 +13,7 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.faces.thread_host import open_driver
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.operations import (
     accounts,
     administer,
@@ -43,6 +44,7 @@ from sparrowmq.protocol.bodies import ConsumerConnection
 T = TypeVar("T")
 
 
+@for_users
 class Admin:
     """Administers topics, groups, offsets, brokers and accounts.
 

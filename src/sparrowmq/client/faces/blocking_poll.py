@@ -20,6 +20,7 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.faces.blocking_member import Member
 from sparrowmq.client.faces.thread_host import TAKES_COROUTINES
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.operations import administer, poll
 from sparrowmq.client.operations.consumer_health import ConsumerHealth
 from sparrowmq.client.operations.poll import POLL_TIMEOUT_MS
@@ -39,6 +40,7 @@ from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 POOL_SIZE = 2
 
 
+@for_users
 class PollConsumer:
     """A consumer that the program polls: `for message in consumer`, `getone`, `getmany`.
 

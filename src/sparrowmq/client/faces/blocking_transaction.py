@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Never, Self, Unpack
+from typing import Self, Unpack
 
 from sparrowmq.client.arguments import check_function, check_message
 from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinator
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.thread_host import TAKES_COROUTINES, ThreadHost
+from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import transactions
 from sparrowmq.client.queue_selector import QueueChoice
@@ -25,6 +26,7 @@ from sparrowmq.model import Message, TransactionState
 LOG = logging.getLogger("sparrowmq.client")
 
 
+@for_users
 class TransactionProducer(Producer):
     """A producer that also sends messages which consumers see only once they are committed.
 
@@ -84,7 +86,7 @@ class TransactionProducer(Producer):
 
     @contextmanager
     def transaction(
-        self, message: Message, *more: Never, queue: QueueChoice | None = None
+        self, message: Message, *, queue: QueueChoice | None = None
     ) -> Generator[HalfMessage]:
         """Send a half message, and end its transaction with the block, which does the work.
 
@@ -98,7 +100,7 @@ class TransactionProducer(Producer):
 
         Raises: as `send_half`.
         """
-        half = self.send_half(message, *more, queue=queue)
+        half = self.send_half(message, queue=queue)
         undecided = self._coordinator.undecided
         undecided.add(half)
         try:
@@ -113,9 +115,7 @@ class TransactionProducer(Producer):
         finally:
             undecided.discard(half)
 
-    def send_half(
-        self, message: Message, *more: Never, queue: QueueChoice | None = None
-    ) -> HalfMessage:
+    def send_half(self, message: Message, *, queue: QueueChoice | None = None) -> HalfMessage:
         """Send a message that waits for `commit` or `rollback`.
 
         Args:
@@ -124,7 +124,7 @@ class TransactionProducer(Producer):
         Raises: UsageError before `start`, after `close`, or if the message is delayed; else as
         `Producer.send`. After SendFailed a half message may be stored, and `check` asked for it.
         """
-        check_message(message, *more)
+        check_message(message)
         self._check_running()
         return self._run(transactions.send_half(self._coordinator, message, queue=queue))
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sparrowmq.calling.effects import Operation, now, sleep
-from sparrowmq.client.arguments import check_offset, check_queue
+from sparrowmq.client.arguments import check_offset, check_queue, check_timestamp
 from sparrowmq.client.directory import Directory, QueueLag
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.heartbeats import consumer_connections, consumer_list
@@ -231,6 +231,7 @@ def queue_offset_at(
 ) -> Operation[int]:
     """Return the offset of the message stored nearest to a wall-clock time."""
     queue = directory.namespace.wrap_queue(check_queue(queue))
+    check_timestamp(timestamp_ms)
     address = yield from get_broker_address(directory, queue)
     timeout_ms = directory.timeout_ms
     return (

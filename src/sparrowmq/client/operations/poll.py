@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sparrowmq.calling.effects import Now, Operation, Sleep, Wait
-from sparrowmq.client.arguments import check_offset, check_queue, check_queues
+from sparrowmq.client.arguments import check_offset, check_queue, check_queues, check_timestamp
 from sparrowmq.client.operations.administer import (
     committed_offset,
     queue_max_offset,
@@ -129,8 +129,11 @@ def fetch(state: Polling, count_max: int, *, timeout_ms: int | None) -> Operatio
     """
     if count_max < 1:
         raise UsageError(f"count_max is {count_max}; it must be at least 1")
-    if not isinstance(timeout_ms, int | float | None):
-        raise UsageError(f"timeout_ms is {timeout_ms!r}; it must be a number, or None for no limit")
+    if not isinstance(timeout_ms, int | None):
+        # Kafka's clients take seconds.
+        raise UsageError(
+            f"timeout_ms is {timeout_ms!r}; give whole milliseconds, or None for no limit"
+        )
     state.check_has_source()
     now_ms: int = yield Now()
     deadline_ms = None if timeout_ms is None else now_ms + timeout_ms
@@ -197,6 +200,7 @@ def seek_to_time(
     state: Polling, queues: Sequence[MessageQueue], *, timestamp_ms: int
 ) -> Operation[None]:
     """Go on at the message stored nearest to a wall-clock time. Raises: as `seek`."""
+    check_timestamp(timestamp_ms)
     for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)
         found = yield from queue_offset_at(state.directory, queue, timestamp_ms=timestamp_ms)

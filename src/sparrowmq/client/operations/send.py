@@ -71,7 +71,6 @@ from sparrowmq.errors import (
     SparrowError,
     TransportError,
     UsageError,
-    drop_own_frames,
 )
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
 from sparrowmq.model.delay import DELAY_LEVELS_MS, DELAY_MAX
@@ -463,17 +462,13 @@ def prepare(
     """
     if callable(queue) or not _is_direct(publisher, now_ms):
         return None
-    try:
-        check_message(message)
-        if message.delay is not None:
-            # The operation first asks whether the brokers support the delay.
-            return None
-        topic, queue = _target_of(publisher, message.topic, queue)
-        msg_id = publisher.ids.next_id(timestamp_ms)
-        outgoing = encode_message(message, msg_id, config=publisher.config)
-    except SparrowError as error:
-        drop_own_frames(error)
-        raise
+    check_message(message)
+    if message.delay is not None:
+        # The operation first asks whether the brokers support the delay.
+        return None
+    topic, queue = _target_of(publisher, message.topic, queue)
+    msg_id = publisher.ids.next_id(timestamp_ms)
+    outgoing = encode_message(message, msg_id, config=publisher.config)
     load = Load(
         topic,
         RequestCode.SEND_MESSAGE_V2,

@@ -85,6 +85,8 @@ def end(
 
     Returns: the outcome, or UNKNOWN if the broker did not confirm it.
     """
+    if not isinstance(half, HalfMessage):
+        raise UsageError(f"{half!r} is not a HalfMessage; give what `send_half` returned")
     coordinator.undecided.discard(half)
     broker_name = half.queue.broker_name
     publisher = coordinator.publisher
