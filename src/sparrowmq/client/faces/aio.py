@@ -55,7 +55,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     Topics,
 )
-from sparrowmq.errors import SparrowError, UsageError, with_short_tracebacks
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import (
     Message,
     MessageExt,
@@ -80,7 +80,6 @@ class AsyncProducer:
     Raises: ConfigError.
     """
 
-    @with_short_tracebacks
     def __init__(
         self,
         group: str,
@@ -345,7 +344,6 @@ class AsyncPushConsumer:
     Raises: ConfigError.
     """
 
-    @with_short_tracebacks
     def __init__(
         self,
         group: str,

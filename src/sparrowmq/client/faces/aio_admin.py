@@ -35,7 +35,6 @@ from sparrowmq.client.operations.topics import TopicChange, TopicStatus
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.setting_types import AdminSettings
 from sparrowmq.doctor import GroupSnapshot
-from sparrowmq.errors import with_short_tracebacks
 from sparrowmq.model import (
     MessageExt,
     MessageQueue,
@@ -58,7 +57,6 @@ class AsyncAdmin:
     TransportError if a broker does not, BrokerError if one refuses.
     """
 
-    @with_short_tracebacks
     def __init__(
         self, *, name_server: str | Sequence[str] | None = None, **settings: Unpack[AdminSettings]
     ) -> None:

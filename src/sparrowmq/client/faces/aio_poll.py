@@ -34,7 +34,7 @@ from sparrowmq.client.subscriber import (
     RebalanceCallbacks,
     Topics,
 )
-from sparrowmq.errors import UsageError, with_short_tracebacks
+from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 
 # Threads for the callbacks, and beside them for a BROADCASTING consumer's offset file.
@@ -67,7 +67,6 @@ class AsyncPollConsumer:
     Raises: ConfigError.
     """
 
-    @with_short_tracebacks
     def __init__(
         self,
         group: str,

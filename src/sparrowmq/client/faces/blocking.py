@@ -55,7 +55,7 @@ from sparrowmq.client.subscriber import (
     RebalanceListener,
     Topics,
 )
-from sparrowmq.errors import SparrowError, UsageError, with_short_tracebacks
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import (
     Message,
     MessageExt,
@@ -80,7 +80,6 @@ class Producer:
     Raises: ConfigError.
     """
 
-    @with_short_tracebacks
     def __init__(
         self,
         group: str,
@@ -342,7 +341,6 @@ class PushConsumer:
     Raises: ConfigError.
     """
 
-    @with_short_tracebacks
     def __init__(
         self,
         group: str,

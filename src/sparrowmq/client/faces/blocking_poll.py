@@ -33,7 +33,7 @@ from sparrowmq.client.subscriber import (
     RebalanceListener,
     Topics,
 )
-from sparrowmq.errors import UsageError, with_short_tracebacks
+from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 
 # Threads for the callbacks, and beside them for a BROADCASTING consumer's offset file.
@@ -66,7 +66,6 @@ class PollConsumer:
     Raises: ConfigError.
     """
 
-    @with_short_tracebacks
     def __init__(
         self,
         group: str,

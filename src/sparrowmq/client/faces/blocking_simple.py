@@ -22,7 +22,7 @@ from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.operations import pop
 from sparrowmq.client.setting_types import SimpleConsumerSettings
 from sparrowmq.client.subscriber import Topics
-from sparrowmq.errors import UsageError, with_short_tracebacks
+from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageSelector
 
 # The messages of one `receive`: brokers give at most so many.
@@ -51,7 +51,6 @@ class SimpleConsumer:
     Raises: ConfigError.
     """
 
-    @with_short_tracebacks
     def __init__(
         self,
         group: str,
