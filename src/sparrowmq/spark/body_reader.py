@@ -56,6 +56,7 @@ _MISSING = re.compile(r"Object missing required field `(.*)`$")
 _DECIMAL = re.compile(r"decimal\(([0-9]+), ?(-?[0-9]+)\)")
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
+_decode_any = msgspec.json.Decoder().decode
 
 
 class _Value:
@@ -269,7 +270,8 @@ class BodyReader:
         try:
             values = astuple(self._decode_quickly(body))
             missing = values.count(UNSET)
-            if _count_names(body) == len(values) - missing:
+            names = _count_names(body)
+            if names == len(values) - missing or names == _count_keys(_decode_any(body)):
                 return values if self._is_flat and not missing else _plain(values)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             pass
@@ -307,6 +309,13 @@ def _count_names(body: bytes) -> int:
     Behind each name are its quote, blanks and a colon; in texts they may be too.
     """
     return body.translate(None, b" \t\r\n").count(b'":')
+
+
+def _count_keys(value: Any) -> int:
+    """Return how many keys the objects of a decoded value have."""
+    if isinstance(value, dict):
+        return len(value) + sum(map(_count_keys, value.values()))
+    return sum(map(_count_keys, value)) if isinstance(value, list) else 0
 
 
 def _plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
