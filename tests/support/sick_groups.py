@@ -437,7 +437,7 @@ class Wards:
         for _ in range(400):
             on.producer.send_nowait(Message("sick54", b"x"))
         self._poll("never-commits", _subscribing("sick54"), auto_commit=False)
-        join("limited", on.topic("sick55", per_s=40), messages_per_s_max=20)
+        join("limited", on.topic("sick55", per_s=20), messages_per_s_max=10)
 
     def start_healthy(self) -> None:
         """Start the groups of `HEALTHY`."""
@@ -483,7 +483,7 @@ class Wards:
 
     def _send_bursts(self) -> None:
         while not self.released.wait(3):
-            for _ in range(200):
+            for _ in range(60):
                 self.groups.producer.send_nowait(Message("well20", b"x"))
 
     def start_popped(self) -> None:
