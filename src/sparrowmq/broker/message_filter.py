@@ -71,16 +71,18 @@ def keep_matching(
     kept: list[memoryview] = []
     records, at, total = memoryview(result.records), 0, 0
     next_offset, cost = result.next_offset, 0
+    examined_to: int | None = None
     condition_cost = _CONDITION_CHARACTER_COST * len(condition.text)
     while at < len(records):
         try:
             record = decode_record(records, at, check_crc=False)
         except RemoteProtocolError:
             # A reader stops at this record: it is the first of the next result.
-            if at == 0:
+            if examined_to is None:
                 return result
-            next_offset = record.queue_offset + 1
+            next_offset = examined_to
             break
+        examined_to = record.queue_offset + 1
         if cost > EXAMINATION_COST_MAX:
             next_offset = record.queue_offset
             break
