@@ -9,7 +9,7 @@ import pytest
 
 from commands import Commands
 from members import MemberProcess
-from sparrowmq import PushConsumer
+from sparrowmq import ConsumeStatus, PushConsumer
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """A cluster with a group that works, one that nobody is in, and one whose members are twins."""
+    """A cluster with a group that works, one without members, one of twins, and one that fails."""
     with ExitStack() as stack:
         running = stack.enter_context(EmbeddedCluster(flush="async"))
         running.create_topic("T", queues=4)
@@ -35,11 +35,28 @@ def cluster() -> Iterator[EmbeddedCluster]:
         )
         consumer.subscribe("T")
         stack.enter_context(consumer).start()
+        running.create_topic("T_fails", queues=1)
+        stack.enter_context(
+            PushConsumer(
+                "GID_fails",
+                "T_fails",
+                name_server=running.name_server,
+                listener=lambda messages, context: ConsumeStatus.RECONSUME_LATER,
+                start="first",
+                max_reconsume_times=0,
+            )
+        )
+        smq("send", "T_fails", "hard to digest")
         twins = [
             stack.enter_context(MemberProcess(running, "GID_twins", topic="T", instance="one"))
             for _ in range(2)
         ]
         wait_until("twins", lambda: all(twin.queue_ids for twin in twins), timeout_s=60)
+        wait_until(
+            "a dead letter",
+            lambda: 1 in [r["messages"] for r in smq.json("dlq", "ls")],
+            timeout_s=60,
+        )
         wait_until(
             "all consumed",
             lambda: 0 in [r["lag"] for r in smq.json("group", "ls") if r["group"] == "GID_works"],
@@ -64,7 +81,8 @@ def smq(cluster: EmbeddedCluster) -> Commands:
             "CRITICAL: GID_abandoned: nobody consumes",
         ),
         (["-g", "GID_twins"], 2, "CRITICAL: GID_twins: 1 client id used twice"),
-        ([], 2, "CRITICAL: 1 broker, 3 groups, "),
+        (["-g", "GID_fails"], 1, "WARNING: GID_fails: 1 dead letter, the last "),
+        ([], 2, "CRITICAL: 1 broker, 4 groups, "),
         (["-g", "GID_works", "--max-disk", "0"], 2, "CRITICAL: broker-a: its disk is "),
     ],
 )
@@ -94,13 +112,13 @@ def test_doctor_looks_at_all_groups_worst_first(smq: Commands) -> None:
 
     severities = [{f["severity"] for f in group["findings"]} for group in groups]
     assert {group["group"] for group in groups[:2]} == {"GID_twins", "GID_abandoned"}
-    assert [group["group"] for group in groups[2:]] == ["GID_works"]
-    assert ["error" in found for found in severities] == [True, True, False]
+    assert [group["group"] for group in groups[2:]] == ["GID_fails", "GID_works"]
+    assert ["error" in found for found in severities] == [True, True, False, False]
 
     limited = smq("rebalance", "doctor", "--interval", "0", "--limit", "1", "--fail-on", "error")
     assert limited.exit_code == 1
-    assert "the 1 of 3 groups" in limited.stderr
-    assert limited.stdout.splitlines()[-1] == "not looked at: 2 of 3 groups"
+    assert "the 1 of 4 groups" in limited.stderr
+    assert limited.stdout.splitlines()[-1] == "not looked at: 3 of 4 groups"
     assert "nothing is wrong with GID_works" in smq("rebalance", "doctor", "--interval", "0").stdout
 
 
@@ -109,8 +127,8 @@ def test_doctor_says_at_which_groups_it_did_not_look(smq: Commands) -> None:
     found = smq.json(*options, "--limit", "1")
     names = {group["group"] for group in found["groups"]} | set(found["not_looked_at"])
 
-    assert names == {"GID_twins", "GID_abandoned", "GID_works"}
-    assert len(found["not_looked_at"]) == 2
+    assert names == {"GID_twins", "GID_abandoned", "GID_fails", "GID_works"}
+    assert len(found["not_looked_at"]) == 3
     assert smq.json(*options)["not_looked_at"] == []
     assert "not looked at" not in smq(*options).stdout
 

@@ -24,8 +24,9 @@ from sparrowmq.client.operations.overview import (
     take_overview,
     topic_rates,
 )
+from sparrowmq.doctor.group_snapshot import LETTER_IS_NEW_MS
 from sparrowmq.errors import UsageError, did_you_mean
-from sparrowmq.words import count_of
+from sparrowmq.words import count_of, format_duration
 
 BROKER_COLUMNS = (
     OutputColumn("broker"),
@@ -176,6 +177,10 @@ def trouble_of(group: GroupOverview) -> str:
         return f"{count_of(len(group.duplicate_ids), 'client id')} used twice"
     if group.is_abandoned:
         return "nobody consumes"
+    age_ms = group.last_dead_letter_age_ms
+    if age_ms is not None and age_ms <= LETTER_IS_NEW_MS:
+        letters = count_of(group.dead_letters or 0, "dead letter")
+        return f"{letters}, the last {format_duration(age_ms)} ago"
     return ""
 
 
@@ -220,8 +225,8 @@ def check(
 ) -> None:
     """Print a cluster's health in one line; exit with 0 for OK, 1 for a warning, 2 for critical.
 
-    The check reads the brokers and their disks, and every group's lag and members. Exit code 3: the
-    cluster cannot be reached.
+    The check reads the brokers and their disks, and every group's lag, members and dead letters of
+    the last 10 minutes. Exit code 3: the cluster cannot be reached.
 
     \b
     Examples:

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sparrowmq.doctor.finding import Finding, Severity, describe_queues
-from sparrowmq.doctor.group_snapshot import MemberReport, ProgressChange, Sample, TopicPace
+from sparrowmq.doctor.group_snapshot import (
+    LETTER_IS_NEW_MS,
+    MemberReport,
+    ProgressChange,
+    Sample,
+    TopicPace,
+)
 from sparrowmq.doctor.group_view import COMMITTED_S, Flow, GroupView, describe_rates
 from sparrowmq.doctor.load_rules import find_crowded_queues, relief_of
 from sparrowmq.doctor.membership_rules import user_loads
@@ -36,8 +42,6 @@ _LISTENER_REMEDY = (
 FAILED_SHARE_MIN, FAILED_COUNT_MIN = 0.1, 5
 # Members report how often listeners failed over about so long.
 _REPORTED_S = 60
-# A dead letter counts as new for so long.
-LETTER_IS_NEW_MS = 600_000
 # A change of offsets by hand counts as new for so long.
 MOVE_IS_NEW_MS = 600_000
 

@@ -40,6 +40,10 @@ class SubscriptionView(NamedTuple):
     expression_type: str = "TAG"
 
 
+# A dead letter counts as new for so long.
+LETTER_IS_NEW_MS = 600_000
+
+
 class DeadLetterCount(NamedTuple):
     """The dead letters of a group that brokers keep; `last_timestamp_ms` is 0 without one."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
 from sparrowmq.client.operations.heartbeats import consumer_list
-from sparrowmq.client.operations.offsets import topic_bounds
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
+from sparrowmq.client.operations.snapshot import count_dead_letters
 from sparrowmq.errors import BrokerError, SparrowError
 from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
@@ -97,6 +98,7 @@ class GroupOverview:
         members: the client ids that a broker lists, duplicates included; None if no broker was
             asked.
         dead_letters: the number of dead letters that brokers keep; None if no broker was asked.
+        last_dead_letter_age_ms: how long ago the last of them came; None without one.
         is_popped: whether consumers of the group have popped messages lately. Brokers do not list
             those that only pop.
     """
@@ -107,6 +109,7 @@ class GroupOverview:
     retried: int = 0
     members: tuple[str, ...] | None = None
     dead_letters: int | None = None
+    last_dead_letter_age_ms: int | None = None
     is_popped: bool = False
 
     @property
@@ -370,22 +373,17 @@ def _ask_about(
     """Add a group's members and its dead letters."""
     answering = [view.broker.address for view in views if not view.broker.failure]
     members = yield from _members(directory, answering, group.group)
-    topic, count = dlq_topic(group.group), 0
+    topic, letters, last_ms = dlq_topic(group.group), 0, 0
     for view in views:
         if topic in view.topics:
-            count += yield from _count_messages(directory, view.broker, topic)
-    return replace(group, members=members, dead_letters=count)
-
-
-def _count_messages(directory: Directory, broker: BrokerOverview, topic: str) -> Operation[int]:
-    """Return the number of a topic's messages at a broker; 0 without an answer."""
-    try:
-        bounds = yield from topic_bounds(
-            broker.address, topic, broker_name=broker.name, timeout_ms=directory.timeout_ms
-        )
-    except SparrowError:
-        return 0
-    return sum(each.max_offset - each.min_offset for each in bounds.values())
+            with suppress(SparrowError):
+                found = yield from count_dead_letters(
+                    view.broker.address, group.group, timeout_ms=directory.timeout_ms
+                )
+                letters += found.message_count
+                last_ms = max(last_ms, found.last_timestamp_ms)
+    age_ms = (yield from timestamp()) - last_ms if letters else None
+    return replace(group, members=members, dead_letters=letters, last_dead_letter_age_ms=age_ms)
 
 
 def _members(

@@ -265,7 +265,7 @@ def _look_at_broker(
         stats = yield from group_stats(broker.address, group, timeout_ms=timeout_ms)
         progress, changes = progress_of(stats), _changes_of(stats)
         is_popped = bool(stats.sparrowmq_is_popped)
-        letters = yield from _dead_letters(broker.address, group, timeout_ms=timeout_ms)
+        letters = yield from count_dead_letters(broker.address, group, timeout_ms=timeout_ms)
     except SparrowError as error:
         failure = str(error)
     view = BrokerView(
@@ -408,7 +408,8 @@ def _connections(address: str, group: str, *, timeout_ms: int) -> Operation[_Con
     return decode_answer(_Connections, reply, address)
 
 
-def _dead_letters(address: str, group: str, *, timeout_ms: int) -> Operation[DeadLetterCount]:
+def count_dead_letters(address: str, group: str, *, timeout_ms: int) -> Operation[DeadLetterCount]:
+    """Return a group's dead letters at one broker. Raises: ConnectFailed, TransportError."""
     try:
         table = yield from topic_offsets(address, dlq_topic(group), timeout_ms=timeout_ms)
     except BrokerError:
