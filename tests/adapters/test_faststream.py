@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[InProcessCluster]:
     with InProcessCluster() as running:
-        for topic in ("orders", "invoices", "questions", "answers"):
+        for topic in ("orders", "invoices", "questions", "answers", "unanswered"):
             running.create_topic(topic)
         yield running
 
@@ -287,7 +287,7 @@ async def test_a_request_gets_what_the_handler_returns(broker: RocketBroker) -> 
     assert await reply.decode() == "WHEN?"
     assert (reply.headers["from"], reply.correlation_id) == ("desk", "c-7")
     with pytest.raises(InvokeTimeout, match="no reply to message"):
-        await broker.publisher("invoices").request("x", timeout=0.1)
+        await broker.publisher("unanswered").request("x", timeout=0.1)
 
 
 async def test_a_test_broker_runs_handlers_without_a_cluster() -> None:

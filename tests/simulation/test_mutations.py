@@ -402,7 +402,13 @@ def recovery_without_its_sync(cut_log: Any, *args: Any) -> Any:
         return cut_log(*args)
 
 
-@mistake(MessageStore, "flush_done", draw_power_faults, " was acknowledged\\)", is_kind_alone=True)
+@mistake(
+    MessageStore,
+    "flush_done",
+    draw_power_faults,
+    " was acknowledged\\)|: lost, and it was flushed",
+    is_kind_alone=True,
+)
 def acknowledgement_of_what_is_not_synced(
     flush_done: Any, store: MessageStore, work: FlushWork, error: Exception | None
 ) -> None:

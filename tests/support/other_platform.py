@@ -72,6 +72,8 @@ def become(system: str) -> None:
         socket.socketpair = _socketpair  # type: ignore[assignment]
         # `rmtree` chose Linux's way, by directories' descriptors, when it was imported.
         shutil._use_fd_functions = False  # type: ignore[attr-defined]
+        if hasattr(shutil, "_rmtree_impl"):
+            shutil._rmtree_impl = shutil._rmtree_unsafe  # type: ignore[attr-defined]
         sys.platform = "win32"
     else:
         _take(_MACOS_LACKS)
@@ -104,6 +106,7 @@ if __name__ == "__main__":
     # What the standard library itself loads by the platform it runs on comes before.
     for name in ("concurrent.futures", "ctypes", "multiprocessing", "ssl", "tempfile", "uuid"):
         import_module(name)
+    asyncio.new_event_loop().close()
     become(sys.argv[1])
     # A class's inherited method cannot be taken away.
     from sparrowmq.calling import sockets
