@@ -115,6 +115,8 @@ async def serve(settings: DashSettings) -> None:
             server = make_server(make_app(sites, access), OpenConnections(CONNECTIONS_MAX), tls)
             scheme = "http" if tls is None else "https"
             shown = join_address("127.0.0.1" if ip == "0.0.0.0" else ip, port)
+            # Whoever reads the next line may connect before the server's loop has begun.
+            listening.listen()
             print(f"ready dash={scheme}://{shown}/", flush=True)
             print(f"sparrowmq: password of the live page: {password}", file=sys.stderr, flush=True)
             if reader_password is not None:
