@@ -26,7 +26,7 @@ from sparrowmq.client.operations.overview import (
 )
 from sparrowmq.doctor.group_snapshot import LETTER_IS_NEW_MS
 from sparrowmq.errors import UsageError, did_you_mean
-from sparrowmq.words import count_of, format_duration
+from sparrowmq.words import Phrase, count_of, format_duration
 
 BROKER_COLUMNS = (
     OutputColumn("broker"),
@@ -179,8 +179,9 @@ def trouble_of(group: GroupOverview) -> str:
         return "nobody consumes"
     age_ms = group.last_dead_letter_age_ms
     if age_ms is not None and age_ms <= LETTER_IS_NEW_MS:
-        letters = count_of(group.dead_letters or 0, "dead letter")
-        return f"{letters}, the last {format_duration(age_ms)} ago"
+        count = count_of(group.dead_letters or 0, "message")
+        age = format_duration(age_ms)
+        return Phrase("dead letters: {messages}, the last {time} ago", messages=count, time=age)
     return ""
 
 
