@@ -34,10 +34,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-P = ParamSpec("P")
-T = TypeVar("T")
 # The causes of an error whose tracebacks are cut.
 CAUSES_MAX = 8
 

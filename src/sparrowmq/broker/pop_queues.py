@@ -95,13 +95,13 @@ class PopQueue:
     @property
     def visible_timestamp_ms(self) -> int:
         """When the last message in flight becomes visible again; 0 if there is none."""
-        flights = set(self.flights.values())
+        flights = self.flights.values()
         return max((each.pop_timestamp_ms + each.invisible_ms for each in flights), default=0)
 
     @property
     def deliveries(self) -> int:
         """How often a message in flight was delivered at most."""
-        return max((each.times + 1 for each in set(self.flights.values())), default=0)
+        return max((each.times + 1 for each in self.flights.values()), default=0)
 
     @property
     def is_blocked(self) -> bool:

@@ -22,6 +22,8 @@ GUESSES: Mapping[str, tuple[str, ...]] = {
     "status": ("check",),
     "topics": ("topic", "ls"),
 }
+# Commands of ours whose second word may be a guess.
+GUESSED_WITHIN = {"tail", *(first for guess in GUESSES for first, *more in [guess.split()] if more)}
 
 
 def translate_guess(arguments: Sequence[str]) -> list[str] | None:

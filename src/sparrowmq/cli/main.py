@@ -12,6 +12,7 @@ import sys
 from collections import UserDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sparrowmq.cli.guesses import GUESSED_WITHIN, translate_guess
 from sparrowmq.cli.language import translate_help, words
 
 if TYPE_CHECKING:
@@ -147,14 +148,10 @@ def build_app() -> typer.Typer:
     return app
 
 
-# Commands of ours whose second word may be a guess.
-_GUESSED_WITHIN = ("acl", "context", "msg", "tail")
-
-
 def main() -> None:
     """Run the command line, whose first word may also be mqadmin's, or a guess."""
     arguments = sys.argv[1:]
-    if arguments and (arguments[0] not in COMMANDS or arguments[0] in _GUESSED_WITHIN):
+    if arguments and (arguments[0] not in COMMANDS or arguments[0] in GUESSED_WITHIN):
         arguments = _translate(arguments)
     try:
         build_app()(arguments)
@@ -169,7 +166,6 @@ def main() -> None:
 
 def _translate(arguments: list[str]) -> list[str]:
     """Return the arguments, with a command of mqadmin or a guess translated."""
-    from sparrowmq.cli.guesses import translate_guess
     from sparrowmq.cli.mqadmin import ALIASES, WrongOption, translate
 
     try:
@@ -179,7 +175,7 @@ def _translate(arguments: list[str]) -> list[str]:
         sys.exit(2)
     if ours is None:
         return arguments
-    said = shlex.join(arguments[: 2 if arguments[0] in _GUESSED_WITHIN else 1])
+    said = shlex.join(arguments[: 2 if arguments[0] in GUESSED_WITHIN else 1])
     print(f"sparrowmq: {said} is: sparrowmq {shlex.join(ours)}", file=sys.stderr)
     return ours
 

@@ -25,6 +25,7 @@ from sparrowmq.model import Message, MessageQueue, SendResult
 from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
 from sparrowmq.model.spelling import parse_queue
+from sparrowmq.words import count_of
 
 # Lines sent by one request. RocketMQ limits a batch to 4 MiB and to one queue.
 BATCH_COUNT = 256
@@ -100,7 +101,7 @@ def send(
             count = _send_lines(producer, stream, message, place)
     if cluster.as_json:
         print_json({"topic": topic, "sent": count})
-    say(f"sent {count:,} message{'' if count == 1 else 's'} to {topic}")
+    say(f"sent {count_of(count, 'message')} to {topic}")
 
 
 def _send_lines(

@@ -7,7 +7,7 @@ gives none. Tests: test_diagnosis_members.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,6 +49,14 @@ class DeadLetterCount(NamedTuple):
 
     message_count: int = 0
     last_timestamp_ms: int = 0
+
+
+def add_dead_letters(counts: Collection[DeadLetterCount]) -> DeadLetterCount:
+    """Return the dead letters of several brokers as one count."""
+    return DeadLetterCount(
+        sum(each.message_count for each in counts),
+        max((each.last_timestamp_ms for each in counts), default=0),
+    )
 
 
 class ProgressChange(NamedTuple):
@@ -178,11 +186,7 @@ class Sample:
     @property
     def dead_letters(self) -> DeadLetterCount:
         """The group's dead letters at all brokers."""
-        found = [broker.dead_letters for broker in self.brokers]
-        return DeadLetterCount(
-            sum(each.message_count for each in found),
-            max((each.last_timestamp_ms for each in found), default=0),
-        )
+        return add_dead_letters([broker.dead_letters for broker in self.brokers])
 
 
 class TopicQueues(NamedTuple):

@@ -103,6 +103,7 @@ class QueueView:
         progress: the group's progress; None if no broker reported it.
         rate: the rates; None unless the snapshot has two samples.
         in_hand: the number of uncommitted messages that the owner holds.
+        uncommitted: those of them that the owner has consumed.
         standing: since when the queue has these owners.
     """
 
@@ -113,6 +114,7 @@ class QueueView:
     progress: QueueProgress | None
     rate: QueueRate | None
     in_hand: int
+    uncommitted: int
     standing: Standing
 
     @property
@@ -242,15 +244,8 @@ class GroupView:
 
     def uncommitted(self, queue: MessageQueue) -> int:
         """Return how many messages the queue's owner has consumed and not committed."""
-        # No broker knows the offsets of a member in BROADCASTING.
-        held = [
-            each
-            for report in self.snapshot.reports
-            if report.message_model != BROADCASTING
-            for each in report.held
-        ]
-        done = max((each.commit_offset for each in held if each.queue == queue), default=0)
-        return max(0, done - self.offset_of(queue))
+        view = self.queues.get(queue)
+        return view.uncommitted if view else 0
 
     def is_user_queue(self, queue: MessageQueue) -> bool:
         """Return whether a queue belongs to a topic that the group subscribes."""
@@ -406,7 +401,8 @@ def make_view(
     is_watched: bool = True,
 ) -> GroupView:
     """Make the view of a group whose owners are known: see `examine`."""
-    progress, rates, in_hand = snapshot.progress(), compute_rates(snapshot), _in_hand(snapshot)
+    progress, rates = snapshot.progress(), compute_rates(snapshot)
+    in_hand, uncommitted = _in_hand(snapshot), _uncommitted(snapshot)
     queues = {}
     for queue, owners in ownership.owners.items():
         standing, owner_ids = known.get(queue), ownership.owner_ids(queue)
@@ -421,6 +417,7 @@ def make_view(
             progress=progress.get(queue),
             rate=rates.get(queue),
             in_hand=in_hand.get(queue, 0),
+            uncommitted=uncommitted.get(queue, 0),
             standing=standing,
         )
     return GroupView(snapshot=snapshot, ownership=ownership, rates=rates, queues=queues)
@@ -433,6 +430,20 @@ def _in_hand(snapshot: GroupSnapshot) -> dict[MessageQueue, int]:
         committed = known[held.queue].committed_offset if held.queue in known else None
         done = max(0, held.commit_offset - committed) if committed else 0
         found[held.queue] = max(found.get(held.queue, 0), held.cached_count + done)
+    return found
+
+
+def _uncommitted(snapshot: GroupSnapshot) -> dict[MessageQueue, int]:
+    known = snapshot.progress()
+    found: dict[MessageQueue, int] = {}
+    for report in snapshot.reports:
+        # No broker knows the offsets of a member in BROADCASTING.
+        if report.message_model == BROADCASTING:
+            continue
+        for held in report.held:
+            progress = known.get(held.queue)
+            committed = (progress.committed_offset or 0) if progress else 0
+            found[held.queue] = max(found.get(held.queue, 0), held.commit_offset - committed)
     return found
 
 

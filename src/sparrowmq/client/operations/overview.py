@@ -27,6 +27,7 @@ from sparrowmq.client.operations.heartbeats import consumer_list
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.client.operations.snapshot import count_dead_letters
+from sparrowmq.doctor.group_snapshot import DeadLetterCount, add_dead_letters
 from sparrowmq.errors import BrokerError, SparrowError
 from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
@@ -373,17 +374,17 @@ def _ask_about(
     """Add a group's members and its dead letters."""
     answering = [view.broker.address for view in views if not view.broker.failure]
     members = yield from _members(directory, answering, group.group)
-    topic, letters, last_ms = dlq_topic(group.group), 0, 0
+    topic, found = dlq_topic(group.group), list[DeadLetterCount]()
     for view in views:
         if topic in view.topics:
             with suppress(SparrowError):
-                found = yield from count_dead_letters(
+                letters = yield from count_dead_letters(
                     view.broker.address, group.group, timeout_ms=directory.timeout_ms
                 )
-                letters += found.message_count
-                last_ms = max(last_ms, found.last_timestamp_ms)
-    age_ms = (yield from timestamp()) - last_ms if letters else None
-    return replace(group, members=members, dead_letters=letters, last_dead_letter_age_ms=age_ms)
+                found.append(letters)
+    count, last_ms = add_dead_letters(found)
+    age_ms = (yield from timestamp()) - last_ms if count else None
+    return replace(group, members=members, dead_letters=count, last_dead_letter_age_ms=age_ms)
 
 
 def _members(
