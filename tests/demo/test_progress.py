@@ -67,6 +67,15 @@ def test_balanced_is_one_owner_each_and_shares_within_one(tmp_path: Path) -> Non
     assert not state.members.is_balanced("GID_second")
 
 
+def test_event_is_later_than_what_was_read_before_it(tmp_path: Path) -> None:
+    state = make_state(tmp_path)
+    member = add_member(state, tmp_path, "a", 0)
+    now_ms = monotonic_ms() + 3
+    member.assignments.append(Assigned(at_ms=now_ms, queue_ids=(0, 1)))
+
+    assert state.members.begin_event() > now_ms
+
+
 def test_production_count_at_an_instant(tmp_path: Path) -> None:
     state = make_state(tmp_path)
     reports = [

@@ -139,15 +139,15 @@ class Stage:
         """Cut the first member off; return the monotonic time."""
         assert self._relay is not None
         self._relay.cut()
-        at_ms, self._cut_off = monotonic_ms(), self._logs[0].name
+        at_ms, self._cut_off = self._members.begin_event(), self._logs[0].name
         self._noted.append(Holding(at_ms, self._cut_off, frozenset()))
         return at_ms
 
     def heal(self) -> int:
         """Heal the cut; return the monotonic time. The member's own view counts again."""
         assert self._relay is not None
-        at_ms = monotonic_ms()
         self._members.read()
+        at_ms = self._members.begin_event()
         self._noted.append(self._logs[0].holdings(self._queues)[-1]._replace(at_ms=at_ms))
         self._cut_off = ""
         self._relay.heal()

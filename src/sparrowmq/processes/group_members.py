@@ -65,10 +65,21 @@ class Members:
         self.logs[name] = log = MemberLog(name, group, self._directory)
         return log
 
+    def begin_event(self) -> int:
+        """Return the monotonic time, in a later millisecond than each change that was read.
+
+        A change in the event's own millisecond counts as its effect.
+        """
+        read = [log.assignments[-1].at_ms for log in self.logs.values() if log.assignments]
+        pause = threading.Event()
+        while (at_ms := monotonic_ms()) <= max(read, default=0):
+            pause.wait(0.001)
+        return at_ms
+
     def kill(self, name: str) -> int:
         """Kill a member with SIGKILL; return the monotonic time."""
         # The time before the kill: once the process is reaped, others may hold its queues.
-        at_ms = monotonic_ms()
+        at_ms = self.begin_event()
         self.required.remove(self._children[name])
         self._children[name].kill()
         self.logs[name].mark_killed(at_ms)
@@ -76,7 +87,7 @@ class Members:
 
     def leave(self, *names: str, limit_ms: int) -> int:
         """Let members leave gracefully; return the monotonic time at which they were asked."""
-        at_ms = monotonic_ms()
+        at_ms = self.begin_event()
         for name in names:
             self.required.remove(self._children[name])
             self.logs[name].mark_leaving()
