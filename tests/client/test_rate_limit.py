@@ -56,3 +56,24 @@ def test_pulls_keep_to_the_rate(
     # What one pull brought comes at once, and is paid for before the next.
     assert came_s[-1] - came_s[0] >= 0.9 * (COUNT - PULLED) / RATE
     assert consumer.counters.pulled == COUNT
+
+
+def test_queues_have_their_turns_one_after_another(cluster: EmbeddedCluster, group: str) -> None:
+    cluster.create_topic("turns", queues=8)
+    came_s: list[float] = []
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        for _ in range(10):
+            producer.send_batch([Message("turns", b"x")] * 8)
+    with PushConsumer(
+        group,
+        name_server=cluster.name_server,
+        listener=lambda messages, context: came_s.extend(time.monotonic() for _ in messages),
+        start="first",
+        messages_per_s_max=10,
+    ) as consumer:
+        consumer.subscribe("turns")
+        consumer.start()
+        wait_until("a second's messages and one more", lambda: len(came_s) > 10)
+
+    # A tenth of a second for each, though eight queues have more to give.
+    assert came_s[10] - came_s[0] >= 0.9

@@ -395,6 +395,19 @@ def test_q07_names_the_limit_that_a_member_sets_itself(seen_group: Group) -> Non
     assert found.evidence[0].endswith("its limit is 67 a second")
 
 
+@pytest.mark.parametrize(("limit", "stands_still"), [(1, False), (2, True)])
+def test_a_queue_whose_turn_has_not_come_does_not_stand_still(
+    seen_group: Group, *, limit: int, stands_still: bool
+) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, 1, 2, then=(100, 40), now=(160, 42))
+    group.flow(3, then=(100, 40), now=(160, 40))
+    # The samples are 6 s apart.
+    group.report(FIRST, held=queues(0, 1, 2, 3), messages_per_s_max=limit)
+
+    assert ("R30" in group.findings()) == stands_still
+
+
 def test_q07_leaves_messages_alone_that_are_on_their_way(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, 1, 2, 3, then=(1_000, 900), now=(9_000, 8_200))

@@ -225,6 +225,11 @@ class LiveGroups:
         (snapshot,) = self._look([group], interval_ms=0)
         return any(held.is_dropped for report in snapshot.reports for held in report.held)
 
+    def count_owners(self, group: str) -> int:
+        """Return how many members have consumed messages of queues that they hold now."""
+        (snapshot,) = self._look([group], interval_ms=0)
+        return sum(any(h.commit_offset > 0 for h in report.held) for report in snapshot.reports)
+
     def _look(self, groups: Sequence[str], *, interval_ms: int) -> list[GroupSnapshot]:
         driver = BlockingDriver()
         try:

@@ -316,9 +316,6 @@ class Wards:
         process("tags", "sick10", instance="1", expression="A")
         process("tags", "sick10", instance="2", expression="B")
         join("poison", on.topic("sick11"), listener=self._poison)
-        on.topic("sick12")
-        self.freezing = on.start_process("frozen", "sick12", instance="1")
-        process("frozen", "sick12", instance="2")
         join("hanging", on.topic("sick13"), listener=self.takes(600))
         on.topic("sick14", per_s=20)
         join("slow", "sick14", listener=self.takes(1.5), consume_thread_count=2)
@@ -434,11 +431,11 @@ class Wards:
         join("retry-unwritable", on.topic("sick52"), listener=fail)
         join("retry-unreadable", on.topic("sick53"), listener=fail)
         on.topic("sick54", per_s=1)
-        for _ in range(400):
-            on.producer.send_nowait(Message("sick54", b"x"))
+        on.topic("sick55", per_s=4)
+        for topic in ("sick54", "sick55") * 400:
+            on.producer.send_nowait(Message(topic, b"x"))
         self._poll("never-commits", _subscribing("sick54"), auto_commit=False)
-        # Its messages come by 32 of each queue: more slowly, none would come within a look.
-        join("limited", on.topic("sick55", per_s=80), messages_per_s_max=40)
+        join("limited", "sick55", messages_per_s_max=2)
 
     def start_healthy(self) -> None:
         """Start the groups of `HEALTHY`."""
@@ -599,11 +596,19 @@ def examine(cluster: LiveCluster, directory: Path, *, is_ours: bool) -> Findings
             others = dict.fromkeys([*HEALTHY, *sick])
             del others["frozen"]
             found = groups.examine(list(others))
-            # Last and alone: the queues of a stopped process go to others after 10 s.
-            wards.freezing.send_signal(signal.SIGSTOP)
-            return found | groups.examine(["frozen"])
         finally:
             wards.release()
+    return found | _examine_frozen(cluster)
+
+
+def _examine_frozen(cluster: LiveCluster) -> Findings:
+    """Look at a stopped process at once, and alone: after 10 s its queues go to others."""
+    with LiveGroups(cluster) as groups:
+        groups.topic("sick12")
+        first, _ = (groups.start_process("frozen", "sick12", instance=each) for each in "12")
+        wait_until("two at work", lambda: groups.count_owners("frozen") == 2, timeout_s=60)
+        first.send_signal(signal.SIGSTOP)
+        return groups.examine(["frozen"])
 
 
 def misjudged(found: Findings, group: str) -> str:

@@ -405,8 +405,8 @@ class ConsumerConfig:
     )
     messages_per_s_max: int | None = setting(
         None,
-        "the most messages a second to pull, on average; the messages of one pull come together. "
-        "None: no limit",
+        "the most messages a second to pull, on average; those of one pull come together, at most "
+        "those of a second from all queues. None: no limit",
         low=1,
         high=1_000_000,
         unit="messages/s",

@@ -127,8 +127,8 @@ class _ConsumerConfig(TypedDict, total=False):
     """
 
     messages_per_s_max: int | None
-    """The most messages a second to pull, on average; the messages of one pull come together.
-    None: no limit. From 1 to 1,000,000 messages/s.
+    """The most messages a second to pull, on average; those of one pull come together, at most
+    those of a second from all queues. None: no limit. From 1 to 1,000,000 messages/s.
     """
 
     pull_batch_size: int

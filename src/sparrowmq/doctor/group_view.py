@@ -229,7 +229,8 @@ class GroupView:
         What came since the first sample does not count, as it may be consumed and not committed
         yet, unless the owner does not answer (`is_silent`). A queue does not count while members
         hand it over, while its owner waits for a message that its subscription matches, or if the
-        owner has consumed most of the backlog and not committed.
+        owner has consumed most of the backlog and not committed, or has a limit of its own under
+        which not each of its queues has a message between the samples.
         """
         rate = self.rates.get(queue)
         came = 0 if rate is None else rate.produced_per_s * self.snapshot.interval_ms / 1000
@@ -240,7 +241,18 @@ class GroupView:
             and not self.is_handed_over(queue)
             and not self.waits_for_match(queue)
             and 2 * self.uncommitted(queue) < self.lag([queue])
+            and not self._has_no_turn(queue)
         )
+
+    def _has_no_turn(self, queue: MessageQueue) -> bool:
+        """Return whether an owner's own limit is too low for a message of each of its queues."""
+        each = self.queues.get(queue)
+        for client_id in each.owner_ids if each else ():
+            report = self.snapshot.find_report(client_id)
+            if report is not None and (rate := report.messages_per_s_max):
+                # Turns are not strict: two rounds, to be sure of one.
+                return rate * self.snapshot.interval_ms < 2_000 * len(report.held)
+        return False
 
     def uncommitted(self, queue: MessageQueue) -> int:
         """Return how many messages the queue's owner has consumed and not committed."""

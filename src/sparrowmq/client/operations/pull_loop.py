@@ -52,18 +52,32 @@ def keep_pulling(subscriber: Subscriber, action: Pull) -> Operation[None]:
         following = member.next_pull(queue, epoch, now_ms)
 
 
-def _wait_for_turn(subscriber: Subscriber) -> Operation[None]:
-    """Wait as long as the rate `messages_per_s_max` demands after the messages pulled so far."""
+def _wait_for_turn(subscriber: Subscriber, rate: int) -> Operation[None]:
+    """Wait for the turn of a first message, which the pull takes."""
     now_ms: int = yield Now()
-    while now_ms < subscriber.next_pull_ms:
-        yield Sleep(int(subscriber.next_pull_ms - now_ms) + 1)
+    begin_ms = max(now_ms, subscriber.next_pull_ms)
+    subscriber.next_pull_ms = begin_ms + 1000 / rate
+    while now_ms < begin_ms:
+        yield Sleep(int(begin_ms - now_ms) + 1)
         now_ms = yield Now()
+
+
+def _count_pulled(subscriber: Subscriber, rate: int, count: int, now_ms: int) -> None:
+    """Take the turns of a pull's other messages, or give back that of the first."""
+    turn_ms = 1000 / rate
+    subscriber.next_pull_ms = max(
+        subscriber.next_pull_ms + (count - 1) * turn_ms, now_ms + count * turn_ms
+    )
 
 
 def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[int]:
     """Pull once and report the answer to the member; return the time of that."""
     queue, epoch, offset = action
     config, member = subscriber.config, subscriber.member
+    rate, count_max = config.messages_per_s_max, config.pull_batch_size
+    if rate is not None:
+        # All queues together ask for no more than a second's messages.
+        count_max = min(count_max, max(1, rate // len(subscriber.pulls)))
     subscription = subscriber.subscriptions.get(queue.topic)
     if subscription is None:
         raise UsageError(f"topic {queue.topic!r} is not subscribed any more")
@@ -72,15 +86,15 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[int]:
         config.group,
         queue,
         offset=offset,
-        count_max=config.pull_batch_size,
+        count_max=count_max,
         suspend_ms=config.pull_suspend_ms,
         expression=subscription.sub_string if is_active else None,
         expression_type=subscription.expression_type,
         sub_version=subscription.sub_version,
     )
     address = subscriber.get_broker_address(queue)
-    if config.messages_per_s_max is not None:
-        yield from _wait_for_turn(subscriber)
+    if rate is not None:
+        yield from _wait_for_turn(subscriber, rate)
     result = yield from pull(address, header, timeout_ms=config.pull_timeout_ms)
     if result.status is PullStatus.OFFSET_ILLEGAL:
         now_ms: int = yield Now()
@@ -99,10 +113,9 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[int]:
     if messages and not subscriber.counters.pulled:
         subscriber.report(FirstMessage(action.queue, messages[0]))
     subscriber.counters.pulled += len(messages)
-    if config.messages_per_s_max is not None:
+    if rate is not None:
         # Messages that the tags leave out count as pulled.
-        begin_ms = max(float(now_ms), subscriber.next_pull_ms)
-        subscriber.next_pull_ms = begin_ms + len(messages) * 1000 / config.messages_per_s_max
+        _count_pulled(subscriber, rate, len(messages), now_ms)
     if subscription.tags_set:
         # The broker compared only the hash codes of tags.
         messages = [message for message in messages if message.tags in subscription.tags_set]
