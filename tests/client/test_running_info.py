@@ -9,6 +9,7 @@ from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.running_info import answer_about
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.membership.actions import Acquire, Pull
+from sparrowmq.membership.group_offset import KnownOffset
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -116,6 +117,19 @@ def test_reset_goes_on_at_the_offset_and_has_no_answer(subscriber: Subscriber) -
     assert reply is None
     pulls = [action for action in subscriber.member.due(NOW_MS) if isinstance(action, Pull)]
     assert [pull.offset for pull in pulls] == [2]
+
+
+def test_reset_holds_at_a_new_master_too(subscriber: Subscriber) -> None:
+    queues = [QUEUE, MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)]
+    for queue in queues:
+        subscriber.known_offsets.note(queue, KnownOffset("10.0.0.1:1", 10, None))
+    fields = {"topic": "T", "group": "GID_info", "timestamp": "0", "isForce": "true"}
+    body = encode_body(ResetOffsetBody(offset_table=dict.fromkeys(queues[:2], 2)))
+
+    ask(subscriber, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body=body, flag=ONEWAY_FLAG)
+
+    newer = [subscriber.known_offsets.find_newer(queue, "10.0.0.9:1", 2) for queue in queues]
+    assert [known is not None for known in newer] == [False, False, True]
 
 
 def test_other_group_and_other_request_are_refused(subscriber: Subscriber) -> None:

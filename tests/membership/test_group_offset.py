@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sparrowmq.membership.group_offset import WRITTEN_MS, GroupOffset
+from sparrowmq.membership.group_offset import (
+    KNOWN_MAX,
+    WRITTEN_MS,
+    GroupOffset,
+    KnownOffset,
+    KnownOffsets,
+)
+from sparrowmq.model import MessageQueue
 
 
 def committed(*offsets: tuple[int, int]) -> GroupOffset:
@@ -43,3 +50,12 @@ def test_no_offset_at_the_broker_and_no_commit_of_ours_contradict_nothing() -> N
 
     assert committed((5, 0)).is_ours(None, own_offset=5)
     assert sought.is_ours(9, own_offset=4)
+
+
+def test_offsets_of_the_queues_noted_last_are_known() -> None:
+    known, offset = KnownOffsets(), KnownOffset("a:1", 5, None)
+    queues = [MessageQueue("T", "b", number) for number in range(KNOWN_MAX + 1)]
+    for queue in (*queues[:KNOWN_MAX], queues[0], queues[-1]):
+        known.note(queue, offset)
+
+    assert [n for n, queue in enumerate(queues) if not known.find_newer(queue, "b:1", None)] == [1]

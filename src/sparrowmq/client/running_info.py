@@ -87,6 +87,7 @@ def _reset_offsets(subscriber: Subscriber, request: RemotingCommand, *, now_ms: 
     wanted = decode_body(ResetOffsetBody, request.body).offset_table
     for queue, offset in sorted(wanted.items()):
         if queue.topic == header.topic and 0 <= offset <= OFFSET_MAX:
+            subscriber.known_offsets.forget(queue)
             subscriber.member.reset(queue, offset, now_ms=now_ms)
     subscriber.wake.set()
 

@@ -20,6 +20,7 @@ from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import NoWritableQueue, SparrowError
 from sparrowmq.membership.actions import CallOnAssign, CallOnRevoke, Fact, QueueLost
+from sparrowmq.membership.group_offset import KnownOffsets
 from sparrowmq.membership.member import GroupMember, MemberConfig
 from sparrowmq.model import (
     ConsumeContext,
@@ -316,8 +317,7 @@ class Subscriber:
     is_beating: bool = False
     # The brokers that answered the last heartbeat, without those whose connection was lost since.
     answered: frozenset[str] = frozenset()
-    # Where the group's offset of a queue was asked for last.
-    offset_sources: dict[MessageQueue, str] = field(default_factory=dict)
+    known_offsets: KnownOffsets = field(default_factory=KnownOffsets)
     # The brokers that left its last heartbeat unanswered, what the process's members share about
     # them, and since when this one leaves the repetition to another.
     unanswered: frozenset[str] = frozenset()

@@ -7,6 +7,8 @@ every five. A member that comes back to its broker distinguishes three offsets:
   member goes on and commits its own;
 - a higher one: another member has consumed further;
 - a lower one: the group was reset meanwhile, and the reset holds.
+
+At another address than before, a lower offset is an old one instead (`KnownOffsets`).
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparrowmq.membership.actions import Stored
+from sparrowmq.model import MessageQueue
 
 # A commit older than this is on the broker's disk: twice RocketMQ's flushConsumerOffsetInterval.
 WRITTEN_MS = 10_000
+# The queues whose offsets are known; beyond it the one that was noted first is forgotten.
+KNOWN_MAX = 10_000
 
 
 class GroupOffset:
@@ -74,3 +79,48 @@ class UncommittedProgress(NamedTuple):
     group_offset: GroupOffset
     own_offset: int
     newest: Stored | None
+
+
+class KnownOffset(NamedTuple):
+    """A group's offset of a queue, as a member read or committed it last.
+
+    Args:
+        address: the address of the queue's broker.
+        offset: the offset that this broker had.
+        newest: the newest message that the member had pulled, None for none.
+    """
+
+    address: str
+    offset: int
+    newest: Stored | None
+
+
+class KnownOffsets:
+    """What a member knows of the group's offsets in queues that it has or had, and of whom.
+
+    A slave that becomes the master has old offsets or, as those of RocketMQ 5.5.0, none. So an
+    offset behind the known one is an old one at another address, and a reset at the same address.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[MessageQueue, KnownOffset] = {}
+
+    def note(self, queue: MessageQueue, known: KnownOffset) -> None:
+        """Note a queue's offset that a broker has."""
+        self._known.pop(queue, None)
+        self._known[queue] = known
+        if len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Believe the next offset, wherever it is found: the group is reset."""
+        self._known.pop(queue, None)
+
+    def find_newer(
+        self, queue: MessageQueue, address: str, found: int | None
+    ) -> KnownOffset | None:
+        """Return what is known of a queue if the offset found at an address, or none, is old."""
+        known = self._known.get(queue)
+        if known is None or known.address == address:
+            return None
+        return known if found is None or found < known.offset else None

@@ -45,6 +45,7 @@ from sparrowmq.membership.actions import (
     RefreshRoutes,
     RenewLocks,
     StoodStill,
+    Stored,
 )
 from sparrowmq.membership.deliveries import Deliveries
 from sparrowmq.membership.group_offset import UncommittedProgress
@@ -294,6 +295,11 @@ class GroupMember:
         """Return the offset before which every message of a queue in hand is finished."""
         owned = self._queues.get(queue)
         return None if owned is None else owned.process_queue.commit_offset
+
+    def newest_message(self, queue: MessageQueue) -> Stored | None:
+        """Return the newest message that was pulled of a queue in hand; None for none."""
+        owned = self._queues.get(queue)
+        return None if owned is None else owned.process_queue.newest
 
     def room_bytes(self, queue: MessageQueue) -> int:
         """Return how many bytes of inflated bodies a queue in hand may still take in."""

@@ -19,10 +19,12 @@ from sparrowmq.client.operations.handover import (
     regain,
     unlock,
 )
+from sparrowmq.client.operations.member_loop import store_offset
 from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import BegunAtEnd, RebalanceCallbacks, Subscriber
 from sparrowmq.errors import ConnectFailed, ConnectionLost, InvokeTimeout, SparrowError
-from sparrowmq.membership.actions import Acquire, AskMembers, Regain, Unlock
+from sparrowmq.membership.actions import Acquire, AskMembers, Regain, Stored, Unlock
+from sparrowmq.membership.group_offset import KnownOffset
 from sparrowmq.membership.queue_history import QueueHistory
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -58,6 +60,9 @@ class BrokerCondition:
 
     def finished_offset(self, _: MessageQueue) -> int:
         return 9
+
+    def newest_message(self, _: MessageQueue) -> None:
+        return None
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         def note(*_: object, **told: Any) -> bool:
@@ -266,21 +271,77 @@ def test_lock_is_given_back_until_that_is_answered(
     assert [name for name, _ in subscriber.member.events] == ["unlocked"]  # type: ignore[attr-defined]
 
 
+HERE, ELSEWHERE = "10.0.0.1:1", "10.0.0.9:1"
+NEWEST = Stored(8, 800, 8_000)
+
+
+def with_offset(offset: int, *, held: bool = True) -> Callable[[str, RemotingCommand], Any]:
+    """A broker that has an offset of the group, and no message."""
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            return response_to(request, ext_fields={"offset": str(offset)})
+        if request.code == RequestCode.PULL_MESSAGE:
+            fields = {"nextBeginOffset": "8", "minOffset": "0", "maxOffset": "8"}
+            fields["suggestWhichBrokerId"] = "0"
+            return response_to(request, ResponseCode.PULL_NOT_FOUND, ext_fields=fields)
+        if not held:
+            raise ConnectFailed("away", address=address)
+        return broker()(address, request)
+
+    return answer
+
+
 @pytest.mark.parametrize(
     ("source", "offset", "found"),
-    [("10.0.0.1:1", 4, 4), ("10.0.0.9:1", 4, None), ("10.0.0.9:1", 10, 10)],
+    [(HERE, 4, 4), (ELSEWHERE, 4, None), (ELSEWHERE, 10, 10)],
     ids=["a reset", "a new master", "another member"],
 )
 def test_lower_offset_at_a_new_master_is_an_old_one_and_no_reset(
     subscriber: Subscriber, play: Any, source: str, offset: int, found: int | None
 ) -> None:
-    subscriber.offset_sources[OLD] = source
+    subscriber.known_offsets.note(OLD, KnownOffset(source, 9, None))
 
-    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
-        return response_to(request, ext_fields={"offset": str(offset)})
-
-    play(answer)(regain(subscriber, Regain(OLD, 1, wants_lock=False, newest=None)))
+    play(with_offset(offset))(regain(subscriber, Regain(OLD, 1, wants_lock=False, newest=None)))
 
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
     assert (name, told["found"]) == ("regained", found)
-    assert subscriber.offset_sources[OLD] == "10.0.0.1:1"
+
+
+def test_old_offset_stays_an_old_one_until_the_queue_is_committed_at_the_new_master(
+    subscriber: Subscriber, play: Any
+) -> None:
+    subscriber.known_offsets.note(OLD, KnownOffset(ELSEWHERE, 9, None))
+
+    # The first answer is worth nothing where the queue needs its lock.
+    for held in (False, True):
+        played = play(with_offset(4, held=held))
+        played(regain(subscriber, Regain(OLD, 1, wants_lock=True, newest=None)))
+    committed = play(lambda _, request: response_to(request))
+    committed(store_offset(subscriber, OLD, 9, address=HERE))
+    play(with_offset(4))(regain(subscriber, Regain(OLD, 1, wants_lock=True, newest=None)))
+
+    events = subscriber.member.events  # type: ignore[attr-defined]
+    assert [told["found"] for name, told in events if name == "regained"] == [None, None, 4]
+
+
+@pytest.mark.parametrize(
+    ("known", "offset", "start"),
+    [
+        (KnownOffset(HERE, 9, None), 4, (4, True)),
+        (KnownOffset(ELSEWHERE, 9, None), 4, (9, False)),
+        (KnownOffset(ELSEWHERE, 9, None), 10, (10, True)),
+        # It never got the last messages; others have taken their places.
+        (KnownOffset(ELSEWHERE, 9, NEWEST), 4, (4, True)),
+    ],
+    ids=["a reset", "a new master", "another member", "a new master without the newest"],
+)
+def test_queue_taken_anew_begins_nowhere_behind_what_the_member_knows(
+    subscriber: Subscriber, play: Any, known: KnownOffset, offset: int, start: tuple[int, bool]
+) -> None:
+    subscriber.known_offsets.note(OLD, known)
+
+    play(with_offset(offset))(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
+
+    ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert (name, told["offset"], told["is_committed"]) == ("acquired", *start)

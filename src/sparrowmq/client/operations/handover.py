@@ -35,6 +35,7 @@ from sparrowmq.membership.actions import (
     Stored,
     Unlock,
 )
+from sparrowmq.membership.group_offset import KnownOffset
 from sparrowmq.membership.process_queue import stored_of
 from sparrowmq.membership.start_position import AskByTimestamp, UseOffset, choose_start_position
 from sparrowmq.model import MessageQueue
@@ -123,7 +124,6 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
         if has_newest and newest is not None:
             has_newest = yield from _has_message(subscriber, queue, newest)
         now_ms = yield Now()
-        subscriber.offset_sources[queue] = subscriber.get_broker_address(queue)
         member.acquired(
             queue,
             epoch,
@@ -161,7 +161,6 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
             if has_newest and not _tells_of_others(subscriber, queue, found):
                 found = None
             now_ms = yield Now()
-            subscriber.offset_sources[queue] = subscriber.get_broker_address(queue)
             member.regained(
                 queue,
                 epoch,
@@ -182,16 +181,14 @@ def _tells_of_others(subscriber: Subscriber, queue: MessageQueue, found: int | N
     """Return whether an offset at the broker may be the work of the group's other members.
 
     A user who commits by hand is behind what was finished; who assigns queues shares them by hand.
-    A slave that has become the master has old offsets, or, as those of RocketMQ 5.5.0, none.
     """
     if subscriber.is_assigned or found is None:
         return False
-    own_offset = subscriber.member.finished_offset(queue)
     address = subscriber.get_broker_address(queue)
-    may_be_behind = (
-        not subscriber.config.auto_commit or subscriber.offset_sources.get(queue) != address
-    )
-    return not may_be_behind or own_offset is None or found > own_offset
+    if subscriber.known_offsets.find_newer(queue, address, found) is not None:
+        return False
+    own_offset = subscriber.member.finished_offset(queue)
+    return subscriber.config.auto_commit or own_offset is None or found > own_offset
 
 
 def _has_message(subscriber: Subscriber, queue: MessageQueue, message: Stored) -> Operation[bool]:
@@ -273,6 +270,13 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
     # retry topic it keeps messages that failed before the first commit.
     has_time = isinstance(config.start, datetime) and queue.topic != subscriber.retry_topic
     committed = yield from _find_committed(subscriber, queue, is_sure=has_time)
+    known = subscriber.known_offsets.find_newer(queue, address, committed)
+    if known is not None and (
+        known.newest is None or (yield from _has_message(subscriber, queue, known.newest))
+    ):
+        return _Start(known.offset, is_committed=False)
+    if committed is not None and not subscriber.is_broadcasting:
+        subscriber.known_offsets.note(queue, KnownOffset(address, committed, None))
     start = choose_start_position(
         config.consume_from_where,
         committed,

@@ -84,6 +84,7 @@ from sparrowmq.membership.actions import (
     SendBack,
     Unlock,
 )
+from sparrowmq.membership.group_offset import KnownOffset
 from sparrowmq.model import (
     MessageExt,
     MessageQueue,
@@ -393,19 +394,13 @@ def _send_back_one(
 
 def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
     queue, epoch, offset, _ = action
-    config, member = subscriber.config, subscriber.member
+    member = subscriber.member
     try:
         if subscriber.is_broadcasting:
             yield from keep_local_offset(subscriber, queue, offset)
         else:
-            yield from update_offset(
-                subscriber.get_broker_address(queue),
-                config.group,
-                queue=queue,
-                offset=offset,
-                client_id=config.client_id,
-                timeout_ms=config.times.invoke_timeout_ms,
-            )
+            address = subscriber.get_broker_address(queue)
+            yield from store_offset(subscriber, queue, offset, address=address)
     except SparrowError as error:
         subscriber.report(RequestFailed("commit", queue, error))
         now_ms: int = yield Now()
@@ -415,6 +410,23 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
         now_ms = yield Now()
         member.committed(queue, epoch, offset=offset, now_ms=now_ms)
     subscriber.wake.set()
+
+
+def store_offset(
+    subscriber: Subscriber, queue: MessageQueue, offset: int, *, address: str
+) -> Operation[None]:
+    """Commit a queue's offset at its broker. Raises: TransportError, BrokerError."""
+    config = subscriber.config
+    yield from update_offset(
+        address,
+        config.group,
+        queue=queue,
+        offset=offset,
+        client_id=config.client_id,
+        timeout_ms=config.times.invoke_timeout_ms,
+    )
+    newest = subscriber.member.newest_message(queue)
+    subscriber.known_offsets.note(queue, KnownOffset(address, offset, newest))
 
 
 def keep_local_offset(subscriber: Subscriber, queue: MessageQueue, offset: int) -> Operation[None]:

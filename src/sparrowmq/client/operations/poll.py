@@ -22,8 +22,9 @@ from sparrowmq.client.operations.member_loop import (
     Carrier,
     keep_local_offset,
     run_member,
+    store_offset,
 )
-from sparrowmq.client.operations.offsets import commit_all, update_offset
+from sparrowmq.client.operations.offsets import commit_all
 from sparrowmq.client.operations.pull import (
     PULL_TIMEOUT_MS,
     make_pull_header,
@@ -108,18 +109,11 @@ def _commit(state: Polling, subscriber: Subscriber, action: Commit) -> Operation
 
 def _store_offset(state: Polling, queue: MessageQueue, offset: int) -> Operation[None]:
     subscriber = state.subscriber
-    config = subscriber.config
     if subscriber.is_broadcasting:
         yield from keep_local_offset(subscriber, queue, offset)
-        return
-    yield from update_offset(
-        (yield from get_broker_address(state.directory, queue)),
-        config.group,
-        queue=queue,
-        offset=offset,
-        client_id=config.client_id,
-        timeout_ms=config.times.invoke_timeout_ms,
-    )
+    else:
+        address = yield from get_broker_address(state.directory, queue)
+        yield from store_offset(subscriber, queue, offset, address=address)
 
 
 def fetch(state: Polling, count_max: int, *, timeout_ms: int | None) -> Operation[bool]:
