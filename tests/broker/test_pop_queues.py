@@ -129,6 +129,34 @@ def test_message_is_due_once_and_not_after_a_change() -> None:
     assert pops.take_due(3_000, 10) == [(queue, 1)]
 
 
+def test_a_longer_time_is_a_renewal_until_the_message_ends_or_is_popped_again() -> None:
+    pops = popped(2)
+    queue = pops.get(KEYS[0])
+    assert queue is not None
+    for offset, invisible_ms in ((0, 3_000), (0, 2_000), (1, 5_000), (1, 6_000)):
+        pops.change(
+            queue,
+            offset,
+            pop_timestamp_ms=WALL_MS + 5,
+            invisible_ms=invisible_ms,
+            is_suspended=False,
+            now_ms=0,
+        )
+    assert queue.renewals == {0: 1, 1: 2}
+
+    pops.finish(queue, [1])
+    pops.pop(
+        KEYS[0],
+        [0],
+        next_offset=2,
+        pop_timestamp_ms=WALL_MS + 9_000,
+        invisible_ms=1_000,
+        now_ms=9_000,
+    )
+
+    assert queue.renewals == {}
+
+
 def test_messages_that_are_due_together_come_a_bounded_number_at_a_time() -> None:
     pops = popped(5)
     assert [len(pops.take_due(1_000, 2)) for _ in range(4)] == [2, 2, 1, 0]

@@ -204,11 +204,11 @@ def test_messages_are_renewed_while_the_listener_works(
     # Each look renews.
     monkeypatch.setattr(pop_loop, "RENEWAL_MS", pop_loop.INVISIBLE_MS)
     monkeypatch.setattr(pop_loop, "LOOK_MS", 50)
-    renewed, may_end = list[MessageExt](), threading.Event()
+    renewed, may_end = list[bool](), threading.Event()
 
-    def note(*given: Any, **named: Any) -> Any:
-        found = yield from pop.change_invisible(*given, **named)
-        renewed.append(found)
+    def note(*given: Any, is_attempt: bool, **named: Any) -> Any:
+        found = yield from pop.change_invisible(*given, is_attempt=is_attempt, **named)
+        renewed.append(is_attempt)
         return found
 
     monkeypatch.setattr(pop_loop, "change_invisible", note)
@@ -221,6 +221,7 @@ def test_messages_are_renewed_while_the_listener_works(
     consume(listen)
     send(producer, topic, "a")
     wait_until("two renewals", lambda: len(renewed) >= 2, timeout_s=PATIENCE_S)
+    assert all(renewed), "if the process dies now, this was an attempt"
     may_end.set()
     # The last handle alone acknowledges.
     wait_until_done(cluster, group, topic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -27,7 +28,10 @@ GROUP, TOPIC = "GID_popped", "popped"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """A cluster with a group that has acknowledged the second and third of its six messages."""
+    """A cluster whose group has acknowledged the second and third of its six messages.
+
+    The group has extended the time of the first one twice.
+    """
     with EmbeddedCluster(flush="async") as running:
         running.create_topic(TOPIC, queues=1)
         with Producer("GID_p", name_server=running.name_server) as producer:
@@ -45,6 +49,11 @@ def cluster() -> Iterator[EmbeddedCluster]:
             by_offset = sorted(found, key=lambda message: message.queue_offset)
             for message in by_offset[1:3]:
                 consumer.ack(message)
+            renewed = by_offset[0]
+            for minutes in (5, 10):
+                renewed = consumer.change_invisible(renewed, timedelta(minutes=minutes))
+            # A time that is shorter than what is left is not a renewal.
+            consumer.change_invisible(renewed, timedelta(minutes=4))
             yield running
 
 
@@ -58,10 +67,12 @@ def test_the_doctor_tells_of_messages_in_flight_and_finds_nothing_wrong(smq: Com
 
     (finding,) = found["findings"]
     assert (finding["rule"], finding["severity"]) == ("R32", "info")
-    flying, invisible, listed = finding["evidence"]
+    flying, oldest, invisible, renewed, listed = finding["evidence"]
     assert flying == "4 messages in flight, 4 messages not given out yet"
-    # The consumer's own time is half a minute, and the test has taken some of it.
-    assert re.fullmatch(r"invisible to others for at most [\d.]+ (m?s) more", invisible)
+    first = f"{TOPIC} at broker-a: 0"
+    assert re.fullmatch(f"the oldest of them, in {first}, was stored [\\d.]+ m?s ago", oldest)
+    assert re.fullmatch(r"invisible to others for at most (4 min|[\d.]+ s) more", invisible)
+    assert renewed == "their times were extended 2 times"
     assert listed.endswith("consumers that only pop are not listed")
     assert found["lag"] == SENT - 2, "acknowledged messages are done, whatever is before them"
     assert found["is_by_message"] is True
@@ -73,12 +84,16 @@ def test_every_list_has_what_is_in_flight_and_no_false_member_count(smq: Command
     text = smq("rebalance", "show", GROUP, "--interval", "0").stdout
     (lag,) = smq.json("group", "lag", GROUP)
 
-    assert (lag["lag"], lag["in_flight"]) == (SENT - 2, 4)
+    assert (lag["lag"], lag["in_flight"], lag["renewals"]) == (SENT - 2, 4, 2)
+    assert row["oldest_in_flight_timestamp_ms"] == lag["oldest_in_flight_timestamp_ms"] > 0
+    assert row["renewals"] == 2
     assert (row["lag"], row["in_flight"], row["member_count"]) == (SENT - 2, 4, None)
     assert row["trouble"] == ""
     (queue,) = shown["queues"]
     assert (queue["state"], queue["in_flight"], queue["lag"]) == ("shared", 4, SENT - 2)
-    assert "by message: 4 in flight" in text
+    assert queue["oldest_in_flight_timestamp_ms"] == row["oldest_in_flight_timestamp_ms"]
+    assert queue["renewals"] == 2
+    assert re.search(r"by message: 4 in flight, the oldest stored [\d.]+ m?s ago", text)
     assert "any member" in text
     assert "nobody" not in text
 
@@ -106,6 +121,8 @@ async def test_the_page_shows_messages_in_flight_in_the_place_of_owners(
         page = words_of(await reader.read(f"/groups/{GROUP}"))
 
     assert "4 messages in flight" in page
+    assert re.search(f"[\\d.]+ m?s age of the oldest, in {TOPIC} at broker-a: 0", page)
+    assert "2 renewals of those in flight" in page
     assert "any member" in page
     assert "queues without owner" not in page
     assert "nobody" not in page, "neither in the legend nor in the timeline"
@@ -124,6 +141,8 @@ async def test_metrics_have_messages_in_flight_and_no_owners(cluster: EmbeddedCl
 
         of_queue = {"group": GROUP, "topic": TOPIC, "broker": "broker-a", "queue": "0"}
         assert value("sparrowmq_group_in_flight", group=GROUP) == 4
+        assert value("sparrowmq_group_renewals", group=GROUP) == 2
+        assert (value("sparrowmq_group_oldest_in_flight_seconds", group=GROUP) or 0) > 0
         assert value("sparrowmq_group_members", group=GROUP) is None
         assert value("sparrowmq_unowned_queues", group=GROUP) == 0
         assert value("sparrowmq_queue_owners", **of_queue) is None
@@ -175,7 +194,12 @@ def test_offsets_that_move_without_a_member_show_pops_on_other_brokers(
     seen = seen_group([])
     seen.flow(0, then=(200, 100), now=(200, 160))
 
-    assert [f.rule for f in found_in(seen)] == ["R32"]
+    (finding,) = found_in(seen)
+
+    assert finding.rule == "R32"
+    assert str(finding.evidence[0]) == (
+        "40 messages behind; the broker does not report how many of them are in flight"
+    )
 
 
 def test_a_backlog_that_grows_is_a_warning(

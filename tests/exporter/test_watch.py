@@ -72,10 +72,12 @@ async def test_every_series_has_a_sample_and_owners_are_named(
     assert scraped.value("sparrowmq_topic_end_offset", topic=topic) == 5
     assert scraped.value("sparrowmq_broker_up", broker="broker-a", cluster="DefaultCluster") == 1
     families = {family.name for family in scraped.registry.collect()}
-    # Only groups that divide by load have loads: see doctor/test_plans.py.
+    # Groups that divide by load, or consume by message: see doctor/test_plans.py, test_by_message.
     assert {series.name for series in CLUSTER_SERIES} - families == {
         "sparrowmq_member_load",
         "sparrowmq_group_in_flight",
+        "sparrowmq_group_oldest_in_flight_seconds",
+        "sparrowmq_group_renewals",
     }
 
 

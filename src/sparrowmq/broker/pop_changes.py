@@ -111,6 +111,11 @@ class Flight(NamedTuple):
     is_suspended: bool = False
 
     @property
+    def visible_timestamp_ms(self) -> int:
+        """When the message becomes visible again."""
+        return self.pop_timestamp_ms + self.invisible_ms
+
+    @property
     def next_times(self) -> int:
         """How often the message will have been delivered before its next delivery."""
         return self.times if self.is_suspended else self.times + 1

@@ -74,6 +74,8 @@ class PopQueue:
         flights: the messages in flight, ascending by offset.
         ready: the messages in flight whose time has come.
         attempt_id: names the last pop in order; empty for none.
+        renewals: how often the time of messages in flight was extended since their last pop, by
+            offset; a restart forgets the numbers.
     """
 
     key: QueueKey
@@ -81,6 +83,7 @@ class PopQueue:
     flights: OrderedDict[int, Flight] = field(default_factory=OrderedDict)
     ready: set[int] = field(default_factory=set)
     attempt_id: str = ""
+    renewals: dict[int, int] = field(default_factory=dict)
 
     @property
     def commit_offset(self) -> int:
@@ -95,8 +98,7 @@ class PopQueue:
     @property
     def visible_timestamp_ms(self) -> int:
         """When the last message in flight becomes visible again; 0 if there is none."""
-        flights = self.flights.values()
-        return max((each.pop_timestamp_ms + each.invisible_ms for each in flights), default=0)
+        return max((each.visible_timestamp_ms for each in self.flights.values()), default=0)
 
     @property
     def deliveries(self) -> int:
@@ -219,6 +221,7 @@ class PopQueues:
         self._in_flight += len(flights) - known
         self._note_due(key, offsets, pop_timestamp_ms, now_ms + invisible_ms)
         queue.ready.difference_update(offsets)
+        _forget_renewals(queue, offsets)
         queue.next_offset = next_offset
         queue.attempt_id = attempt_id
         self._note(Popped(key, next_offset, pop_timestamp_ms, invisible_ms, list(offsets), times))
@@ -230,6 +233,7 @@ class PopQueues:
             del queue.flights[offset]
         self._in_flight -= len(offsets)
         queue.ready.difference_update(offsets)
+        _forget_renewals(queue, offsets)
         if not queue.flights:
             del self._queues[queue.key]
         self._note(Finished(queue.key, offsets))
@@ -245,8 +249,11 @@ class PopQueues:
         now_ms: int,
     ) -> None:
         """Make a message in flight invisible for another time, from now on."""
-        times = queue.flights[offset].times
-        queue.flights[offset] = Flight(pop_timestamp_ms, invisible_ms, times, is_suspended)
+        known = queue.flights[offset]
+        changed = Flight(pop_timestamp_ms, invisible_ms, known.times, is_suspended)
+        if changed.visible_timestamp_ms > known.visible_timestamp_ms:
+            queue.renewals[offset] = queue.renewals.get(offset, 0) + 1
+        queue.flights[offset] = changed
         queue.ready.discard(offset)
         self._note_due(queue.key, [offset], pop_timestamp_ms, now_ms + invisible_ms)
         self._note(Changed(queue.key, offset, pop_timestamp_ms, invisible_ms, is_suspended))
@@ -463,7 +470,7 @@ class PopQueues:
         self._in_flight = sum(len(queue.flights) for queue in self._queues.values())
         for key, queue in self._queues.items():
             for offset, flight in queue.flights.items():
-                left_ms = flight.pop_timestamp_ms + flight.invisible_ms - timestamp_ms
+                left_ms = flight.visible_timestamp_ms - timestamp_ms
                 due_ms = now_ms + max(0, min(left_ms, flight.invisible_ms))
                 self._note_due(key, [offset], flight.pop_timestamp_ms, due_ms)
         self._logged = dict.fromkeys(committed, 0)
@@ -496,3 +503,9 @@ class PopQueues:
         if not queue.flights:
             # Later changes of the log name the offset anew.
             del self._queues[key]
+
+
+def _forget_renewals(queue: PopQueue, offsets: Iterable[int]) -> None:
+    if queue.renewals:
+        for offset in offsets:
+            queue.renewals.pop(offset, None)

@@ -43,6 +43,10 @@ def json_of_group(view: GroupView) -> Json:
                 if progress
                 else None,
                 "deliveries": (progress.deliveries or None) if progress else None,
+                "renewals": (progress.renewals or None) if progress else None,
+                "oldest_in_flight_timestamp_ms": (progress.oldest_timestamp_ms or None)
+                if progress
+                else None,
                 "lag": each.lag,
                 "produced_per_second": _rounded(rate and rate.produced_per_s),
                 "consumed_per_second": _rounded(rate and rate.consumed_per_s),

@@ -40,7 +40,7 @@ from sparrowmq.drills.drill import Report
 from sparrowmq.drills.stage import LateWork
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
-from sparrowmq.words import format_rate
+from sparrowmq.words import format_duration, format_rate
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # A matrix with more columns is unreadable; owners are then only named.
@@ -82,7 +82,7 @@ def _head(view: GroupView) -> Text:
     if snapshot.is_broadcasting:
         model = "BROADCASTING"
     if snapshot.is_by_message:
-        model = words()("by message: {n} in flight", n=f"{view.in_flight:,}")
+        model = _describe_flights(view)
     parts = [
         model,
         words().count(len(view.user_queues), "queue"),
@@ -94,6 +94,16 @@ def _head(view: GroupView) -> Text:
     if plan := view.describe_plan():
         parts.append(words().phrase(plan))
     return Text.assemble((snapshot.group, "bold"), "  " + " · ".join(parts))
+
+
+def _describe_flights(view: GroupView) -> str:
+    if view.in_flight is None:
+        return words()("by message: the number in flight is not reported")
+    told = words()("by message: {n} in flight", n=f"{view.in_flight:,}")
+    if (oldest := view.oldest_in_flight) is None:
+        return told
+    duration = words().phrase(format_duration(oldest[1]))
+    return told + words()(", the oldest stored {duration} ago", duration=duration)
 
 
 def _label(connections: Sequence[MemberConnection]) -> dict[MemberConnection, str]:

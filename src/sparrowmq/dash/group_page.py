@@ -28,6 +28,7 @@ from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.doctor.explain import Explanation, explain, find_queue
+from sparrowmq.doctor.finding import describe_queues
 from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.doctor.owner_history import (
     FLAPPING_COUNT,
@@ -42,7 +43,7 @@ from sparrowmq.doctor.owner_history import (
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import queue_order
-from sparrowmq.words import format_number, format_rate
+from sparrowmq.words import format_duration, format_number, format_rate
 from sparrowmq.words.catalog import Words
 
 WINDOWS_S = (300, 900, 3_600, 21_600, 86_400)
@@ -196,6 +197,18 @@ def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -
     ]
     if snapshot.is_by_message:
         owners = [GroupTile(format_number(view.in_flight), words("messages in flight"))]
+        if (oldest := view.oldest_in_flight) is not None:
+            age = words.phrase(format_duration(oldest[1]))
+            owners += [
+                GroupTile(
+                    age,
+                    words(
+                        "age of the oldest, in {queue}",
+                        queue=words.phrase(describe_queues([oldest[0]])),
+                    ),
+                ),
+                GroupTile(format_number(view.renewals), words("renewals of those in flight")),
+            ]
     return [
         GroupTile(
             format_number(lag),

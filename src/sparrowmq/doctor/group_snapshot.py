@@ -144,8 +144,9 @@ class QueueProgress(NamedTuple):
     A `committed_offset` of None or 0 may mean that nothing was ever committed: brokers report 0 in
     both cases. `last_timestamp_ms` is the store time of the last consumed message; 0 is unknown.
     Of a group that consumes by message, the broker gives the messages in flight, when the last of
-    them is visible again, how often one of them was delivered at most, and the messages that
-    consumers acknowledged beyond the committed offset.
+    them is visible again, how often one of them was delivered at most, how often consumers
+    extended their times, the store time of the oldest, and the messages that consumers acknowledged
+    beyond the committed offset.
     """
 
     queue: MessageQueue
@@ -156,6 +157,8 @@ class QueueProgress(NamedTuple):
     acknowledged: int = 0
     visible_timestamp_ms: int = 0
     deliveries: int = 0
+    renewals: int = 0
+    oldest_timestamp_ms: int = 0
 
     @property
     def consumed(self) -> int:

@@ -195,9 +195,32 @@ class GroupView:
         return [queue for queue in self.user_queues if client_id in self.queues[queue].owner_ids]
 
     @property
-    def in_flight(self) -> int:
-        """The messages that consumers have received and not acknowledged, of a group by message."""
-        return sum(progress.in_flight for progress in self.snapshot.last.progress)
+    def in_flight(self) -> int | None:
+        """The messages that consumers by message have received and not acknowledged.
+
+        None if no broker reports them: RocketMQ's do not.
+        """
+        last = self.snapshot.last
+        count = sum(progress.in_flight for progress in last.progress)
+        return count if count or any(broker.is_popped for broker in last.brokers) else None
+
+    @property
+    def oldest_in_flight(self) -> tuple[MessageQueue, int] | None:
+        """The queue and the age in milliseconds of the oldest message in flight; None if unknown.
+
+        The age counts from the time at which the message was stored.
+        """
+        last = self.snapshot.last
+        known = [(p.oldest_timestamp_ms, p.queue) for p in last.progress if p.oldest_timestamp_ms]
+        if not known:
+            return None
+        stored_ms, queue = min(known)
+        return queue, max(0, last.timestamp_ms - stored_ms)
+
+    @property
+    def renewals(self) -> int:
+        """How often consumers extended the times of the messages that are in flight."""
+        return sum(progress.renewals for progress in self.snapshot.last.progress)
 
     @property
     def unowned(self) -> int:
@@ -311,7 +334,7 @@ class GroupView:
         keeps_up = not self.can_see_standstill or done_per_s >= KEEPS_UP_SHARE * arrived_per_s
         under_way = arrived_per_s * (COMMITTED_S + self.listener_s) if keeps_up else 0
         if by_message:
-            under_way = self.in_flight
+            under_way = self.in_flight or 0
         return Flow(
             produced_per_s=produced_per_s,
             consumed_per_s=consumed_per_s,

@@ -229,18 +229,12 @@ def find_pop_consumers(view: GroupView) -> Iterator[Finding]:
     if not view.ownership.is_by_message:
         return
     members = count_of(len(view.ownership.connections), "member")
-    lag = view.lag()
     yield Finding(
         rule="R32",
         severity=Severity.INFO,
         title=Phrase("the group consumes by message: no queue has an owner"),
         evidence=(
-            Phrase(
-                "{flying} in flight, {left} not given out yet",
-                flying=count_of(view.in_flight, "message"),
-                left=count_of(max(0, lag - view.in_flight), "message"),
-            ),
-            *_describe_flights(view),
+            *_describe_flights(view, view.lag()),
             Phrase("{members} listed; consumers that only pop are not listed", members=members),
         ),
         consequence=Phrase(
@@ -251,10 +245,28 @@ def find_pop_consumers(view: GroupView) -> Iterator[Finding]:
     )
 
 
-def _describe_flights(view: GroupView) -> Iterator[Phrase]:
-    """Say how long messages in flight are invisible, and how often one was delivered."""
+def _describe_flights(view: GroupView, lag: int) -> Iterator[Phrase]:
+    """Describe the messages in flight; only SparrowMQ's brokers report them."""
+    flying = view.in_flight
+    if flying is None:
+        yield Phrase(
+            "{messages} behind; the broker does not report how many of them are in flight",
+            messages=count_of(lag, "message"),
+        )
+        return
+    yield Phrase(
+        "{flying} in flight, {left} not given out yet",
+        flying=count_of(flying, "message"),
+        left=count_of(max(0, lag - flying), "message"),
+    )
     last = view.snapshot.last
-    # SparrowMQ's brokers tell both; 0 is unknown.
+    if (oldest := view.oldest_in_flight) is not None:
+        queue, age_ms = oldest
+        yield Phrase(
+            "the oldest of them, in {queue}, was stored {duration} ago",
+            queue=describe_queues([queue]),
+            duration=format_duration(age_ms),
+        )
     until_ms = max((each.visible_timestamp_ms for each in last.progress), default=0)
     deliveries = max((each.deliveries for each in last.progress), default=0)
     if until_ms > last.timestamp_ms:
@@ -264,6 +276,8 @@ def _describe_flights(view: GroupView) -> Iterator[Phrase]:
         yield Phrase("their time is over: the next consumer gets them")
     if deliveries > 1:
         yield Phrase("one of them was delivered {n} times", n=f"{deliveries:,}")
+    if view.renewals:
+        yield Phrase("their times were extended {n} times", n=f"{view.renewals:,}")
 
 
 def find_surplus_queues(view: GroupView) -> Iterator[Finding]:

@@ -83,7 +83,19 @@ CLUSTER_SERIES = (
         "gauge",
         ("group",),
         "messages that consumers have received and not acknowledged, of groups that consume by "
-        "message",
+        "message from a SparrowMQ broker",
+    ),
+    MetricSeries(
+        "sparrowmq_group_oldest_in_flight_seconds",
+        "gauge",
+        ("group",),
+        "the time since the oldest message in flight was stored",
+    ),
+    MetricSeries(
+        "sparrowmq_group_renewals",
+        "gauge",
+        ("group",),
+        "how often consumers extended the times of the messages that are in flight",
     ),
     MetricSeries(
         "sparrowmq_member_load",

@@ -232,8 +232,11 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
     name, members = view.snapshot.group, view.members
     if view.member_count is not None:
         out.set("sparrowmq_group_members", view.member_count, name)
-    if view.ownership.is_by_message:
+    if view.in_flight is not None:
         out.set("sparrowmq_group_in_flight", view.in_flight, name)
+        out.set("sparrowmq_group_renewals", view.renewals, name)
+    if (oldest := view.oldest_in_flight) is not None:
+        out.set("sparrowmq_group_oldest_in_flight_seconds", oldest[1] / 1000, name)
     out.set("sparrowmq_group_dead_letters", view.snapshot.last.dead_letters.message_count, name)
     for client_id, load in sorted(view.loads.items()):
         out.set("sparrowmq_member_load", load, name, client_id)

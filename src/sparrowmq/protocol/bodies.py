@@ -532,7 +532,8 @@ class OffsetWrapper(Struct, frozen=True, kw_only=True, rename=wire_names()):
     `pull_offset` is the offset of the next pull; 5.x has it, and its tools show the difference of
     the two offsets as messages in flight. SparrowMQ's own, of queues with popped messages: the
     number of those in flight, when the last of them is visible again, how often one of them was
-    delivered at most; and the number of those acknowledged beyond the group's offset.
+    delivered at most, how often their times were extended since their last pop, and when the first
+    of them was stored; and the number of those acknowledged beyond the group's offset.
     """
 
     __wire_unknown__: ClassVar[dict[str, int]] = {"consumer_offset": -1}
@@ -544,6 +545,8 @@ class OffsetWrapper(Struct, frozen=True, kw_only=True, rename=wire_names()):
     sparrowmq_visible_timestamp_ms: Int64 | None = None
     sparrowmq_deliveries: Int32 | None = None
     sparrowmq_acknowledged: Int64 | None = None
+    sparrowmq_renewals: Int64 | None = None
+    sparrowmq_oldest_timestamp_ms: Int64 | None = None
 
     def __post_init__(self) -> None:
         if self.consumer_offset == -1:

@@ -366,6 +366,10 @@ def _progress(
             sparrowmq_visible_timestamp_ms=None if popped is None else popped.visible_timestamp_ms,
             sparrowmq_deliveries=None if popped is None else popped.deliveries,
             sparrowmq_acknowledged=None if popped is None else popped.acknowledged,
+            sparrowmq_renewals=None if popped is None else sum(popped.renewals.values()),
+            sparrowmq_oldest_timestamp_ms=None
+            if popped is None
+            else _store_time(state, topic, queue_id, popped.commit_offset),
         )
         if queue_id % STATS_QUEUES_PER_STEP == 0:
             yield

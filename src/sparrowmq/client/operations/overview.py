@@ -74,6 +74,8 @@ class TopicProgress(NamedTuple):
         last_timestamp_ms: when the last consumed message was stored, in the lagging queue where
             this is longest ago; None if no queue lags or no broker returned a time.
         in_flight: the messages that consumers by message have received and not acknowledged.
+        renewals: how often consumers extended the times of those messages.
+        oldest_timestamp_ms: when the oldest of those messages was stored; None without one.
     """
 
     topic: str
@@ -84,6 +86,8 @@ class TopicProgress(NamedTuple):
     queue_lag_max: int
     last_timestamp_ms: int | None
     in_flight: int = 0
+    renewals: int = 0
+    oldest_timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,17 @@ class GroupOverview:
         """The messages in flight of a group that consumes by message; None of any other group."""
         count = sum(topic.in_flight for topic in self.topics)
         return count if count or self.is_popped else None
+
+    @property
+    def renewals(self) -> int | None:
+        """How often consumers extended the times of messages in flight; None as `in_flight`."""
+        return None if self.in_flight is None else sum(topic.renewals for topic in self.topics)
+
+    @property
+    def oldest_timestamp_ms(self) -> int | None:
+        """When the oldest message in flight was stored; None without one."""
+        times = (topic.oldest_timestamp_ms for topic in self.topics)
+        return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
     @property
     def member_count(self) -> int | None:
@@ -488,6 +503,8 @@ class _OffsetsAt(Struct, frozen=True, kw_only=True, rename=wire_names()):
     last_timestamp_ms: Int64 = 0
     sparrowmq_in_flight: Int64 | None = None
     sparrowmq_acknowledged: Int64 | None = None
+    sparrowmq_renewals: Int64 | None = None
+    sparrowmq_oldest_timestamp_ms: Int64 | None = None
 
 
 class _QuotedStats(Struct, frozen=True, kw_only=True, rename=wire_names()):
@@ -567,6 +584,11 @@ def _sum_up(topic: str, queues: Collection[_OffsetsAt | OffsetWrapper]) -> Topic
         queue_lag_max=max(lags),
         last_timestamp_ms=min(behind, default=None),
         in_flight=sum(at.sparrowmq_in_flight or 0 for at in queues),
+        renewals=sum(at.sparrowmq_renewals or 0 for at in queues),
+        oldest_timestamp_ms=min(
+            (at.sparrowmq_oldest_timestamp_ms for at in queues if at.sparrowmq_oldest_timestamp_ms),
+            default=None,
+        ),
     )
 
 

@@ -349,10 +349,12 @@ def _renew_due(popping: _Popping, now_ms: int) -> Operation[None]:
 
 def _renew(popping: _Popping, batch: _Batch) -> Operation[None]:
     now_ms: int = yield Now()
+    # What a listener has is tried: a message whose work ends its process becomes a dead letter.
+    is_tried = batch.begun_ms is not None
     try:
         for at, message in enumerate(batch.messages):
             batch.messages[at] = yield from change_invisible(
-                popping.source, message, invisible_ms=INVISIBLE_MS, is_attempt=False
+                popping.source, message, invisible_ms=INVISIBLE_MS, is_attempt=is_tried
             )
         batch.until_ms = now_ms + INVISIBLE_MS
     except SparrowError as error:

@@ -462,6 +462,8 @@ def progress_of(stats: AuditedStats) -> list[QueueProgress]:
             at.sparrowmq_acknowledged or 0,
             at.sparrowmq_visible_timestamp_ms or 0,
             at.sparrowmq_deliveries or 0,
+            at.sparrowmq_renewals or 0,
+            at.sparrowmq_oldest_timestamp_ms or 0,
         )
         for queue, at in stats.offset_table.items()
     ]
