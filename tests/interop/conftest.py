@@ -29,6 +29,7 @@ import pytest
 
 from sparrowmq import Admin
 from sparrowmq.errors import SparrowError
+from waiting import JVM_LIMIT_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -47,7 +48,6 @@ JAVA_OPTIONS = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
 PROXY_JARS = "proxy-jars"
-START_TIMEOUT_S = 60.0
 # What the servers of Apache print once they serve; the second is the proxy's.
 BOOTED = ("boot success", "startup successfully")
 STOP_TIMEOUT_S = 30.0
@@ -115,7 +115,9 @@ class Lines:
         told = self.named("assignment")
         return sorted(int(queue.rpartition(":")[2]) for queue in told[-1]["queues"]) if told else []
 
-    def wait_for(self, what: str, is_so: Callable[[], object], *, timeout_s: float = 60.0) -> None:
+    def wait_for(
+        self, what: str, is_so: Callable[[], object], *, timeout_s: float = JVM_LIMIT_S
+    ) -> None:
         """Wait until `is_so()` holds; it is asked again at each new line."""
         deadline = time.monotonic() + timeout_s
         while not is_so():
@@ -144,7 +146,7 @@ class Lines:
         finally:
             self.kill()
 
-    def wait_end(self, timeout_s: float = 60.0) -> int:
+    def wait_end(self, timeout_s: float = JVM_LIMIT_S) -> int:
         """Wait until the process has ended and all its lines are read; return its exit code."""
         try:
             code = self.process.wait(timeout_s)
@@ -232,7 +234,7 @@ class Java:
     def run_peer(self, verb: str, **options: object) -> list[dict[str, Any]]:
         """Run Apache's client to its end and return what it told."""
         lines = self.peer(verb, **options)
-        if lines.wait_end(120) != 0:
+        if lines.wait_end() != 0:
             pytest.fail(f"Java's {verb} failed: {lines._tail()}")
         return lines.events
 
@@ -302,7 +304,7 @@ class ApacheCluster(Cluster):
 
     def _wait_for_registration(self) -> None:
         """Wait until the name server knows the broker: 5.x says that it is up before that."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + JVM_LIMIT_S
         with Admin(name_server=self.name_server, tls=self.tls) as admin:
             while True:
                 try:
@@ -328,7 +330,6 @@ class ApacheCluster(Cluster):
         lines.wait_for(
             f"{main} in service",
             lambda: any(told in line for line in lines.lines for told in BOOTED),
-            timeout_s=START_TIMEOUT_S,
         )
 
     def _name_server_settings(self) -> dict[str, object]:
@@ -467,7 +468,7 @@ class OurCluster(Cluster):
         lines = Lines(command, cwd=self._data, env=dict(os.environ), log=log)
         self._lines = lines
         try:
-            lines.wait_for("ready line", lambda: lines.lines, timeout_s=START_TIMEOUT_S)
+            lines.wait_for("ready line", lambda: lines.lines)
         except BaseException:
             self.kill()
             raise
@@ -658,6 +659,50 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     """Either cluster in turn."""
     either: Cluster = request.getfixturevalue(request.param)
     return either
+
+
+@pytest.fixture
+def masters_and_slaves(
+    java: Java, tmp_path: Path
+) -> Iterator[tuple[dict[str, ApacheCluster], str]]:
+    """Two masters and their slaves under one name server, by name and id, and a topic.
+
+    A master replicates before it acknowledges. The topic has four queues at each.
+    """
+    names, topic = ("broker-a", "broker-b"), "out"
+    started: dict[str, ApacheCluster] = {}
+    name_server = ""
+    try:
+        for role, broker_id in (("SYNC_MASTER", 0), ("SLAVE", 1)):
+            for name in names:
+                key = f"{name}-{broker_id}"
+                broker = ApacheCluster(
+                    java,
+                    tmp_path / key / "store",
+                    brokerName=name,
+                    brokerId=broker_id,
+                    brokerRole=role,
+                    # Without it a slave of 5.x refuses all pulls.
+                    slaveReadEnable="true",
+                    # Without it a SYNC_MASTER of 5.x acknowledges before its slave has a message.
+                    inSyncReplicas=2,
+                    flushDiskType="SYNC_FLUSH",
+                )
+                broker.start(name_server=name_server)
+                started[key] = broker
+                name_server = broker.name_server
+        started[f"{names[0]}-0"].create_topic(topic, queues=4)
+        # A slave copies its master's topics every 10 s.
+        topics = [tmp_path / f"{name}-1" / "store" / "config" / "topics.json" for name in names]
+        wait_until(
+            "the topic at the slaves",
+            lambda: all(path.exists() and f'"{topic}"' in path.read_text() for path in topics),
+            timeout_s=JVM_LIMIT_S,
+        )
+        yield started, topic
+    finally:
+        for broker in reversed(started.values()):
+            broker.kill()
 
 
 StartPeer = Callable[..., Lines]

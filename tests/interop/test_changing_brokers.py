@@ -13,9 +13,9 @@ import pytest
 
 from sparrowmq import Admin
 from steady_traffic import TWICE_MAX, steady_traffic
-from waiting import wait_until
+from waiting import JVM_LIMIT_S, wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 QUEUES = 4
 TOPIC, GROUP = "changing", "GID_changing"
@@ -72,7 +72,7 @@ def test_a_broker_is_added_and_another_drained(
             wait_until(
                 "broker-b alone is written to",
                 lambda: {q.broker_name for q in admin.route(TOPIC).publish_queues} == {"broker-b"},
-                timeout_s=60,
+                timeout_s=JVM_LIMIT_S,
             )
         # Producers read routes anew every 30 s.
         traffic.send_more(3_500)
@@ -108,24 +108,26 @@ def test_the_controller_makes_the_other_replica_the_master(
             return dict(admin.route(TOPIC).brokers["broker-a"])
 
     def wait_for_master(wanted: Any) -> None:
-        wait_until("the new master", lambda: replicas().get(0) == wanted.broker, timeout_s=60)
+        wait_until(
+            "the new master", lambda: replicas().get(0) == wanted.broker, timeout_s=JVM_LIMIT_S
+        )
 
     first = add("first")
     first.create_topic(TOPIC, queues=QUEUES)
     second = add("second", name_server=first.name_server, controller=first.controller)
-    wait_until("two replicas", lambda: len(replicas()) == 2, timeout_s=60)
+    wait_until("two replicas", lambda: len(replicas()) == 2, timeout_s=JVM_LIMIT_S)
     members = (java, first, start_member, languages)
     with steady_traffic(*members, topic=TOPIC, group=GROUP, orderly=orderly) as traffic:
         traffic.wait_shared(queues_of("broker-a"))
         traffic.send_more(300)
         for master, other in ((first, second), (second, first)):
-            wait_until("both in sync", lambda: in_sync(java, first) == 2, timeout_s=120)
+            wait_until("both in sync", lambda: in_sync(java, first) == 2, timeout_s=JVM_LIMIT_S)
             master.kill_broker()
             wait_for_master(other)
             traffic.send_more(300)
             traffic.wait_consumed("from the new master")
             master.start_broker()
-            wait_until("the old one is back", lambda: len(replicas()) == 2, timeout_s=60)
+            wait_until("the old one is back", lambda: len(replicas()) == 2, timeout_s=JVM_LIMIT_S)
             traffic.send_more(300)
         traffic.wait_shared(queues_of("broker-a"))
         told = traffic.stop()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from waiting import wait_until
+from waiting import JVM_LIMIT_S, wait_until
 
 # The sends under way at a kill and their repetitions; a queue that moves doubles dozens.
 TWICE_MAX = 10
@@ -49,14 +49,16 @@ class SteadyTraffic:
     def send_more(self, count: int) -> None:
         """Wait until so many further messages are acknowledged."""
         wanted = self.sent_count + count
-        wait_until(f"{count} more sent", lambda: self.sent_count >= wanted, timeout_s=120)
+        wait_until(f"{count} more sent", lambda: self.sent_count >= wanted, timeout_s=JVM_LIMIT_S)
 
     def wait_consumed(self, when: str, members: Sequence[Any] | None = None) -> None:
         """Wait until the members, or others, have got all that is acknowledged now."""
         sent = {each["body"] for each in self.producer.named("sent")}
         consumers = members or self.members
         wait_until(
-            f"all consumed {when}", lambda: sent <= _consumed(consumers).keys(), timeout_s=120
+            f"all consumed {when}",
+            lambda: sent <= _consumed(consumers).keys(),
+            timeout_s=JVM_LIMIT_S,
         )
 
     def wait_shared(self, queues: Sequence[str]) -> None:
@@ -66,7 +68,7 @@ class SteadyTraffic:
             lambda: (
                 sorted(queue for each in self.members for queue in _owned(each)) == sorted(queues)
             ),
-            timeout_s=120,
+            timeout_s=JVM_LIMIT_S,
         )
 
     def stop(self) -> str:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+# What JVMs do: several start at once, perhaps on a busy machine.
+JVM_LIMIT_S = 180.0
+
 
 def wait_until(what: str, is_so: Callable[[], object], *, timeout_s: float = 60.0) -> float:
     """Wait until `is_so()` holds; return how many seconds it took. Fails after the timeout."""
