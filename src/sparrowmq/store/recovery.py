@@ -301,13 +301,14 @@ class Recovery:
         record = None
         for record in self._scan.run(start):
             self._record_count += 1
-            if not record.is_queued:
+            position, size, topic, queue_id, queue_offset, tags_code, _, is_queued = record
+            if not is_queued:
                 continue
-            key = (record.topic, record.queue_id)
+            key = (topic, queue_id)
             queue = rebuilt.get(key)
             if queue is None:
-                queue = rebuilt[key] = _Rebuilt(self._kept_end(key, start, record.queue_offset))
-            missing = record.queue_offset - queue.end
+                queue = rebuilt[key] = _Rebuilt(self._kept_end(key, start, queue_offset))
+            missing = queue_offset - queue.end
             if missing > 0:
                 if may_miss:
                     raise _MissingEntries
@@ -315,7 +316,7 @@ class Recovery:
             elif missing < 0:
                 self._conflict_count += 1
                 continue
-            queue.entries += ENTRY.pack(record.position, record.size, record.tags_code)
+            queue.entries += ENTRY.pack(position, size, tags_code)
         self._last = record
 
     def _kept_end(self, key: QueueKey, start: int, queue_offset: int) -> int:

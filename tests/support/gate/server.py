@@ -45,6 +45,9 @@ class Server:
 
         Raises: RuntimeError if they end instead, or do not within `START_S_MAX`.
         """
+        # As a variable: older versions do not know the setting. As for users, what is compiled stays.
+        environment = {**os.environ, "PYTHONPATH": str(self.source), "SPARROWMQ_GRPC_PORT": "-1"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         begun = time.monotonic()
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -52,8 +55,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                # As a variable: older versions do not know the setting.
-                env={**os.environ, "PYTHONPATH": str(self.source), "SPARROWMQ_GRPC_PORT": "-1"},
+                env=environment,
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
