@@ -45,8 +45,9 @@ class Server:
 
         Raises: RuntimeError if they end instead, or do not within `START_S_MAX`.
         """
-        # As a variable: older versions do not know the setting. As for users, what is compiled stays.
+        # As a variable: older versions do not know the setting.
         environment = {**os.environ, "PYTHONPATH": str(self.source), "SPARROWMQ_GRPC_PORT": "-1"}
+        # What is compiled is kept, as for users.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         begun = time.monotonic()
         with self._log.open("a") as log:
