@@ -51,7 +51,6 @@ from sparrowmq.model.message import (
 from sparrowmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_legal_name
 from sparrowmq.protocol.java_numbers import parse_like
 from sparrowmq.protocol.properties import (
-    NAME_VALUE_SEPARATOR,
     PROPERTIES_BYTES_MAX,
     PROPERTY_SEPARATOR,
     find_property,
@@ -91,7 +90,6 @@ _CRC_BACKWARDS = b"\x02%010d" + _CRC_NAME[::-1]
 CRC_PROPERTY_SIZE = len(_CRC_NAME) + 11
 CRC_PROPERTY = "__CRC32#"
 _SEPARATOR = ord(PROPERTY_SEPARATOR)
-_TAGS_NAME = f"{PROPERTY_TAGS}{NAME_VALUE_SEPARATOR}".encode()
 # Longer properties leave no room for a separator and the checksum.
 CHECKSUMMED_PROPERTIES_SIZE_MAX = PROPERTIES_BYTES_MAX - CRC_PROPERTY_SIZE - 1
 # Topics whose tags codes are not hashes.
@@ -205,10 +203,6 @@ class RecordChecker:
         topic = self._topic(buffer[topic_at : topic_at + topic_size])
         if topic is None:
             return None
-        tags_code = 0
-        if topic in TIMED_TOPICS or buffer.find(_TAGS_NAME, properties_at, end) >= 0:
-            properties = buffer[properties_at:end].decode("utf-8", "replace")
-            tags_code = self.tags_code(topic, properties, store_ms)
         transaction = sys_flag & _TRANSACTION
         return CheckedRecord(
             position,
@@ -216,7 +210,7 @@ class RecordChecker:
             topic,
             queue_id,
             queue_offset,
-            tags_code,
+            self.tags_code(topic, buffer[properties_at:end].decode("utf-8", "replace"), store_ms),
             store_ms,
             transaction == 0 or transaction == _TRANSACTION_COMMIT,
         )
