@@ -21,7 +21,7 @@ from sparrowmq.protocol.pop_handle import (
     parse_handle,
     parse_popped,
 )
-from sparrowmq.protocol.record import Record, decode_record
+from sparrowmq.protocol.record import BatchEntry, Record, decode_record, encode_batch
 from sparrowmq.protocol.subscription import tags_code
 from sparrowmq.serving.connections import Output
 from sparrowmq.store.file_storage import FileStorage
@@ -326,6 +326,28 @@ def test_one_message_ends_the_wait_of_one_pop_and_many_end_that_of_many(rig: Any
     fill(rig, "b", "c", queue_id=1)
     rig.work()
     assert sum(len(answers()) for answers in waiting) == 3
+
+
+def test_messages_of_one_batch_end_the_wait_of_as_many_pops_as_they_fill(rig: Any) -> None:
+    waiting = [held(rig, maxMsgNums=2) for _ in range(3)]
+    body = encode_batch([BatchEntry(0, b"%d" % number, "") for number in range(4)])
+    rig.send(rig.connect(), body=body, code=RequestCode.SEND_BATCH_MESSAGE)
+    rig.work()
+
+    found = [bodies(read(reply)) for answers in waiting for reply in answers()]
+    assert sorted(found) == [[b"0", b"1"], [b"2", b"3"]]
+
+
+def test_answer_has_the_number_of_messages_left(rig: Any) -> None:
+    fill(rig, *"abcdefg")
+
+    def left(**fields: Any) -> int:
+        reply = ask(rig, queue_id=0, **fields)
+        return decode_header(PopMessageResponseHeader, reply.ext_fields).rest_num
+
+    assert left(maxMsgNums=2, invisibleTime=1_000) == 5
+    rig.advance(1_200)
+    assert [left(maxMsgNums=1), left(maxMsgNums=3), left()] == [6, 3, 0]
 
 
 def test_waiting_pop_gets_a_message_that_comes_again(rig: Any) -> None:

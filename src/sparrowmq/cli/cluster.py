@@ -161,7 +161,7 @@ def group_row(group: GroupOverview, flow: FlowRates | None) -> Json:
         "lag": group.known_lag,
         "in_flight": group.in_flight,
         "oldest_in_flight_timestamp_ms": group.oldest_timestamp_ms,
-        "renewals": group.renewals,
+        "renewals": group.renewals or None,
         "retries": group.retry_lag,
         "dead_letters": group.dead_letters,
         "in_per_s": None if flow is None else flow.produced_per_s,

@@ -297,7 +297,7 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
         read = _read_queue(
             state, checked, key, count_max=left, bytes_max=left_bytes, is_first=not found
         )
-        rest += _rest(state, key, read.next_offset) - len(read.offsets)
+        rest += _rest(state, key, read.next_offset) - len(read.again)
         if read.offsets:
             found.append(read)
             left -= len(read.offsets)

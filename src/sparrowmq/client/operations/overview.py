@@ -129,9 +129,9 @@ class GroupOverview:
         return count if count or self.is_popped else None
 
     @property
-    def renewals(self) -> int | None:
-        """How often consumers extended the times of messages in flight; None as `in_flight`."""
-        return None if self.in_flight is None else sum(topic.renewals for topic in self.topics)
+    def renewals(self) -> int:
+        """How often consumers extended the times of the messages in flight."""
+        return sum(topic.renewals for topic in self.topics)
 
     @property
     def oldest_timestamp_ms(self) -> int | None:
