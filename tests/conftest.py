@@ -89,14 +89,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     # file's `pytest_collection_modifyitems`.
     if "spark" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.xdist_group("spark session"))
-    elif item.path.parent.name in {"spark", "pipeline"} or item.get_closest_marker("spark"):
+    elif item.get_closest_marker("spark"):
         item.add_marker(pytest.mark.xdist_group("spark processes"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # What one worker runs as a whole takes longest, so it begins first; otherwise the order is
+    # What one worker runs as a whole takes longest, so it begins first, and then what is slow: no
+    # worker then waits at the end for another's slow tests. Otherwise the order is
     # pytest-randomly's.
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    items.sort(
+        key=lambda item: [item.get_closest_marker(m) is None for m in ("xdist_group", "slow")]
+    )
     if config.getoption("--golden") is None:
         return
     others = [item for item in items if not _is_golden(item)]
