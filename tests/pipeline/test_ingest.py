@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +32,11 @@ from sparrowmq.cli.pipeline import _spark_reason
 from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.blocking_admin import Admin
+from sparrowmq.client.faces.blocking_simple import SimpleConsumer
 from sparrowmq.client.operations.send import send_encoded_batch
 from sparrowmq.demo.flights import load_flights
 from sparrowmq.errors import ConfigError
-from sparrowmq.model import Message
+from sparrowmq.model import Message, MessageExt
 from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.ingest import Batch, IngestSettings, job
@@ -259,6 +261,49 @@ def test_where_a_filter_leaves_messages_out_nothing_is_said_of_missing_ones(
 
     assert (result.counts.rows, result.counts.offsets, result.counts.gap_count) == (0, 0, 0)
     assert "Nothing can be said about missing messages" in ingest.render(result)
+
+
+@pytest.mark.parametrize("starts_at_group", [False, True])
+def test_messages_that_a_group_has_in_flight_are_in_the_table_once_and_stay_in_flight(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path, starts_at_group: bool
+) -> None:
+    topic, group = f"popped_{starts_at_group}", f"GID_popped_{starts_at_group}"
+    cluster.create_topic(topic, queues=2)
+    bodies = list(load_flights(limit=12).bodies())
+    with (
+        Producer("GID_flights", name_server=cluster.name_server) as producer,
+        SimpleConsumer(group, topic, name_server=cluster.name_server) as consumer,
+        Admin(name_server=cluster.name_server) as admin,
+    ):
+        for body in bodies:
+            producer.send(Message(topic, body))
+        received: list[MessageExt] = []
+        while len(received) < 8:
+            received += consumer.receive(8 - len(received), invisible=timedelta(hours=1))
+        # Each second one is done: behind one in flight, and perhaps before the first in flight.
+        done = received[::2]
+        consumer.ack(*done)
+        before = {each.queue: each for each in admin.group_lag(group, topic)}
+        options = {"startingOffsets": "group", "group": group} if starts_at_group else {}
+
+        result = ingest.run(
+            spark, settings_for(cluster, tmp_path / "out", topic=topic, options=options)
+        )
+
+        after = {each.queue: each for each in admin.group_lag(group, topic)}
+        consumer.ack(*received[1::2])
+        left = sum(each.lag for each in admin.group_lag(group, topic))
+    begins = {queue.queue_id: each.committed_offset or 0 for queue, each in before.items()}
+    found = Counter((row["queueId"], row["queueOffset"]) for row in read_table(tmp_path / "out"))
+    assert found == Counter(
+        (queue.queue_id, offset)
+        for queue, each in before.items()
+        for offset in range(begins[queue.queue_id] if starts_at_group else 0, each.max_offset)
+    )
+    assert {(each.queue_id, each.queue_offset) for each in received[1::2]} <= found.keys()
+    assert (result.counts.rows, result.counts.put_aside) == (len(found), 0)
+    assert after == before
+    assert left == len(bodies) - len(received)
 
 
 def test_what_does_not_fit_can_become_dead_letters_with_the_reason(

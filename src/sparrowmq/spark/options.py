@@ -99,6 +99,16 @@ class SourceOptions(ClusterOptions):
         return None if self.body_schema is None else _body_reader(self.body_schema)
 
     @property
+    def pull_group(self) -> str | None:
+        """The group that pulls; None for the default one.
+
+        A query that only begins where a group stands leaves the group alone: its pulls would be
+        refused while the group consumes by messages, and would keep it from that otherwise.
+        """
+        is_start = isinstance(self.starting, GroupChoice) and not self.commit_offsets
+        return None if is_start else self.group
+
+    @property
     def is_filtered(self) -> bool:
         """Whether brokers leave messages out."""
         return self.sub_expression != SUBSCRIBE_ALL
@@ -407,7 +417,8 @@ OPTIONS: tuple[Option, ...] = (
         "group",
         None,
         check_group,
-        "the consumer group that pulls messages, and whose committed offsets are read and written",
+        "the consumer group that pulls messages, and whose committed offsets are read and written; "
+        "one that only says where to begin (startingOffsets) pulls nothing",
     ),
     Option(
         "commitOffsets",

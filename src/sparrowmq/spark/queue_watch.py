@@ -87,7 +87,7 @@ class QueueWatch:
                 and queue in bounds
                 and bounds[queue].min_offset < offset < bounds[queue].max_offset
             }
-            cluster, group = connect(self._options), self._options.group
+            cluster, group = connect(self._options), self._options.pull_group
             stored_ms |= cluster.run(store_times_before(cluster, waiting, bounds, group=group))
             self._is_after_pause = False
         return find_refilled(offsets, stored_by_ms, stored_ms)

@@ -131,7 +131,7 @@ class QueueReader:
 
     def _pull(self, offset: int, count_max: int) -> Operation[PullReply]:
         header = make_pull_header(
-            self._options.group or DEFAULT_GROUP,
+            self._options.pull_group or DEFAULT_GROUP,
             self.queue,
             offset=offset,
             count_max=min(count_max, self._end - offset),

@@ -32,6 +32,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.model import UnreadablePolicy
 from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.pipeline.files import Files
@@ -240,10 +241,13 @@ def _ingest(
     )
     for table in (settings.table, settings.quarantine):
         recover(session, table)
+    options = settings.parse_options()
+    names_dead_letters = options.unreadable_policy is UnreadablePolicy.DEAD_LETTER
+    keeps_group = names_dead_letters or options.pull_group is not None
     given = {
         name: value
         for name, value in settings.source_options.items()
-        if not name.lower().startswith("starting")
+        if not name.lower().startswith("starting") and (keeps_group or name.lower() != "group")
     }
     messages = session.readStream.format("rocketmq").options(**given, **bodies)
     read = messages.option("startingOffsets", json.dumps(start)).load()
