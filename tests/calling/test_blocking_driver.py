@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -14,9 +16,11 @@ import pytest
 from frame_server import FrameServer, Peer, echo
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import (
+    CallEach,
     Cancelled,
     Event,
     Outcome,
+    Returned,
     call,
     invoke,
     now,
@@ -47,6 +51,10 @@ class Result:
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    @property
+    def ident(self) -> int | None:
+        return self._thread.ident
 
     def _run(self) -> None:
         try:
@@ -452,3 +460,149 @@ def test_request_without_a_task_ends_when_the_driver_is_closed(
     assert errors == ["the driver was closed meanwhile"]
     with pytest.raises(UsageError, match="is closed"):
         ask_directly(blocking, server.address, b"y")
+
+
+class Calls:
+    """A served operation that has a driver call a quick function, once for each argument."""
+
+    def __init__(self, function: Callable[[int], Any]) -> None:
+        self.waiting: deque[tuple[tuple[Any, ...], Any]] = deque()
+        self.returned: deque[Returned] = deque()
+        self.wake = Event()
+        self.is_over = False
+        self._function = function
+
+    def ask(self, number: int) -> None:
+        """Add a call; on the leading thread."""
+        self.waiting.append(((number,), number))
+        self.wake.set()
+
+    def end(self) -> None:
+        self.is_over = True
+        self.wake.set()
+
+    def serve(self) -> Any:
+        while not self.is_over:
+            self.wake.clear()
+            if self.waiting:
+                yield CallEach(self._function, self.waiting, self.returned, is_quick=True)
+            else:
+                yield from wait(self.wake)
+
+
+class Served:
+    """A driver's thread in `serve`."""
+
+    def __init__(self, driver: BlockingDriver, calls: Calls) -> None:
+        self._driver, self._calls = driver, calls
+        self.result = Result(lambda: driver.serve(calls.serve(), name="served"))
+
+    def ask(self, number: int) -> None:
+        self._driver.call_soon_threadsafe(partial(self._calls.ask, number))
+
+    def end(self) -> None:
+        self._driver.call_soon_threadsafe(self._calls.end)
+        self.result.join()
+        assert self.result.error is None
+        assert [each.error for each in self._calls.returned] == [None] * len(self._calls.returned)
+
+
+def test_the_serving_thread_makes_quick_calls_itself(blocking: BlockingDriver) -> None:
+    threads: SimpleQueue[int] = SimpleQueue()
+    calls = Calls(lambda _: threads.put(threading.get_ident()))
+    served = Served(blocking, calls)
+    for number in range(3):
+        served.ask(number)
+        threads_of = threads.get(timeout=PATIENCE_S)
+        assert threads_of == served.result.ident
+    served.end()
+    assert [each.call for each in calls.returned] == [0, 1, 2]
+
+
+def test_other_operations_go_on_while_a_quick_call_lasts(
+    blocking: BlockingDriver, serve: Callable[..., FrameServer]
+) -> None:
+    server = serve()
+    begun, may_end = SimpleQueue[int](), threading.Semaphore(0)
+
+    def function(number: int) -> None:
+        begun.put(number)
+        assert may_end.acquire(timeout=PATIENCE_S)
+
+    calls = Calls(function)
+    served = Served(blocking, calls)
+    # The second call finds the lead back at the serving thread, which lasts again.
+    for number in range(2):
+        served.ask(number)
+        assert begun.get(timeout=PATIENCE_S) == number
+        assert blocking.run(ask(server.address, b"meanwhile")) == b"meanwhile"
+        may_end.release()
+    served.end()
+    assert [each.call for each in calls.returned] == [0, 1]
+
+
+def test_a_quick_call_may_call_the_driver(
+    blocking: BlockingDriver, serve: Callable[..., FrameServer]
+) -> None:
+    server = serve()
+    answers: SimpleQueue[bytes] = SimpleQueue()
+    calls = Calls(lambda number: answers.put(blocking.run(ask(server.address, b"%d" % number))))
+    served = Served(blocking, calls)
+    for number in range(20):
+        served.ask(number)
+        assert answers.get(timeout=PATIENCE_S) == b"%d" % number
+    served.end()
+
+
+def test_a_quick_call_may_close_the_driver(no_leaks: None) -> None:
+    driver = BlockingDriver()
+    served = Served(driver, Calls(lambda _: driver.close()))
+    served.ask(0)
+    served.result.join()
+    assert isinstance(served.result.error, UsageError)
+    with pytest.raises(UsageError, match="this client is closed"):
+        driver.run(now())
+
+
+def test_close_does_not_wait_for_a_quick_call_that_lasts(no_leaks: None) -> None:
+    driver = BlockingDriver()
+    begun, may_end = threading.Event(), threading.Event()
+
+    def function(_: int) -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+
+    served = Served(driver, Calls(function))
+    served.ask(0)
+    assert begun.wait(PATIENCE_S)
+    driver.close()
+    may_end.set()
+    served.result.join()
+    assert isinstance(served.result.error, UsageError)
+
+
+def test_an_operation_that_ends_while_a_quick_call_lasts_ends_when_the_call_returns(
+    blocking: BlockingDriver,
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def function(_: int) -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+
+    calls = Calls(function)
+
+    def serve() -> Any:
+        yield from spawn(calls.serve(), name="calls")
+        yield from wait(calls.wake)
+        calls.wake.clear()
+        yield from wait(calls.wake)
+
+    result = Result(lambda: blocking.serve(serve(), name="served"))
+    blocking.call_soon_threadsafe(partial(calls.ask, 0))
+    assert begun.wait(PATIENCE_S)
+    blocking.call_soon_threadsafe(calls.end)
+    blocking.run(sleep(0))
+    may_end.set()
+    result.join()
+    assert result.error is None

@@ -450,6 +450,29 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
 
 
 @pytest.mark.slow
+def test_a_quick_listener_may_close_its_consumer(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    closed = threading.Event()
+    count = 0
+
+    def listener(messages: list[MessageExt], _: ConsumeContext) -> None:
+        nonlocal count
+        count += len(messages)
+        # By now the loop's own thread calls.
+        if count == 100:
+            consumer.close()
+            closed.set()
+
+    producer.send_batch([Message(topic, b"x") for _ in range(100)])
+    consumer = make_consumer(listener, drain_timeout_ms=50)
+    consumer.start()
+
+    assert closed.wait(60)
+    assert consumer.health().state == "closed"
+
+
+@pytest.mark.slow
 def test_listener_that_outlasts_the_drain_is_left_and_its_message_comes_again(
     make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
 ) -> None:

@@ -6,14 +6,18 @@ that starts with the first `Call`. There are two ways to use the driver:
 - *One-shot*: a producer, a Spark executor or a command calls `run(operation)`. The calling thread
   runs this operation and all spawned ones until the operation is done. Between two calls nothing
   runs; bytes that came meanwhile are read when the next call begins.
-- *Served*: a push consumer gives the driver a thread that runs the member's loop. Spawned tasks
-  then run all the time.
+- *Served*: a push consumer gives the driver a thread that runs the member's loop (`serve`).
+  Spawned tasks then run all the time.
 
 Threads may share a driver. The first thread that calls `run` leads: it runs the scheduler for all
 threads. The other threads hand over their operations and wait. When the leader's own operation is
 done, the leader passes the lead to a thread that still waits. Concurrent calls therefore share one
 connection and overlap, which a lock around `run` would not allow, and no background thread is
 needed.
+
+A thread that leads in `serve` makes quick calls of the user's functions itself: to pass a call to
+another thread and its outcome back costs more than the call. A *stand-in* watches it. If a call
+lasts, or calls the driver, the stand-in takes the lead until the call has returned.
 
 Only the leading thread may use the driver, except for `run`, `spawn`, `cancel`,
 `call_soon_threadsafe` and `close`. `Event.set`, `on_request` and `on_connection_lost` belong to the
@@ -59,14 +63,22 @@ LOG = logging.getLogger("sparrowmq.calling")
 
 T = TypeVar("T")
 
+# A call on the leading thread that the stand-in sees twice at this interval lasts too long.
+WATCH_MS = 10
+
 # If the sockets were not checked for this long, `run` checks them before it writes. The peer may
 # have closed a connection meanwhile, and a request written into it would be lost.
 UNATTENDED_MS = 20
 
 
 class _Run(Continuation, kw_only=True):
-    """An operation in `run`."""
+    """An operation in `run` or `serve`.
 
+    Args:
+        makes_calls: whether its thread, while it leads, makes quick calls itself.
+    """
+
+    makes_calls: bool = False
     done: bool = False
     result: Any = None
     error: BaseException | None = None
@@ -106,13 +118,18 @@ class _Answer(Asking, kw_only=True):
 
 
 class _Follower:
-    """A thread that waits in `run` while another thread leads."""
+    """A thread that waits in `run` while another thread leads.
 
-    __slots__ = ("ident", "leads", "run", "signal")
+    Args:
+        has_begun: whether the run has begun, when the thread led before.
+    """
 
-    def __init__(self, run: _Run | _Answer, ident: int) -> None:
+    __slots__ = ("has_begun", "ident", "leads", "run", "signal")
+
+    def __init__(self, run: _Run | _Answer, ident: int, *, has_begun: bool = False) -> None:
         self.run = run
         self.ident = ident
+        self.has_begun = has_begun
         self.leads = False
         self.signal = threading.Event()
 
@@ -169,6 +186,16 @@ class BlockingDriver:
         self._lead_left = threading.Condition(self._mutex)
         self._leader: int | None = None
         self._followers: dict[_Follower, None] = {}
+        # The stand-in sleeps while the leading thread makes no calls, each of which has a number.
+        self._watch = threading.Condition(self._mutex)
+        self._stand_in: threading.Thread | None = None
+        self._is_watched = self._is_calling = self._is_call_urgent = False
+        self._call_number = 0
+        # Whether the thread for which the stand-in leads can lead again.
+        self._has_led_enough = False
+        # Quick calls for the leading thread to make.
+        self._calls: deque[tuple[OperationTask, CallRun]] = deque()
+        self._makes_calls = False
         self._is_closing = False
         # Set by a `close` whose wait timed out: the leading thread then closes when it returns.
         self._is_left_to_leader = False
@@ -190,11 +217,19 @@ class BlockingDriver:
             made by another process, or if this is the leading thread already (yield from the
             operation instead).
         """
-        run = _Run(self._scheduler, operation=operation, name=name)
-        if (error := self._wait_for(run, name)) is not None:
-            raise error
-        result: T = run.result
+        result: T = self._run(_Run(self._scheduler, operation=operation, name=name))
         return result
+
+    def serve(self, operation: Operation[T], *, name: str) -> T:
+        """Run an operation as `run` does, on a thread of ours, which makes quick calls itself."""
+        run = _Run(self._scheduler, operation=operation, name=name, makes_calls=True)
+        result: T = self._run(run)
+        return result
+
+    def _run(self, run: _Run) -> Any:
+        if (error := self._wait_for(run, run.name)) is not None:
+            raise error
+        return run.result
 
     def _wait_for(self, run: _Run | _Answer, name: str) -> BaseException | None:
         """Lead or follow until something is done; return its error."""
@@ -204,9 +239,11 @@ class BlockingDriver:
             self._check_usable()
             if self._leader is None:
                 self._leader = ident
-            elif self._leader == ident:
+            elif self._leader == ident and not self._is_calling:
                 raise UsageError("run was called by an operation or callback of the same driver")
             else:
+                if self._leader == ident:
+                    self._give_lead()
                 follower = _Follower(run, ident)
                 self._followers[follower] = None
         if follower is None:
@@ -273,9 +310,12 @@ class BlockingDriver:
         with self._lead_left:
             if self._is_closing:
                 return
-            if self._leader == ident:
+            if self._leader == ident and not self._is_calling:
                 raise UsageError("close was called by an operation or callback of the same driver")
             self._is_closing = True
+            if self._leader == ident:
+                self._leader, self._is_calling = None, False
+            self._watch.notify()
             self.call_soon_threadsafe(_look)
             if not self._lead_left.wait_for(lambda: self._leader is None, timeout_ms / 1000):
                 LOG.warning("driver not closed yet: its leading thread does not return")
@@ -292,14 +332,24 @@ class BlockingDriver:
         self._network.channels.check_process()
 
     def _lead(self, run: _Run | _Answer, *, is_new: bool) -> None:
+        self._makes_calls = isinstance(run, _Run) and run.makes_calls
         try:
-            self._loop(run, is_new=is_new)
+            leads = self._loop(run, is_new=is_new)
         except BaseException:
             run.cancel()
             self._run_ready()
-            raise
-        finally:
             self._pass_lead()
+            raise
+        if leads:
+            self._pass_lead()
+            return
+        follower = _Follower(run, threading.get_ident(), has_begun=True)
+        with self._mutex:
+            if self._is_closing:
+                run.cancel()
+                raise UsageError("the driver was closed meanwhile")
+            self._followers[follower] = None
+        self._follow(follower)
 
     def _follow(self, follower: _Follower) -> None:
         run = follower.run
@@ -324,7 +374,12 @@ class BlockingDriver:
 
     def _add_follower(self, follower: _Follower) -> None:
         follower.run.on_done = follower.signal.set
-        follower.run.go_on()
+        if not follower.has_begun:
+            follower.run.go_on()
+            return
+        self._has_led_enough = True
+        if follower.run.done:
+            follower.signal.set()
 
     def _pass_lead(self) -> None:
         with self._mutex:
@@ -347,20 +402,33 @@ class BlockingDriver:
 
     # The loop.
 
-    def _loop(self, run: _Run | _Answer, *, is_new: bool) -> None:
-        """Run all operations until one is done."""
+    def _loop(self, run: _Run | _Answer | None, *, is_new: bool) -> bool:
+        """Run all operations until one is done, or, for None, until its thread can lead again.
+
+        Returns: False if a stand-in has taken the lead.
+        """
         scheduler, network = self._scheduler, self._network
         if clock.monotonic_ms() - network.attended_ms > UNATTENDED_MS:
             self._expire(scheduler.expire(network.attend(0)))
-        if is_new:
+        while self._calls and not self._makes_calls:
+            self._submit(*self._calls.popleft())
+        if is_new and run is not None:
             run.go_on()
         while True:
             self._run_ready()
-            if run.done:
-                return
+            if run.done if run is not None else self._has_led_enough:
+                return True
             if self._is_closing:
                 raise UsageError("the driver was closed meanwhile")
-            now_ms = network.attend(scheduler.next_deadline_ms())
+            deadline_ms = scheduler.next_deadline_ms()
+            while self._calls:
+                if not self._make_call(*self._calls.popleft()):
+                    return False
+                if self._is_closing:
+                    raise UsageError("the driver was closed meanwhile")
+                # What came meanwhile is processed together with the outcomes.
+                deadline_ms = 0
+            now_ms = network.attend(deadline_ms)
             if scheduler.next_deadline_ms() <= now_ms:
                 self._expire(scheduler.expire(now_ms))
 
@@ -384,18 +452,92 @@ class BlockingDriver:
         except Exception as error:
             self._network.channels.log_failure("a callback failed", error)
 
+    # Calls on the leading thread.
+
+    def _make_call(self, task: OperationTask, run: CallRun) -> bool:
+        """Make calls; return False if a stand-in has taken the lead meanwhile."""
+        with self._mutex:
+            self._call_number += 1
+            self._is_calling = True
+            if not self._is_watched:
+                self._begin_watch()
+        run.run()
+        with self._mutex:
+            leads = self._leader == threading.get_ident()
+            if leads:
+                self._is_calling = False
+        end = partial(self._scheduler.end_call, task, run, None, None)
+        if leads:
+            end()
+        else:
+            self.call_soon_threadsafe(end)
+        return leads
+
+    def _begin_watch(self) -> None:
+        self._is_watched = True
+        if self._stand_in is None:
+            self._stand_in = threading.Thread(
+                target=self._stand_by, name="sparrowmq-stand-in", daemon=True
+            )
+            self._stand_in.start()
+        else:
+            self._watch.notify()
+
+    def _give_lead(self) -> None:
+        """Let the stand-in lead at once; the mutex is held."""
+        self._is_call_urgent = True
+        self._watch.notify()
+
+    def _stand_by(self) -> None:
+        """Watch the leading thread's calls, and lead while one of them lasts."""
+        seen = 0
+        while True:
+            with self._mutex:
+                lasts = self._is_calling and (self._is_call_urgent or self._call_number == seen)
+                if lasts:
+                    self._is_calling = self._is_call_urgent = self._makes_calls = False
+                    self._leader = threading.get_ident()
+                elif self._is_closing and not self._is_calling:
+                    return
+                else:
+                    self._is_watched = self._is_calling or self._call_number != seen
+                    seen = self._call_number
+                    self._watch.wait(WATCH_MS / 1000 if self._is_watched else None)
+            if lasts:
+                self._lead_meanwhile()
+
+    def _lead_meanwhile(self) -> None:
+        try:
+            self._loop(None, is_new=False)
+        except UsageError:
+            pass  # The driver is being closed.
+        except BaseException as error:
+            self._network.channels.log_failure("an operation failed", error)
+        finally:
+            self._has_led_enough = False
+            self._pass_lead()
+
     # Effects.
 
     def _carry(self, task: OperationTask, effect: Call | CallEach) -> None:
-        if self._pool is None:
-            self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
         if isinstance(effect, CallEach):
             task.place = run = CallRun(effect)
-            self._pool.submit(run.run, (), partial(self._returned, task, run))
+            if effect.is_quick and self._makes_calls:
+                self._calls.append((task, run))
+            else:
+                self._submit(task, run)
             return
         task.place = ticket = object()
         returned = partial(self._returned, task, ticket)
-        self._pool.submit(effect.function, effect.args, returned)
+        self._find_pool().submit(effect.function, effect.args, returned)
+
+    def _submit(self, task: OperationTask, run: CallRun) -> None:
+        self._find_pool().submit(run.run, (), partial(self._returned, task, run))
+
+    def _find_pool(self) -> CallPool:
+        if self._pool is None:
+            self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
+        return self._pool
 
     def _returned(
         self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
@@ -413,6 +555,8 @@ class BlockingDriver:
         if self._pool is not None:
             self._pool.close()
             log_left(self._pool.join(timeout_ms=timeout_ms))
+        if self._stand_in not in (None, threading.current_thread()):
+            self._stand_in.join(timeout_ms / 1000)
 
 
 def _look() -> None:

@@ -186,11 +186,16 @@ class CallEach(msgspec.Struct, frozen=True):
     they have taken `CALLS_MS` together. The result is None.
 
     If the task is cancelled, the call under way goes on, and no further call begins.
+
+    Args:
+        is_quick: whether the function has returned at once lately. A driver with a thread may then
+            call it on that thread, if another thread takes over should the call last.
     """
 
     function: Callable[..., Any]
     waiting: deque[tuple[tuple[Any, ...], Any]]
     returned: deque[Returned]
+    is_quick: bool = False
 
 
 Effect: TypeAlias = (

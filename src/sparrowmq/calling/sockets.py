@@ -23,10 +23,11 @@ from sparrowmq.calling.tls import TlsSession
 # hour.
 UNACKNOWLEDGED_MS_MAX = 30_000
 
-# Bytes asked from the kernel in one call, and after a call that gave as many: a large frame then
-# comes in fewer steps. Not always so many, for the allocator asks the kernel for each such buffer.
-RECEIVE_BYTES = 64 * 1024
-RECEIVE_BYTES_MAX = 1024 * 1024
+# Bytes asked from the kernel in one call; twice as many after a call that gave as many, so that a
+# large frame comes in fewer steps. The allocator asks the kernel for each buffer of 128 KiB and more
+# (benchmarks/against_apache.py: drain, a listener by 32).
+RECEIVE_BYTES = 60 * 1024
+RECEIVE_BYTES_MAX = 16 * RECEIVE_BYTES
 
 # Frames given to the kernel in one call; Linux takes 1,024.
 BUFFERS_PER_CALL = 64
@@ -168,8 +169,10 @@ class SocketWire:
         Raises: OSError; BlockingIOError if no bytes have come.
         """
         data = self.sock.recv(self._receive_bytes)
-        is_full = len(data) >= RECEIVE_BYTES
-        self._receive_bytes = RECEIVE_BYTES_MAX if is_full else RECEIVE_BYTES
+        if len(data) < RECEIVE_BYTES:
+            self._receive_bytes = RECEIVE_BYTES
+        elif len(data) == self._receive_bytes:
+            self._receive_bytes = min(2 * self._receive_bytes, RECEIVE_BYTES_MAX)
         return data or None
 
     def _forget(self, sent: int) -> None:

@@ -30,7 +30,7 @@ from sparrowmq.membership.deliveries import CallUnderWay
 from sparrowmq.model import ConsumeContext, ConsumeOrderlyContext, MessageExt
 
 MINUTE_MS = 60_000
-# A task that made so many calls or more, each in an eighth of a millisecond or less, shows that the
+# So many calls or more, each in an eighth of a millisecond or less on average, show that the
 # listener is quick; fewer say little, since time is counted in whole milliseconds.
 QUICK_CALLS_MIN = 8
 QUICK_CALLS_PER_MS = 8
@@ -88,7 +88,11 @@ class ListenerCalls:
     _task_count: int = 0
     # When the newest task began.
     _task_begun_ms: int = 0
-    _is_quick: bool = False
+    # Whether the last calls returned at once.
+    is_quick: bool = False
+    # The calls since `is_quick` was last judged, and how long they took.
+    _call_count: int = 0
+    _duration_ms: int = 0
     _has_reported: bool = False
     # By topic, of the newest minute in which a call ended, and of the one before.
     _tallies: dict[str, tuple[_Tally, _Tally]] = field(default_factory=dict)
@@ -96,14 +100,14 @@ class ListenerCalls:
     @property
     def ahead_max(self) -> int:
         """The number of calls that may wait beyond those that have a task."""
-        return AHEAD_MAX if self._is_quick else 0
+        return AHEAD_MAX if self.is_quick else 0
 
     def take_back(self, now_ms: int, *, is_suspended: bool) -> list[Deliver]:
         """Give back waiting calls that must not begin any more or have waited too long."""
-        if self._is_quick and self._task_count and now_ms - self._task_begun_ms >= PATIENCE_MS:
-            self._is_quick = False
+        if self.is_quick and self._task_count and now_ms - self._task_begun_ms >= PATIENCE_MS:
+            self.is_quick = False
         back: list[Deliver] = []
-        if is_suspended or (not self._is_quick and len(self.waiting) > self._task_count):
+        if is_suspended or (not self.is_quick and len(self.waiting) > self._task_count):
             with suppress(IndexError):
                 while True:
                     # A thread may take the last one at any time.
@@ -117,7 +121,7 @@ class ListenerCalls:
             call_count: the number of calls under way, waiting calls included.
             task_count_max: how many calls may run at once.
         """
-        wanted = 1 if self._is_quick else min(call_count, task_count_max)
+        wanted = 1 if self.is_quick else min(call_count, task_count_max)
         count = min(len(self.waiting), wanted - self._task_count)
         if count <= 0:
             return 0
@@ -145,10 +149,12 @@ class ListenerCalls:
         return taken
 
     def _judge(self, returned: Sequence[Returned]) -> None:
-        count = len(returned)
-        duration_ms = sum([each.duration_ms for each in returned])
+        count = self._call_count + len(returned)
+        duration_ms = self._duration_ms + sum([each.duration_ms for each in returned])
         if count >= QUICK_CALLS_MIN or duration_ms > 1:
-            self._is_quick = duration_ms * QUICK_CALLS_PER_MS <= count
+            self.is_quick = duration_ms * QUICK_CALLS_PER_MS <= count
+            count = duration_ms = 0
+        self._call_count, self._duration_ms = count, duration_ms
 
     def ended(
         self, topic: str, now_ms: int, *, calls: int, duration_ms: int, done: int, failed: int = 0

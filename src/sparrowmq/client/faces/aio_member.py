@@ -202,7 +202,7 @@ class AsyncMember:
     async def _serve_on(self) -> None:
         while not self._subscriber.member.is_done:
             try:
-                await self.driver.run(self._serve(), name="consume")
+                await self._host.serve(self._serve())
             except Exception:
                 if self.is_closed:
                     # The driver was closed because the loop did not end in time.

@@ -203,7 +203,7 @@ class Member:
     def _serve_on(self) -> None:
         while not self._subscriber.member.is_done:
             try:
-                self.driver.run(self._serve(), name="consume")
+                self._host.serve(self._serve())
             except Exception:
                 if self.is_closed:
                     # The driver was closed because the loop did not end in time.

@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakSet
 
 from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.instances import INSTANCES, ClientInstance
 from sparrowmq.client.name_servers import NameServers
@@ -111,6 +112,7 @@ class TaskHost:
     """The task that runs a membership's loop."""
 
     def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
         self._task: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
 
@@ -127,6 +129,10 @@ class TaskHost:
     def start(self, loop: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
         """Run the loop beside the caller."""
         self._task = asyncio.create_task(loop(), name=name)
+
+    async def serve(self, operation: Operation[None]) -> None:
+        """Run the operation of the membership, in the loop."""
+        await self._driver.run(operation, name="consume")
 
     def call(self, change: Callable[[], None]) -> None:
         """Run a function that changes the state of the membership."""

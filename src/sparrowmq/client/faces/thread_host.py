@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.instances import INSTANCES, ClientInstance
 from sparrowmq.client.name_servers import NameServers
@@ -180,6 +181,8 @@ class ThreadHost:
         self._driver = driver
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
+        # Whether no operation is under way.
+        self._has_served = threading.Event()
 
     @property
     def is_started(self) -> bool:
@@ -196,6 +199,17 @@ class ThreadHost:
         self._thread = threading.Thread(target=loop, name=name, daemon=True)
         self._thread.start()
 
+    def serve(self, operation: Operation[None]) -> None:
+        """Run the operation of the membership, in the loop."""
+        self._driver.serve(self._noting_end(operation), name="consume")
+
+    def _noting_end(self, operation: Operation[None]) -> Operation[None]:
+        self._has_served.clear()
+        try:
+            yield from operation
+        finally:
+            self._has_served.set()
+
     def call(self, change: Callable[[], None]) -> None:
         """Run a function that changes the state of the membership, now or soon."""
         if self._thread is None:
@@ -211,6 +225,11 @@ class ThreadHost:
         """Wait for the loop to return; when the time is up, make the driver abandon it."""
         assert self._thread is not None
         self._ending.set()
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        if self._thread is threading.current_thread():
+            # A listener that the loop's thread calls.
+            has_ended = self._has_served.wait(timeout_s)
+        else:
+            self._thread.join(timeout_s)
+            has_ended = not self._thread.is_alive()
+        if not has_ended:
             self._driver.call_soon_threadsafe(give_up)

@@ -78,7 +78,7 @@ def call_listener(
     calls = subscriber.listener_calls
     try:
         if subscriber.tracer is None:
-            yield CallEach(subscriber.listener, calls.waiting, calls.returned)
+            yield CallEach(subscriber.listener, calls.waiting, calls.returned, calls.is_quick)
         elif calls.waiting:
             settle = settle or partial(_settle, subscriber)
             yield from _call_traced(subscriber, calls.waiting.popleft(), settle)
