@@ -654,17 +654,19 @@ done:
     return result;
 }
 
-/* --- the answers to sends ------------------------------------------------------------------- */
+/* --- the usual answers ------------------------------------------------------------------------ */
 
-/* The values of an answer to a send: what `send_request.AnswerForm` says of each kind. */
-enum { QUEUE_ID_OF, OFFSET_OF, MSG_ID_OF, OPAQUE_OF, OWN_ID_OF, KINDS };
+/* What `answer_form.AnswerForm` says of a value: its kind, and in the low bits its place among the arguments. */
+enum { OPAQUE_OF, OWN_ID_OF, INT_OF, LONG_OF, IDS_OF, KINDS };
+#define ANSWER_VALUES_MAX 8
+#define FRAME_SIZE_MAX 16777212u
 
 /* Returns the end of a value of a kind that begins at `at`, NULL for none. */
 static Bytes end_of_value(int kind, Bytes at, Bytes end) {
-    static const size_t least[KINDS] = {1, 1, 32, 1, 1}, most[KINDS] = {9, 18, 30000, 9, SIZE_MAX};
+    static const size_t least[KINDS] = {1, 1, 1, 1, 32}, most[KINDS] = {9, SIZE_MAX, 9, 18, 30000};
     Bytes begin = at;
-    while (at < end && ((*at >= '0' && *at <= '9') || (kind == MSG_ID_OF && *at == ',') ||
-                        ((kind == MSG_ID_OF || kind == OWN_ID_OF) && *at >= 'A' && *at <= 'F'))) {
+    while (at < end && ((*at >= '0' && *at <= '9') || (kind == IDS_OF && *at == ',') ||
+                        ((kind == IDS_OF || kind == OWN_ID_OF) && *at >= 'A' && *at <= 'F'))) {
         at++;
     }
     size_t size = (size_t)(at - begin);
@@ -679,92 +681,134 @@ static long long number_of(Bytes at, Bytes end) {
     return number;
 }
 
-/* Moves the token of a request with its answer to the events; returns 0 if the request is none of the sends. */
-static int take_answer(PyObject *const *args, PyObject *opaque, const Value *values) {
-    enum { BUFFER, AT, LITERALS, VALUE_KINDS, SENDS, TOKENS, OPAQUES, ANSWER_TYPE, EVENT_TYPE, EVENTS };
-    int is_known = PySet_Contains(args[SENDS], opaque);
-    if (is_known <= 0) {
-        return is_known;
+enum { BUFFER, AT, LITERALS, VALUE_KINDS, HAS_BODY, WAITING, TOKENS, OPAQUES, ANSWER_TYPE, EVENT_TYPE, EVENTS, ARGUMENTS };
+
+/* Moves the token of a request with its answer to the events; returns 0 if the request is not of this kind. */
+static int take_answer(PyObject *const *args, const char *kinds, const Value *values, Py_ssize_t count, Value body) {
+    PyObject *opaque = NULL, *token, *fields = NULL, *answer = NULL, *event = NULL;
+    int is_taken = -1, has_body = body.end != NULL;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        if (kinds[n] >> 4 == OPAQUE_OF) {
+            opaque = PyLong_FromLongLong(number_of(values[n].at, values[n].end));
+        }
     }
-    PyObject *token = PyDict_GetItemWithError(args[TOKENS], opaque), *answer = NULL, *event = NULL;
+    if (opaque == NULL || (is_taken = PySet_Contains(args[WAITING], opaque)) <= 0) {
+        goto done;
+    }
+    token = PyDict_GetItemWithError(args[TOKENS], opaque);
     if (token == NULL) {
-        return PyErr_Occurred() ? -1 : 0;
+        is_taken = PyErr_Occurred() ? -1 : 0;
+        goto done;
     }
+    is_taken = -1;
     Py_INCREF(token);
-    answer = PyObject_CallFunction(
-        args[ANSWER_TYPE], "LLs#", number_of(values[QUEUE_ID_OF].at, values[QUEUE_ID_OF].end),
-        number_of(values[OFFSET_OF].at, values[OFFSET_OF].end), (const char *)values[MSG_ID_OF].at,
-        (Py_ssize_t)(values[MSG_ID_OF].end - values[MSG_ID_OF].at));
+    fields = PyTuple_New(count - 1 - (memchr(kinds, OWN_ID_OF << 4, (size_t)count) != NULL) + has_body);
+    for (Py_ssize_t n = 0; fields != NULL && n < count; n++) {
+        int kind = kinds[n] >> 4;
+        if (kind == OPAQUE_OF || kind == OWN_ID_OF) {
+            continue;
+        }
+        PyObject *value = kind == IDS_OF ? PyUnicode_FromStringAndSize((const char *)values[n].at,
+                                                                       values[n].end - values[n].at)
+                                         : PyLong_FromLongLong(number_of(values[n].at, values[n].end));
+        if (value == NULL || PyTuple_SetItem(fields, kinds[n] & 15, value) < 0) {
+            Py_CLEAR(fields);
+        }
+    }
+    if (fields != NULL && has_body) {
+        PyObject *bytes = PyBytes_FromStringAndSize((const char *)body.at, body.end - body.at);
+        if (bytes == NULL || PyTuple_SetItem(fields, PyTuple_Size(fields) - 1, bytes) < 0) {
+            Py_CLEAR(fields);
+        }
+    }
+    answer = fields == NULL ? NULL : PyObject_CallObject(args[ANSWER_TYPE], fields);
     event = answer == NULL ? NULL : PyObject_CallFunctionObjArgs(args[EVENT_TYPE], token, answer, NULL);
-    int is_taken = event != NULL && PyList_Append(args[EVENTS], event) == 0 &&
-                   PySet_Discard(args[SENDS], opaque) >= 0 && PyDict_DelItem(args[TOKENS], opaque) == 0 &&
-                   PyDict_DelItem(args[OPAQUES], token) == 0;
+    if (event != NULL && PyList_Append(args[EVENTS], event) == 0 && PySet_Discard(args[WAITING], opaque) >= 0 &&
+        PyDict_DelItem(args[TOKENS], opaque) == 0 && PyDict_DelItem(args[OPAQUES], token) == 0) {
+        is_taken = 1;
+    }
     Py_DECREF(token);
+done:
+    Py_XDECREF(opaque);
+    Py_XDECREF(fields);
     Py_XDECREF(answer);
     Py_XDECREF(event);
-    return is_taken ? 1 : -1;
+    return is_taken;
 }
 
-static PyObject *take_send_answers(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+/* Whether each place of the arguments has one value, and there is one opaque. */
+static int are_places_right(const char *kinds, Py_ssize_t count) {
+    unsigned places = 0, opaques = 0, ids = 0;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        int kind = kinds[n] >> 4, place = kinds[n] & 15;
+        if (kind < 0 || kind >= KINDS || (kind >= INT_OF && places >> place & 1)) {
+            return 0;
+        }
+        opaques += kind == OPAQUE_OF;
+        ids += kind == OWN_ID_OF;
+        places |= kind >= INT_OF ? 1u << place : 0;
+    }
+    return opaques == 1 && ids <= 1 && places == (1u << (count - 1 - ids)) - 1;
+}
+
+static PyObject *take_answers(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     char *buffer, *kinds;
     Py_ssize_t buffer_size, kind_count;
-    if (count != 10) {
-        PyErr_SetString(PyExc_TypeError, "take_send_answers takes 10 arguments");
+    if (count != ARGUMENTS) {
+        PyErr_SetString(PyExc_TypeError, "take_answers takes 11 arguments");
         return NULL;
     }
-    Py_ssize_t begin = PyLong_AsSsize_t(args[1]);
-    if ((begin == -1 && PyErr_Occurred()) || PyBytes_AsStringAndSize(args[0], &buffer, &buffer_size) < 0 ||
-        PyBytes_AsStringAndSize(args[3], &kinds, &kind_count) < 0) {
+    Py_ssize_t begin = PyLong_AsSsize_t(args[AT]);
+    int has_body = PyObject_IsTrue(args[HAS_BODY]);
+    if (PyErr_Occurred() || PyBytes_AsStringAndSize(args[BUFFER], &buffer, &buffer_size) < 0 ||
+        PyBytes_AsStringAndSize(args[VALUE_KINDS], &kinds, &kind_count) < 0) {
         return NULL;
     }
-    if (begin < 0 || begin > buffer_size || !PyTuple_Check(args[2]) || PyTuple_Size(args[2]) != kind_count + 1) {
-        PyErr_SetString(PyExc_ValueError, "a place beyond the buffer, or as many literals as kinds");
+    if (begin < 0 || begin > buffer_size || kind_count > ANSWER_VALUES_MAX || !PyTuple_Check(args[LITERALS]) ||
+        PyTuple_Size(args[LITERALS]) != kind_count + 1 || !are_places_right(kinds, kind_count)) {
+        PyErr_SetString(PyExc_ValueError, "a place beyond the buffer, or parts that do not fit together");
         return NULL;
     }
     Bytes at = (Bytes)buffer + begin, end = (Bytes)buffer + buffer_size;
     while (end - at >= 8) {
         uint32_t size = read32(at), header_size = read32(at + 4);
-        /* A JSON header alone. */
-        if (header_size > 0xFFFFFF || size != header_size + 4 || header_size > (size_t)(end - at - 8)) {
+        /* A JSON header, alone or with a body. */
+        if (header_size > 0xFFFFFF || size > FRAME_SIZE_MAX || size > (size_t)(end - at - 4) ||
+            (has_body ? size <= header_size + 4 : size != header_size + 4)) {
             break;
         }
         Bytes here = at + 8, stop = here + header_size;
-        Value values[KINDS] = {{NULL, NULL}};
+        Value values[ANSWER_VALUES_MAX], body = {NULL, NULL};
         for (Py_ssize_t n = 0; here != NULL && n <= kind_count; n++) {
             char *literal;
             Py_ssize_t literal_size;
-            if (PyBytes_AsStringAndSize(PyTuple_GetItem(args[2], n), &literal, &literal_size) < 0) {
+            if (PyBytes_AsStringAndSize(PyTuple_GetItem(args[LITERALS], n), &literal, &literal_size) < 0) {
                 return NULL;
             }
             if (literal_size > stop - here || memcmp(here, literal, (size_t)literal_size) != 0) {
                 here = NULL;
             } else if (n < kind_count) {
-                int kind = kinds[n];
-                here += literal_size;
-                if (kind < 0 || kind >= KINDS) {
-                    PyErr_SetString(PyExc_ValueError, "an unknown kind of value");
-                    return NULL;
-                }
-                values[kind].at = here;
-                here = values[kind].end = end_of_value(kind, here, stop);
+                values[n].at = here += literal_size;
+                here = values[n].end = end_of_value(kinds[n] >> 4, here, stop);
             } else {
                 here += literal_size;
             }
         }
-        if (here != stop || !values[QUEUE_ID_OF].end || !values[OFFSET_OF].end || !values[MSG_ID_OF].end ||
-            !values[OPAQUE_OF].end) {
+        if (here != stop) {
             break;
         }
-        PyObject *opaque = PyLong_FromLongLong(number_of(values[OPAQUE_OF].at, values[OPAQUE_OF].end));
-        int is_taken = opaque == NULL ? -1 : take_answer(args, opaque, values);
-        Py_XDECREF(opaque);
+        if (has_body) {
+            body.at = stop;
+            body.end = at + 4 + size;
+        }
+        int is_taken = take_answer(args, kinds, values, kind_count, body);
         if (is_taken < 0) {
             return NULL;
         }
         if (!is_taken) {
             break;
         }
-        at = stop;
+        at += 4 + size;
     }
     return PyLong_FromSsize_t(at - (Bytes)buffer);
 }
@@ -982,7 +1026,7 @@ static PyMethodDef functions[] = {
     {"collect_keys", collect_keys, METH_VARARGS, "Find the keys of records, as hashes."},
     {"add_entries", add_entries, METH_VARARGS, "Add entries to an index."},
     {"decode_messages", decode_messages, METH_VARARGS, "Read the usual records of a pull's answer."},
-    {"take_send_answers", (PyCFunction)(void (*)(void))take_send_answers, METH_FASTCALL, "Take the answers to sends."},
+    {"take_answers", (PyCFunction)(void (*)(void))take_answers, METH_FASTCALL, "Take the usual answers."},
     {"take_send", (PyCFunction)(void (*)(void))take_send, METH_FASTCALL, "Read the request of a usual send."},
     {"join_batch", (PyCFunction)(void (*)(void))join_batch, METH_FASTCALL, "Write the body of a batch's request."},
     {NULL, NULL, 0, NULL},
@@ -994,7 +1038,7 @@ PyMODINIT_FUNC PyInit_sparrowmq_speedups(void) {
     fill_crc_table();
     PyObject *made = PyModule_Create(&module);
     /* What the functions take and return; sparrowmq uses them only with the number it knows. */
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 6) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 7) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -13,13 +13,12 @@ from sparrowmq.errors import LocalProtocolError, RemoteProtocolError, TooManyInF
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
-from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
+from sparrowmq.protocol.send_request import SendAnswered, SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.session import (
     OPAQUE_MAX,
     RemotingSession,
     RequestReceived,
     ResponseReceived,
-    SendAnswered,
     SessionEvent,
 )
 
@@ -233,6 +232,7 @@ def describe(event: SessionEvent) -> object:
     if isinstance(command, SendAnswered):
         fields = (command.queue_id, command.queue_offset, command.offset_msg_id, None)
         return token, ResponseCode.SUCCESS, fields
+    assert isinstance(command, RemotingCommand)
     found = command.ext_fields or {}
     try:
         places = (

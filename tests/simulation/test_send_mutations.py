@@ -15,7 +15,8 @@ from sparrowmq.client.publisher import Publisher
 from sparrowmq.errors import SparrowError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.message_id import UniqIdGenerator
-from sparrowmq.protocol.session import RemotingSession, ResponseReceived, SendAnswered, SessionEvent
+from sparrowmq.protocol.send_request import SendAnswered
+from sparrowmq.protocol.session import RemotingSession, ResponseReceived, SessionEvent
 from sparrowmq.simulation.faults import Faults
 
 pytestmark = pytest.mark.slow

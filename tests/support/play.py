@@ -21,7 +21,6 @@ from sparrowmq.calling.effects import (
     Wait,
 )
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.send_request import SendRequest
 
 T = TypeVar("T")
 
@@ -70,7 +69,7 @@ class Play:
     def carry_out(self, effect: Any) -> Any:
         if isinstance(effect, Invoke):
             request = effect.request
-            if isinstance(request, SendRequest):
+            if not isinstance(request, RemotingCommand):
                 request = request.command()
             self.requests.append((effect.address, request))
             return self.handler(effect.address, request)

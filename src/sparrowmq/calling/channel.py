@@ -31,8 +31,7 @@ from sparrowmq.errors import (
     TransportError,
 )
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.send_request import SendRequest
+from sparrowmq.protocol.command import PreparedRequest, RemotingCommand, response_to
 from sparrowmq.protocol.session import RemotingSession, RequestReceived
 from sparrowmq.protocol.signatures import Credentials, signed
 
@@ -263,9 +262,9 @@ class Channel:
         self.deadline_ms = scheduler.now_ms + IDLE_MS
         self._write_frame(frame, wire)
 
-    def _start(self, request: RemotingCommand | SendRequest, token: Waiter) -> bytes:
+    def _start(self, request: RemotingCommand | PreparedRequest, token: Waiter) -> bytes:
         if self._credentials is not None:
-            command = request.command() if isinstance(request, SendRequest) else request
+            command = request if isinstance(request, RemotingCommand) else request.command()
             request = signed(command, self._credentials)
         try:
             return self._session.start_request(request, token)

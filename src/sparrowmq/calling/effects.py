@@ -24,9 +24,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar, overload
 import msgspec
 
 from sparrowmq.errors import InvokeTimeout, TransportError
-from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.send_request import SendRequest
-from sparrowmq.protocol.session import SendAnswered
+from sparrowmq.protocol.command import PreparedRequest, RemotingCommand
+from sparrowmq.protocol.send_request import SendAnswered, SendRequest
 
 T = TypeVar("T")
 
@@ -83,13 +82,13 @@ class Event:
 class Invoke(msgspec.Struct, frozen=True, gc=False):
     """Send a request and wait for its answer: a `RemotingCommand`, whatever its code.
 
-    The usual answer to a `SendRequest` is a `SendAnswered`.
+    The usual answer to a `SendRequest` is a `SendAnswered`, to a `PullRequest` a `PullAnswered`.
 
     Raises: ConnectFailed, ConnectionLost, InvokeTimeout, TooManyInFlight.
     """
 
     address: str
-    request: RemotingCommand | SendRequest
+    request: RemotingCommand | PreparedRequest
     timeout_ms: int
 
 

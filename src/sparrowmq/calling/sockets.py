@@ -24,8 +24,8 @@ from sparrowmq.calling.tls import TlsSession
 UNACKNOWLEDGED_MS_MAX = 30_000
 
 # Bytes asked from the kernel in one call; twice as many after a call that gave as many, so that a
-# large frame comes in fewer steps. The allocator asks the kernel for each buffer of 128 KiB and more
-# (benchmarks/against_apache.py: drain, a listener by 32).
+# large frame comes in fewer steps. For each buffer of 128 KiB and more the allocator asks the
+# kernel for memory (benchmarks/against_apache.py: drain, a listener by 32).
 RECEIVE_BYTES = 60 * 1024
 RECEIVE_BYTES_MAX = 16 * RECEIVE_BYTES
 

@@ -57,6 +57,23 @@ class RemotingCommand(msgspec.Struct, kw_only=True):
         return bool(self.flag & ONEWAY_FLAG)
 
 
+class PreparedRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request of a kind whose requests differ in few values, encoded by a template."""
+
+    @property
+    def code(self) -> int:
+        """The request code."""
+        raise NotImplementedError
+
+    def encode(self, opaque: int) -> bytes:
+        """Return the frame. Raises: LocalProtocolError as `framing.encode_frame`."""
+        raise NotImplementedError
+
+    def command(self) -> RemotingCommand:
+        """Return the request as a command."""
+        raise NotImplementedError
+
+
 def response_to(
     request: RemotingCommand,
     code: int = ResponseCode.SUCCESS,

@@ -563,12 +563,15 @@ class FrameDecoder:
             self._at = 0
         buffer += data
 
-    def find_header(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-        """Return the match of a pattern with the next header.
+    def find_frame(
+        self, pattern: re.Pattern[bytes], *, has_body: bool
+    ) -> tuple[re.Match[bytes], bytes | None] | None:
+        """Return the match of a pattern with the next header, and the body behind it.
 
-        `pass_to` then continues behind the header.
+        `pass_to` then continues behind the frame.
 
-        Returns: None if the header does not match, or its frame has a body.
+        Returns: None if the header does not match, the frame is not complete, or it has a body and
+            should have none, or the other way round.
         """
         buffer, at = self._buffer, self._at
         if isinstance(buffer, bytearray):
@@ -577,8 +580,17 @@ class FrameDecoder:
         match = pattern.match(buffer, at + 8)
         if match is None:
             return None
-        size = match.end() - at - 8
-        return match if buffer.startswith(_PREFIX.pack(4 + size, size), at) else None
+        header_size, body_at = match.end() - at - 8, match.end()
+        size, mark = _PREFIX.unpack_from(buffer, at)
+        body_end = at + 4 + size
+        if (
+            mark != header_size
+            or has_body != (body_end > body_at)
+            or not body_at <= body_end <= len(buffer)
+            or size + 4 > self._frame_bytes_max
+        ):
+            return None
+        return match, buffer[body_at:body_end] if has_body else None
 
     @property
     def place(self) -> tuple[bytes, int] | None:
@@ -587,7 +599,7 @@ class FrameDecoder:
         return (buffer, self._at) if isinstance(buffer, bytes) else None
 
     def pass_to(self, end: int) -> None:
-        """Continue at the end of a frame that was read at `place` or by `find_header`."""
+        """Continue at the end of a frame that was read at `place` or by `find_frame`."""
         if end == len(self._buffer):
             self._buffer, self._at = b"", 0
         else:

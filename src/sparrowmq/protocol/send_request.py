@@ -8,13 +8,11 @@ batches of 32).
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
-
 import msgspec
 
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.answer_form import AnswerForm, ValueKind, learn_answer
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import PreparedRequest, RemotingCommand
 from sparrowmq.protocol.framing import HEADER_BYTES_MAX, encode_frame, encode_head
 
 # Marks in the places of the differing fields; neither groups nor topics have such characters.
@@ -74,7 +72,7 @@ class SendTemplate:
         assert self.header.replace(b"%%", b"").count(b"%") == 6
 
 
-class SendRequest(msgspec.Struct, frozen=True, gc=False):
+class SendRequest(PreparedRequest, frozen=True, gc=False):
     """One send of a message or a batch by a template.
 
     Args:
@@ -118,72 +116,29 @@ class SendRequest(msgspec.Struct, frozen=True, gc=False):
         return encode_frame(command)
 
 
-# The values that differ between answers: the group in the pattern, the text before the value, and
-# the pattern of values that need no further check. The extension in C knows them by their places.
-_ANSWER_PARTS = (
-    (b"q", b'"queueId":"', rb"\d{1,9}"),
-    (b"o", b'"queueOffset":"', rb"\d{1,18}"),
-    # The answer to a batch has one id for each message.
-    (b"m", b'"msgId":"', rb"[0-9A-F,]{32,30000}"),
-    (b"n", b'"opaque":', rb"0|[1-9]\d{0,8}"),
+class SendAnswered(msgspec.Struct, frozen=True, gc=False):
+    """The usual answer to a `SendRequest`: the place of the stored message."""
+
+    queue_id: int
+    queue_offset: int
+    offset_msg_id: str
+
+
+# By the places of `SendAnswered`.
+_ANSWER_FIELDS = (
+    ("queueId", ValueKind.INT),
+    ("queueOffset", ValueKind.LONG),
+    ("msgId", ValueKind.IDS),
 )
-# RocketMQ 5 also sends the producer's id.
-_OWN_ID = rb'"transactionId":"[0-9A-F]+"'
-_OWN_ID_KIND = len(_ANSWER_PARTS)
-
-
 # Fields that say nothing about the message beyond its id.
 _ANSWER_NAMES = frozenset(
     {"queueId", "queueOffset", "msgId", "transactionId", "MSG_REGION", "TRACE_ON"}
 )
 
 
-class AnswerForm(NamedTuple):
-    """The form of an answer to a send.
-
-    A header that matches the pattern differs from the first answer's header only in the groups q
-    (queue id), o (queue offset), m (the message's offset id) and n (the opaque).
-
-    Args:
-        literals: the same for the extension in C: what stands around the values.
-        kinds: the kind of each value, in the order of the answer.
-    """
-
-    pattern: re.Pattern[bytes]
-    literals: tuple[bytes, ...]
-    kinds: bytes
-
-
-def learn_answer(answer: RemotingCommand, header: bytes) -> AnswerForm | None:
+def learn_send_answer(answer: RemotingCommand, header: bytes) -> AnswerForm | None:
     """Return the form of an answer to a send, None for an unusual answer."""
-    if not answer.is_response or answer.code != ResponseCode.SUCCESS or answer.remark is not None:
-        return None
-    if not _ANSWER_NAMES.issuperset(answer.ext_fields or {}):
+    if answer.body is not None or not _ANSWER_NAMES.issuperset(answer.ext_fields or {}):
         # A further field, such as the handle of a delayed message.
         return None
-    form = re.sub(_OWN_ID, lambda _: _OWN_ID, re.escape(header))
-    for group, before, values in _ANSWER_PARTS:
-        mark = re.escape(before)
-        place = b"%b(?P<%b>%b)" % (mark, group, values)
-        # The form must not match the beginning of a longer value.
-        known = rb"%b(?:%b)(?!\w)" % (re.escape(mark), values)
-        form, count = re.subn(known, lambda _: place, form)  # noqa: B023
-        if count != 1:
-            return None
-    pattern = re.compile(form)
-    match = pattern.fullmatch(header)
-    if match is None:
-        return None
-    return AnswerForm(pattern, *_cut(header, match))
-
-
-def _cut(header: bytes, match: re.Match[bytes]) -> tuple[tuple[bytes, ...], bytes]:
-    """Return what stands around the values of an answer, and the kinds of these values."""
-    found = [(match.span(part[0].decode()), kind) for kind, part in enumerate(_ANSWER_PARTS)]
-    for own in re.finditer(_OWN_ID, header):
-        found.append(((own.start() + len(b'"transactionId":"'), own.end() - 1), _OWN_ID_KIND))
-    found.sort()
-    begins = [0, *(end for (_, end), _ in found)]
-    ends = [*(begin for (begin, _), _ in found), len(header)]
-    literals = tuple(header[begin:end] for begin, end in zip(begins, ends, strict=True))
-    return literals, bytes(kind for _, kind in found)
+    return learn_answer(answer, header, _ANSWER_FIELDS)

@@ -10,43 +10,42 @@ Rules for the caller:
 - After an error of `receive_data`, close the connection; all outstanding tokens are lost.
 - When a waiter gives up, call `abandon`; the session then drops the late answer silently.
 
-Answers to sends differ in four numbers only. The session keeps the form of the first answer and
-reads answers of this form by it (`send_request.learn_answer`). The general decoder reads all
-others.
+The usual answers to sends differ in four values only, and so do those to pulls. The session keeps
+the form of the first answer of each kind and reads answers of this form by it (`answer_form`). The
+general decoder reads all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from sparrowmq.errors import LocalProtocolError, TooManyInFlight
 from sparrowmq.protocol import speedups
+from sparrowmq.protocol.answer_form import AnswerForm
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
+from sparrowmq.protocol.command import (
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    PreparedRequest,
+    RemotingCommand,
+)
 from sparrowmq.protocol.framing import (
     FrameDecoder,
     RefusedHeader,
     decode_command,
     encode_frame,
 )
-from sparrowmq.protocol.send_request import AnswerForm, SendRequest, learn_answer
+from sparrowmq.protocol.pull_request import PullAnswered, PullRequest, learn_pull_answer
+from sparrowmq.protocol.send_request import SendAnswered, learn_send_answer
 
 # NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE: RocketMQ's permits for requests under way.
 IN_FLIGHT_MAX = 65_535
 
 # The opaque is a signed 32 bit number on the wire; sessions use numbers from 0 on.
 OPAQUE_MAX = 2**31 - 1
-
-
-class SendAnswered(msgspec.Struct, frozen=True, gc=False):
-    """The usual answer to a `SendRequest`: the place of the stored message."""
-
-    queue_id: int
-    queue_offset: int
-    offset_msg_id: str
 
 
 class ResponseReceived(msgspec.Struct, frozen=True, gc=False):
@@ -57,7 +56,7 @@ class ResponseReceived(msgspec.Struct, frozen=True, gc=False):
     """
 
     token: Hashable
-    answer: RemotingCommand | SendAnswered
+    answer: RemotingCommand | SendAnswered | PullAnswered
 
 
 class RequestReceived(NamedTuple):
@@ -67,6 +66,31 @@ class RequestReceived(NamedTuple):
 
 
 SessionEvent: TypeAlias = ResponseReceived | RequestReceived
+
+
+class _UsualAnswers:
+    """The requests of one kind that wait for answers, and the form of the usual answers.
+
+    Args:
+        learn: returns the form of an answer, from its command and its header.
+        answer_type: made from the values of a usual answer and, if it has one, its body.
+        has_body: whether usual answers have bodies.
+    """
+
+    __slots__ = ("answer_type", "form", "has_body", "learn", "opaques")
+
+    def __init__(
+        self,
+        learn: Callable[[RemotingCommand, bytes], AnswerForm | None],
+        answer_type: Callable[..., SendAnswered | PullAnswered],
+        *,
+        has_body: bool,
+    ) -> None:
+        self.learn = learn
+        self.answer_type = answer_type
+        self.has_body = has_body
+        self.opaques: set[int] = set()
+        self.form: AnswerForm | None = None
 
 
 class RemotingSession:
@@ -81,7 +105,7 @@ class RemotingSession:
         "_in_flight_max",
         "_next_opaque",
         "_opaques",
-        "_send_answer",
+        "_pulls",
         "_sends",
         "_tokens",
         "late_responses",
@@ -93,9 +117,8 @@ class RemotingSession:
         self._next_opaque = 0
         self._tokens: dict[int, Hashable] = {}
         self._opaques: dict[Hashable, int] = {}
-        # The opaques of `SendRequest`s, and the form of the answers to them.
-        self._sends: set[int] = set()
-        self._send_answer: AnswerForm | None = None
+        self._sends = _UsualAnswers(learn_send_answer, SendAnswered, has_body=False)
+        self._pulls = _UsualAnswers(learn_pull_answer, PullAnswered, has_body=True)
         self.late_responses = 0
 
     @property
@@ -108,7 +131,7 @@ class RemotingSession:
         """The number of requests that wait for an answer."""
         return len(self._opaques)
 
-    def start_request(self, request: RemotingCommand | SendRequest, token: Hashable) -> bytes:
+    def start_request(self, request: RemotingCommand | PreparedRequest, token: Hashable) -> bytes:
         """Number a request and return its bytes; the answer's event has the token.
 
         Raises:
@@ -121,17 +144,18 @@ class RemotingSession:
                 f"{len(self._opaques)} requests wait for answers on one connection, "
                 "as many as may; wait for some of them first"
             )
-        if not isinstance(request, SendRequest) and request.flag & (RESPONSE_FLAG | ONEWAY_FLAG):
+        if isinstance(request, RemotingCommand) and request.flag & (RESPONSE_FLAG | ONEWAY_FLAG):
             raise LocalProtocolError(f"flag {request.flag} is not that of a two-way request")
         if token in self._opaques:
             raise LocalProtocolError(f"token {token!r} waits for another answer already")
         opaque = self._take_opaque()
-        if isinstance(request, SendRequest):
-            frame = request.encode(opaque)
-            self._sends.add(opaque)
-        else:
+        if isinstance(request, RemotingCommand):
             request.opaque = opaque
             frame = encode_frame(request)
+        else:
+            frame = request.encode(opaque)
+            answers = self._pulls if isinstance(request, PullRequest) else self._sends
+            answers.opaques.add(opaque)
         self._tokens[opaque] = token
         self._opaques[token] = opaque
         return frame
@@ -157,49 +181,58 @@ class RemotingSession:
         Raises: RemoteProtocolError for a malformed or too large frame; close the connection then.
         """
         events: list[SessionEvent] = []
+        sends, pulls = self._sends, self._pulls
         self._decoder.feed(data)
         while True:
-            if self._sends and self._send_answer is not None:
-                self._take_send_answers(self._send_answer, events)
+            if sends.opaques and sends.form is not None:
+                self._take_usual(sends, sends.form, events)
+            if pulls.opaques and pulls.form is not None:
+                self._take_usual(pulls, pulls.form, events)
             if not self._take_command(events):
                 return events
 
     def _decode(self, kind: int, header: bytes, body: bytes | None) -> RemotingCommand:
         command = decode_command(kind, header, body)
-        if self._send_answer is None and body is None and command.opaque in self._sends:
-            self._send_answer = learn_answer(command, header)
+        for answers in (self._sends, self._pulls):
+            if answers.form is None and command.opaque in answers.opaques:
+                answers.form = answers.learn(command, header)
         return command
 
-    def _take_send_answers(self, form: AnswerForm, events: list[SessionEvent]) -> None:
-        """Take the next answers to sends while they have the usual form."""
-        decoder, sends = self._decoder, self._sends
+    def _take_usual(
+        self, answers: _UsualAnswers, form: AnswerForm, events: list[SessionEvent]
+    ) -> None:
+        """Take the next answers while they have the usual form."""
+        decoder, waiting = self._decoder, answers.opaques
         functions, place = speedups.functions, decoder.place
         if functions is not None and place is not None:
-            at = functions.take_send_answers(
+            at = functions.take_answers(
                 *place,
                 form.literals,
                 form.kinds,
-                sends,
+                answers.has_body,
+                waiting,
                 self._tokens,
                 self._opaques,
-                SendAnswered,
+                answers.answer_type,
                 ResponseReceived,
                 events,
             )
             decoder.pass_to(at)
             return
-        pattern = form.pattern
-        while (match := decoder.find_header(pattern)) is not None:
-            queue_id, queue_offset, msg_id, number = match.group("q", "o", "m", "n")
-            opaque = int(number)
-            if opaque not in sends:
+        while (found := decoder.find_frame(form.pattern, has_body=answers.has_body)) is not None:
+            match, body = found
+            opaque, values = form.read(match)
+            if opaque not in waiting:
                 return
-            sends.discard(opaque)
+            waiting.discard(opaque)
             token = self._tokens.pop(opaque)
             del self._opaques[token]
-            answer = SendAnswered(int(queue_id), int(queue_offset), msg_id.decode())
-            events.append(ResponseReceived(token, answer))
-            decoder.pass_to(match.end())
+            end = match.end()
+            if body is not None:
+                values.append(body)
+                end += len(body)
+            events.append(ResponseReceived(token, answers.answer_type(*values)))
+            decoder.pass_to(end)
 
     def _take_command(self, events: list[SessionEvent]) -> bool:
         """Add the event of the next command; return whether there was a command."""
@@ -221,7 +254,7 @@ class RemotingSession:
             self.late_responses += 1
             return True
         del self._opaques[token]
-        self._sends.discard(command.opaque)
+        self._forget(command.opaque)
         events.append(ResponseReceived(token, command))
         return True
 
@@ -231,8 +264,12 @@ class RemotingSession:
         if opaque is None:
             return False
         del self._tokens[opaque]
-        self._sends.discard(opaque)
+        self._forget(opaque)
         return True
+
+    def _forget(self, opaque: int) -> None:
+        self._sends.opaques.discard(opaque)
+        self._pulls.opaques.discard(opaque)
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque

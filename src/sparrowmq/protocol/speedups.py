@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The extension's number of this interface; another number takes or returns other values. The
 # version that the extra `speedups` names begins with it.
-INTERFACE = 6
+INTERFACE = 7
 
 
 class Speedups(Protocol):
@@ -146,13 +146,14 @@ class Speedups(Protocol):
         """
         ...
 
-    def take_send_answers(
+    def take_answers(
         self,
         buffer: bytes,
         at: int,
         literals: tuple[bytes, ...],
         kinds: bytes,
-        sends: set[int],
+        has_body: bool,
+        waiting: set[int],
         tokens: dict[int, Hashable],
         opaques: dict[Hashable, int],
         answer_type: Callable[..., object],
@@ -160,13 +161,14 @@ class Speedups(Protocol):
         events: list[Any],
         /,
     ) -> int:
-        """Take consecutive answers of the usual form, from `at` on, whose requests are sends.
+        """Take consecutive answers of the usual form, from `at` on, to one kind of request.
 
         Args:
             literals: the parts of the form around its values.
-            kinds: the kinds of these values (`send_request.AnswerForm`).
-            sends: the opaques of the sends under way; the taken ones leave it and both tables.
-            answer_type: called with queue id, queue offset and message id.
+            kinds: the kinds and places of these values (`answer_form.AnswerForm`).
+            has_body: whether the answers have bodies.
+            waiting: the opaques of the requests under way; the taken ones leave it and both tables.
+            answer_type: called with the values and, if there are bodies, the body.
             event_type: called with a request's token and its answer, for `events`.
 
         Returns: the position behind the last taken answer.

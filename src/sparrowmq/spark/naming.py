@@ -16,7 +16,6 @@ from sparrowmq.calling.effects import Effect, Invoke, Oneway, Operation, Spawn
 from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.model.namespace import Namespace
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.send_request import SendRequest
 
 T = TypeVar("T")
 
@@ -53,7 +52,7 @@ def _change(effect: Effect, change: Change) -> Effect:
     if not isinstance(effect, Invoke | Oneway):
         return effect
     request = effect.request
-    command = request.command() if isinstance(request, SendRequest) else request
+    command = request if isinstance(request, RemotingCommand) else request.command()
     return structs.replace(effect, request=change(command))
 
 

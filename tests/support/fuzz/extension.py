@@ -18,13 +18,16 @@ from typing import Any
 
 from extension import build_speedups
 from fuzz.inputs import choose
+from sparrowmq.client.operations.pull import make_pull_header
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
+from sparrowmq.model import MessageQueue
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.codes import RequestCode
-from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.command import PreparedRequest, RemotingCommand
 from sparrowmq.protocol.framing import RefusedHeader, encode_frame
 from sparrowmq.protocol.headers import SendMessageRequestHeader
+from sparrowmq.protocol.pull_request import PullRequest
 from sparrowmq.protocol.record import (
     MAGIC_V2,
     Record,
@@ -284,34 +287,55 @@ def check_messages(data: bytes) -> None:
     assert actual == expected
 
 
-# --- the answers to sends -----------------------------------------------------------------------
+# --- the answers to sends and pulls -------------------------------------------------------------
 
 ANSWER_FIELDS = (
     {"queueId": "0", "TRACE_ON": "true", "MSG_REGION": "r", "msgId": "A" * 32, "queueOffset": "1"},
     {"queueId": "0", "queueOffset": "1", "msgId": "B" * 56, "transactionId": "C" * 32},
 )
-_SENDS = 8
+PULL_FIELDS = {
+    "suggestWhichBrokerId": "0",
+    "nextBeginOffset": "32",
+    "minOffset": "0",
+    "maxOffset": "99",
+    "topicSysFlag": "0",
+}
+_REQUESTS = 8
 _TEMPLATE = SendTemplate(
     RequestCode.SEND_MESSAGE_V2,
     make_fields("g", "T", template_topic="d", template_queues_max=4, code=310),
 )
 
 
-def answer_of(fields: Mapping[str, str], opaque: int) -> bytes:
-    """Return the frame of an answer to a send."""
-    return encode_frame(RemotingCommand(code=0, ext_fields=fields, opaque=opaque, flag=1))
+_PULL = make_pull_header("g", MessageQueue("T", "b", 0), offset=0, count_max=32)
+
+
+def answer_of(fields: Mapping[str, str], opaque: int, body: bytes | None = None) -> bytes:
+    """Return the frame of an answer to a send or a pull."""
+    command = RemotingCommand(code=0, ext_fields=fields, opaque=opaque, flag=1, body=body)
+    return encode_frame(command)
 
 
 def compare_answers(fields: Mapping[str, str], data: bytes) -> list[object]:
-    """Read bytes behind a first answer both ways; return the answers."""
+    """Read bytes behind a first answer to a send both ways; return the answers."""
+    request = SendRequest(_TEMPLATE, (0, 0, 0, 0), "", b"x")
+    return _compare_answers(request, answer_of(fields, 0), data)
+
+
+def compare_pull_answers(data: bytes) -> list[object]:
+    """Read bytes behind a first answer to a pull both ways; return the answers."""
+    return _compare_answers(PullRequest(_PULL), answer_of(PULL_FIELDS, 0, b"records"), data)
+
+
+def _compare_answers(request: PreparedRequest, first: bytes, data: bytes) -> list[object]:
     found: list[tuple[object, ...]] = []
     for use in (None, _built):
         with _extension(use):
             session = RemotingSession()
-            for token in range(_SENDS):
-                session.start_request(SendRequest(_TEMPLATE, (0, 0, 0, 0), "", b"x"), token)
-            session.start_request(RemotingCommand(code=1), "no send")
-            session.receive_data(answer_of(fields, 0))
+            for token in range(_REQUESTS):
+                session.start_request(request, token)
+            session.start_request(RemotingCommand(code=1), "another")
+            session.receive_data(first)
             try:
                 events: object = session.receive_data(_fenced(data))
             except RemoteProtocolError as error:
@@ -326,6 +350,11 @@ def check_answers(data: bytes) -> None:
     """The extension takes the answers to sends that Python takes."""
     fields, rest = choose(data, ANSWER_FIELDS)
     compare_answers(fields, rest)
+
+
+def check_pull_answers(data: bytes) -> None:
+    """The extension takes the answers to pulls that Python takes."""
+    compare_pull_answers(data)
 
 
 # --- the requests of sends ----------------------------------------------------------------------

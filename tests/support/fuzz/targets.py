@@ -135,6 +135,12 @@ def _send_answer_seeds(_golden: GoldenDirectory) -> Iterable[bytes]:
         yield bytes([number]) + b"".join(answers)
 
 
+def _pull_answer_seeds(_golden: GoldenDirectory) -> Iterable[bytes]:
+    fields = extension.PULL_FIELDS
+    yield b"".join(extension.answer_of(fields, opaque, b"records") for opaque in range(1, 4))
+    yield extension.answer_of(fields, 1)
+
+
 TARGETS = {
     "frame": Target(wire.check_frame, _hex("remoting.jsonl", "frameHex", "frame-", "jsonheader-")),
     "header": Target(wire.check_header, _header_seeds),
@@ -194,6 +200,7 @@ TARGETS = {
         is_in_c=True,
     ),
     "c_answers": Target(extension.check_answers, _send_answer_seeds, is_in_c=True),
+    "c_pull_answers": Target(extension.check_pull_answers, _pull_answer_seeds, is_in_c=True),
     "c_sends": Target(
         extension.check_sends,
         _fixed(

@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sparrowmq.calling.effects import Invoke, Operation
-from sparrowmq.client.operations.request import error_of, make_request
+from sparrowmq.client.operations.request import error_of
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.queue import OFFSET_MAX
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import (
     PULL_SUBSCRIPTION,
@@ -29,6 +29,7 @@ from sparrowmq.protocol.headers import (
     PullMessageResponseHeader,
     decode_header,
 )
+from sparrowmq.protocol.pull_request import PullAnswered, PullRequest
 from sparrowmq.protocol.record import scan_records
 
 # DefaultMQPushConsumerImpl.CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND.
@@ -117,21 +118,23 @@ def pull(
     Raises: TransportError; BrokerError for a code that is not a `PullStatus`, such as an unknown
     topic or group; RemoteProtocolError for an answer that cannot be right.
     """
-    reply: RemotingCommand = yield Invoke(
-        address, make_request(RequestCode.PULL_MESSAGE, header), timeout_ms
-    )
-    status = _STATUSES.get(reply.code)
-    if status is None:
-        raise error_of(reply, address)
-    answer = decode_header(PullMessageResponseHeader, reply.ext_fields)
-    records = reply.body or b"" if status is PullStatus.FOUND else b""
+    reply: RemotingCommand | PullAnswered = yield Invoke(address, PullRequest(header), timeout_ms)
+    answer: PullAnswered | PullMessageResponseHeader
+    if isinstance(reply, PullAnswered):
+        status, answer, records = PullStatus.FOUND, reply, reply.body
+    else:
+        found = _STATUSES.get(reply.code)
+        if found is None:
+            raise error_of(reply, address)
+        status, answer = found, decode_header(PullMessageResponseHeader, reply.ext_fields)
+        records = reply.body or b"" if status is PullStatus.FOUND else b""
     result = PullReply(
-        status=status,
-        next_offset=answer.next_begin_offset,
-        min_offset=max(0, answer.min_offset),
-        max_offset=max(0, answer.max_offset),
-        records=records,
-        suggested_broker_id=answer.suggest_which_broker_id,
+        status,
+        answer.next_begin_offset,
+        max(0, answer.min_offset),
+        max(0, answer.max_offset),
+        records,
+        answer.suggest_which_broker_id,
     )
     fault = _find_fault(header, result)
     if fault is not None:

@@ -77,8 +77,12 @@ from sparrowmq.model.delay import DELAY_LEVELS_MS, DELAY_MAX
 from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
-from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
-from sparrowmq.protocol.session import SendAnswered
+from sparrowmq.protocol.send_request import (
+    SendAnswered,
+    SendRequest,
+    SendTemplate,
+    make_fields,
+)
 
 # DefaultMQProducer.retryResponseCodes, with SYSTEM_BUSY as from 5.3 on.
 _RETRIED_CODES = frozenset(
