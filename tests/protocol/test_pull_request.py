@@ -12,7 +12,7 @@ from fuzz.extension import PULL_FIELDS, answer_of, compare_pull_answers
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.framing import encode_frame, encode_head
+from sparrowmq.protocol.framing import decode_command, encode_frame, encode_head
 from sparrowmq.protocol.headers import PullMessageRequestHeader, encode_header
 from sparrowmq.protocol.pull_request import PullAnswered, PullRequest, learn_pull_answer
 from sparrowmq.protocol.session import RemotingSession, ResponseReceived
@@ -94,6 +94,22 @@ def test_unusual_answers_have_no_form(
     answer = RemotingCommand(code=code, ext_fields=PULL_FIELDS | fields, flag=1, body=body)
 
     assert learn_pull_answer(answer, encode_head(answer)[8:]) is None
+
+
+def test_the_answers_of_apaches_broker_have_a_form() -> None:
+    header = (
+        b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"32",'
+        b'"maxOffset":"25200","minOffset":"7"},"flag":1,"language":"JAVA","opaque":19,'
+        b'"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":407}'
+    )
+    answer = decode_command(0, header, b"records")
+
+    form = learn_pull_answer(answer, header)
+
+    assert form is not None
+    match = form.pattern.fullmatch(header)
+    assert match is not None
+    assert form.read(match) == (19, [0, 32, 7, 25200])
 
 
 @pytest.mark.parametrize("piece", [7, 300, 10_000])

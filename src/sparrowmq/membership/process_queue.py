@@ -20,7 +20,7 @@ Source: ProcessQueue.java, DefaultMQPushConsumerImpl.pullMessage.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -281,12 +281,18 @@ class ProcessQueue:
             self.last_consume_ms = now_ms
         return [cached[offset] for offset in offsets]
 
-    def complete(self, offsets: Iterable[int]) -> int | None:
+    def complete(self, offsets: Collection[int]) -> int | None:
         """Finish messages (consumed, sent back or given up), whether or not they were taken.
 
         Returns: the offset that may be committed; None once the queue is dropped.
         """
         taken, cached, size_bytes = self._taken, self._cached, self.size_bytes
+        if len(offsets) == len(cached) and cached.keys() == set(offsets):
+            # The usual case where the listener is quick: nothing is left.
+            for left in (taken, cached, self._offsets, self._pending):
+                left.clear()
+            self.size_bytes = 0
+            return self.pull_offset
         were_taken = True
         for offset in offsets:
             if taken.pop(offset, None) is None:

@@ -76,7 +76,7 @@ def learn_answer(
     Args:
         fields: the names and kinds of the fields that differ.
     """
-    if not answer.is_response or answer.code != ResponseCode.SUCCESS or answer.remark is not None:
+    if not answer.is_response or answer.code != ResponseCode.SUCCESS:
         return None
     parts = [(b"v%d" % n, b'"%b":"' % name.encode(), kind) for n, (name, kind) in enumerate(fields)]
     parts.append((b"n", _OPAQUE, ValueKind.OPAQUE))

@@ -138,7 +138,9 @@ _ANSWER_NAMES = frozenset(
 
 def learn_send_answer(answer: RemotingCommand, header: bytes) -> AnswerForm | None:
     """Return the form of an answer to a send, None for an unusual answer."""
-    if answer.body is not None or not _ANSWER_NAMES.issuperset(answer.ext_fields or {}):
+    if answer.body is not None or answer.remark is not None:
+        return None
+    if not _ANSWER_NAMES.issuperset(answer.ext_fields or {}):
         # A further field, such as the handle of a delayed message.
         return None
     return learn_answer(answer, header, _ANSWER_FIELDS)
