@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from frame_server import FrameServer, Peer, echo
+from harness import Numbered
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import (
     CallEach,
@@ -156,14 +157,14 @@ async def test_coroutine_calls_one_by_one_tell_how_each_ended(driver: AsyncDrive
             raise asyncio.CancelledError
         return 12 / number
 
-    effect = CallEach(listener, deque(((number,), number) for number in (3, 0, 2, 4)), deque())
+    effect = CallEach(listener, deque(map(Numbered, (3, 0, 2, 4))), deque())
 
     def operation() -> Any:
         yield effect
 
     await driver.run(operation())
 
-    ended = [(each.call, each.value, type(each.error)) for each in effect.returned]
+    ended = [(each.call.number, each.value, type(each.error)) for each in effect.returned]
     assert [
         (3, 4, type(None)),
         (0, None, ZeroDivisionError),
@@ -181,7 +182,7 @@ async def test_cancel_cancels_the_coroutine_call_under_way_and_no_other_begins(
         begun.set()
         await asyncio.Event().wait()
 
-    effect = CallEach(listener, deque(((number,), number) for number in (1, 2)), deque())
+    effect = CallEach(listener, deque(map(Numbered, (1, 2))), deque())
 
     def calls() -> Any:
         yield effect
@@ -195,7 +196,7 @@ async def test_cancel_cancels_the_coroutine_call_under_way_and_no_other_begins(
 
     await driver.run(operation())
 
-    assert [returned.call for returned in effect.returned] == [1]
+    assert [returned.call.number for returned in effect.returned] == [1]
     assert len(effect.waiting) == 1
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from frame_server import FrameServer, Peer, echo
+from harness import Numbered
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import (
     CallEach,
@@ -466,7 +467,7 @@ class Calls:
     """A served operation that has a driver call a quick function, once for each argument."""
 
     def __init__(self, function: Callable[[int], Any]) -> None:
-        self.waiting: deque[tuple[tuple[Any, ...], Any]] = deque()
+        self.waiting: deque[Numbered] = deque()
         self.returned: deque[Returned] = deque()
         self.wake = Event()
         self.is_over = False
@@ -474,7 +475,7 @@ class Calls:
 
     def ask(self, number: int) -> None:
         """Add a call; on the leading thread."""
-        self.waiting.append(((number,), number))
+        self.waiting.append(Numbered(number))
         self.wake.set()
 
     def end(self) -> None:
@@ -516,7 +517,7 @@ def test_the_serving_thread_makes_quick_calls_itself(blocking: BlockingDriver) -
         threads_of = threads.get(timeout=PATIENCE_S)
         assert threads_of == served.result.ident
     served.end()
-    assert [each.call for each in calls.returned] == [0, 1, 2]
+    assert [each.call.number for each in calls.returned] == [0, 1, 2]
 
 
 def test_other_operations_go_on_while_a_quick_call_lasts(
@@ -538,7 +539,7 @@ def test_other_operations_go_on_while_a_quick_call_lasts(
         assert blocking.run(ask(server.address, b"meanwhile")) == b"meanwhile"
         may_end.release()
     served.end()
-    assert [each.call for each in calls.returned] == [0, 1]
+    assert [each.call.number for each in calls.returned] == [0, 1]
 
 
 def test_a_quick_call_may_call_the_driver(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from frame_server import FrameServer, Handler, Peer
-from harness import Harness
+from harness import Harness, Numbered
 from sparrowmq.calling.effects import (
     CALLS_MS,
     CallEach,
@@ -705,8 +705,8 @@ def test_pool_exists_only_after_a_call(driver: Harness, serve: Callable[..., Fra
 
 
 def each(function: Callable[..., Any], *args: Any) -> CallEach:
-    """Call a function with each of some arguments; those stand for the calls, too."""
-    return CallEach(function, deque(((arg,), arg) for arg in args), deque())
+    """Call a function with each of some arguments."""
+    return CallEach(function, deque(map(Numbered, args)), deque())
 
 
 def run_each(effect: CallEach) -> Any:
@@ -718,7 +718,7 @@ def test_calls_one_by_one_tell_how_each_ended(driver: Harness) -> None:
 
     assert driver.run(run_each(effect)) is None
 
-    ended = [(end.call, end.value, type(end.error)) for end in effect.returned]
+    ended = [(end.call.number, end.value, type(end.error)) for end in effect.returned]
     assert [(3, 4, type(None)), (0, None, ZeroDivisionError), (4, 3, type(None))] == ended
 
 
@@ -736,7 +736,7 @@ def test_what_a_call_returned_shows_before_the_next_one_ends(driver: Harness) ->
         return is_done
 
     assert driver.run(operation()) is False
-    assert [returned.call for returned in effect.returned] == [1, 2]
+    assert [returned.call.number for returned in effect.returned] == [1, 2]
 
 
 def test_calls_that_take_their_time_are_left_to_others(driver: Harness) -> None:
@@ -744,7 +744,7 @@ def test_calls_that_take_their_time_are_left_to_others(driver: Harness) -> None:
 
     driver.run(run_each(effect))
 
-    assert ([returned.call for returned in effect.returned], len(effect.waiting)) == ([0], 2)
+    assert ([returned.call.number for returned in effect.returned], len(effect.waiting)) == ([0], 2)
     assert effect.returned[0].duration_ms >= CALLS_MS
 
 

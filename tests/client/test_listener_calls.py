@@ -118,8 +118,7 @@ def test_nothing_is_stuck_where_nothing_may_run(calls: ListenerCalls) -> None:
 
 def hand_over(calls: ListenerCalls, count: int) -> None:
     for number in range(count):
-        handed = Handed(delivery(number), (), ConsumeContext(QUEUE))
-        calls.waiting.append((([], handed.context), handed))
+        calls.waiting.append(Handed(delivery(number), (), ConsumeContext(QUEUE)))
 
 
 def begin(calls: ListenerCalls, now_ms: int, *, under_way: int) -> int:
@@ -128,9 +127,7 @@ def begin(calls: ListenerCalls, now_ms: int, *, under_way: int) -> int:
 
 def end_task(calls: ListenerCalls, *durations_ms: int) -> None:
     """Have a task make so many calls of those that wait."""
-    calls.returned.extend(
-        Returned(calls.waiting.popleft()[1], None, None, ms) for ms in durations_ms
-    )
+    calls.returned.extend(Returned(calls.waiting.popleft(), None, None, ms) for ms in durations_ms)
     calls.task_ended()
     assert len(durations_ms) == len(calls.take_returned())
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.blocking_driver import BlockingDriver
+
+
+class Numbered(NamedTuple):
+    """A call of `CallEach` with one argument."""
+
+    number: int
+
+    def arguments(self) -> tuple[int]:
+        return (self.number,)
 
 
 class Harness:

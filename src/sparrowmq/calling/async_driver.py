@@ -448,11 +448,11 @@ class _CoroutineRun(CallRun):
         function, waiting, returned = effect.function, effect.waiting, effect.returned
         first_ms = begun_ms = clock.monotonic_ms()
         while waiting and not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
-            args, call = waiting.popleft()
+            call = waiting.popleft()
             value = None
             raised: BaseException | None = None
             try:
-                value = await function(*args)
+                value = await function(*call.arguments())
             except GeneratorExit as error:
                 # The user's code has raised it, or the event loop is closed: then nothing may be
                 # awaited any more.
@@ -466,7 +466,7 @@ class _CoroutineRun(CallRun):
                 raised = error
             ended_ms = clock.monotonic_ms()
             returned.append(Returned(call, value, raised, ended_ms - begun_ms))
-            del args, call  # They may refer to much memory.
+            del call  # It may refer to much memory.
             begun_ms = ended_ms
 
 

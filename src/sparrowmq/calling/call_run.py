@@ -27,16 +27,16 @@ class CallRun:
         while not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
             try:
                 # Other threads may take the last call at any time.
-                args, call = waiting.popleft()
+                call = waiting.popleft()
             except IndexError:
                 break
             value = raised = None
             try:
-                value = function(*args)
+                value = function(*call.arguments())
             except BaseException as error:
                 # The user's code may raise anything: sys.exit, a test's failure, a cancellation.
                 raised = error
             ended_ms = clock.monotonic_ms()
             returned.append(Returned(call, value, raised, ended_ms - begun_ms))
-            del args, call  # They may refer to much memory.
+            del call  # It may refer to much memory.
             begun_ms = ended_ms

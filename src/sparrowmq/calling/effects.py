@@ -165,7 +165,7 @@ class Returned(msgspec.Struct, frozen=True):
     """The end of a call of `CallEach`; a struct, made in half a named tuple's time.
 
     Args:
-        call: the value beside the call's arguments in `waiting`.
+        call: the call, as it was in `waiting`.
         value: the function's return value; None if it raised.
         error: the function's error; None if it returned.
         duration_ms: the duration of the call.
@@ -177,11 +177,19 @@ class Returned(msgspec.Struct, frozen=True):
     duration_ms: int
 
 
+class WaitingCall(Protocol):
+    """A call of the user's code that waits."""
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return the arguments; called once, when the call begins."""
+        ...
+
+
 class CallEach(msgspec.Struct, frozen=True):
     """Call the user's code several times in turn, each time as `Call` does.
 
-    Each call and its arguments are taken from the left of `waiting`. The call's end is put to the
-    right of `returned` at once. Several tasks may share both. The calls go on until none waits or
+    Each call is taken from the left of `waiting`. The call's end is put to the right of `returned`
+    at once. Several tasks may share both. The calls go on until none waits or
     they have taken `CALLS_MS` together. The result is None.
 
     If the task is cancelled, the call under way goes on, and no further call begins.
@@ -192,7 +200,7 @@ class CallEach(msgspec.Struct, frozen=True):
     """
 
     function: Callable[..., Any]
-    waiting: deque[tuple[tuple[Any, ...], Any]]
+    waiting: deque[Any]  # Of `WaitingCall`s.
     returned: deque[Returned]
     is_quick: bool = False
 

@@ -76,13 +76,17 @@ class Handed(msgspec.Struct, frozen=True, gc=False):
     messages: tuple[MessageExt, ...]
     context: ConsumeContext | ConsumeOrderlyContext
 
+    def arguments(self) -> tuple[list[MessageExt], ConsumeContext | ConsumeOrderlyContext]:
+        """Return the listener's arguments; the list is its own, which it may change."""
+        return list(self.messages), self.context
+
 
 @dataclass(slots=True)
 class ListenerCalls:
     """The waiting calls of the listener, the tasks that make calls, and the recent pace."""
 
-    # The arguments of each call and its delivery; threads take them from the left.
-    waiting: deque[tuple[tuple[list[MessageExt], object], Handed]] = field(default_factory=deque)
+    # Threads take them from the left.
+    waiting: deque[Handed] = field(default_factory=deque)
     # The outcomes of calls; threads append them on the right.
     returned: deque[Returned] = field(default_factory=deque)
     _task_count: int = 0
@@ -111,7 +115,7 @@ class ListenerCalls:
             with suppress(IndexError):
                 while True:
                     # A thread may take the last one at any time.
-                    back.append(self.waiting.pop()[1].delivery)
+                    back.append(self.waiting.pop().delivery)
         return back
 
     def begin_tasks(self, now_ms: int, *, call_count: int, task_count_max: int) -> int:

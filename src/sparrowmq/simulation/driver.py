@@ -246,11 +246,11 @@ class SimulatedDriver:
         """Make the calls of a `CallEach` up to the first that returns `Later`."""
         effect, first_ms = run
         while effect.waiting and self._process.monotonic_ms() - first_ms < CALLS_MS:
-            args, call = effect.waiting.popleft()
+            call = effect.waiting.popleft()
             result: Any = None
             failure: Exception | None = None
             try:
-                result = effect.function(*args)
+                result = effect.function(*call.arguments())
             except Exception as error:
                 failure = error
             if isinstance(result, Later):

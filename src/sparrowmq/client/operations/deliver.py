@@ -62,9 +62,7 @@ def hand_over(subscriber: Subscriber, delivery: Deliver) -> None:
         context = ConsumeOrderlyContext(queue)
     else:
         context = ConsumeContext(queue, None, 0, messages)
-    # The listener gets a list of its own, which it may change.
-    call = Handed(delivery, messages, context)
-    subscriber.listener_calls.waiting.append(((list(messages), context), call))
+    subscriber.listener_calls.waiting.append(Handed(delivery, messages, context))
 
 
 def call_listener(
@@ -89,11 +87,11 @@ def call_listener(
 
 def _call_traced(
     subscriber: Subscriber,
-    call: tuple[tuple[list[MessageExt], object], Handed],
+    call: Handed,
     settle: Callable[[Returned, int], ConsumedCode],
 ) -> Operation[None]:
     """Call the listener once, with trace before and after."""
-    traced = yield from trace_delivery(subscriber.tracer, call[1].messages)
+    traced = yield from trace_delivery(subscriber.tracer, call.messages)
     returned: deque[Returned] = deque()
     yield CallEach(subscriber.listener, deque([call]), returned)
     now_ms: int = yield Now()

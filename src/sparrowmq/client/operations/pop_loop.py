@@ -176,8 +176,7 @@ def _begin_due(popping: _Popping, now_ms: int) -> Operation[None]:
             delivery = Deliver(batch.queue, 0, 0, messages)
             handed[id(delivery)] = delivery, batch
             context = ConsumeContext(batch.queue, messages=messages)
-            call = Handed(delivery, messages, context)
-            calls.waiting.append(((list(messages), context), call))
+            calls.waiting.append(Handed(delivery, messages, context))
     task_count = calls.begin_tasks(
         now_ms, call_count=len(handed), task_count_max=config.consume_thread_count
     )
