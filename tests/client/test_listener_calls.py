@@ -167,7 +167,7 @@ def test_quick_listener_keeps_one_task_and_has_calls_ahead(quick: ListenerCalls)
     assert quick.next_due_ms(9) == 9 + PATIENCE_MS
 
 
-@pytest.mark.parametrize("durations_ms", [(0, 2), (1, 1), (0,) * 9 + (2,)])
+@pytest.mark.parametrize("durations_ms", [(0, 2), (1, 1), (0,) * 9 + (3,)])
 def test_listener_that_takes_its_time_is_not_quick_any_more(
     quick: ListenerCalls, durations_ms: tuple[int, ...]
 ) -> None:
@@ -178,6 +178,21 @@ def test_listener_that_takes_its_time_is_not_quick_any_more(
 
     left = 20 - len(durations_ms)
     assert (begin(quick, 1, under_way=left), quick.ahead_max) == (left, 0)
+
+
+@pytest.mark.parametrize(("stalls_ms", "is_quick"), [((30,), True), ((30, 40), False)])
+def test_quick_listener_may_stand_still_for_a_moment(
+    quick: ListenerCalls, stalls_ms: tuple[int, ...], is_quick: bool
+) -> None:
+    for _ in range(100):
+        hand_over(quick, 10)
+        end_task(quick, *[0] * 10)
+
+    for stall_ms in stalls_ms:
+        hand_over(quick, 1)
+        end_task(quick, stall_ms)
+
+    assert is_quick == quick.is_quick
 
 
 def test_calls_behind_one_that_takes_long_go_back_after_a_moment(quick: ListenerCalls) -> None:

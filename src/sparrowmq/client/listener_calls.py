@@ -34,6 +34,9 @@ MINUTE_MS = 60_000
 # listener is quick; fewer say little, since time is counted in whole milliseconds.
 QUICK_CALLS_MIN = 8
 QUICK_CALLS_PER_MS = 8
+# The most calls that count, the latest most: a quick listener may stand still for some 50 ms, as
+# on a machine without processor time, and a listener that turns slow is noticed as soon.
+JUDGED_CALLS_MAX = 512
 # How long calls wait for the one task of a quick listener, and how many calls it may have ahead.
 # Its thread may wait 5 ms for Python's lock (`sys.getswitchinterval`), longer for a processor.
 PATIENCE_MS = 20
@@ -94,7 +97,7 @@ class ListenerCalls:
     _task_begun_ms: int = 0
     # Whether the last calls returned at once.
     is_quick: bool = False
-    # The calls since `is_quick` was last judged, and how long they took.
+    # The calls by which `is_quick` is judged, and how long they took.
     _call_count: int = 0
     _duration_ms: int = 0
     _has_reported: bool = False
@@ -153,12 +156,16 @@ class ListenerCalls:
         return taken
 
     def _judge(self, returned: Sequence[Returned]) -> None:
-        count = self._call_count + len(returned)
-        duration_ms = self._duration_ms + sum([each.duration_ms for each in returned])
-        if count >= QUICK_CALLS_MIN or duration_ms > 1:
-            self.is_quick = duration_ms * QUICK_CALLS_PER_MS <= count
-            count = duration_ms = 0
-        self._call_count, self._duration_ms = count, duration_ms
+        self._call_count += len(returned)
+        self._duration_ms += sum([each.duration_ms for each in returned])
+        if self._call_count < QUICK_CALLS_MIN and self._duration_ms <= 1:
+            return
+        self.is_quick = self._duration_ms * QUICK_CALLS_PER_MS <= self._call_count
+        if not self.is_quick:
+            self._call_count = self._duration_ms = 0
+        elif self._call_count >= JUDGED_CALLS_MAX:
+            self._call_count //= 2
+            self._duration_ms //= 2
 
     def ended(
         self, topic: str, now_ms: int, *, calls: int, duration_ms: int, done: int, failed: int = 0
