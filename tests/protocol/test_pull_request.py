@@ -14,7 +14,12 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import decode_command, encode_frame, encode_head
 from sparrowmq.protocol.headers import PullMessageRequestHeader, encode_header
-from sparrowmq.protocol.pull_request import PullAnswered, PullRequest, learn_pull_answer
+from sparrowmq.protocol.pull_request import (
+    PullAnswered,
+    PullRequest,
+    learn_pull_answer,
+    read_pull_answer,
+)
 from sparrowmq.protocol.session import RemotingSession, ResponseReceived
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -109,7 +114,7 @@ def test_the_answers_of_apaches_broker_have_a_form() -> None:
     assert form is not None
     match = form.pattern.fullmatch(header)
     assert match is not None
-    assert form.read(match) == (19, [0, 32, 7, 25200])
+    assert read_pull_answer(match, b"x") == (19, PullAnswered(0, 32, 7, 25200, b"x"))
 
 
 @pytest.mark.parametrize("piece", [7, 300, 10_000])

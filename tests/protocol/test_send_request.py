@@ -12,10 +12,12 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import encode_frame, encode_head
 from sparrowmq.protocol.send_request import (
+    SendAnswered,
     SendRequest,
     SendTemplate,
     learn_send_answer,
     make_fields,
+    read_send_answer,
 )
 
 NAMES = st.text("abcXYZ019_-%|", min_size=1, max_size=20)
@@ -105,7 +107,8 @@ def test_a_form_has_all_digits_of_its_numbers(
     if form is not None:
         match = form.pattern.fullmatch(header)
         assert match is not None
-        assert form.read(match) == (opaque, [0, int(queue_offset), "A" * 32])
+        expected = SendAnswered(0, int(queue_offset), "A" * 32)
+        assert read_send_answer(match, None) == (opaque, expected)
 
 
 @settings(deadline=None)

@@ -151,9 +151,9 @@ class Polling:
 
     # --- the driver's thread ----------------------------------------------------------------
 
-    def deliver(self, delivery: Deliver) -> None:
-        """Process a delivery of the member."""
-        self.inbox.append(PolledBatch(delivery))
+    def deliver(self, deliveries: Sequence[Deliver]) -> None:
+        """Process deliveries of the member."""
+        self.inbox.extend(map(PolledBatch, deliveries))
         self.arrived.set()
 
     def fetch(self, count_max: int) -> bool:

@@ -48,24 +48,11 @@ class AnswerForm(NamedTuple):
             the groups are v0, v1 and so on, and n, the opaque.
         literals: the same for the extension: what stands around the values.
         kinds: the kind of each value and, in the low four bits, the number of its group.
-        groups: the names of the groups, the opaque last.
-        values: the kinds of the other groups.
     """
 
     pattern: re.Pattern[bytes]
     literals: tuple[bytes, ...]
     kinds: bytes
-    groups: tuple[str, ...]
-    values: tuple[ValueKind, ...]
-
-    def read(self, match: re.Match[bytes]) -> tuple[int, list[int | str | bytes]]:
-        """Return the opaque and the values of a header that matches."""
-        texts = match.group(*self.groups)
-        values: list[int | str | bytes] = [
-            text.decode() if kind is ValueKind.IDS else int(text)
-            for kind, text in zip(self.values, texts, strict=False)
-        ]
-        return int(texts[-1]), values
 
 
 def learn_answer(
@@ -105,5 +92,4 @@ def learn_answer(
     ends = [*(begin for (begin, _), _ in found), len(header)]
     literals = tuple(header[begin:end] for begin, end in zip(begins, ends, strict=True))
     kinds = bytes(kind for _, kind in found)
-    groups = tuple(group.decode() for group, _, _ in parts)
-    return AnswerForm(pattern, literals, kinds, groups, tuple(kind for _, kind in fields))
+    return AnswerForm(pattern, literals, kinds)

@@ -8,6 +8,7 @@ Tests: test_pull_request.py.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import msgspec
@@ -64,6 +65,13 @@ class PullAnswered(msgspec.Struct, frozen=True, gc=False):
     min_offset: int
     max_offset: int
     body: bytes
+
+
+def read_pull_answer(match: re.Match[bytes], body: bytes | None) -> tuple[int, PullAnswered]:
+    """Return the opaque and the answer of a header that matches the form."""
+    broker_id, following, least, most, opaque = match.group("v0", "v1", "v2", "v3", "n")
+    answer = PullAnswered(int(broker_id), int(following), int(least), int(most), body or b"")
+    return int(opaque), answer
 
 
 # By the places of `PullAnswered`.

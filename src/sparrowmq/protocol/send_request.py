@@ -8,6 +8,8 @@ batches of 32).
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from sparrowmq.protocol.answer_form import AnswerForm, ValueKind, learn_answer
@@ -122,6 +124,12 @@ class SendAnswered(msgspec.Struct, frozen=True, gc=False):
     queue_id: int
     queue_offset: int
     offset_msg_id: str
+
+
+def read_send_answer(match: re.Match[bytes], _: bytes | None) -> tuple[int, SendAnswered]:
+    """Return the opaque and the answer of a header that matches the form."""
+    queue_id, queue_offset, msg_id, opaque = match.group("v0", "v1", "v2", "n")
+    return int(opaque), SendAnswered(int(queue_id), int(queue_offset), msg_id.decode())
 
 
 # By the places of `SendAnswered`.

@@ -17,6 +17,7 @@ general decoder reads all others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, TypeAlias
 
@@ -38,8 +39,13 @@ from sparrowmq.protocol.framing import (
     decode_command,
     encode_frame,
 )
-from sparrowmq.protocol.pull_request import PullAnswered, PullRequest, learn_pull_answer
-from sparrowmq.protocol.send_request import SendAnswered, learn_send_answer
+from sparrowmq.protocol.pull_request import (
+    PullAnswered,
+    PullRequest,
+    learn_pull_answer,
+    read_pull_answer,
+)
+from sparrowmq.protocol.send_request import SendAnswered, learn_send_answer, read_send_answer
 
 # NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE: RocketMQ's permits for requests under way.
 IN_FLIGHT_MAX = 65_535
@@ -74,20 +80,23 @@ class _UsualAnswers:
     Args:
         learn: returns the form of an answer, from its command and its header.
         answer_type: made from the values of a usual answer and, if it has one, its body.
+        read: makes it from the match of the form's pattern, and returns it with its opaque.
         has_body: whether usual answers have bodies.
     """
 
-    __slots__ = ("answer_type", "form", "has_body", "learn", "opaques")
+    __slots__ = ("answer_type", "form", "has_body", "learn", "opaques", "read")
 
     def __init__(
         self,
         learn: Callable[[RemotingCommand, bytes], AnswerForm | None],
         answer_type: Callable[..., SendAnswered | PullAnswered],
+        read: Callable[[re.Match[bytes], bytes | None], tuple[int, SendAnswered | PullAnswered]],
         *,
         has_body: bool,
     ) -> None:
         self.learn = learn
         self.answer_type = answer_type
+        self.read = read
         self.has_body = has_body
         self.opaques: set[int] = set()
         self.form: AnswerForm | None = None
@@ -117,8 +126,12 @@ class RemotingSession:
         self._next_opaque = 0
         self._tokens: dict[int, Hashable] = {}
         self._opaques: dict[Hashable, int] = {}
-        self._sends = _UsualAnswers(learn_send_answer, SendAnswered, has_body=False)
-        self._pulls = _UsualAnswers(learn_pull_answer, PullAnswered, has_body=True)
+        self._sends = _UsualAnswers(
+            learn_send_answer, SendAnswered, read_send_answer, has_body=False
+        )
+        self._pulls = _UsualAnswers(
+            learn_pull_answer, PullAnswered, read_pull_answer, has_body=True
+        )
         self.late_responses = 0
 
     @property
@@ -219,20 +232,17 @@ class RemotingSession:
             )
             decoder.pass_to(at)
             return
-        while (found := decoder.find_frame(form.pattern, has_body=answers.has_body)) is not None:
+        pattern, has_body, read = form.pattern, answers.has_body, answers.read
+        while (found := decoder.find_frame(pattern, has_body=has_body)) is not None:
             match, body = found
-            opaque, values = form.read(match)
+            opaque, answer = read(match, body)
             if opaque not in waiting:
                 return
             waiting.discard(opaque)
             token = self._tokens.pop(opaque)
             del self._opaques[token]
-            end = match.end()
-            if body is not None:
-                values.append(body)
-                end += len(body)
-            events.append(ResponseReceived(token, answers.answer_type(*values)))
-            decoder.pass_to(end)
+            events.append(ResponseReceived(token, answer))
+            decoder.pass_to(match.end() if body is None else match.end() + len(body))
 
     def _take_command(self, events: list[SessionEvent]) -> bool:
         """Add the event of the next command; return whether there was a command."""

@@ -48,21 +48,26 @@ _DIRECT_OUTCOMES = {
 }
 
 
-def hand_over(subscriber: Subscriber, delivery: Deliver) -> None:
-    """Queue a delivery for the tasks that call the listener."""
-    queue, messages, config = delivery.queue, delivery.messages, subscriber.config
-    subscriber.counters.delivered += len(messages)
-    if queue.topic == subscriber.retry_topic:
-        messages = tuple([with_own_topic(message) for message in messages])
-    if config.namespace.name:
-        messages = tuple(config.namespace.unwrap_messages(messages))
-        queue = config.namespace.unwrap_queue(queue)
+def hand_over(subscriber: Subscriber, deliveries: Sequence[Deliver]) -> None:
+    """Queue deliveries for the tasks that call the listener."""
+    namespace, is_orderly = subscriber.config.namespace, subscriber.config.orderly
+    retry_topic, is_named = subscriber.retry_topic, bool(namespace.name)
+    add, count = subscriber.listener_calls.waiting.append, 0
     context: ConsumeContext | ConsumeOrderlyContext
-    if config.orderly:
-        context = ConsumeOrderlyContext(queue)
-    else:
-        context = ConsumeContext(queue, None, 0, messages)
-    subscriber.listener_calls.waiting.append(Handed(delivery, messages, context))
+    for delivery in deliveries:
+        queue, messages = delivery.queue, delivery.messages
+        count += len(messages)
+        if queue.topic == retry_topic:
+            messages = tuple([with_own_topic(message) for message in messages])
+        if is_named:
+            messages = tuple(namespace.unwrap_messages(messages))
+            queue = namespace.unwrap_queue(queue)
+        if is_orderly:
+            context = ConsumeOrderlyContext(queue)
+        else:
+            context = ConsumeContext(queue, None, 0, messages)
+        add(Handed(delivery, messages, context))
+    subscriber.counters.delivered += count
 
 
 def call_listener(

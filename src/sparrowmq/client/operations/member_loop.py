@@ -103,13 +103,13 @@ LAST_HEARTBEAT_LOOK_MS = 10
 def run_member(
     subscriber: Subscriber,
     carriers: Mapping[type, Carrier] = MappingProxyType({}),
-    take_delivery: Callable[[Subscriber, Deliver], None] = hand_over,
+    take_deliveries: Callable[[Subscriber, Sequence[Deliver]], None] = hand_over,
 ) -> Operation[None]:
     """Run a member of the group until the member has left (`subscriber.member.leave`).
 
     Args:
         carriers: operations that replace operations of this module, by the action's type.
-        take_delivery: a function that takes each delivery instead of the listener.
+        take_deliveries: a function that takes the deliveries instead of the listener.
     """
     operations = {**_OPERATIONS, **carriers}
     member, wake, calls = subscriber.member, subscriber.wake, subscriber.listener_calls
@@ -122,9 +122,10 @@ def run_member(
         settle_returned(subscriber, now_ms)
         member.take_back(calls.take_back(now_ms, is_suspended=member.is_suspended))
         member.deliveries.ahead_max = calls.ahead_max
+        deliveries: list[Deliver] = []
         for action in member.due(now_ms):
             if isinstance(action, Deliver):
-                take_delivery(subscriber, action)
+                deliveries.append(action)
                 continue
             if isinstance(action, AbandonPull):
                 pulling = subscriber.pulls.pop(action.queue, None)
@@ -135,6 +136,8 @@ def run_member(
             task: Task = yield Spawn(operations[type(action)](subscriber, action), name)
             if isinstance(action, Pull):
                 subscriber.pulls[action.queue] = task
+        if deliveries:
+            take_deliveries(subscriber, deliveries)
         task_count = calls.begin_tasks(
             now_ms,
             call_count=len(member.deliveries),

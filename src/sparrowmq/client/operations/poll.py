@@ -57,7 +57,7 @@ def serve(state: Polling) -> Operation[None]:
         SendBack: _keep,
         Commit: partial(_commit, state),
     }
-    yield from run_member(state.subscriber, carriers, lambda _, delivery: state.deliver(delivery))
+    yield from run_member(state.subscriber, carriers, lambda _, taken: state.deliver(taken))
 
 
 def _rebalance(state: Polling, subscriber: Subscriber, _: Rebalance) -> Operation[None]:
