@@ -54,6 +54,9 @@ UNJOINED_ERROR_MS = 1_000
 # The heap is rebuilt when it has doubled since it last held only live entries, plus this many.
 HEAP_SLACK = 256
 
+_REQUESTS = (Invoke, Oneway)
+_CALLS = (Call, CallEach)
+
 # What `_begin` returns for a wait; the driver must carry out the effect of the second.
 _PENDING: Any = object()
 _CARRIED: Any = object()
@@ -472,10 +475,10 @@ class Scheduler:
         return [task for task in found if isinstance(task, OperationTask) and task.is_unjoined]
 
     def _carry(self, task: OperationTask, effect: Effect) -> None:
-        if isinstance(effect, Invoke | Oneway):
+        if isinstance(effect, _REQUESTS):
             self.submit(task, effect)
         else:
-            assert isinstance(effect, Call | CallEach)
+            assert isinstance(effect, _CALLS)
             self._carry_call(task, effect)
 
     def _make_ready(self, task: OperationTask) -> None:
@@ -552,11 +555,12 @@ class Scheduler:
 
     def _begin(self, task: OperationTask, effect: Effect) -> Any:
         """Return an effect's result, or that the task waits: `_PENDING`, or `_CARRIED`."""
-        if isinstance(effect, Invoke | Oneway):
+        # `X | Y` makes an object at each call.
+        if isinstance(effect, _REQUESTS):
             task.effect = effect
             self.set_time_out(task, effect.timeout_ms)
             return _CARRIED
-        if isinstance(effect, Call | CallEach):
+        if isinstance(effect, _CALLS):
             task.effect = effect
             return _CARRIED
         if isinstance(effect, Sleep):
