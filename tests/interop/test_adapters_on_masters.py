@@ -21,6 +21,7 @@ from kombu import pools
 from kombu.exceptions import OperationalError
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+import sparrowmq.adapters.kombu  # noqa: F401
 from sparrowmq.adapters.faststream import RocketBroker
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
