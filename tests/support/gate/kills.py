@@ -172,6 +172,7 @@ def run(cycles: int, *, seed: int, data: Path, options: tuple[str, ...] = ()) ->
     """
     choice, ledger, server = random.Random(seed), Ledger(), Server(data, *options)
     starts_s: list[float] = []
+    processor_s: list[float] = []
     told_s = time.monotonic()
     server.start()
     try:
@@ -201,6 +202,7 @@ def run(cycles: int, *, seed: int, data: Path, options: tuple[str, ...] = ()) ->
                     f" the broker's log, and run this again"
                 )
             starts_s.append(server.start())
+            processor_s.append(server.processor_s())
             compare(server.broker_port, ledger)
             if time.monotonic() - told_s > 60 or cycle + 1 == cycles:
                 told_s = time.monotonic()
@@ -222,6 +224,7 @@ def run(cycles: int, *, seed: int, data: Path, options: tuple[str, ...] = ()) ->
         "broken": dict(ledger.broken),
         "examples": ledger.examples,
         "mean_start_s": round(sum(starts_s) / len(starts_s), 2),
+        "mean_start_processor_s": round(sum(processor_s) / len(processor_s), 2),
         "longest_start_s": round(max(starts_s), 2),
     }
 

@@ -38,7 +38,8 @@ def _killed(figures: Any) -> str:
     acknowledged, broken = sum(figures["acknowledged"].values()), sum(figures["broken"].values())
     return (
         f"{figures['kills']:,} kills, {acknowledged:,} acknowledged, {broken} broken; "
-        f"start after a kill {figures['mean_start_s']} s (mean)"
+        f"start after a kill {figures['mean_start_s']} s, {figures['mean_start_processor_s']} s of "
+        "it processor time (means)"
     )
 
 

@@ -89,6 +89,11 @@ class Server:
                 return int(line.split()[1]) / 1024
         raise RuntimeError(f"no memory of {self.pid}")
 
+    def processor_s(self) -> float:
+        """Return the processor time so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def descriptor_count(self) -> int:
         """Return how many files and sockets the process has open."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
