@@ -52,8 +52,8 @@ CALLS_PER_CONNECTION_MAX = 1_024
 PENDING_CALLS_MAX = 20_000
 # The official clients ping every 300 s, also without calls.
 PING_INTERVAL_MS_MIN = 10_000
-# Node's client (1.0.8) begins to wait for its settings when it has the routes of all topics, and
-# waits for ever if they came before: it is told them again.
+# Node's client (1.0.8) begins to wait for its settings when it has the routes of all topics. Where
+# they came before, it starts 5 minutes later, when it asks again; so it is told them again.
 SETTINGS_AGAIN_S = (0.5, 2.0, 8.0)
 # ProxyConfig.grpcClientIdleTimeMills: a connection without calls is closed after this. A client has
 # a telemetry stream.
