@@ -212,6 +212,19 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
     assert group.findings().keys() == {"R28"}
 
 
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_r30_says_what_waits_behind_the_message(seen_group: Group, is_orderly: bool) -> None:
+    group = seen_group()
+    group.flow(0, then=(100, 40), now=(160, 40))
+    group.flow(1, 2, 3, then=(100, 100), now=(160, 160))
+    group.report(FIRST, held=queues(0, 1), is_orderly=is_orderly)
+
+    consequence = group.findings()["R30"].consequence
+
+    assert ("in order, no later message" in consequence) == is_orderly
+    assert ("later messages may be done" in consequence) != is_orderly
+
+
 def test_r30_leaves_calls_alone_that_last_longer_than_the_look(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, then=(100, 90), now=(110, 90))

@@ -251,6 +251,24 @@ def find_stuck_queues(view: GroupView) -> Iterator[Finding]:
             yield _stuck_finding(view, queue, sorted({s.client_id for s in connections}))
 
 
+def _stuck_consequence(view: GroupView, queue: MessageQueue, owners: list[str]) -> Phrase:
+    """Return what waits behind the message: in order all of the queue, otherwise its offset."""
+    backlog = view.describe_backlog([queue])
+    if any(report.is_orderly and report.client_id in owners for report in view.snapshot.reports):
+        return Phrase(
+            "{backlog}: in order, no later message of the queue is consumed before the listener "
+            "is done with this message; with `max_reconsume_times` a message that fails goes to "
+            "the dead letters after that many repetitions, and the queue goes on",
+            backlog=backlog,
+        )
+    return Phrase(
+        "{backlog}: the offset cannot pass a message whose listener has not returned, "
+        "although later messages may be done; the later messages are consumed again if the "
+        "member ends",
+        backlog=backlog,
+    )
+
+
 def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> Finding:
     progress = view.snapshot.progress()[queue]
     evidence = [
@@ -271,12 +289,7 @@ def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> F
         severity=Severity.WARN,
         title=Phrase("queue {queue} stands still", queue=describe_queues([queue])),
         evidence=tuple(evidence),
-        consequence=Phrase(
-            "{backlog}: the offset cannot pass a message whose listener has not returned, "
-            "although later messages may be done; the later messages are consumed again if the "
-            "member ends",
-            backlog=view.describe_backlog([queue]),
-        ),
+        consequence=_stuck_consequence(view, queue, owners),
         remedy=(
             f"check the message at offset {progress.committed_offset or 0} and how the listener "
             "handles that message (a call without a time-out?); the rebalance is not the cause"
