@@ -59,9 +59,11 @@ def test_findings_and_tables_are_in_chinese_and_json_is_not(
     found = run("rebalance", "doctor", *options, "--interval", "0", LANG="zh_CN.UTF-8")
     table = run("group", "show", *options, LANG="zh_CN.UTF-8")
     told = run("rebalance", "doctor", *options, "--interval", "0", "--json", LANG="zh_CN.UTF-8")
+    health = run("check", *options[1:], LANG="zh_CN.UTF-8")
 
     assert "2 个队列" in found.stdout
     assert "办法" in found.stdout
+    assert "1 个 Broker，1 个消费者组，堆积" in health.stdout
     assert "堆积" in table.stdout
     assert {"rule", "severity", "title", "remedy"} <= json.loads(told.stdout)["findings"][0].keys()
     assert told.stdout.isascii()

@@ -206,6 +206,7 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
 
     assert "offset 40 of 160 did not move within 6.0 s" in found.evidence
     assert "120 messages behind, growing by 10 a second" in found.consequence
+    assert "`sparrowmq msg at T broker-a:0 40`" in found.remedy
     assert found.members == (FIRST,)
     # A member of which nothing moves is R28.
     group.flow(1, then=(100, 100), now=(100, 100))

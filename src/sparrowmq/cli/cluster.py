@@ -13,6 +13,7 @@ import typer
 from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.language import words
 from sparrowmq.cli.output import Json, OutputColumn, make_console, print_json, print_rows
 from sparrowmq.client.operations.overview import (
     BrokerOverview,
@@ -178,9 +179,9 @@ def group_row(group: GroupOverview, flow: FlowRates | None) -> Json:
 def trouble_of(group: GroupOverview) -> str:
     """Return a group's visible fault in a few words, "" if there is none."""
     if group.duplicate_ids:
-        return f"{count_of(len(group.duplicate_ids), 'client id')} used twice"
+        return Phrase("{ids} used twice", ids=count_of(len(group.duplicate_ids), "client id"))
     if group.is_abandoned:
-        return "nobody consumes"
+        return Phrase("nobody consumes")
     age_ms = group.last_dead_letter_age_ms
     if age_ms is not None and age_ms <= LETTER_IS_NEW_MS:
         count = count_of(group.dead_letters or 0, "message")
@@ -264,11 +265,15 @@ def check(
         found = [{"health": t.health.name, "what": t.what, "why": t.why} for t in troubles]
         print_json({"health": health.name, "lag": lag, "troubles": found})
     else:
-        counts = (len(seen.brokers), "broker"), (len(chosen), "group"), (lag, "message")
-        summary = ", ".join(count_of(count, noun) for count, noun in counts) + " behind"
+        summary = words()(
+            "{brokers}, {groups}, {messages} behind",
+            brokers=words().count(len(seen.brokers), "broker"),
+            groups=words().count(len(chosen), "group"),
+            messages=words().count(lag, "message"),
+        )
         print(f"{health.name}: {summary}")
         for trouble in troubles:
-            print(f"{trouble.health.name}: {trouble.what}: {trouble.why}")
+            print(f"{trouble.health.name}: {trouble.what}: {words().phrase(trouble.why)}")
     raise typer.Exit(health)
 
 
@@ -277,16 +282,21 @@ def _disk_trouble(broker: BrokerOverview, max_percent: int) -> str:
     used = broker.disk_used_ratio
     if used is None or used * 100 <= max_percent:
         return ""
-    return f"its disk is {used:.0%} full"
+    return Phrase("its disk is {percent} full", percent=f"{used:.0%}")
 
 
 def _judge(group: GroupOverview, *, warn_lag: int, max_lag: int) -> Trouble | None:
     """Return the worst fault of a group, None if there is none."""
-    behind = f"{count_of(group.lag, 'message')} behind"
-    if group.duplicate_ids:
-        return Trouble(Health.CRITICAL, group.group, f"{trouble_of(group)}, {behind}")
-    is_critical = group.lag >= max_lag or (group.is_abandoned and group.lag >= warn_lag)
-    if is_critical or group.lag >= warn_lag or trouble_of(group):
-        health = Health.CRITICAL if is_critical else Health.WARNING
-        return Trouble(health, group.group, ", ".join(filter(None, (trouble_of(group), behind))))
+    trouble = trouble_of(group)
+    why = Phrase("{messages} behind", messages=count_of(group.lag, "message"))
+    if trouble:
+        why = Phrase("{trouble}, {behind}", trouble=trouble, behind=why)
+    if (
+        group.duplicate_ids
+        or group.lag >= max_lag
+        or (group.is_abandoned and group.lag >= warn_lag)
+    ):
+        return Trouble(Health.CRITICAL, group.group, why)
+    if group.lag >= warn_lag or trouble:
+        return Trouble(Health.WARNING, group.group, why)
     return None

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.language import words
+from sparrowmq.words import Phrase
 from sparrowmq.words.amounts import NOTHING, format_number
 
 Json: TypeAlias = dict[str, Any]
@@ -166,6 +167,8 @@ def format_value(value: object, key: str = "") -> str:
     """Write a value for people; a key that ends in `timestamp_ms` makes a number a time of day."""
     if value is None or value == "" or value == [] or value == ():
         return NOTHING
+    if isinstance(value, Phrase):
+        return words().phrase(value)
     if isinstance(value, bool):
         return words()("yes") if value else words()("no")
     if isinstance(value, int):

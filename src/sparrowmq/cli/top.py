@@ -356,7 +356,7 @@ def cells_of(row: GroupRow) -> Iterator[Text]:
     yield Text(count, justify="right")
     yield Text(sparkline(lags), "yellow")
     yield Text(format_value([topic.topic for topic in group.topics]))
-    yield Text(trouble, "bold red")
+    yield Text(words().phrase(trouble), "bold red")
 
 
 @on_cluster

@@ -271,10 +271,11 @@ def _stuck_consequence(view: GroupView, queue: MessageQueue, owners: list[str]) 
 
 def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> Finding:
     progress = view.snapshot.progress()[queue]
+    offset = progress.committed_offset or 0
     evidence = [
         Phrase(
             "offset {offset} of {end} did not move within {time}",
-            offset=f"{progress.committed_offset or 0:,}",
+            offset=f"{offset:,}",
             end=f"{progress.max_offset:,}",
             time=view.describe_interval(),
         ),
@@ -291,8 +292,9 @@ def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> F
         evidence=tuple(evidence),
         consequence=_stuck_consequence(view, queue, owners),
         remedy=(
-            f"check the message at offset {progress.committed_offset or 0} and how the listener "
-            "handles that message (a call without a time-out?); the rebalance is not the cause"
+            f"check the message at offset {offset} (`sparrowmq msg at {queue.topic} "
+            f"{queue.broker_name}:{queue.queue_id} {offset}`) and how the listener handles that "
+            "message (a call without a time-out?); the rebalance is not the cause"
         ),
         members=tuple(owners),
     )
