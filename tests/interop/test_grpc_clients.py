@@ -234,8 +234,6 @@ def test_official_clients_do_the_same_on_apaches_proxy(
     start: Callable[[str], Peer], language: str, java: Any, rig: ModuleType, tmp_path: Path
 ) -> None:
     """Without a restart, after which the proxy refuses clients whose settings it has forgotten."""
-    if language == "js":
-        pytest.skip("Node's client 1.0.8 does not end its start on the proxy with several topics")
     cluster = rig.ApacheProxy(
         java,
         tmp_path / "apache/store",

@@ -17,12 +17,12 @@ function got(by, message) {
   return body;
 }
 
-async function push(by, ...topics) {
+async function push(by, topic) {
   const seen = new Set();
   const consumer = new PushConsumer({
     ...shared,
     consumerGroup: `GID_${by}`,
-    subscriptions: new Map(topics.map((topic) => [topic, '*'])),
+    subscriptions: new Map([[topic, '*']]),
     messageListener: {
       async consume(message) {
         const body = got(by, message);
@@ -57,10 +57,15 @@ async function receive() {
 }
 
 async function main() {
-  await push('push', 'T', 'T_delay', 'T_transaction');
+  // One topic each: with several, this client misses settings that come before its last route, as
+  // from Apache's proxy, and starts 5 minutes later, when it tells its own again.
+  await push('push', 'T');
+  await push('delay', 'T_delay');
+  await push('transaction', 'T_transaction');
   await push('fifo', 'T_fifo');
   receive();
-  const topics = ['T', 'T_delay', 'T_fifo', 'T_transaction'];
+  // Check-backs go to producers that name the topic; other routes are asked for at the first send.
+  const topics = ['T_transaction'];
   const checker = { check: async () => TransactionResolution.COMMIT };
   const producer = new Producer({ ...shared, topics, checker });
   await producer.startup();
