@@ -206,6 +206,11 @@ class BlockingDriver:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a connection is being made, for which requests wait."""
+        return self._network.is_connecting
+
     def run(self, operation: Operation[T], *, name: str = "run") -> T:
         """Run an operation and return its result.
 

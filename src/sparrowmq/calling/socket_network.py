@@ -120,6 +120,11 @@ class SocketNetwork:
         self._wake_writer.setblocking(False)
         self._selector.register(self._wake_reader, READ, self._woken)
 
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a connection is being made."""
+        return bool(self._dials)
+
     def flush(self) -> bool:
         """Send the bytes that channels have written; return whether that made them write more."""
         if not self.channels.unflushed:

@@ -261,7 +261,7 @@ class TopApp(App[None]):
 
     def on_seen(self, event: Seen) -> None:
         """Show a look at the cluster."""
-        if not self.screen_stack:  # The screen is being closed.
+        if not self._is_shown:
             return
         seen = event.overview
         self._rows = self._history.add(seen)
@@ -290,8 +290,13 @@ class TopApp(App[None]):
         screen = self.screen_stack[-1] if self.screen_stack else None
         if isinstance(screen, GroupScreen):
             screen.fail(event.problem)
-        elif screen is not None:
+        elif self._is_shown:
             self._status.update(Text(event.problem, "bold red"))
+
+    @property
+    def _is_shown(self) -> bool:
+        # At the end a screen loses its widgets before it leaves the stack.
+        return bool(self.screen_stack) and bool(self.screen_stack[0].query("#status"))
 
     @property
     def _status(self) -> Static:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -153,7 +153,8 @@ def write_rows(
         namespace=options.namespace.name,
     )
     write_ids = WriteIds(write_id) if options.exactly_once else None
-    sender = _Sender(publisher, options, write_ids)
+    driver = cluster.driver
+    sender = _Sender(publisher, options, write_ids, is_connecting=lambda: driver.is_connecting)
     try:
         return cluster.run(_send_rows(sender, batches))
     finally:
@@ -167,6 +168,7 @@ class _Sender:
     publisher: Publisher
     options: SinkOptions
     write_ids: WriteIds | None
+    is_connecting: Callable[[], bool]
     queues: dict[str, list[MessageQueue]] = field(default_factory=dict)
     # The topics that are known to exist.
     topics: set[str] = field(default_factory=set)
@@ -218,7 +220,11 @@ def _send_rows(sender: _Sender, batches: Iterable[pa.RecordBatch]) -> Operation[
                 for request in _requests(sender, batch, topics, first_row=count):
                     yield from _begin(sender, request, under_way)
                 count += len(batch)
-            # Let the requests be written before the next batch is waited for.
+            # Let the requests be written before the next batch is waited for, also those that
+            # wait for a connection.
+            yield from sleep(0)
+            while sender.is_connecting():
+                yield from sleep(1)
             yield from sleep(0)
         while under_way:
             yield from _await_first(under_way)

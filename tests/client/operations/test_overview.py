@@ -230,7 +230,10 @@ def test_both_readers_of_progress_read_the_same(topic: str) -> None:
     assert one == two
     assert one == (
         {
-            "A": [TopicProgress(topic, 2, 14, 11, 3, 3, 3), ("u", 1, 1, 0, 1, 1, None, 0)],
+            "A": [
+                TopicProgress(topic, 2, 14, 11, 3, 3, 3),
+                TopicProgress("u", 1, 1, 0, 1, 1, None),
+            ],
             "B": [],
         },
         frozenset(),
