@@ -471,11 +471,10 @@ class BlockingDriver:
             leads = self._leader == threading.get_ident()
             if leads:
                 self._is_calling = False
-        end = partial(self._scheduler.end_call, task, run, None, None)
         if leads:
-            end()
+            self._scheduler.end_call(task, run, None, None)
         else:
-            self.call_soon_threadsafe(end)
+            self._returned(task, run, None, None)
         return leads
 
     def _begin_watch(self) -> None:

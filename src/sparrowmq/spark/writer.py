@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -153,8 +153,7 @@ def write_rows(
         namespace=options.namespace.name,
     )
     write_ids = WriteIds(write_id) if options.exactly_once else None
-    driver = cluster.driver
-    sender = _Sender(publisher, options, write_ids, is_connecting=lambda: driver.is_connecting)
+    sender = _Sender(cluster, publisher, options, write_ids)
     try:
         return cluster.run(_send_rows(sender, batches))
     finally:
@@ -165,10 +164,10 @@ def write_rows(
 class _Sender:
     """The state of one sending task; `queues` are for topics whose rows have sharding keys."""
 
+    cluster: Cluster
     publisher: Publisher
     options: SinkOptions
     write_ids: WriteIds | None
-    is_connecting: Callable[[], bool]
     queues: dict[str, list[MessageQueue]] = field(default_factory=dict)
     # The topics that are known to exist.
     topics: set[str] = field(default_factory=set)
@@ -223,7 +222,7 @@ def _send_rows(sender: _Sender, batches: Iterable[pa.RecordBatch]) -> Operation[
             # Let the requests be written before the next batch is waited for, also those that
             # wait for a connection.
             yield from sleep(0)
-            while sender.is_connecting():
+            while sender.cluster.driver.is_connecting:
                 yield from sleep(1)
             yield from sleep(0)
         while under_way:
