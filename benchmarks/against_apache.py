@@ -518,6 +518,8 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 def load_rig() -> Any:
     """Return the module that starts Apache's servers for the interop tests."""
+    # The tests' own module needs what pytest puts on the path.
+    sys.path.append(str(ROOT / "tests" / "support"))
     path = ROOT / "tests" / "interop" / "conftest.py"
     spec = importlib.util.spec_from_file_location("rig", path)
     assert spec is not None
