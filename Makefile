@@ -7,7 +7,7 @@ SEEDS ?= 1000
 START ?= 0
 ROWS ?=
 SHARE ?= 1
-MINUTES ?= 10
+SECONDS ?= 600
 TARGETS ?=
 COVERAGE_FLOOR ?= 92
 VENV ?= .venv
@@ -122,10 +122,10 @@ soak-spark: setup ## kill Spark SPARK_KILLS and SINK_KILLS times while it reads 
 	SPARK_KILLS=$(SPARK_KILLS) SINK_KILLS=$(SINK_KILLS) $(BIN)/python -m pytest -m interop -rs -s \
 	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py
 
-# Inputs that break a decoder: MINUTES for each of TARGETS, which are all if none is named. An input
+# Inputs that break a decoder: SECONDS for each of TARGETS, which are all if none is named. An input
 # that fails is kept in tests/fuzz/failures, which `make test` replays. Linux on x86-64 alone.
-fuzz: $(VENV)/fuzz-ready ## search for inputs that break a decoder: TARGETS=... MINUTES=10
-	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --minutes $(MINUTES)
+fuzz: $(VENV)/fuzz-ready ## search for inputs that break a decoder: TARGETS=... SECONDS=600
+	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --seconds $(SECONDS)
 
 $(VENV)/fuzz-ready: $(VENV)/ready requirements-fuzz.lock
 	@$(call install,--require-hashes -r requirements-fuzz.lock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from gate import __main__ as gate
-from gate import access, connections, frames, kills, wire
+from gate import access, connections, frames, kills, simulation, wire
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
+from waiting import wait_until
 
 PLACE = ("T", 0)
 
@@ -132,6 +134,47 @@ def test_row_fails_by_its_exit_code_and_by_a_missing_figure(
 
     assert (fails["passed"], fails["figure"]) == (False, "exit code 1; 3 passed")
     assert (silent["passed"], silent["figure"]) == (False, "")
+
+
+ENDLESS_GATE = """
+import sys
+from pathlib import Path
+from gate import __main__ as gate
+from gate.rows import Row
+
+home = Path(sys.argv.pop())
+gate.LOGS, gate.RESULTS = home, home / "gate.json"
+gate.ROWS = (Row("r", ("", ""), f"sh -c 'echo $$ > {home}/pid; exec sleep 600'"),)
+gate.main()
+"""
+
+
+def test_gate_that_is_ended_ends_the_command_that_runs(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS_GATE, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(gate.ROOT / "tests/support")},
+    ) as process:
+        wait_until("the row's command runs", lambda: pid.exists() and pid.read_text())
+        process.terminate()
+        process.wait(60)
+
+    wait_until("its end", lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())
+
+
+def test_simulation_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation, "PART", 1)
+    notes = tmp_path / "notes"
+
+    first = simulation.run(2, processes=2, notes=notes)
+    monkeypatch.setattr(simulation, "run_part", lambda begin, _: simulation.Part(begin, 1, 0))
+    again = simulation.run(3, processes=1, notes=notes)
+
+    assert [(part.seeds, part.failed) for part in first] == [(1, 0)] * 2
+    assert all(part.messages for part in first)
+    assert again == [*first, simulation.Part(2, 1, 0)]
 
 
 def test_unknown_row_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Look for inputs on which a target fails: `python -m fuzz [TARGET ...] --minutes 10`.
+"""Look for inputs on which a target fails: `python -m fuzz [TARGET ...] --seconds 600`.
 
 Atheris changes inputs and keeps those that reach new lines. Each target runs in a process of its
 own, from golden vectors and the inputs kept so far. An input that fails is kept for good, so that
@@ -29,7 +29,7 @@ def main() -> int:
     """Run the targets that are named, or all."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="all if none is named")
-    parser.add_argument("--minutes", type=float, default=10, help="for each target (default: 10)")
+    parser.add_argument("--seconds", type=int, default=600, help="for each target (default: 600)")
     parser.add_argument("--keep", action="store_true", help="keep inputs that reach new lines")
     options = parser.parse_args()
     from fuzz.targets import TARGETS
@@ -40,7 +40,7 @@ def main() -> int:
     failed = [
         name
         for name in options.targets or TARGETS
-        if not run_target(name, seconds=round(60 * options.minutes), keeps=options.keep)
+        if not run_target(name, seconds=options.seconds, keeps=options.keep)
     ]
     if failed:
         print(f"failed: {', '.join(failed)}; the inputs were added to tests/fuzz/failures")

@@ -36,6 +36,8 @@ def main() -> int:
     parser.add_argument("rows", nargs="*", metavar="ROW", help="all if none is named")
     parser.add_argument("--share", type=float, default=1, help="of the counts (default: 1)")
     options = parser.parse_args()
+    # As Ctrl-C does: the command that runs ends with the gate.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     unknown = set(options.rows) - {row.name for row in ROWS}
     if unknown:
         names = ", ".join(row.name for row in ROWS)

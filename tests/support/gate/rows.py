@@ -77,7 +77,10 @@ def _asked(figures: Any) -> str:
 
 
 def _fuzzed(output: str) -> str:
-    return f"{len(re.findall(r'DONE', output))} targets, {output.count('===')} failed"
+    runs = re.findall(r"^\w+: \d+ seeds, \d+ kept, (\d+) s$", output, re.M)
+    if not runs:
+        return ""
+    return f"{len(runs)} targets for {max(map(int, runs))} s each, {output.count('===')} failed"
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ ROWS = (
             "servers",
             "随机抽取的任何故障序列都不破坏成员、broker 与 name server 的不变式",
         ),
-        "python -m sparrowmq.simulation --seeds {count}",
+        "python -m gate.simulation --seeds {count}",
         _simulated,
         count=10_000,
         minutes=150,
@@ -184,9 +187,9 @@ ROWS = (
             "No bytes make a decoder fail in another way than it promises",
             "任何字节都不会使解码器以约定之外的方式失败",
         ),
-        "make fuzz MINUTES={count}",
+        "make fuzz SECONDS={count}",
         _fuzzed,
-        count=10,
+        count=600,
         minutes=400,
         others="SQLite",
     ),
