@@ -93,6 +93,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.xdist_group("spark processes"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "spark" in getattr(item, "fixturenames", ()) or item.get_closest_marker("spark"):
+        pytest.importorskip("pyspark")
+        from class_archive import use_class_archive
+
+        use_class_archive()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # What one worker runs as a whole takes longest, so it begins first, and then what is slow: no
     # worker then waits at the end for another's slow tests. Otherwise the order is
