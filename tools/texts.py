@@ -28,6 +28,7 @@ from sparrowmq.doctor import RULES, Severity
 from sparrowmq.doctor.owner_history import DURATION_TITLES
 from sparrowmq.doctor.workloads import WORKLOADS, Policy
 from sparrowmq.drills.drill import SCRIPTS
+from sparrowmq.protocol.bodies import SENT_AGAIN
 from sparrowmq.words.catalog import DOMAIN, LOCALE
 
 ROOM = Path(web.__file__).parent.parent
@@ -46,6 +47,7 @@ CHOSEN = {
     *(text for script in SCRIPTS.values() for text in (script.story, script.cure) if text),
     *(f"starting a broker and {script.member_count} members" for script in SCRIPTS.values()),
     *("sent", "committed", "rolled back", "consumed"),
+    *("reset", "set", "copied", SENT_AGAIN, "made", "settings", "deleted"),
     "the doctor looks",
     *DURATION_TITLES,
     *("moved (of these needless)", "largest − smallest share", "idle members"),

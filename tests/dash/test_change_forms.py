@@ -21,15 +21,15 @@ async def post(writer: Reader, path: str, status: int, **fields: str) -> str:
     return location or words_of(answer.text)
 
 
-async def die(stage: GroupStage) -> None:
-    """Have the topic's one message become a dead letter."""
-    stage.send([b"poison"], keys=("bad-1",))
+async def die(stage: GroupStage, *bodies: bytes) -> None:
+    """Have the topic's messages become dead letters."""
+    stage.send(bodies or [b"poison"], keys=("bad-1",))
     member = stage.join(
         "a", listener=lambda messages, context: ConsumeStatus.RECONSUME_LATER, max_reconsume_times=0
     )
 
     async def dead() -> bool:
-        return member.counters.sent_back == 1
+        return member.counters.sent_back == (len(bodies) or 1)
 
     await eventually("the message sent back", dead)
     member.close()
@@ -127,6 +127,38 @@ async def test_a_dead_letter_is_sent_again_and_marked(writer: Reader, stage: Gro
     assert await eventually("the dead letter", came, timeout_s=60) == [b"antidote"]
 
 
+async def test_several_dead_letters_are_sent_again_once(writer: Reader, stage: GroupStage) -> None:
+    await die(stage, b"bill 1", b"bill 2", b"note 3")
+    shown, path = f"/dead-letters?group={stage.group}", f"/dead-letters/resend?group={stage.group}"
+
+    async def letters() -> bool:
+        return len(await read_table(writer, shown, "messages")) == 3
+
+    await eventually("the dead letters", letters)
+    form = await writer.read(path)
+    (until_ms,) = re.findall(r'name="until_ms" value="(\d+)"', form)
+    fields = {"text": "bill", "again": "no", "until_ms": until_ms}
+    got: list[bytes] = []
+    stage.join("b", listener=lambda messages, context: got.extend(m.body for m in messages))
+    preview = await post(writer, path, 200, **fields)
+    earlier = await post(writer, path, 200, **fields | {"until_ms": "1"})
+    done = await post(writer, path, 303, confirmed="yes", **fields)
+    after = await post(writer, path, 200, **fields | {"text": ""})
+
+    async def came() -> bool:
+        return len(got) == 2
+
+    found = await read_table(writer, f"{shown}&text=note", "messages")
+    assert [word in preview for word in ("bill 1", "bill 2", "note 3")] == [True, True, False]
+    assert "Nothing would change." in earlier
+    assert done == f"/dead-letters?group={stage.group}&done=2"
+    assert "Sent to the group again: 2 messages." in words_of(await writer.read(done))
+    assert [word in after for word in ("bill 1", "bill 2", "note 3")] == [False, False, True]
+    assert [row["body"] for row in found] == ["note 3"]
+    await eventually("the dead letters", came, timeout_s=60)
+    assert sorted(got) == [b"bill 1", b"bill 2"]
+
+
 async def test_a_message_shows_the_groups_that_are_beyond_it(
     reader: Reader, stage: GroupStage
 ) -> None:
@@ -134,7 +166,6 @@ async def test_a_message_shows_the_groups_that_are_beyond_it(
     stage.join("a", listener=lambda messages, context: None)
 
     async def consumers() -> list[dict[str, Any]]:
-        await reader.read(f"/groups/{stage.group}")
         (row,) = await read_table(reader, f"/messages?topic={stage.topic}", "messages")
         broker, _, queue = row["queue"].partition(":")
         path = f"/messages/{stage.topic}/{broker}/{queue}/{row['offset']}"

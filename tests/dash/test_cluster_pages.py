@@ -66,7 +66,9 @@ async def test_brokers_say_how_they_are(reader: Reader) -> None:
         row["name"]: row["value"]
         for row in await read_table(reader, "/brokers/broker-a", "runtime")
     }
+    settings = [row["name"] for row in await read_table(reader, "/brokers/broker-a", "settings")]
     assert "bootTimestamp" in runtime
+    assert "brokerName" in settings
     assert "no broker has the name" in words_of(await reader.read("/brokers/nobody", 400))
 
 
@@ -106,6 +108,26 @@ async def test_messages_are_found_by_key_id_and_tag(reader: Reader, stage: Group
     assert [row["body"] for row in by_key] == ["two", "one"]
     assert ["two"] == [row["body"] for row in by_id] == [row["body"] for row in by_tag]
     assert "There is no message." in nothing
+
+
+async def test_messages_are_found_by_a_text_in_them_also_behind_many_others(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.send([b'{"city": "\\u5317\\u4eac"}', b"order 4711"], properties={"region": "cn-1"})
+    stage.send([b"other"] * 300)
+    at = f"/messages?topic={stage.topic}"
+
+    found = {
+        text: [r["body"] for r in await read_table(reader, f"{at}&text={text}", "messages")]
+        for text in ("北京", "4711", "cn-1", "nowhere")
+    }
+    from_time = await read_table(reader, f"{at}&text=4711&from=10m", "messages")
+    page = words_of(await reader.read(f"{at}&text=4711"))
+
+    city, order = '{"city": "\\u5317\\u4eac"}', "order 4711"
+    assert found == {"北京": [city], "4711": [order], "cn-1": [order, city], "nowhere": []}
+    assert [row["body"] for row in from_time] == [order]
+    assert "messages of each queue; for older ones, give a time" in page
 
 
 @pytest.mark.parametrize(

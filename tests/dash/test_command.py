@@ -88,6 +88,27 @@ def test_up_serves_the_page_too_and_takes_it_along(start: Start, tmp_path: Path)
         urllib.request.urlopen(f"{place}login", timeout=20)
 
 
+def test_a_cluster_is_named_by_each_address_given(
+    start: Start, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    here = cluster.name_server
+    at = ("--nameserver", here, "--nameserver", "127.0.0.1:1")
+    process = start("dash", *at, "--data", str(tmp_path), "--port", "0")
+    assert process.stdout is not None
+    place = process.stdout.readline().removeprefix("ready dash=").strip()
+    password = find_line(process, r"password of the live page: ([a-z0-9-]{19})$")[1]
+
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    form = urllib.parse.urlencode({"password": password, "next": "/"}).encode()
+    with browser.open(f"{place}login", data=form, timeout=20) as answer:
+        front = answer.read().decode()
+    with browser.open(f"{place}clusters/{here}/topics", timeout=20) as answer:
+        assert answer.status == 200
+
+    for address in (here, "127.0.0.1:1"):
+        assert f'<a href="/clusters/{address}/">{address}</a>' in front
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -101,6 +122,7 @@ def test_up_serves_the_page_too_and_takes_it_along(start: Start, tmp_path: Path)
         (("--tls-key", "page.key"), 2, "--tls-key needs --tls-cert"),
         (("--tls-cert", "missing.pem"), 2, "missing.pem"),
         (("--nameserver", "nonsense"), 2, "nonsense"),
+        (("-n", "a:1", "-n", "b:1", "-c", "a", "-c", "b"), 2, "repeat --nameserver or --context"),
         (("--data", "/dev/null/x"), 2, "choose another --data"),
     ],
 )

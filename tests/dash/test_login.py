@@ -54,6 +54,16 @@ async def test_a_login_leads_where_one_was_going_and_never_elsewhere(reader: Rea
             assert (answer.status_code, answer.headers["location"]) == (303, expected)
 
 
+async def test_the_language_of_a_link_is_that_of_the_login_it_leads_to(reader: Reader) -> None:
+    async with other_browser(reader) as http:
+        answer = await http.get("/topics?lang=zh", follow_redirects=True)
+        again = await http.post("/login", data={"password": "wrong"})
+
+    assert answer.url.path == "/login"
+    assert '<html lang="zh-CN"' in answer.text
+    assert "登录" in again.text
+
+
 async def test_the_cookie_is_for_this_server_alone(reader: Reader) -> None:
     async with other_browser(reader) as http:
         answer = await http.post("/login", data={"password": PASSWORD})

@@ -63,7 +63,7 @@ async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_
         assert time.process_time() + cpu_s(cluster.pid) - begun < 1.0
         assert 2 < driver.counts[cluster.broker] <= 20
         assert len(overview.groups[0].members or ()) == MEMBERS
-        assert page.count('<tr>\n  <td class="text "><a href="/groups/') == 100
+        assert page.count('<a href="/groups/') == 100
         assert "1 of 23 · 2,300 rows" in words_of(page)
         assert "1 of 9 · 900 rows" in words_of(await reader.read("/topics"))
         assert len(page) < 200_000

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import NameServer, Timeout, TlsCa, directory_of_all
+from sparrowmq.cli.connecting import Timeout, TlsCa, directory_of_all
 from sparrowmq.cli.contexts import choose_context
 from sparrowmq.cli.exit_codes import reporting_errors
 from sparrowmq.cli.serving import run_server
 from sparrowmq.dash.app import DashSettings, serve
 from sparrowmq.dash.web import ShownCluster
+from sparrowmq.errors import ConfigError
 
 
 def dash(
-    nameserver: NameServer = None,
+    nameserver: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--nameserver",
+            "-n",
+            help="host:port of a cluster's name servers, separated by ';'; "
+            "repeat the option to see several clusters side by side",
+        ),
+    ] = None,
     context: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,7 +76,7 @@ def dash(
     """Show clusters in a browser: groups, the owner of each queue and why, and what is wrong."""
     with reporting_errors():
         settings = DashSettings(
-            clusters=_clusters(nameserver, context or (), tls_ca=tls_ca, timeout_s=timeout),
+            clusters=_clusters(nameserver or (), context or (), tls_ca=tls_ca, timeout_s=timeout),
             host=host,
             port=port,
             data=data,
@@ -82,18 +92,26 @@ def dash(
 
 
 def _clusters(
-    nameserver: str | None, contexts: Sequence[str], *, tls_ca: str | None, timeout_s: float
+    name_servers: Sequence[str],
+    contexts: Sequence[str],
+    *,
+    tls_ca: str | None,
+    timeout_s: float,
 ) -> list[ShownCluster]:
-    """Return the clusters of the options. Raises: ConfigError."""
-    names: list[str | None] = [*dict.fromkeys(contexts)]
+    """Return the clusters of the options, named by what the user repeats. Raises: ConfigError."""
+    places: list[str | None] = [*dict.fromkeys(name_servers)] or [None]
+    names: list[str | None] = [*dict.fromkeys(contexts)] or [None]
+    if len(places) > 1 and len(names) > 1:
+        raise ConfigError("repeat --nameserver or --context, not both")
     clusters = []
-    for name in names or [None]:
+    for place, name in product(places, names):
         chosen = choose_context(
-            name_server=nameserver, name=name, tls_ca=tls_ca, environ=os.environ
+            name_server=place, name=name, tls_ca=tls_ca, environ=os.environ
         ).context
+        shown = place if len(places) > 1 else name if len(names) > 1 else None
         clusters.append(
             ShownCluster(
-                name=name if name and len(names) > 1 else "",
+                name=shown or "",
                 name_server=chosen.name_server,
                 directory=directory_of_all(chosen, timeout_s=timeout_s),
             )

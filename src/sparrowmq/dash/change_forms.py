@@ -14,9 +14,8 @@ from starlette.responses import RedirectResponse, Response
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations import accounts, administer, groups, topics
-from sparrowmq.dash.overview_page import group_href
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
-from sparrowmq.dash.web import Site, View, Visit
+from sparrowmq.dash.web import Site, View, Visit, group_href
 from sparrowmq.errors import BrokerError, UsageError
 from sparrowmq.model.names import check_group, check_topic
 
@@ -26,7 +25,7 @@ Values: TypeAlias = Mapping[str, str]
 class FormField(NamedTuple):
     """A field of a form: its name, its title in the catalogue's English, its first value.
 
-    `kind` is text, number, lines, secret or fixed; a field with choices is a list of them.
+    `kind` is text, number, lines, secret, fixed or hidden; a field with choices is a list of them.
     """
 
     name: str

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, urlencode
+from collections.abc import Mapping
+from urllib.parse import quote
 
+from sparrowmq.client.operations.brokers import broker_config, find_broker
 from sparrowmq.client.operations.topics import TopicStatus, perm_name, topic_status
-from sparrowmq.dash.overview_page import group_href
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
-from sparrowmq.dash.web import View, Visit
+from sparrowmq.dash.web import View, Visit, group_href, messages_href, topic_href
 from sparrowmq.doctor import Finding, Severity
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_topic
 from sparrowmq.words.catalog import Words
 
 # The list names at most so many groups that read a topic.
 _GROUPS_NAMED = 5
-
-
-def topic_href(topic: str) -> str:
-    """Return the URL of a topic's page."""
-    return f"/topics/{quote(topic, safe='')}"
-
-
-def messages_href(topic: str, **query: object) -> str:
-    """Return the URL of a topic's messages."""
-    return f"/messages?{urlencode({'topic': topic, **query})}"
 
 
 async def show_topics(watcher: Watcher, visit: Visit) -> View:
@@ -202,7 +193,28 @@ async def show_broker(watcher: Watcher, visit: Visit) -> View:
         rows=[[Cell(key), Cell(value)] for key, value in sorted(broker.runtime.items())],
         empty="The broker has reported nothing.",
     )
-    return View(template="broker.html", title=name, tables=(table,), context={"broker": broker})
+    settings = PageTable(
+        name="settings",
+        title="What the broker is set to",
+        columns=(TableColumn("name", "name"), TableColumn("value", "value", "prose")),
+        rows=[
+            [Cell(key), Cell(value)]
+            for key, value in sorted((await _settings(watcher, name)).items())
+        ],
+        empty="The broker does not report its settings.",
+    )
+    return View(
+        template="broker.html", title=name, tables=(table, settings), context={"broker": broker}
+    )
+
+
+async def _settings(watcher: Watcher, name: str) -> Mapping[str, str]:
+    run, directory = watcher.driver.run, watcher.directory
+    try:
+        return await run(broker_config(directory, await run(find_broker(directory, name))))
+    except SparrowError:
+        # The broker does not answer, or access control keeps its settings from this page.
+        return {}
 
 
 def _finding_cells(finding: Finding, words: Words) -> tuple[Cell, Cell, Cell]:
@@ -233,8 +245,8 @@ async def show_doctor(watcher: Watcher, visit: Visit) -> View:
             TableColumn("rule", "rule"),
             TableColumn("group", "group"),
             TableColumn("title", "finding", "prose"),
-            TableColumn("consequence", "Consequence", "prose"),
-            TableColumn("remedy", "Remedy", "prose"),
+            TableColumn("consequence", "consequence", "prose"),
+            TableColumn("remedy", "remedy", "prose"),
         ),
         rows=[
             [

@@ -118,7 +118,7 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
         group=group.name,
         tables=(
             _rebalance_table(rebalances, columns, words),
-            _change_table(view),
+            _change_table(view, words),
             _queue_table(matrix),
         ),
         context={
@@ -370,7 +370,7 @@ def duration_cells(rebalance: GroupRebalance) -> list[Cell]:
     ]
 
 
-def _change_table(view: GroupView) -> PageTable:
+def _change_table(view: GroupView, words: Words) -> PageTable:
     """Return the changes of the group's progress that no member made."""
     return PageTable(
         name="changes",
@@ -379,14 +379,14 @@ def _change_table(view: GroupView) -> PageTable:
             TableColumn("at_ms", "when", "time"),
             TableColumn("kind", "what", "prose"),
             TableColumn("who", "who"),
-            TableColumn("topic", "Topic"),
+            TableColumn("topic", "topic"),
             TableColumn("offsets", "queue: from → to", "prose"),
             TableColumn("detail", "detail", "prose"),
         ),
         rows=[
             [
                 Cell(change.timestamp_ms),
-                Cell(change.kind, note=f"× {n}" if (n := change.request_count) > 1 else ""),
+                Cell(words(change.kind), note=f"× {n}" if (n := change.request_count) > 1 else ""),
                 Cell(change.who),
                 Cell(change.topic or None),
                 Cell(

@@ -6,15 +6,15 @@ Tests: test_cluster_pages.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from starlette.responses import Response
 
-from sparrowmq.calling.clock import timestamp_ms
-from sparrowmq.client.operations.administer import query_message, view_message
+from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
+from sparrowmq.client.operations.administer import committed_offset, query_message, view_message
 from sparrowmq.client.operations.browse import (
     Start,
     browse,
@@ -23,12 +23,12 @@ from sparrowmq.client.operations.browse import (
     storing_order,
 )
 from sparrowmq.client.operations.dead_letters import list_dead_letters
+from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.message_trace import TraceStep, message_trace
 from sparrowmq.client.operations.resend import Resend, find_resends
-from sparrowmq.dash.overview_page import group_href
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
-from sparrowmq.dash.web import FOLLOWED, Site, View, Visit
+from sparrowmq.dash.web import FOLLOWED, Site, View, Visit, group_href, letters_href
 from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.names import check_group, check_topic, dlq_topic
@@ -37,11 +37,12 @@ from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
 
 # The messages of one page.
 COUNT = 50
-# A page reads about so many messages of all queues together.
-_READ_MAX = 800
+# A page reads about so many messages of all queues together, and searches so many.
+_READ_MAX, SEARCHED_MAX = 800, 10_000
 # The longest time that a page reads.
 _READ_TIMEOUT_MS = 5_000
-_TURNS_MAX = 64
+# The groups that a message's page asks for, besides those that are watched anyway.
+_GROUPS_ASKED_MAX = 32
 # The characters shown of a key or property. A message's own page links to the whole body.
 _LINE_LENGTH = 120
 _HEX_WIDTH = 16
@@ -51,10 +52,18 @@ _JSON = json.JSONEncoder(ensure_ascii=False, indent=2)
 
 
 class Read(NamedTuple):
-    """The messages read, and the problems met, in words."""
+    """The messages read, and the problems met, in words.
+
+    Args:
+        searched: the messages at the end of each queue that were searched; None if the page did
+            not search from the end.
+        is_whole: whether the page read all that it was to read.
+    """
 
     messages: list[MessageExt]
     problems: list[str]
+    searched: int | None = None
+    is_whole: bool = True
 
 
 async def show_messages(watcher: Watcher, visit: Visit) -> View:
@@ -64,9 +73,9 @@ async def show_messages(watcher: Watcher, visit: Visit) -> View:
     if not topic:
         return _messages_view(watcher, visit, topic="", read=Read([], []))
     check_topic(topic)
-    wanted = query.get("key", "").strip()
+    wanted, has_text = query.get("key", "").strip(), text_filter(query.get("text", ""))
     if wanted:
-        read = Read(await _search(watcher, topic, wanted), [])
+        read = Read([m for m in await _search(watcher, topic, wanted) if has_text(m)], [])
     else:
         read = await _browse(watcher, visit, topic)
     return _messages_view(watcher, visit, topic=topic, read=read)
@@ -86,25 +95,50 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
     query = visit.query
     queues = [parse_queue(query["queue"])] if query.get("queue") else []
     offset, since = query.get("offset", "").strip(), query.get("from", "").strip()
-    tags = query.get("tag", "").strip() or "*"
+    tags, text = query.get("tag", "").strip() or "*", query.get("text", "")
     if offset:
         if not queues:
             raise UsageError("an offset is one of a queue: name the queue, such as broker-a:3")
         if not (offset.isascii() and offset.isdigit() and len(offset) <= 18):
             raise UsageError(f"{offset!r} is not an offset; write a number from 0")
         return await read_messages(
-            watcher, topic, Start(is_earliest=True), queues, tags=tags, offset=int(offset)
+            watcher,
+            topic,
+            Start(is_earliest=True),
+            queues,
+            tags=tags,
+            text=text,
+            offset=int(offset),
         )
     if since:
         since_ms = parse_time(since, now_timestamp_ms=timestamp_ms())
-        read = await read_messages(watcher, topic, Start(timestamp_ms=since_ms), queues, tags=tags)
+        start = Start(timestamp_ms=since_ms)
+        read = await read_messages(watcher, topic, start, queues, tags=tags, text=text)
         # Asked for a time after the last message, brokers answer with the last message.
-        return Read([m for m in read.messages if m.store_timestamp_ms >= since_ms], read.problems)
+        return read._replace(
+            messages=[m for m in read.messages if m.store_timestamp_ms >= since_ms]
+        )
     seen = watcher.overview
     known = {each.topic: each.queue_count for each in (seen.topics if seen is not None else ())}
-    count = min(COUNT, 1 + _READ_MAX // (1 if queues else known.get(topic) or 1))
-    read = await read_messages(watcher, topic, Start(last_count=count), queues, tags=tags)
-    return Read(read.messages[-COUNT:][::-1], read.problems)
+    queue_count = 1 if queues else known.get(topic) or 1
+    searched = max(COUNT, SEARCHED_MAX // queue_count) if text or tags != "*" else None
+    count = searched or min(COUNT, 1 + _READ_MAX // queue_count)
+    start = Start(last_count=count)
+    read = await read_messages(watcher, topic, start, queues, tags=tags, text=text)
+    return read._replace(messages=read.messages[-COUNT:][::-1], searched=searched)
+
+
+def text_filter(text: str) -> Callable[[MessageExt], bool]:
+    """Return the function that finds a text in a body, key, tag, id or other property.
+
+    A body of JSON may have the text with escapes.
+    """
+    text = text.strip()
+    needles = {text.encode(), json.dumps(text)[1:-1].encode()}
+    return lambda message: (
+        any(needle in message.body for needle in needles)
+        or any(text in value for value in message.properties.values())
+    )
 
 
 async def read_messages(
@@ -114,15 +148,17 @@ async def read_messages(
     queues: Sequence[tuple[str, int]],
     *,
     tags: str = "*",
+    text: str = "",
     offset: int | None = None,
     count: int = COUNT,
 ) -> Read:
-    """Read messages in the order of storing.
+    """Read messages in the order of storing, for at most `_READ_TIMEOUT_MS`.
 
     Args:
         start: the start in each queue.
         queues: the broker name and id of each queue to read.
         tags: a subscription expression; `*` takes all messages.
+        text: a text that the messages have, as `text_filter` finds it.
         offset: the start in the only queue of `queues`.
         count: the number of messages to read from a time or an offset on.
 
@@ -132,21 +168,26 @@ async def read_messages(
     browser = await run(open_browser(directory, topic, start=start, selection=tags, queues=queues))
     if offset is not None:
         browser.cursors[0].offset = offset
-    read = Read([], [])
+    read, has_text = Read([], []), text_filter(text)
+    until_ms, examined = monotonic_ms() + _READ_TIMEOUT_MS, 0
+
+    def is_enough() -> bool:
+        return browser.is_done or (start.last_count is None and len(read.messages) >= count)
+
     try:
-        for _ in range(_TURNS_MAX):
-            is_enough = start.last_count is None and len(read.messages) >= count
-            if browser.is_done or is_enough:
+        while not is_enough() and examined < SEARCHED_MAX:
+            if (left_ms := until_ms - monotonic_ms()) <= 0:
                 break
-            found = await run(browse(directory, browser, timeout_ms=_READ_TIMEOUT_MS))
-            read.messages.extend(found.messages)
+            found = await run(browse(directory, browser, timeout_ms=left_ms))
+            examined += len(found.messages)
+            read.messages.extend(m for m in found.messages if has_text(m))
             read.problems.extend(found.problems)
     finally:
         await run(close_browser(browser))
     read.messages.sort(key=storing_order)
     if start.last_count is None:
         del read.messages[count:]
-    return read
+    return read._replace(is_whole=is_enough())
 
 
 def message_href(message: MessageExt) -> str:
@@ -171,9 +212,11 @@ def _messages_view(watcher: Watcher, visit: Visit, *, topic: str, read: Read) ->
             "topics": topics,
             "problems": read.problems[:5],
             "follows": follows,
+            "searched": read.searched,
+            "is_whole": read.is_whole,
             "asked": {
                 name: visit.query.get(name, "")
-                for name in ("queue", "offset", "from", "key", "tag")
+                for name in ("queue", "offset", "from", "key", "tag", "text")
             },
         },
     )
@@ -321,7 +364,7 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
     return View(
         template="message.html",
         title="Message",
-        tables=(table, trace, _consumer_table(watcher, visit, message)),
+        tables=(table, trace, await _consumer_table(watcher, visit, message)),
         news=None,
         context={
             "message": message,
@@ -333,18 +376,28 @@ async def show_message(watcher: Watcher, visit: Visit) -> View | Response:
     )
 
 
-def _consumer_table(watcher: Watcher, visit: Visit, message: MessageExt) -> PageTable:
-    """Return the watched groups that read the message's queue, and whether they are beyond it."""
+async def _consumer_table(watcher: Watcher, visit: Visit, message: MessageExt) -> PageTable:
+    """Return the groups that read the message's queue, and whether they are beyond it."""
+    committed = {
+        name: at.committed_offset
+        for name, group in watcher.groups.items()
+        for at in (() if group.view is None else group.view.snapshot.last.progress)
+        if at.queue == message.queue
+    }
+    seen = watcher.overview
+    known = {each.topic: each.groups for each in (seen.topics if seen is not None else ())}
+    others = [name for name in known.get(message.topic, ()) if name not in committed]
+    others = others[:_GROUPS_ASKED_MAX]
+    asked = [committed_offset(watcher.directory, name, message.queue) for name in others]
+    offsets = await watcher.driver.run(gather(asked, name="groups of a message"))
+    committed |= {
+        n: offset for n, offset in zip(others, offsets, strict=True) if offset is not None
+    }
     rows = []
-    for name, group in sorted(watcher.groups.items()):
-        progress = () if group.view is None else group.view.snapshot.last.progress
-        for at in progress:
-            if at.queue == message.queue:
-                is_done = (at.committed_offset or 0) > message.queue_offset
-                state = Cell(
-                    visit.words("yes" if is_done else "no"), tone="" if is_done else "warn"
-                )
-                rows.append([Cell(name, group_href(name)), state, Cell(at.committed_offset)])
+    for name, offset in sorted(committed.items()):
+        is_done = (offset or 0) > message.queue_offset
+        state = Cell(visit.words("yes" if is_done else "no"), tone="" if is_done else "warn")
+        rows.append([Cell(name, group_href(name)), state, Cell(offset)])
     return PageTable(
         name="consumers",
         title="Groups that read the queue",
@@ -354,7 +407,7 @@ def _consumer_table(watcher: Watcher, visit: Visit, message: MessageExt) -> Page
             TableColumn("committed", "committed offset", "number"),
         ),
         rows=rows,
-        empty="No watched group reads this queue.",
+        empty="No group reads this queue.",
     )
 
 
@@ -409,7 +462,7 @@ async def show_dead_letters(site: Site, visit: Visit) -> View:
         ),
         rows=[
             [
-                Cell(each.group, f"/dead-letters?{urlencode({'group': each.group})}"),
+                Cell(each.group, letters_href(each.group)),
                 Cell(each.message_count, tone="bad" if each.message_count else ""),
                 Cell(each.last_timestamp_ms),
             ]
@@ -421,8 +474,10 @@ async def show_dead_letters(site: Site, visit: Visit) -> View:
 
 
 async def _show_letters(site: Site, visit: Visit, group: str) -> View:
+    text = visit.query.get("text", "").strip()
+    start = Start(last_count=SEARCHED_MAX if text else COUNT)
     try:
-        read = await read_messages(site.watcher, dlq_topic(group), Start(last_count=COUNT), ())
+        read = await read_messages(site.watcher, dlq_topic(group), start, (), text=text)
     except TopicRouteNotFound:
         read = Read([], [])
     letters = read.messages[-COUNT:][::-1]
@@ -437,7 +492,9 @@ async def _show_letters(site: Site, visit: Visit, group: str) -> View:
             "group_href": group_href(group),
             "problems": read.problems[:5],
             "has_letters": bool(letters),
-            "done": visit.query.get("done", ""),
+            "text": text,
+            "resend_href": f"/dead-letters/resend?{urlencode({'group': group, 'text': text})}",
+            "done": int(done) if (done := visit.query.get("done", "")).isdecimal() else 0,
         },
     )
 

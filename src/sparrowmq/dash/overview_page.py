@@ -6,22 +6,30 @@ Tests: test_pages.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import quote
 
 from sparrowmq.client.operations.overview import GroupOverview, Overview
 from sparrowmq.dash.group_page import GroupTile
 from sparrowmq.dash.matrix import falls_behind
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import WatchedGroup, Watcher
-from sparrowmq.dash.web import FOLLOWED, ShownCluster, Site, View, Visit
+from sparrowmq.dash.web import (
+    FOLLOWED,
+    ShownCluster,
+    Site,
+    View,
+    Visit,
+    group_href,
+    letters_href,
+    topic_href,
+)
 from sparrowmq.doctor import Finding, Severity
 from sparrowmq.words import format_number
 from sparrowmq.words.catalog import Words
 
 _COLUMNS = (
     TableColumn("group", "group"),
-    TableColumn("trouble", "trouble", "prose"),
     TableColumn("lag", "lag", "number"),
+    TableColumn("trouble", "trouble", "prose"),
     TableColumn("retry_lag", "to retry", "number"),
     TableColumn("dead_letters", "dead letters", "number"),
     TableColumn("produced_per_s", "in/s", "rate"),
@@ -120,11 +128,6 @@ async def show_overview(watcher: Watcher, visit: Visit) -> View:
     )
 
 
-def group_href(name: str) -> str:
-    """Return the URL of a group's page."""
-    return f"/groups/{quote(name, safe='')}"
-
-
 def _weight(watched: WatchedGroup | None, glance: GroupOverview | None) -> tuple[int, int, int]:
     """Return a group's sort key; a greater key needs attention sooner."""
     view = None if watched is None else watched.view
@@ -147,22 +150,23 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
     elif glance is not None and glance.members is not None:
         members, twins = glance.member_count, len(glance.duplicate_ids)
     lag = glance.known_lag if glance else view.lag() if view else None
+    topics = [topic.topic for topic in glance.topics] if glance else []
     letters = glance.dead_letters if glance else None
     if view is not None:
         letters = view.snapshot.last.dead_letters.message_count
     return [
         Cell(name, group_href(name)),
-        _trouble(watched.findings if watched else (), members, lag, words),
         Cell(lag, tone="bad" if flow and falls_behind(lag or 0, flow) else ""),
+        _trouble(watched.findings if watched else (), members, lag, words),
         Cell(glance.retry_lag if glance else None),
-        Cell(letters),
+        Cell(letters, letters_href(name) if letters else None),
         Cell(flow.produced_per_s if flow else None),
         Cell(flow.consumed_per_s if flow else None),
         Cell(members, tone="bad" if members == 0 and lag else ""),
         _count(view.unowned if view else None),
         _count(view.double if view else None),
         _count(twins),
-        Cell(", ".join(topic.topic for topic in glance.topics) if glance else None),
+        Cell(", ".join(topics) or None, topic_href(topics[0]) if len(topics) == 1 else None),
     ]
 
 

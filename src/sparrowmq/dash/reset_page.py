@@ -6,10 +6,9 @@ from starlette.responses import RedirectResponse, Response
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, plan_reset
-from sparrowmq.dash.overview_page import group_href
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
-from sparrowmq.dash.web import Site, View, Visit
+from sparrowmq.dash.web import Site, View, Visit, group_href
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_topic
 from sparrowmq.model.spelling import parse_time

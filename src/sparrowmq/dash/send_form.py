@@ -7,24 +7,30 @@ who sent it, as `sparrowmq msg resend` and `dlq resend` do. Tests: test_change_f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import urlencode
 
 from sparrowmq.calling.clock import timestamp_ms
-from sparrowmq.client.operations.dead_letters import resend_dead_letter
-from sparrowmq.client.operations.resend import Edit, copy_message
+from sparrowmq.client.operations.dead_letters import (
+    read_dead_letters,
+    resend_dead_letter,
+    resend_dead_letters,
+)
+from sparrowmq.client.operations.resend import Edit, copy_message, find_resends
 from sparrowmq.client.operations.routes import get_route
 from sparrowmq.client.operations.send import send
 from sparrowmq.dash.change_forms import ChangeForm, FormField, FormPlan, Values, preview
-from sparrowmq.dash.message_pages import find_message
+from sparrowmq.dash.message_pages import SEARCHED_MAX, find_message, shorten, text_filter
 from sparrowmq.dash.message_pages import preview as preview_body
-from sparrowmq.dash.web import Site, Visit
+from sparrowmq.dash.tables import PAGE_ROWS
+from sparrowmq.dash.web import Site, Visit, letters_href, messages_href
 from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, MessageExt
 from sparrowmq.model.message import RESERVED_PROPERTIES
-from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_topic
+from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group, check_topic
 
 # A longer body, or one that is not a text, is sent as it is.
 EDITED_BYTES_MAX = 16_384
+# The dead letters that one form sends again: as many as its preview shows.
+RESENT_MAX = PAGE_ROWS
 
 
 async def _fields(site: Site, visit: Visit) -> list[FormField]:
@@ -88,7 +94,7 @@ def _read_properties(text: str) -> dict[str, str]:
 
 async def _plan(site: Site, visit: Visit, values: Values) -> FormPlan:
     place = visit.request.path_params
-    by = f"live page, {visit.request.client.host if visit.request.client else '?'}"
+    by = _sender(visit)
     properties = _read_properties(values["properties"])
     run, directory = site.watcher.driver.run, site.watcher.directory
     # The field of the form, whose ends are part of the body.
@@ -106,7 +112,7 @@ async def _plan(site: Site, visit: Visit, values: Values) -> FormPlan:
         return FormPlan(
             preview(("topic", "tag", "keys", "Properties", "body"), [[*shown, preview_body(body)]]),
             lambda: run(send(site.publisher, message)),
-            f"/messages?{urlencode({'topic': message.topic})}",
+            messages_href(message.topic),
         )
     found = await find_message(site.watcher, place)
     own = _own(found)
@@ -130,15 +136,63 @@ async def _plan(site: Site, visit: Visit, values: Values) -> FormPlan:
         return FormPlan(
             table,
             lambda: run(resend_dead_letter(directory, group, found, edit=edit, by=by)),
-            f"/dead-letters?{urlencode({'group': group, 'done': found.msg_id})}",
+            letters_href(group, done=1),
             note="No other group receives the message, and the dead letter stays in its topic.",
         )
     return FormPlan(
         table,
         lambda: run(send(site.publisher, copy_message(copy, by=by, timestamp_ms=timestamp_ms()))),
-        f"/messages?{urlencode({'topic': found.topic})}",
+        messages_href(found.topic),
         note="Every group of the topic receives the copy.",
     )
+
+
+def _sender(visit: Visit) -> str:
+    return f"live page, {visit.request.client.host if visit.request.client else '?'}"
+
+
+async def _letters(site: Site, visit: Visit) -> list[FormField]:
+    return [
+        FormField("group", "group", check_group(visit.query.get("group", "")), "fixed"),
+        FormField("text", "with the text", visit.query.get("text", "")),
+        FormField("again", "also those sent again before", "no", choices=("no", "yes")),
+        # A letter that comes between the preview and the change is not sent.
+        FormField("until_ms", "", str(timestamp_ms()), "hidden"),
+    ]
+
+
+async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
+    group, directory, run = values["group"], site.watcher.directory, site.watcher.driver.run
+    until_ms = values["until_ms"]
+    if not (until_ms.isascii() and until_ms.isdigit()):
+        raise UsageError("the form is not whole; load the page again")
+    has_text = text_filter(values["text"])
+    resends = await run(find_resends(directory, group))
+    letters = [
+        letter
+        for letter in await run(read_dead_letters(directory, group, count_max=SEARCHED_MAX))
+        if letter.store_timestamp_ms <= int(until_ms)
+        and has_text(letter)
+        and (values["again"] == "yes" or _place_of(letter) not in resends)
+    ]
+    if len(letters) > RESENT_MAX:
+        raise UsageError(
+            f"{len(letters)} dead letters would be sent again, and a form sends at most "
+            f"{RESENT_MAX}; name a text, or run sparrowmq dlq resend {group}"
+        )
+    rows = [
+        (each.msg_id, shorten(" ".join(each.keys)), preview_body(each.body)) for each in letters
+    ]
+    return FormPlan(
+        preview(("id", "keys", "body"), rows),
+        lambda: run(resend_dead_letters(directory, group, letters, by=_sender(visit))),
+        letters_href(group, done=len(letters)),
+        note="No other group receives the messages, and the dead letters stay in their topic.",
+    )
+
+
+def _place_of(message: MessageExt) -> tuple[str, int, int]:
+    return message.broker_name, message.queue_id, message.queue_offset
 
 
 SEND_FORMS: Mapping[str, ChangeForm] = {
@@ -147,5 +201,11 @@ SEND_FORMS: Mapping[str, ChangeForm] = {
     ),
     "/messages/{topic}/{broker}/{queue}/{offset}/send": ChangeForm(
         title="Send the message again", button="Send again", fields=_fields, plan=_plan
+    ),
+    "/dead-letters/resend": ChangeForm(
+        title="Send the dead letters again",
+        button="Send again",
+        fields=_letters,
+        plan=_plan_letters,
     ),
 }

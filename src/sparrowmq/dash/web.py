@@ -53,6 +53,26 @@ FOLLOWED, FOLLOW_S = "messages", 2.0
 QUERY_LENGTH_MAX = 8_192
 
 
+def group_href(name: str) -> str:
+    """Return the URL of a group's page."""
+    return f"/groups/{quote(name, safe='')}"
+
+
+def topic_href(topic: str) -> str:
+    """Return the URL of a topic's page."""
+    return f"/topics/{quote(topic, safe='')}"
+
+
+def letters_href(group: str, **query: object) -> str:
+    """Return the URL of a group's dead letters."""
+    return f"/dead-letters?{urlencode({'group': group, **query})}"
+
+
+def messages_href(topic: str, **query: object) -> str:
+    """Return the URL of a topic's messages."""
+    return f"/messages?{urlencode({'topic': topic, **query})}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCluster:
     """A cluster: its name among several, its name servers, and its connections' settings."""
@@ -147,6 +167,8 @@ class Site:
             "cluster": cluster,
             "clusters": clusters,
             "watcher": watcher,
+            "letters_href": letters_href,
+            "messages_href": messages_href,
         }
 
     def check_writes(self, session: Session) -> None:
@@ -268,7 +290,7 @@ class Site:
             return Response(status_code=401)
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         login = f"{self.cluster.root}/login?{urlencode({'next': here})}"
-        return RedirectResponse(login, status_code=303)
+        return self._keep_choices(request, RedirectResponse(login, status_code=303))
 
     async def log_in(self, request: Request) -> Response:
         """Show the password's form, or check a password."""
