@@ -24,11 +24,11 @@ ASKED = {
     "定时消息": "howto/delay-messages",
     "事务消息": "howto/transactions",
     "顺序消费": "howto/consume-in-order",
-    "重复消费": "howto/pipeline-duplicates",
+    "重复消费": "howto/spark-jobs",
     "访问控制": "howto/control-access",
     "磁盘满了": "howto/keep-messages",
     "负载均衡": "reference/load-balancing",
-    "告警": "howto/watch-by-prometheus",
+    "告警": "howto/monitor",
     "防火墙": "reference/server-limits",
     "迁移 Kafka": "howto/from-kafka",
 }

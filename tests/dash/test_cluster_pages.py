@@ -29,6 +29,9 @@ async def test_topics_are_listed_with_who_reads_them(reader: Reader, stage: Grou
     shown = await eventually("the topic", row)
 
     assert (4, 8, stage.group) == (shown["queues"], shown["end_offsets"], shown["groups"])
+    (group,) = await read_table(reader, f"/topics/{stage.topic}", "groups")
+    assert group["group"] == stage.group
+    assert isinstance(group["lag"], int)
     plain = [row["topic"] for row in await read_table(reader, "/topics", "topics")]
     every = [row["topic"] for row in await read_table(reader, "/topics?internal=yes", "topics")]
     assert "TBW102" not in plain

@@ -6,22 +6,52 @@ import json
 import shutil
 import socket
 import subprocess
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client import CollectorRegistry, start_http_server
 
 from asked_series import wrong_names
 from commands import starting
+from group_stage import GroupStage, take_all
+from sparrowmq import Message, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
 DASHBOARD = PACKAGING / "grafana/sparrowmq.json"
 RULES = PACKAGING / "prometheus/sparrowmq.rules.yml"
+
+
+@contextmanager
+def client(stage: GroupStage) -> Generator[str]:
+    """Send and consume with a registry; yield where Prometheus finds its series."""
+    registry = CollectorRegistry()
+    server, thread = start_http_server(0, "127.0.0.1", registry=registry)
+    try:
+        with (
+            Producer(
+                "GID_c", name_server=stage.cluster.name_server, metrics_registry=registry
+            ) as producer,
+            PushConsumer(
+                "GID_c",
+                stage.topic,
+                name_server=stage.cluster.name_server,
+                listener=take_all,
+                metrics_registry=registry,
+            ),
+        ):
+            producer.send(Message(stage.topic, b"x"))
+            yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def panel_expressions() -> list[str]:
@@ -53,19 +83,20 @@ def test_panels_have_ids_and_places_of_their_own() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed")
-def test_prometheus_answers_each_panel_and_loads_the_rules(
-    cluster: EmbeddedCluster, tmp_path: Path
+def test_prometheus_finds_a_series_for_each_panel_and_loads_the_rules(
+    cluster: EmbeddedCluster, stage: GroupStage, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with starting() as start, ExitStack() as held:
-        exporter = start("metrics", "--nameserver", cluster.name_server, "--port", "0")
+        at = ("--nameserver", cluster.name_server, "--port", "0", "--interval", "1")
+        exporter = start("metrics", *at)
         assert exporter.stdout is not None
-        target = exporter.stdout.readline().split("/")[2]
+        targets = [exporter.stdout.readline().split("/")[2], held.enter_context(client(stage))]
         config = {
             "global": {"scrape_interval": "1s"},
             "rule_files": [str(RULES)],
-            "scrape_configs": [{"job_name": "mq", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [{"job_name": "mq", "static_configs": [{"targets": targets}]}],
         }
         file = tmp_path / "prometheus.yml"
         file.write_text(json.dumps(config))
@@ -95,8 +126,21 @@ def test_prometheus_answers_each_panel_and_loads_the_rules(
             return bool(found) and found[0]["value"][1] == "1"
 
         wait_until("a scrape", has_seen)
-        for expression in panel_expressions():
-            ask(f"query?{urlencode({'query': expression.replace('$group', '.*')})}")
+        # Twins: two queues have two owners, two have none, and the doctor finds that.
+        stage.start_process("twin")
+        stage.start_process("twin")
+        stage.send([b"x"] * 4)
+
+        def empty() -> list[str]:
+            return [
+                expression
+                for expression in panel_expressions()
+                if not ask(f"query?{urlencode({'query': expression.replace('$group', '.*')})}")[
+                    "result"
+                ]
+            ]
+
+        wait_until("a series for each panel", lambda: empty() == [], timeout_s=120)
         (group,) = ask("rules")["groups"]
 
     assert [rule["name"] for rule in group["rules"] if rule["health"] == "err"] == []

@@ -67,23 +67,41 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
     """Show a topic: its brokers, queues and groups. Raises: as `topic_status`."""
     name = check_topic(visit.request.path_params["topic"])
     status = await watcher.driver.run(topic_status(watcher.directory, name))
-    groups = PageTable(
-        name="groups",
-        title="Read by",
-        columns=(TableColumn("group", "group"),),
-        rows=[[Cell(group, group_href(group))] for group in status.groups],
-        empty="No group reads this topic.",
-    )
     return View(
         template="topic.html",
         title=name,
-        tables=(_queue_table(status), groups, _place_table(status)),
+        tables=(_queue_table(status), _reader_table(watcher, status), _place_table(status)),
         context={
             "topic": name,
             "messages": messages_href(name),
             "count": sum(at.max_offset - at.min_offset for at in status.queues),
             "rate": watcher.topic_rates.get(name),
         },
+    )
+
+
+def _reader_table(watcher: Watcher, status: TopicStatus) -> PageTable:
+    """Return the topic's groups, and how far each was behind at the last look."""
+    seen = watcher.overview
+    known = {group.group: group for group in (seen.groups if seen is not None else ())}
+    rows = []
+    for name in status.groups:
+        group = known.get(name)
+        progress = () if group is None else group.topics
+        lag = next((at.lag for at in progress if at.topic == status.topic), None)
+        members = None if group is None or group.members is None else group.member_count
+        tone = "bad" if members == 0 and lag else ""
+        rows.append([Cell(name, group_href(name)), Cell(lag), Cell(members, tone=tone)])
+    return PageTable(
+        name="groups",
+        title="Read by",
+        columns=(
+            TableColumn("group", "group"),
+            TableColumn("lag", "lag", "number"),
+            TableColumn("members", "members", "number"),
+        ),
+        rows=rows,
+        empty="No group reads this topic.",
     )
 
 
