@@ -255,8 +255,9 @@ namesakes. Spark's options stand on pages of their own: [the source](spark-sourc
 Options of `sparrowmq up`, `sparrowmq broker`, `sparrowmq nameserver` and `python -m
 sparrowmq.hosting`, which has those of `up`. The commands take them from variables
 (`--retention-hours` is `SPARROWMQ_RETENTION_HOURS`) and [from a
-file](../howto/operate-servers.md#settings-options-variables-a-file) as well; `python -m sparrowmq.hosting`, which tests and
-benchmarks start, takes options alone, so that no variable of the machine changes what they do.
+file](../howto/operate-servers.md#settings-options-variables-a-file) as well; `python -m
+sparrowmq.hosting`, which tests and benchmarks start, takes options alone, so that no variable of
+the machine changes what they do.
 
 {markdown(options(row for row in SETTINGS.values() if NAME_SERVER in row.only or not row.only))}
 ## Of brokers
@@ -294,7 +295,8 @@ def make_metrics_page() -> tuple[Path, str]:
 
 <!-- Made of the tables of series by `make generate`; change those. -->
 
-Series for Prometheus (extra `prometheus`). [How to set it up](../howto/monitor.md#graphs-and-alerts-by-prometheus).
+Series for Prometheus (extra `prometheus`).
+[How to set it up](../howto/monitor.md#graphs-and-alerts-by-prometheus).
 Clients' log lines have [a page of their own](logs.md).
 
 ## Of a cluster
