@@ -1,4 +1,4 @@
-/* Eight functions of SparrowMQ over bytes, in C: five of the broker, three of its clients.
+/* Nine functions of SparrowMQ over bytes, in C: six of the broker, three of its clients.
  *
  * Each does what its twin in Python does, to the byte, and says what the twin is for it; the package
  * `sparrowmq` has them all and needs none of these (src/sparrowmq/protocol/speedups.py, which also says
@@ -16,6 +16,7 @@
 #define MAGIC_V1 0xDAA320A7u
 #define MAGIC_V2 0xDAA320ABu
 #define HEAD_SIZE 88
+#define RECORD_SIZE_MIN 92
 #define CRC_PROPERTY_SIZE 20
 #define ENTRY_SIZE 20
 #define INDEX_ENTRY_SIZE 20
@@ -140,10 +141,9 @@ static int read_properties(Bytes begin, Bytes end, int32_t *code) {
     return 1;
 }
 
-/* Writes a record's size and, behind its other properties, its checksum; returns its end. */
-static unsigned char *end_record(unsigned char *record, unsigned char *out) {
-    write32(record, (uint32_t)(out - record) + CRC_PROPERTY_SIZE);
-    uint32_t crc = crc32_of(record, (size_t)(out - record)) & 0x7FFFFFFF;
+/* Writes the checksum of a record that ends before `out`, as its last property; returns the property's end. */
+static unsigned char *write_crc(Bytes record, Bytes end, unsigned char *out) {
+    uint32_t crc = crc32_of(record, (size_t)(end - record)) & 0x7FFFFFFF;
     memcpy(out, "__CRC32#\1", 9);
     out += 9;
     /* The lowest digit comes first. */
@@ -152,6 +152,12 @@ static unsigned char *end_record(unsigned char *record, unsigned char *out) {
     }
     *out++ = SEPARATOR;
     return out;
+}
+
+/* Writes a record's size and, behind its other properties, its checksum; returns its end. */
+static unsigned char *end_record(unsigned char *record, unsigned char *out) {
+    write32(record, (uint32_t)(out - record) + CRC_PROPERTY_SIZE);
+    return write_crc(record, out, out);
 }
 
 static PyObject *encode_batch(PyObject *self, PyObject *args) {
@@ -554,6 +560,101 @@ done:
     PyBuffer_Release(&times_of);
     Py_XDECREF(data);
     return result;
+}
+
+/* --- the records of the log ------------------------------------------------------------------- */
+
+/* Makes a tuple of a type without attributes of its own, as those of NamedTuple are. */
+static PyObject *make_tuple(PyTypeObject *type, PyObject *const *items, Py_ssize_t count) {
+    PyObject *made = ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, count);
+    for (Py_ssize_t n = 0; n < count; n++) {
+        if (items[n] == NULL) {
+            Py_CLEAR(made);
+        }
+        if (made == NULL) {
+            Py_XDECREF(items[n]);
+        } else {
+            PyTuple_SetItem(made, n, items[n]);
+        }
+    }
+    return made;
+}
+
+static PyObject *check_records(PyObject *self, PyObject *args) {
+    Bytes buffer;
+    Py_ssize_t buffer_size, begin;
+    long long position;
+    PyObject *topics, *record_type, *records;
+    if (!PyArg_ParseTuple(args, "y#nLO!O!O!", &buffer, &buffer_size, &begin, &position, &PyDict_Type, &topics,
+                          &PyType_Type, &record_type, &PyList_Type, &records)) {
+        return NULL;
+    }
+    if (begin < 0 || begin > buffer_size || !PyType_IsSubtype((PyTypeObject *)record_type, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_ValueError, "check_records takes a place in the buffer and a type of tuples");
+        return NULL;
+    }
+    Bytes at = buffer + begin, end = buffer + buffer_size, topic = NULL;
+    PyObject *topic_text = NULL;
+    unsigned char crc[CRC_PROPERTY_SIZE];
+    while (end - at >= RECORD_SIZE_MIN) {
+        uint32_t size = read32(at), sys_flag = read32(at + 36), body_size = read32(at + 84);
+        int32_t queue_id = (int32_t)read32(at + 12), code;
+        long long queue_offset = (long long)read64(at + 20), place = position + (at - buffer - begin);
+        if (size > (size_t)(end - at) || size < RECORD_SIZE_MIN || read32(at + 4) != MAGIC_V1 ||
+            (long long)read64(at + 28) != place || (sys_flag & 0x30) || queue_id < 0 || queue_offset < 0 ||
+            queue_offset > place / RECORD_SIZE_MIN || body_size > size - HEAD_SIZE - 3) {
+            break;
+        }
+        Bytes body = at + HEAD_SIZE, topic_at = body + body_size, record_end = at + size;
+        size_t topic_size = topic_at[0], rest = size - HEAD_SIZE - body_size;
+        if (topic_size + 3 > rest) {
+            break;
+        }
+        Bytes properties = topic_at + 1 + topic_size + 2, crc_at = record_end - CRC_PROPERTY_SIZE;
+        size_t properties_size = (size_t)properties[-2] << 8 | properties[-1];
+        if (topic_size + 3 + properties_size != rest || properties_size < CRC_PROPERTY_SIZE ||
+            (crc_at != properties && crc_at[-1] != SEPARATOR) ||
+            (body_size && (crc32_of(body, body_size) & 0x7FFFFFFF) != read32(at + 8))) {
+            break;
+        }
+        write_crc(at, crc_at, crc);
+        if (memcmp(crc, crc_at, CRC_PROPERTY_SIZE) != 0 || !read_properties(properties, crc_at, &code)) {
+            break;
+        }
+        if (topic == NULL || topic[0] != topic_size || memcmp(topic, topic_at, topic_size + 1) != 0) {
+            PyObject *name = PyBytes_FromStringAndSize((const char *)topic_at + 1, (Py_ssize_t)topic_size);
+            /* Borrowed: nothing here changes the dictionary. */
+            topic_text = name == NULL ? NULL : PyDict_GetItemWithError(topics, name);
+            Py_XDECREF(name);
+            if (topic_text == NULL) {
+                if (PyErr_Occurred()) {
+                    return NULL;
+                }
+                break;
+            }
+            topic = topic_at;
+        }
+        uint32_t transaction = sys_flag & 0xC;
+        /* By the places of `CheckedRecord`. */
+        PyObject *items[] = {
+            PyLong_FromLongLong(place),
+            PyLong_FromUnsignedLong(size),
+            Py_NewRef(topic_text),
+            PyLong_FromLong(queue_id),
+            PyLong_FromLongLong(queue_offset),
+            PyLong_FromLong(code),
+            PyLong_FromLongLong((long long)read64(at + 56)),
+            PyBool_FromLong(transaction == 0 || transaction == 8),
+        };
+        PyObject *record = make_tuple((PyTypeObject *)record_type, items, sizeof items / sizeof *items);
+        if (record == NULL || PyList_Append(records, record) < 0) {
+            Py_XDECREF(record);
+            return NULL;
+        }
+        Py_DECREF(record);
+        at += size;
+    }
+    return PyLong_FromSsize_t(at - buffer);
 }
 
 /* --- the messages of a pull's answer -------------------------------------------------------- */
@@ -1025,6 +1126,7 @@ static PyMethodDef functions[] = {
     {"encode_record", (PyCFunction)(void (*)(void))encode_record, METH_FASTCALL, "Lay out the record of a message."},
     {"collect_keys", collect_keys, METH_VARARGS, "Find the keys of records, as hashes."},
     {"add_entries", add_entries, METH_VARARGS, "Add entries to an index."},
+    {"check_records", check_records, METH_VARARGS, "Check the usual records of the log."},
     {"decode_messages", decode_messages, METH_VARARGS, "Read the usual records of a pull's answer."},
     {"take_answers", (PyCFunction)(void (*)(void))take_answers, METH_FASTCALL, "Take the usual answers."},
     {"take_send", (PyCFunction)(void (*)(void))take_send, METH_FASTCALL, "Read the request of a usual send."},
@@ -1038,7 +1140,7 @@ PyMODINIT_FUNC PyInit_sparrowmq_speedups(void) {
     fill_crc_table();
     PyObject *made = PyModule_Create(&module);
     /* What the functions take and return; sparrowmq uses them only with the number it knows. */
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 7) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 8) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -19,12 +19,15 @@ from hypothesis import strategies as st
 from fuzz.extension import (
     HOSTS,
     compare_batch,
+    compare_checks,
     compare_entries,
     compare_keys,
     compare_record,
+    log_of,
     make_batch,
     make_header,
 )
+from sparrowmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.record import BatchEntry, Record, encode_batch, encode_record
@@ -175,6 +178,64 @@ def test_keys_of_damaged_records_are_found_alike_or_left_alone(
     compare_keys(bytes(chunk))
 
 
+logged = st.builds(
+    Record,
+    topic=st.sampled_from(["T", "a-topic", SCHEDULE_TOPIC, TIMER_TOPIC]),
+    queue_id=st.integers(0, 2),
+    body=st.binary(max_size=30),
+    properties=properties
+    | st.sampled_from(["DELAY\x013", "TIMER_OUT_MS\x017", "A\x01\x02TAGS\x01"]),
+    sys_flag=st.sampled_from([0, 4, 8, 12]),
+    born_host=st.sampled_from(HOSTS),
+    store_host=st.sampled_from(HOSTS),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(logged, min_size=1, max_size=5), st.booleans(), st.integers(0, 200))
+def test_records_of_a_log_are_checked_alike(
+    found: list[Record], append_crc: bool, cut: int
+) -> None:
+    chunk = log_of(found, append_crc=append_crc)
+
+    compare_checks(chunk[: len(chunk) - cut], checksummed_position=0 if append_crc else None)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(logged, min_size=1, max_size=3),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_damaged_records_of_a_log_are_found_alike(
+    found: list[Record], append_crc: bool, damage: list[tuple[int, int]]
+) -> None:
+    chunk = bytearray(log_of(found, append_crc=append_crc))
+    for at, value in damage:
+        if chunk:
+            chunk[at % len(chunk)] = value
+
+    compare_checks(bytes(chunk), checksummed_position=0 if append_crc else None)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.binary(max_size=30), plain_properties), min_size=1, max_size=5))
+def test_extension_checks_every_plain_record(messages: list[tuple[bytes, str]]) -> None:
+    found = [
+        Record(
+            topic="T",
+            queue_id=0,
+            body=body,
+            properties=text,
+            born_host=HOSTS[0],
+            store_host=HOSTS[0],
+        )
+        for body, text in messages
+    ]
+
+    assert compare_checks(log_of(found, append_crc=True), checksummed_position=0) == len(found)
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**62), st.integers(-5, 2**62)),
@@ -217,6 +278,8 @@ def test_wrong_arguments_are_errors(built_speedups: speedups.Speedups) -> None:
         lambda: functions.add_entries(slots, page, 1, [1], [1], [1], 0, 1),
         lambda: functions.encode_batch(b"", b"", b"", b"", 0, 0, 0),
         lambda: functions.collect_keys("", 0),
+        lambda: functions.check_records(b"", 1, 0, {}, tuple, []),
+        lambda: functions.check_records(b"", 0, 0, {}, int, []),
     )
     for call in calls:
         with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):

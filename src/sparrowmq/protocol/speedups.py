@@ -1,8 +1,8 @@
-"""Eight functions over bytes that an optional extension in C provides.
+"""Nine functions over bytes that an optional extension in C provides.
 
 The extension is a distribution of its own, `sparrowmq-speedups` (`speedups/` in the repository),
 which the extra `speedups` installs.
-Five functions are for the broker, three are for clients. Each function has a
+Six functions are for the broker, three are for clients. Each function has a
 twin in Python with the same arguments and results (tests/store/test_speedups.py,
 tests/protocol). docs/decisions/speedups-in-c.md has the gains and the attempts that
 failed.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The extension's number of this interface; another number takes or returns other values. The
 # version that the extra `speedups` names begins with it.
-INTERFACE = 7
+INTERFACE = 8
 
 
 class Speedups(Protocol):
@@ -123,6 +123,27 @@ class Speedups(Protocol):
                 others count from the first entry's time.
 
         Returns: the entries, and the number of slots that had no entry before.
+        """
+        ...
+
+    def check_records(
+        self,
+        buffer: bytes,
+        at: int,
+        position: int,
+        topics: dict[bytes, str],
+        record_type: type[tuple[object, ...]],
+        records: list[Any],
+        /,
+    ) -> int:
+        """Add the fields of consecutive usual and valid records, from `at` on, to a list.
+
+        Args:
+            position: the position of the first record in the log.
+            topics: the topics that a usual record may have.
+            record_type: `CheckedRecord`.
+
+        Returns: the position of the first record that is unusual or not valid, or the end.
         """
         ...
 

@@ -35,7 +35,6 @@ class LogScan:
 
     def run(self, start: int) -> Iterator[CheckedRecord]:
         """Yield the valid records from `start` on, up to the first bytes that are not a record."""
-        check = self._checker.check
         self.position = start
         chunk_size = _CHUNK_SIZE
         while True:
@@ -43,11 +42,10 @@ class LogScan:
             left = self._left(begin)
             chunk = self._files.read(begin, min(chunk_size, left))
             chunk_size = _CHUNK_SIZE
-            at = 0
-            while (record := check(chunk, at, begin + at)) is not None:
-                at += record.size
-                self.position = begin + at
+            for record in self._checker.check_all(chunk, begin):
+                self.position = record.position + record.size
                 yield record
+            at = self.position - begin
             left -= at
             if left < BLANK_SIZE:
                 return

@@ -37,7 +37,7 @@ Tests: test_corruption.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
@@ -49,6 +49,7 @@ from sparrowmq.model.message import (
     PROPERTY_TIMER_OUT_MS,
 )
 from sparrowmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_legal_name
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.java_numbers import parse_like
 from sparrowmq.protocol.properties import (
     PROPERTIES_BYTES_MAX,
@@ -136,13 +137,42 @@ class RecordChecker:
         checksummed_position: the position from which records have a checksum of the whole record.
     """
 
-    __slots__ = ("_delay_levels_ms", "_tags_codes", "_topics", "checksummed_position")
+    __slots__ = (
+        "_delay_levels_ms",
+        "_tags_codes",
+        "_topics",
+        "_usual_topics",
+        "checksummed_position",
+    )
 
     def __init__(self, delay_levels_ms: Sequence[int]) -> None:
         self._delay_levels_ms = delay_levels_ms
         self.checksummed_position: int | None = None
         self._topics: dict[bytes, str | None] = {}
+        # The legal ones whose tags codes are hashes.
+        self._usual_topics: dict[bytes, str] = {}
         self._tags_codes: dict[str, int] = {}
+
+    def check_all(self, buffer: bytes, position: int) -> Iterator[CheckedRecord]:
+        """Yield the valid records from the buffer's beginning on, up to the first other bytes.
+
+        Args:
+            position: the position of the buffer in the log.
+        """
+        functions = speedups.functions
+        at = 0
+        while True:
+            if functions is not None:
+                records: list[CheckedRecord] = []
+                at = functions.check_records(
+                    buffer, at, position + at, self._usual_topics, CheckedRecord, records
+                )
+                yield from records
+            record = self.check(buffer, at, position + at)
+            if record is None:
+                return
+            yield record
+            at += record.size
 
     def check(self, buffer: bytes, at: int, position: int) -> CheckedRecord | None:
         """Return the fields of the record at `at` in `buffer`, None if there is no valid record.
@@ -279,7 +309,10 @@ class RecordChecker:
             topic = None
         if len(self._topics) >= _CACHE_MAX:
             self._topics.clear()
+            self._usual_topics.clear()
         self._topics[name] = topic
+        if topic is not None and topic not in TIMED_TOPICS:
+            self._usual_topics[name] = topic
         return topic
 
 

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Generator, Mapping
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -40,6 +41,8 @@ from sparrowmq.protocol.request_decoder import RequestDecoder
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.session import RemotingSession
 from sparrowmq.protocol.speedups import Speedups
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
+from sparrowmq.store import MessageStore, StoreConfig
 from sparrowmq.store.index_file import _add_entries
 from sparrowmq.store.message_batch import (
     BatchMessages,
@@ -51,7 +54,7 @@ from sparrowmq.store.message_batch import (
     read_messages,
 )
 from sparrowmq.store.message_index import LogKeys
-from sparrowmq.store.record_check import RecordChecker
+from sparrowmq.store.record_check import CheckedRecord, RecordChecker
 from sparrowmq.store.stored_record import encode_plain
 
 HOSTS = tuple(map(encode_host, ("1.2.3.4:5", "[::1]:6")))
@@ -193,6 +196,59 @@ def check_record(data: bytes) -> None:
     size, rest = choose(rest, range(256))
     properties = rest[size:].decode(errors="replace") or "n\x01v"
     compare_record(make_header(), rest[:size], properties, store_host=host)
+
+
+# --- the records of the log ----------------------------------------------------------------------
+
+
+def log_of(records: list[Record], *, append_crc: bool) -> bytes:
+    """Return the log of a store that has taken these records, without those it refuses."""
+    storage = SimulatedStorage(Random(0))
+    store = MessageStore(
+        storage, StoreConfig(append_crc=append_crc, commit_log_file_size=256 << 10)
+    )
+    store.load(timestamp_ms=0)
+    for record in records:
+        store.put(record, timestamp_ms=1_700_000_000_000)
+    return storage.open("commitlog/" + "0" * 20).read(0, store.appended_position)
+
+
+def compare_checks(chunk: bytes, *, checksummed_position: int | None) -> int:
+    """Check the records of a log both ways; return how many the extension took."""
+    taken: list[CheckedRecord] = []
+    checked: list[list[CheckedRecord]] = []
+    for use in (_built, None):
+        checker = RecordChecker(DELAY_LEVELS_MS)
+        checker.checksummed_position = checksummed_position
+        with _extension(use) as functions:
+            checked.append(list(checker.check_all(_fenced(chunk), 0)))
+            if use is not None:
+                functions.check_records(chunk, 0, 0, checker._usual_topics, CheckedRecord, taken)
+    assert checked[0] == checked[1]
+    return len(taken)
+
+
+def check_log(data: bytes) -> None:
+    """The extension finds the valid records that Python finds."""
+    append_crc, rest = choose(data, (True, True, False))
+    damage, _, texts = rest.partition(b"\0\0")
+    records = [
+        Record(
+            topic="Topic",
+            queue_id=number,
+            body=body,
+            properties=properties.decode(errors="replace"),
+            sys_flag=4 * (number % 4),
+            born_host=HOSTS[0],
+            store_host=HOSTS[number // 4 % 2],
+        )
+        for number, text in enumerate(texts.split(b"\0"))
+        for body, _, properties in [text.partition(b"\1\1")]
+    ]
+    chunk = bytearray(log_of(records, append_crc=append_crc))
+    for at in range(0, len(damage) - 2, 3):
+        chunk[int.from_bytes(damage[at : at + 2], "big") % len(chunk)] = damage[at + 2]
+    compare_checks(bytes(chunk), checksummed_position=0 if append_crc else None)
 
 
 # --- the index ----------------------------------------------------------------------------------

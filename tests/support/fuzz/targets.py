@@ -193,6 +193,11 @@ TARGETS = {
         _fixed(b"\0\4bodyTAGS\x01a\x02n\x01v", b"\1\0n\x01v\x02", b"\0\1bX__CRC32#\x01c"),
         is_in_c=True,
     ),
+    "c_log": Target(
+        extension.check_log,
+        _fixed(b"\0\0\0body\1\1TAGS\x01a\x02KEYS\x01k\0other", b"\2\0\5\1\0\0b\1\1X__CRC32#\x01c"),
+        is_in_c=True,
+    ),
     "c_keys": Target(extension.check_keys, _key_seeds, is_in_c=True),
     "c_entries": Target(
         extension.check_entries,
