@@ -45,6 +45,16 @@ def test_offset_that_a_broker_fell_back_to_is_the_lowest_again() -> None:
     assert known.is_ours(10, own_offset=11)
 
 
+@pytest.mark.parametrize(("found", "is_ours"), [(4, False), (5, True), (9, True), (10, False)])
+def test_offset_that_comes_after_the_broker_had_none_may_be_that_of_others(
+    found: int, is_ours: bool
+) -> None:
+    known = committed((5, WRITTEN_MS), (7, 2 * WRITTEN_MS))
+    known.found_again(None)
+
+    assert known.is_ours(found, own_offset=9) is is_ours
+
+
 def test_no_offset_at_the_broker_and_no_commit_of_ours_contradict_nothing() -> None:
     sought = GroupOffset(3, is_committed=False, now_ms=0)
 

@@ -32,17 +32,19 @@ class GroupOffset:
         is_committed: whether the broker returned this offset.
     """
 
-    __slots__ = ("_lowest", "_next_lowest", "_noted_ms", "known")
+    __slots__ = ("_lowest", "_next_lowest", "_noted_ms", "_was_known", "known")
 
     def __init__(self, offset: int, *, is_committed: bool, now_ms: int) -> None:
-        # None until one of our commits was answered or the broker returned an offset.
+        # None until one of our commits was answered or the broker returned an offset, and after
+        # the broker was found without one.
         self.known: int | None = offset if is_committed else None
+        self._was_known = is_committed
         self._lowest = self._next_lowest = offset
         self._noted_ms = now_ms
 
     def note(self, offset: int, now_ms: int) -> None:
         """Note that the broker has an offset."""
-        self.known = offset
+        self.known, self._was_known = offset, True
         if now_ms - self._noted_ms >= WRITTEN_MS:
             self._lowest, self._next_lowest, self._noted_ms = self._next_lowest, offset, now_ms
 
@@ -61,7 +63,7 @@ class GroupOffset:
             found: the offset at the broker, None if the broker has none.
             own_offset: up to where this member has finished.
         """
-        if found is None or self.known is None:
+        if found is None or not self._was_known:
             # A start or a seek that was not committed yet is this member's alone.
             return True
         return self._lowest <= found <= own_offset
