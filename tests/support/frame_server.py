@@ -69,7 +69,7 @@ class FrameServer:
         self.peers: list[Peer] = []
         self.accepted = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        self._accepting = self._start(self._accept)
 
     @property
     def connection_count(self) -> int:
@@ -79,7 +79,9 @@ class FrameServer:
         if self._reads is not None:
             self._reads.set()
         self._listening.shutdown(socket.SHUT_RDWR)
-        for thread in list(self._threads):
+        # Once it has ended, no peer and no thread comes any more.
+        self._accepting.join(PATIENCE_S)
+        for thread in self._threads:
             for peer in self.peers:
                 if peer.sock.fileno() >= 0:
                     with suppress(OSError):
@@ -88,10 +90,11 @@ class FrameServer:
             assert not thread.is_alive()
         self._listening.close()
 
-    def _start(self, function: Callable[..., None], *args: Any) -> None:
+    def _start(self, function: Callable[..., None], *args: Any) -> threading.Thread:
         thread = threading.Thread(target=function, args=args, daemon=True)
         self._threads.append(thread)
         thread.start()
+        return thread
 
     def _accept(self) -> None:
         while True:
