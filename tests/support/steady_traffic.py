@@ -17,11 +17,18 @@ TWICE_MAX = 10
 
 
 class SteadyTraffic:
-    """A producer of some hundred messages a second, and the members that consume them."""
+    """A producer of some hundred messages a second, and the members that consume them.
 
-    def __init__(self, producer: Any, members: Sequence[Any]) -> None:
+    Args:
+        names: what the members are called where the counts are told; None to tell counts alone.
+    """
+
+    def __init__(
+        self, producer: Any, members: Sequence[Any], names: Sequence[str] | None = None
+    ) -> None:
         self.producer = producer
         self.members = members
+        self._names = names
 
     @property
     def sent_count(self) -> int:
@@ -32,6 +39,21 @@ class SteadyTraffic:
         """Deliveries of a message beyond its first."""
         got = _consumed(self.members)
         return got.total() - len(got)
+
+    def _twice_by(self, names: Sequence[str]) -> Counter[str]:
+        """Count the deliveries of a message beyond its first, by who got it before and then."""
+        deliveries = sorted(
+            (each["at"], name, each["body"])
+            for name, member in zip(names, self.members, strict=True)
+            for each in member.named("message")
+        )
+        twice: Counter[str] = Counter()
+        last: dict[str, str] = {}
+        for _, name, body in deliveries:
+            if body in last:
+                twice[f"{name} after {last[body]}"] += 1
+            last[body] = name
+        return twice
 
     def assert_in_order(self) -> None:
         """Check that no queue's message was delivered before an earlier one of its queue."""
@@ -76,7 +98,9 @@ class SteadyTraffic:
         assert self.producer.stop() == 0
         self.wait_consumed("at the end")
         failed = len(self.producer.named("failed"))
-        return f"{self.sent_count} sent, {failed} sends failed, 0 lost, {self.twice_count} twice"
+        told = f"{self.sent_count} sent, {failed} sends failed, 0 lost, {self.twice_count} twice"
+        twice_by = self._twice_by(self._names) if self._names else {}
+        return f"{told} {dict(twice_by)}" if twice_by else told
 
 
 def breaks_in(offsets: list[int]) -> list[tuple[int, int]]:
@@ -115,6 +139,6 @@ def steady_traffic(
     members = [start_member(each, cluster, **options) for each in languages]
     producer = java.python_peer("produce", nameServer=cluster.name_server, topic=topic, rate=100)
     try:
-        yield SteadyTraffic(producer, members)
+        yield SteadyTraffic(producer, members, languages)
     finally:
         producer.kill()
