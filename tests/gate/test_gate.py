@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gate import __main__ as gate
-from gate import access, connections, frames, kills, simulation, wire
+from gate import access, connections, disk, frames, kills, simulation, wire
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
 from waiting import wait_until
@@ -76,6 +76,18 @@ def test_broker_that_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> Non
 
     assert figures["broken"] == {}, figures["examples"]
     assert sum(figures["acknowledged"].values()) >= 2 * kills.ACKNOWLEDGED_MIN
+
+
+@pytest.mark.slow
+def test_broker_whose_disk_is_full_serves_again_and_loses_nothing() -> None:
+    try:
+        with disk.small_disk() as directory:
+            figures = disk.run(3, seed=1, disk=directory)
+    except PermissionError as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+
+    assert figures["broken"] == {}, figures["examples"]
+    assert figures["refused"]
 
 
 def test_kills_end_with_one_line_once_the_broker_refuses_messages(tmp_path: Path) -> None:

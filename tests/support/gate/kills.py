@@ -35,7 +35,7 @@ TOPICS = {PLAIN: QUEUES, BATCHED: QUEUES, LATER: QUEUES, HALF: QUEUES, RETRY: 1}
 
 
 class Load:
-    """Senders that run until the broker is gone, each on a connection of its own.
+    """Senders that run until they are stopped or the broker is gone, each on its own connection.
 
     Args:
         port: the broker's.
@@ -45,17 +45,23 @@ class Load:
 
     def __init__(self, port: int, ledger: Ledger, cycle: int) -> None:
         self._port, self._ledger, self._cycle = port, ledger, cycle
-        turns = [self._send_plain, self._send_plain, self._send_batch, self._send_other]
+        self._is_over = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(f"{cycle}-{index}", turn))
-            for index, turn in enumerate(turns)
+            for index, turn in enumerate(self._turns())
         ]
         # Answers that are no acknowledgement, though the broker is alive.
         self.refused: list[str] = []
 
+    def _turns(self) -> list[Callable[[wire.Connection, str, int], None]]:
+        return [self._send_plain, self._send_plain, self._send_batch, self._send_other]
+
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
 
     def join(self) -> None:
         for thread in self._threads:
@@ -68,6 +74,8 @@ class Load:
             return
         try:
             for number in count():
+                if self._is_over.is_set():
+                    break
                 turn(connection, sender, number)
         except OSError:
             pass

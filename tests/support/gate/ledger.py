@@ -96,7 +96,11 @@ class Ledger:
         for topic, body in sorted(self._owed):
             self._break("lost", topic, -1, -1, body)
 
-    def _break(self, what: str, topic: str, queue_id: int, offset: int, body: bytes) -> None:
+    def note(self, what: str, example: str) -> None:
+        """Count another broken promise."""
         self.broken[what] += 1
         if len(self.examples) < EXAMPLES_MAX:
-            self.examples.append(f"{what}: {topic}:{queue_id} at {offset}, {body!r}")
+            self.examples.append(f"{what}: {example}")
+
+    def _break(self, what: str, topic: str, queue_id: int, offset: int, body: bytes) -> None:
+        self.note(what, f"{topic}:{queue_id} at {offset}, {body!r}")

@@ -44,6 +44,15 @@ def _killed(figures: Any) -> str:
 
 
 @_of_json
+def _filled(figures: Any) -> str:
+    return (
+        f"{figures['cycles']:,} times full, {sum(figures['acknowledged'].values()):,} "
+        f"acknowledged, {figures['refused']:,} refused, {figures['popped']:,} popped, "
+        f"{sum(figures['broken'].values())} broken"
+    )
+
+
+@_of_json
 def _flooded(figures: Any) -> str:
     return (
         f"{figures['frames']:,} frames, {figures['unanswered']} healthy requests unanswered, "
@@ -157,6 +166,18 @@ ROWS = (
         others="SQLite, TigerBeetle",
     ),
     Row(
+        "disk",
+        (
+            "A broker whose disk is full refuses messages, loses nothing that it acknowledged, and "
+            "serves again once there is room",
+            "磁盘已满的 broker 拒绝新消息，不丢失任何已确认的内容，有空间后恢复服务",
+        ),
+        "python -m gate.disk --cycles {count}",
+        _filled,
+        count=100,
+        minutes=30,
+    ),
+    Row(
         "frames",
         (
             "No bytes at the ports of a name server or a broker keep it from serving others, or "
@@ -259,10 +280,14 @@ ROWS = (
     ),
     Row(
         "licences",
-        (
-            "Every dependency's licence allows its use, and none has a known weakness",
-            "每个依赖的许可证都允许使用，且没有已知漏洞",
-        ),
+        ("Every dependency's licence allows its use", "每个依赖的许可证都允许使用"),
+        "python tools/audit.py",
+        lambda output: f"{len(output.splitlines())} dependencies",
+        minutes=5,
+    ),
+    Row(
+        "weaknesses",
+        ("No dependency has a known weakness", "所有依赖都没有已知漏洞"),
         "make audit",
         lambda output: output.strip().splitlines()[-1] if output.strip() else "",
         minutes=15,
