@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gate import __main__ as gate
-from gate import access, connections, disk, frames, kills, simulation, wire
+from gate import access, connections, disk, frames, kills, parts, simulation, wire
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
 from waiting import wait_until
@@ -174,19 +174,27 @@ def test_gate_that_is_ended_ends_the_command_that_runs(tmp_path: Path) -> None:
     wait_until("its end", lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())
 
 
-def test_simulation_goes_on_where_it_was_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(simulation, "PART", 1)
-    notes = tmp_path / "notes"
+def test_proof_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    notes, ran = tmp_path / "notes", list[int]()
 
-    first = simulation.run(2, processes=2, notes=notes)
-    monkeypatch.setattr(simulation, "run_part", lambda begin, _: simulation.Part(begin, 1, 0))
-    again = simulation.run(3, processes=1, notes=notes)
+    def run_part(begin: int, length: int) -> list[int]:
+        ran.append(begin)
+        if begin == 4 and len(ran) == 3:
+            raise KeyboardInterrupt
+        return [begin, length]
 
-    assert [(part.seeds, part.failed) for part in first] == [(1, 0)] * 2
-    assert all(part.messages for part in first)
-    assert again == [*first, simulation.Part(2, 1, 0)]
+    with pytest.raises(KeyboardInterrupt):
+        parts.run_parts(run_part, count=5, size=2, notes=notes)
+    found = parts.run_parts(run_part, count=5, size=2, notes=notes)
+
+    assert (found, ran) == ([[0, 2], [2, 2], [4, 1]], [0, 2, 4, 4])
+
+
+def test_part_of_the_simulation_counts_its_seeds() -> None:
+    failed, messages = simulation.run_part(0, 1)
+
+    assert failed == 0
+    assert messages
 
 
 def test_unknown_row_is_named() -> None:

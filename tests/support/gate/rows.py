@@ -36,10 +36,10 @@ def _of_json(tell: Callable[[Any], str]) -> Callable[[str], str]:
 @_of_json
 def _killed(figures: Any) -> str:
     acknowledged, broken = sum(figures["acknowledged"].values()), sum(figures["broken"].values())
+    start_s, processor_s = figures["mean_starts_s"], figures["mean_starts_processor_s"]
     return (
         f"{figures['kills']:,} kills, {acknowledged:,} acknowledged, {broken} broken; "
-        f"start after a kill {figures['mean_start_s']} s, {figures['mean_start_processor_s']} s of "
-        "it processor time (means)"
+        f"start after a kill {start_s} s, {processor_s} s of it processor time (means)"
     )
 
 
