@@ -24,7 +24,7 @@ _COLUMNS = [
     OutputColumn("broker"),
     OutputColumn("access_key"),
     OutputColumn("admin"),
-    OutputColumn("white_remote_address", "from", optional=True),
+    OutputColumn("white_remote_address", "from addresses", optional=True),
     OutputColumn("default_topic_perm", "topics"),
     OutputColumn("default_group_perm", "groups"),
     OutputColumn("topic_perms", "topic permissions", optional=True),
