@@ -471,6 +471,26 @@ def test_checkpoint_waits_for_an_idle_moment(storage: Any, new_record: NewRecord
     assert busy.checkpoint is None
 
 
+def test_clock_that_is_set_back_by_an_hour_delays_no_checkpoint(
+    storage: Any, new_record: NewRecord
+) -> None:
+    """Without one, a start after a kill would check an hour's messages one by one."""
+    hour_ms = 3_600_000
+    store = MessageStore(storage, SMALL)
+    store.load(timestamp_ms=hour_ms)
+    checkpoints = []
+    for timestamp_ms in (hour_ms + 1, 2, 3, 20_000):
+        store.put(new_record(b"a"), timestamp_ms=timestamp_ms)
+        for _ in range(2):
+            if (work := store.flush_work()) is not None:
+                work.run()
+                store.flush_done(work, None)
+                store.dispatch()
+                checkpoints += [timestamp_ms] if work.checkpoint else []
+
+    assert checkpoints == [2, 20_000]
+
+
 @pytest.mark.parametrize("count", [1, 40])
 @pytest.mark.parametrize("size", [1024, 5000, 3 * 4096])
 def test_a_store_keeps_the_size_of_its_first_log_file(

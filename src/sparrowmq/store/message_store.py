@@ -211,7 +211,6 @@ class MessageStore:
             log_end=self._log.end,
             end_timestamp_ms=self._put_timestamp_ms,
         )
-        self._checkpoint_from_timestamp_ms = timestamp_ms
         self.queues.note_changed(
             key
             for key, queue in self.queues.by_key.items()
@@ -226,6 +225,7 @@ class MessageStore:
         work = self._take_work(with_checkpoint=True)
         work.run()
         self._note_checkpoint(work)
+        self._checkpoint_from_timestamp_ms = timestamp_ms
         if work.index is not None:
             self._index.loaded(work.index)
         self._storage.sync_directory("")
@@ -590,7 +590,8 @@ class MessageStore:
         interval_ms = self._config.checkpoint_interval_ms
         if has_log:
             interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
-        is_old = age_ms >= interval_ms or self.expiry_waits
+        # A clock that was set back makes the age negative.
+        is_old = not 0 <= age_ms < interval_ms or self.expiry_waits
         is_due = is_old and (self.queues.is_dirty or self._index.is_dirty)
         if is_due:
             try:
@@ -634,9 +635,7 @@ class MessageStore:
             index = self._index.take_flush()
             checkpoint = self._checkpoint = self._next_checkpoint()
             self.expiry_waits = False
-            self._checkpoint_from_timestamp_ms = max(
-                self._put_timestamp_ms, self._checkpoint_from_timestamp_ms
-            )
+            self._checkpoint_from_timestamp_ms = self._put_timestamp_ms
         return FlushWork(
             storage=self._storage,
             end_position=self._log.end,
