@@ -135,8 +135,8 @@ class Mistakes:
     def make_test(self) -> Any:
         """Return the test that each mistake is caught; `-v` shows by how many seeds."""
 
-        # Nothing here waits, but twenty runs take half a minute of the processor, and ten times that
-        # where others compute.
+        # Nothing here waits, but twenty runs take half a minute of the processor, and ten times
+        # that where others compute.
         @pytest.mark.timeout(600)
         @pytest.mark.parametrize("check", self._checks)
         def test_mistake_is_caught(
