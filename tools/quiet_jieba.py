@@ -1,4 +1,6 @@
-"""A hook of mkdocs: jieba says nothing while the site is built.
+"""A hook of mkdocs: jieba says nothing while the site is built, and keeps its cache in the project.
+
+Its own place is one file in the temporary directory, of whichever user of the machine came first.
 
 Tests: test_site.py.
 """
@@ -6,5 +8,12 @@ Tests: test_site.py.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+
+import jieba
+
+CACHE = Path(__file__).resolve().parents[1] / ".cache"
 
 logging.getLogger("jieba").setLevel(logging.WARNING)
+CACHE.mkdir(exist_ok=True)
+jieba.dt.tmp_dir = str(CACHE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -109,7 +110,7 @@ def test_fixtures_serve_plain_and_asyncio_tests(tmp_path: Path, options: tuple[s
 
 
 def test_clients_of_rocketmq_5_send_to_the_same_cluster(tmp_path: Path) -> None:
-    support = str(ROOT / "tests/support")
+    support = shlex.quote(str(ROOT / "tests/support"))
     run = run_pytest(tmp_path, {"test_it.py": GRPC}, "-o", f"pythonpath={support}")
     assert "1 passed" in run
 
