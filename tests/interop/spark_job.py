@@ -52,7 +52,6 @@ def run(spark: SparkSession, given: dict[str, str], out: Path) -> dict[str, obje
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"place": [str(sparrowmq.__file__)]})
 
-    places = spark.range(4).mapInArrow(find_package, "place STRING").distinct().collect()
     frame = spark.read.format("rocketmq").options(**given).load()
     rows = frame.selectExpr("queueId", "queueOffset", "spark_partition_id() AS part").collect()
     query = (
@@ -67,6 +66,7 @@ def run(spark: SparkSession, given: dict[str, str], out: Path) -> dict[str, obje
         .start()
     )
     query.awaitTermination()
+    places = spark.range(4).mapInArrow(find_package, "place STRING").distinct().collect()
     copied = spark.read.format("rocketmq").options(**(given | {"topic": "out"})).load()
     return {
         "rows": len({(row.queueId, row.queueOffset) for row in rows}),

@@ -1,4 +1,4 @@
-"""Spark on one machine, on its local cluster, and on a master with two workers.
+"""Spark on one machine, on a master with two workers, and behind Spark Connect.
 
 The job runs in a Python that has every library but this package, which is shipped as users ship it:
 as a wheel, whose name must end in .zip for Spark to take it for a package.
@@ -6,12 +6,15 @@ as a wheel, whose name must end in .zip for Spark to take it for a package.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +37,16 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("spark_job.py")
 COMMAND = Path(__file__).with_name("spark_command.py")
-# What PySpark's extra `connect` needs beside what the extra `spark` of this package brings.
-CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71")
+# What PySpark's extra `connect` needs beside grpcio, which the other tests have.
+CONNECT = ("grpcio-status>=1.76", "googleapis-common-protos>=1.71")
 SPARK_HOME = Path(pyspark.__file__).parent
-LOCAL, LOCAL_CLUSTER = "local[*]", "local-cluster[2,1,1024]"
-START_TIMEOUT_S = 90.0
+LOCAL = "local[*]"
+# A driver and two executors beside the master and the workers, on a busy machine. A program that
+# takes longer fails with its last words before pytest cuts its test off without them.
+START_TIMEOUT_S, LIMIT_S = 120.0, 480.0
+LAST_BYTES = 3_000
+# Each JVM here lives for a minute at most: compile little.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +86,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "bin" / "python"
 
 
-def environ(tmp_path: Path, **changes: str) -> dict[str, str]:
+def environ(**changes: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -87,24 +95,58 @@ def environ(tmp_path: Path, **changes: str) -> dict[str, str]:
     return {
         **kept,
         "JAVA_HOME": str(find_java().path),
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+        "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_WORKER_DIR": str(tmp_path / "work"),
         **changes,
     }
 
 
+def run(command: list[str], tmp_path: Path, **changes: str) -> str:
+    """Run a program to its end and return what it printed; fail with what it and Spark logged."""
+    output, errors = tmp_path / "stdout", tmp_path / "stderr"
+    begin = time.time()
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
+        process = subprocess.Popen(
+            command,
+            env=environ(**changes),
+            cwd=tmp_path,
+            stdout=stdout,
+            stderr=stderr,
+            # Its JVM ends with it.
+            start_new_session=True,
+        )
+        try:
+            code = str(process.wait(LIMIT_S))
+        except subprocess.TimeoutExpired:
+            code = f"none within {LIMIT_S:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if code != "0":
+        of_executors = tmp_path.parent.glob("standalone*/worker-*/app-*/*/stderr")
+        logs = [output, errors, *tmp_path.glob("sparrowmq-spark-*.log")]
+        logs += (log for log in of_executors if log.stat().st_mtime > begin)
+        said = "\n".join(f"--- {log}:\n{last_words(log)}" for log in logs)
+        pytest.fail(f"exit code {code} of {' '.join(command)}\n{said}", pytrace=False)
+    return output.read_text()
+
+
+def python_path(package: Path, *more: Path) -> str:
+    """Return the driver's PYTHONPATH, as `docs/howto/spark-clusters.md` has it."""
+    places = (package / "sparrowmq" / "spark" / "planning_start", package, *more)
+    return os.pathsep.join(map(str, places))
+
+
+def last_words(log: Path) -> str:
+    return log.read_bytes()[-LAST_BYTES:].decode(errors="replace")
+
+
 def run_job(python: Path, tmp_path: Path, *arguments: str, **changes: str) -> dict[str, Any]:
-    answer = subprocess.run(
-        [str(python), str(JOB), *arguments, str(tmp_path / "out")],
-        env=environ(tmp_path, PYSPARK_PYTHON=str(python), **changes),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert answer.stdout.strip(), answer.stderr[-3000:]
-    found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    command = [str(python), str(JOB), *arguments, str(tmp_path / "out")]
+    printed = run(command, tmp_path, PYSPARK_PYTHON=str(python), **changes)
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
 
 
@@ -119,9 +161,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
         with log.open("wb") as output:
             started.append(
-                subprocess.Popen(
-                    command, cwd=place, env=environ(place), stdout=output, stderr=output
-                )
+                subprocess.Popen(command, cwd=place, env=environ(), stdout=output, stderr=output)
             )
         return log
 
@@ -151,7 +191,12 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.wait(30)
 
 
-def check(found: dict[str, Any]) -> None:
+def test_a_shipped_package_reads_streams_and_writes(
+    cluster: EmbeddedCluster, master: str, package: Path, bare_python: Path, tmp_path: Path
+) -> None:
+    given = [master, str(package), "add", cluster.name_server]
+    found = run_job(bare_python, tmp_path, *given, PYTHONPATH=python_path(package))
+
     assert "error" not in found, found["error"]
     assert found["rows"] == 600
     assert found["tasks"] == 4
@@ -160,119 +205,102 @@ def check(found: dict[str, Any]) -> None:
     assert all("sparrowmq.zip/sparrowmq/" in place for place in found["places"]), found["places"]
 
 
-@pytest.mark.parametrize(
-    ("where", "shipping"), [(LOCAL, "files"), (LOCAL_CLUSTER, "add"), ("standalone", "files")]
-)
-def test_a_shipped_package_reads_streams_and_writes(
-    request: pytest.FixtureRequest,
-    cluster: EmbeddedCluster,
-    package: Path,
-    bare_python: Path,
-    tmp_path: Path,
-    where: str,
-    shipping: str,
-) -> None:
-    url = request.getfixturevalue("master") if where == "standalone" else where
+@dataclass(frozen=True)
+class Jobs:
+    """Runs jobs as users do; executors have the package by --py-files alone."""
 
-    # The process beside the driver that plans a stream sees no --py-files of Spark's.
-    check(
-        run_job(
-            bare_python,
-            tmp_path,
-            url,
-            str(package),
-            shipping,
-            cluster.name_server,
-            PYTHONPATH=str(package),
-        )
-    )
+    master: str
+    package: Path
+    python: Path
+    out: Path
 
+    def by_command_line(self, job: str, *arguments: str) -> dict[str, Any]:
+        module = [str(self.python), "-m", "sparrowmq.cli.main", "pipeline", job]
+        return self._run([*module, *self._submit], str(self.package), job, *arguments)
 
-def run_command(
-    python: Path, tmp_path: Path, package: Path, command: list[str], **changes: str
-) -> str:
-    """Run one of the jobs as users do; its executors have the package by --py-files alone."""
-    settings = ("spark.driver.host=127.0.0.1", "spark.executor.memory=1g", "spark.cores.max=2")
-    conf = [word for each in settings for word in ("--conf", each)]
-    submit = ["--py-files", str(package), *conf]
-    at = command.index("OPTIONS")
-    environment = environ(tmp_path, PYSPARK_PYTHON=str(python), PYTHONPATH=str(package), **changes)
-    answer = subprocess.run(
-        [*command[:at], *submit, *command[at + 1 :]],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert answer.returncode == 0, answer.stderr[-3000:]
-    return answer.stdout
+    def by_spark_submit(self, job: str, *arguments: str) -> dict[str, Any]:
+        submit = [str(SPARK_HOME / "bin" / "spark-submit"), *self._submit, str(COMMAND)]
+        return self._run([*submit, "pipeline", job], python_path(self.package), job, *arguments)
 
+    @property
+    def _submit(self) -> list[str]:
+        settings = ("spark.driver.host=127.0.0.1", "spark.executor.memory=1g", "spark.cores.max=2")
+        conf = [word for each in settings for word in ("--conf", each)]
+        return ["--master", self.master, "--py-files", str(self.package), *conf]
 
-@pytest.mark.parametrize("way", ["spark-submit", "--master"])
-def test_every_job_runs_where_executors_have_only_what_was_shipped(
-    cluster: EmbeddedCluster,
-    master: str,
-    package: Path,
-    bare_python: Path,
-    tmp_path: Path,
-    way: str,
-) -> None:
-    def run(job: str, *arguments: str) -> dict[str, Any]:
-        given = [*arguments, "--json", "--out", str(tmp_path / job)]
-        if way == "--master":
-            module = [str(bare_python), "-m", "sparrowmq.cli.main"]
-            command = [*module, "pipeline", job, "--master", master, "OPTIONS", *given]
-        else:
-            submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, "OPTIONS"]
-            command = [*submit, str(COMMAND), "pipeline", job, *given]
-        printed = run_command(bare_python, tmp_path, package, command)
+    def _run(self, command: list[str], path: str, job: str, *arguments: str) -> dict[str, Any]:
+        given = [*arguments, "--json", "--out", str(self.out / job)]
+        pythons = {"PYSPARK_PYTHON": str(self.python), "PYTHONPATH": path}
+        # The command line keeps Spark's log in a file.
+        printed = run([*command, *given], self.out, TMPDIR=str(self.out), **pythons)
         # spark-submit sends stderr into stdout.
         found: dict[str, Any] = json.loads(printed[printed.index("{\n") :])
         return found
 
+
+@pytest.fixture
+def jobs(master: str, package: Path, bare_python: Path, tmp_path: Path) -> Jobs:
+    return Jobs(master, package, bare_python, tmp_path)
+
+
+def test_ingest_runs_where_executors_have_only_what_was_shipped(
+    cluster: EmbeddedCluster, jobs: Jobs
+) -> None:
     name_server = ("--nameserver", cluster.name_server)
-    if way == "--master":
-        found = run("ingest", *name_server, "--topic", "in", "--schema", "n BIGINT")
-        assert (found["counts"]["rows"], found["counts"]["put_aside"]) == (0, 600)
-        assert ds.dataset(tmp_path / "ingest" / "quarantine").count_rows() == 600
-        found = run("balance", "--generate", "20", "-s", "AVG")
-        assert [each["groups"] for each in found["strategies"]] == [20]
-        return
-    looks, consumed = tmp_path / "looks", tmp_path / "consumed.jsonl"
+    found = jobs.by_command_line("ingest", *name_server, "--topic", "in", "--schema", "n BIGINT")
+
+    assert (found["counts"]["rows"], found["counts"]["put_aside"]) == (0, 600)
+    assert ds.dataset(jobs.out / "ingest" / "quarantine").count_rows() == 600
+
+
+def test_balance_runs_where_executors_have_only_what_was_shipped(jobs: Jobs) -> None:
+    found = jobs.by_command_line("balance", "--generate", "20", "-s", "AVG")
+
+    assert [each["groups"] for each in found["strategies"]] == [20]
+
+
+def test_backlog_runs_where_executors_have_only_what_was_shipped(
+    cluster: EmbeddedCluster, jobs: Jobs
+) -> None:
+    looks = jobs.out / "looks"
     with Admin(name_server=cluster.name_server) as admin:
         admin.update_committed_offset("GID_late", MessageQueue("in", "broker-a", 0), 10)
-    look = [sys.executable, "-m", "sparrowmq.cli.main", "snapshot", *name_server]
-    subprocess.run([*look, "--group", "GID_late", "--out", str(looks)], check=True)
+    look = [sys.executable, "-m", "sparrowmq.cli.main", "snapshot", "--out", str(looks)]
+    given = ["--nameserver", cluster.name_server, "--group", "GID_late"]
+    subprocess.run([*look, *given], check=True)
+
+    found = jobs.by_spark_submit("backlog", "--snapshots", str(looks))
+
+    assert found["lag_by_cause"]["no member"] == 590
+
+
+def test_duplicates_runs_where_executors_have_only_what_was_shipped(jobs: Jobs) -> None:
+    consumed = jobs.out / "consumed.jsonl"
     consumed.write_text(
         '{"consumerGroup": "GID_late", "clientId": "a", "topic": "in", "brokerName": "broker-a", '
         '"consumedTimestamp": "2026-03-01T12:00:00Z", "queueId": 0, "queueOffset": 7}\n' * 2
     )
-    found = run("backlog", "--snapshots", str(looks))
-    assert found["lag_by_cause"]["no member"] == 590
-    found = run("duplicates", "--consumed", str(consumed))
+
+    found = jobs.by_spark_submit("duplicates", "--consumed", str(consumed))
+
     assert [each["duplicates"] for each in found["groups"]] == [1]
 
 
 def test_spark_connect_reads_streams_and_writes(
-    cluster: EmbeddedCluster, package: Path, tmp_path: Path
+    cluster: EmbeddedCluster, package: Path, bare_python: Path, tmp_path: Path
 ) -> None:
-    place = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-    pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*pip, *CONNECT], check=True, timeout=300)
-    (site,) = place.glob("lib/python*/site-packages")
-    (site / "libraries.pth").write_text(str(Path(pyspark.__file__).parents[1]))
+    extra = tmp_path / "extra"
+    install = ["pip", "install", "--quiet", "--no-deps", "--target", str(extra), *CONNECT]
+    run([sys.executable, "-m", *install], tmp_path)
 
     found = run_job(
-        place / "bin" / "python",
+        bare_python,
         tmp_path,
         LOCAL,
         str(package),
         "connect",
         cluster.name_server,
-        PYTHONPATH=str(package),
+        PYTHONPATH=python_path(package, extra),
     )
 
     assert "error" not in found, found["error"]

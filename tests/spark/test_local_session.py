@@ -23,6 +23,8 @@ from sparrowmq.spark.local_session import prepare_environment
 JOB = Path(__file__).with_name("odd_paths_job.py")
 # What a shell, a URI, a glob or Java's properties take for more than a letter.
 ODD = "my projects/50%41 #1 it's $HOME + a\ttab 麻雀 & (more); " + "long " * 30
+# What `prepare_environment` sets beside PYTHONPATH.
+CHANGED = ("JAVA_HOME", "PATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")
 SOURCE_DIRECTORY = Path(sparrowmq.__file__).parents[1]
 
 
@@ -91,7 +93,8 @@ def test_the_process_that_plans_a_stream_connects_before_its_imports(
         "    outfile.write(infile.read(4)[::-1])\n"
     )
     monkeypatch.delenv("PYTHON_WORKER_FACTORY_SOCK_PATH", raising=False)
-    for name in ("JAVA_HOME", "PATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{SOURCE_DIRECTORY}")
+    for name in CHANGED:
         monkeypatch.setenv(name, os.environ.get(name, ""))
     prepare_environment()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -104,7 +107,6 @@ def test_the_process_that_plans_a_stream_connects_before_its_imports(
             ],
             env={
                 **os.environ,
-                "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE_DIRECTORY}",
                 "PYTHON_WORKER_FACTORY_PORT": str(server.getsockname()[1]),
                 "PYTHON_WORKER_FACTORY_SECRET": "hush",
             },
@@ -128,8 +130,13 @@ def test_the_process_that_plans_a_stream_connects_before_its_imports(
     assert process.returncode == 0
 
 
-def test_the_launcher_is_this_python_in_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("JAVA_HOME", "PATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+def test_the_launcher_is_this_python_in_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A module that Python imports at its start, such as a debugger's.
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.begun_by = 'another'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for name in CHANGED:
         monkeypatch.setenv(name, os.environ.get(name, ""))
     prepare_environment()
 
@@ -137,7 +144,7 @@ def test_the_launcher_is_this_python_in_all_else(monkeypatch: pytest.MonkeyPatch
         [
             shutil.which(os.environ["PYSPARK_DRIVER_PYTHON"]) or "",
             "-c",
-            "import sys; print(sys.executable, *sys.argv[1:], sep='|')",
+            "import sys; print(sys.begun_by, sys.executable, *sys.argv[1:], sep='|')",
             "a b",
             "",
             "it's",
@@ -147,4 +154,4 @@ def test_the_launcher_is_this_python_in_all_else(monkeypatch: pytest.MonkeyPatch
         check=True,
     )
 
-    assert answer.stdout.rstrip("\n") == f"{sys.executable}|a b||it's"
+    assert answer.stdout.rstrip("\n") == f"another|{sys.executable}|a b||it's"

@@ -9,7 +9,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.spark import option_table
 from sparrowmq.spark.bounds import OffsetChoice, TimestampChoice
 from sparrowmq.spark.checkpoint_offsets import EARLIEST, LATEST
-from sparrowmq.spark.options import OPTIONS, parse_options
+from sparrowmq.spark.options import OPTIONS, parse_options, starting_at
 from sparrowmq.spark.schema import COLUMNS, PROFILES, columns_ddl, parse_columns
 
 GOOD = {"nameServer": "127.0.0.1:9876", "topic": "flights"}
@@ -247,3 +247,25 @@ def test_the_reference_describes_every_option_and_column() -> None:
         assert f"| `{column.name}` | `{column.ddl}` | {column.help} |" in rows
     for name, columns in PROFILES.items():
         assert f"| `{name}` | {', '.join(columns)} |" in rows
+
+
+@pytest.mark.parametrize(
+    ("more", "keeps_group"),
+    [
+        ({}, False),
+        ({"commitOffsets": "true"}, True),
+        ({"unreadablePolicy": "dead-letter"}, True),
+    ],
+)
+def test_a_start_resolved_to_offsets_keeps_a_group_that_does_more_than_start(
+    more: dict[str, str], keeps_group: bool
+) -> None:
+    given = {**GOOD, **more, "Group": "GID_a", "startingoffsets": "group"}
+    offsets = {"flights": {"broker-a": {"0": 17}}}
+
+    found = starting_at(given, offsets)
+
+    assert parse_options(found, scope="stream").starting == OffsetChoice(
+        EARLIEST, {MessageQueue("flights", "broker-a", 0): 17}
+    )
+    assert ("Group" in found) == keeps_group

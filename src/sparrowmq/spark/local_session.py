@@ -6,8 +6,9 @@ another character of the shell, Spark finds no data source, and says nothing. It
 that plans a stream ten seconds to connect back, without a setting for more; the imports of this
 process alone take a second of a core, and far more time beside other work.
 
-Local sessions therefore start Python by a *launcher*: a program with a plain name on the PATH. It
-runs `planning_process` in place of Spark's module for streams, and this Python in all other cases.
+Local sessions therefore start Python by a *launcher*: a program with a plain name on the PATH.
+Every session has the directory `planning_start` on PYTHONPATH, by which Python runs
+`planning_process` in place of Spark's module for streams.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparrowmq.errors import ConfigError, UsageError
@@ -40,10 +42,6 @@ _LOCAL = {
 _PYTHON = "sparrowmq-python"
 _LAUNCHER = """#!/bin/sh
 # Starts the Python processes of Spark on this machine.
-case "$*" in
-"-m pyspark.sql.streaming.python_streaming_source_runner")
-    set -- -m sparrowmq.spark.planning_process ;;
-esac
 exec {python} "$@"
 """
 
@@ -60,10 +58,11 @@ def prepare_environment(java: JavaHome | None = None) -> JavaHome:
 
     JAVA_HOME becomes the Java found, PYSPARK_PYTHON this interpreter (workers of another one lack
     this package), PYSPARK_DRIVER_PYTHON a launcher of this interpreter, and SPARK_LOCAL_IP the
-    loopback address unless it is set already. For sessions whose executors run on this machine.
+    loopback address unless it is set already. PYTHONPATH gets the directory by which streams start
+    on a busy machine. For sessions whose executors run on this machine.
     """
     java = java or find_java()
-    os.environ["JAVA_HOME"] = str(java.path)
+    _prepare_driver(java)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = _launcher_name()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -103,7 +102,7 @@ def spark_session(
             prepare_environment()
             settings |= _LOCAL
         else:
-            os.environ["JAVA_HOME"] = str(find_java().path)
+            _prepare_driver(find_java())
         settings |= {
             "spark.driver.memory": driver_memory,
             "spark.ui.showConsoleProgress": "false",
@@ -162,6 +161,14 @@ def require_classic(session: SparkSession) -> None:
     """Raise a UsageError if the session has no JVM, as with Spark Connect."""
     if not hasattr(session, "_jsc"):
         raise UsageError("a classic Spark session is needed; Spark Connect has no JVM here")
+
+
+def _prepare_driver(java: JavaHome) -> None:
+    """Set what the driver's JVM needs on every master."""
+    os.environ["JAVA_HOME"] = str(java.path)
+    start, given = str(Path(__file__).with_name("planning_start")), os.environ.get("PYTHONPATH")
+    if given is None or start not in given.split(os.pathsep):
+        os.environ["PYTHONPATH"] = f"{start}{os.pathsep}{given}" if given else start
 
 
 def _launcher_name() -> str:

@@ -7,6 +7,7 @@ only.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -486,6 +487,27 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
         **take_connection(values, given),
         **values,
     )
+
+
+def starting_at(options: Mapping[str, str], offsets: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options of the same stream with its start resolved to offsets.
+
+    A group that only said where to begin is left out: it pulls nothing (`pull_group`).
+
+    Args:
+        offsets: the start, in the form of Spark's checkpoint.
+
+    Raises: ConfigError, as `parse_options`.
+    """
+    found = parse_options(options, scope=option_table.STREAM)
+    needs_group = found.unreadable_policy is UnreadablePolicy.DEAD_LETTER
+    keeps_group = needs_group or found.pull_group is not None
+    left = {
+        name: value
+        for name, value in options.items()
+        if not name.lower().startswith("starting") and (keeps_group or name.lower() != "group")
+    }
+    return left | {"startingOffsets": json.dumps(offsets)}
 
 
 def _columns(values: dict[str, Any]) -> tuple[str, ...]:

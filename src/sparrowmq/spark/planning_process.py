@@ -2,7 +2,7 @@
 
 It does the work of `pyspark.sql.streaming.python_streaming_source_runner`. Spark waits ten seconds
 for the connection and then without end; so this process connects first, and imports PySpark, which
-takes most of its start, afterwards. Tests: test_local_session.py.
+takes most of its start, afterwards. `planning_start` starts it. Tests: test_local_session.py.
 """
 
 from __future__ import annotations

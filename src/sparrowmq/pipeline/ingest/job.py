@@ -32,7 +32,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.model import UnreadablePolicy
 from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.pipeline.files import Files
@@ -60,7 +59,7 @@ from sparrowmq.spark.checkpoint_offsets import encode_offsets
 from sparrowmq.spark.connection_options import CONNECTION_OPTIONS
 from sparrowmq.spark.dead_letter_rows import to_dlq
 from sparrowmq.spark.local_session import clone_session, register
-from sparrowmq.spark.options import SourceOptions, parse_options
+from sparrowmq.spark.options import SourceOptions, parse_options, starting_at
 from sparrowmq.spark.queue_watch import QueueWatch
 
 METADATA = (
@@ -241,16 +240,8 @@ def _ingest(
     )
     for table in (settings.table, settings.quarantine):
         recover(session, table)
-    options = settings.parse_options()
-    names_dead_letters = options.unreadable_policy is UnreadablePolicy.DEAD_LETTER
-    keeps_group = names_dead_letters or options.pull_group is not None
-    given = {
-        name: value
-        for name, value in settings.source_options.items()
-        if not name.lower().startswith("starting") and (keeps_group or name.lower() != "group")
-    }
-    messages = session.readStream.format("rocketmq").options(**given, **bodies)
-    read = messages.option("startingOffsets", json.dumps(start)).load()
+    given = starting_at(settings.source_options, start)
+    read = session.readStream.format("rocketmq").options(**given, **bodies).load()
     if schema is not None and schema.avro is not None:
         read = with_avro_fields(read, schema)
     sink = _Sink(settings, schema, ledger, on_batch)
