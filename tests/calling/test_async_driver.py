@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from frame_server import FrameServer, Peer, echo
-from harness import Numbered
+from harness import Numbers
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import (
     CallEach,
@@ -157,14 +157,14 @@ async def test_coroutine_calls_one_by_one_tell_how_each_ended(driver: AsyncDrive
             raise asyncio.CancelledError
         return 12 / number
 
-    effect = CallEach(listener, deque(map(Numbered, (3, 0, 2, 4))), deque())
+    calls = Numbers(3, 0, 2, 4)
 
     def operation() -> Any:
-        yield effect
+        yield CallEach(listener, deque((calls,)))
 
     await driver.run(operation())
 
-    ended = [(each.call.number, each.value, type(each.error)) for each in effect.returned]
+    ended = [(each.number, each.value, type(each.error)) for each in calls.returned]
     assert [
         (3, 4, type(None)),
         (0, None, ZeroDivisionError),
@@ -182,22 +182,22 @@ async def test_cancel_cancels_the_coroutine_call_under_way_and_no_other_begins(
         begun.set()
         await asyncio.Event().wait()
 
-    effect = CallEach(listener, deque(map(Numbered, (1, 2))), deque())
+    calls = Numbers(1, 2)
 
-    def calls() -> Any:
-        yield effect
+    def run_calls() -> Any:
+        yield CallEach(listener, deque((calls,)))
 
     def operation() -> Any:
-        task = yield from spawn(calls(), name="calls")
+        task = yield from spawn(run_calls(), name="calls")
         yield from call(begun.wait)
         yield from cancel(task)
-        while not effect.returned:
+        while not calls.returned:
             yield from sleep(1)
 
     await driver.run(operation())
 
-    assert [returned.call.number for returned in effect.returned] == [1]
-    assert len(effect.waiting) == 1
+    assert [returned.number for returned in calls.returned] == [1]
+    assert list(calls.waiting) == [2]
 
 
 async def test_spawned_task_runs_beside_the_loop(driver: AsyncDriver) -> None:

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from frame_server import FrameServer, Peer, echo
-from harness import Numbered
+from harness import Numbers
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
     Event,
     Outcome,
-    Returned,
     call,
     invoke,
     now,
@@ -467,15 +466,14 @@ class Calls:
     """A served operation that has a driver call a quick function, once for each argument."""
 
     def __init__(self, function: Callable[[int], Any]) -> None:
-        self.waiting: deque[Numbered] = deque()
-        self.returned: deque[Returned] = deque()
+        self.numbers = Numbers()
         self.wake = Event()
         self.is_over = False
         self._function = function
 
     def ask(self, number: int) -> None:
         """Add a call; on the leading thread."""
-        self.waiting.append(Numbered(number))
+        self.numbers.waiting.append(number)
         self.wake.set()
 
     def end(self) -> None:
@@ -485,8 +483,8 @@ class Calls:
     def serve(self) -> Any:
         while not self.is_over:
             self.wake.clear()
-            if self.waiting:
-                yield CallEach(self._function, self.waiting, self.returned, is_quick=True)
+            if self.numbers.waiting:
+                yield CallEach(self._function, deque((self.numbers,)), is_quick=True)
             else:
                 yield from wait(self.wake)
 
@@ -505,7 +503,7 @@ class Served:
         self._driver.call_soon_threadsafe(self._calls.end)
         self.result.join()
         assert self.result.error is None
-        assert [each.error for each in self._calls.returned] == [None] * len(self._calls.returned)
+        assert {each.error for each in self._calls.numbers.returned} <= {None}
 
 
 def test_the_serving_thread_makes_quick_calls_itself(blocking: BlockingDriver) -> None:
@@ -517,7 +515,7 @@ def test_the_serving_thread_makes_quick_calls_itself(blocking: BlockingDriver) -
         threads_of = threads.get(timeout=PATIENCE_S)
         assert threads_of == served.result.ident
     served.end()
-    assert [each.call.number for each in calls.returned] == [0, 1, 2]
+    assert [each.number for each in calls.numbers.returned] == [0, 1, 2]
 
 
 def test_other_operations_go_on_while_a_quick_call_lasts(
@@ -539,7 +537,7 @@ def test_other_operations_go_on_while_a_quick_call_lasts(
         assert blocking.run(ask(server.address, b"meanwhile")) == b"meanwhile"
         may_end.release()
     served.end()
-    assert [each.call.number for each in calls.returned] == [0, 1]
+    assert [each.number for each in calls.numbers.returned] == [0, 1]
 
 
 def test_a_quick_call_may_call_the_driver(

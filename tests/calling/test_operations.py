@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from frame_server import FrameServer, Handler, Peer
-from harness import Harness, Numbered
+from harness import Harness, Numbers
 from sparrowmq.calling.effects import (
     CALLS_MS,
     CallEach,
@@ -704,31 +704,29 @@ def test_pool_exists_only_after_a_call(driver: Harness, serve: Callable[..., Fra
     assert after - before == {"sparrowmq-call-0"}
 
 
-def each(function: Callable[..., Any], *args: Any) -> CallEach:
-    """Call a function with each of some arguments."""
-    return CallEach(function, deque(map(Numbered, args)), deque())
-
-
-def run_each(effect: CallEach) -> Any:
-    yield effect
+def run_each(function: Callable[..., Any], *calls: Numbers) -> Any:
+    yield CallEach(function, deque(calls))
 
 
 def test_calls_one_by_one_tell_how_each_ended(driver: Harness) -> None:
-    effect = each(lambda number: 12 // number, 3, 0, 4)
+    calls = [Numbers(3, 0), Numbers(), Numbers(4)]
 
-    assert driver.run(run_each(effect)) is None
+    assert driver.run(run_each(lambda number: 12 // number, *calls)) is None
 
-    ended = [(end.call.number, end.value, type(end.error)) for end in effect.returned]
+    ended = [(end.number, end.value, type(end.error)) for each in calls for end in each.returned]
     assert [(3, 4, type(None)), (0, None, ZeroDivisionError), (4, 3, type(None))] == ended
 
 
 def test_what_a_call_returned_shows_before_the_next_one_ends(driver: Harness) -> None:
     release = threading.Event()
-    effect = each(lambda number: number < 2 or release.wait(PATIENCE_S), 1, 2)
+    calls = Numbers(1, 2)
+
+    def function(number: int) -> None:
+        assert number < 2 or release.wait(PATIENCE_S)
 
     def operation() -> Any:
-        task = yield from spawn(run_each(effect), name="calls")
-        while not effect.returned:
+        task = yield from spawn(run_each(function, calls), name="calls")
+        while not calls.returned:
             yield from sleep(1)
         is_done = task.done
         release.set()
@@ -736,41 +734,38 @@ def test_what_a_call_returned_shows_before_the_next_one_ends(driver: Harness) ->
         return is_done
 
     assert driver.run(operation()) is False
-    assert [returned.call.number for returned in effect.returned] == [1, 2]
+    assert [returned.number for returned in calls.returned] == [1, 2]
 
 
 def test_calls_that_take_their_time_are_left_to_others(driver: Harness) -> None:
-    effect = each(lambda _: time.sleep(2 * CALLS_MS / 1_000), *range(3))
+    calls = Numbers(*range(3))
 
-    driver.run(run_each(effect))
+    driver.run(run_each(lambda _: time.sleep(2 * CALLS_MS / 1_000), calls))
 
-    assert ([returned.call.number for returned in effect.returned], len(effect.waiting)) == ([0], 2)
-    assert effect.returned[0].duration_ms >= CALLS_MS
+    assert ([returned.number for returned in calls.returned], len(calls.waiting)) == ([0], 2)
+    assert calls.returned[0].duration_ms >= CALLS_MS
 
 
 def test_no_call_begins_after_the_one_in_which_all_were_cancelled(driver: Harness) -> None:
     begun, release = threading.Event(), threading.Event()
-    calls: list[int] = []
+    calls = Numbers(1, 2)
 
-    def listener(number: int) -> None:
-        calls.append(number)
+    def listener(_: int) -> None:
         begun.set()
         release.wait(PATIENCE_S)
 
-    effect = each(listener, 1, 2)
-
     def operation() -> Any:
-        task = yield from spawn(run_each(effect), name="calls")
+        task = yield from spawn(run_each(listener, calls), name="calls")
         yield from call(begun.wait, PATIENCE_S)
         yield from cancel(task)
         yield from failure_of(join(task))
         release.set()
-        while not effect.returned:
+        while not calls.returned:
             yield from sleep(1)
 
     driver.run(operation())
 
-    assert (calls, len(effect.waiting)) == ([1], 1)
+    assert (calls.returned[0].number, list(calls.waiting)) == (1, [2])
 
 
 # Cancelling.

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from sparrowmq import (
-    ConsumeContext,
+    ConsumeStatus,
     Message,
     MessageExt,
     MessageQueue,
     Producer,
     PushConsumer,
+    UsageError,
 )
-from sparrowmq.calling.effects import Returned
 from sparrowmq.client.listener_calls import (
     AHEAD_MAX,
     PATIENCE_MS,
@@ -30,7 +30,7 @@ from sparrowmq.client.listener_calls import (
 )
 from sparrowmq.client.running_info import describe
 from sparrowmq.membership.actions import Deliver
-from sparrowmq.membership.deliveries import CallUnderWay
+from sparrowmq.membership.deliveries import Deliveries
 from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.membership.queue_callbacks import QueueCallbacks
 from sparrowmq.membership.queue_lease import QueueLease
@@ -40,8 +40,8 @@ from waiting import wait_until
 QUEUE = MessageQueue("T", "b", 3)
 
 
-def delivery(number: int) -> Deliver:
-    message = MessageExt(
+def message(number: int) -> MessageExt:
+    return MessageExt(
         topic="T",
         body=b"x",
         properties={},
@@ -50,11 +50,10 @@ def delivery(number: int) -> Deliver:
         queue_offset=number,
         commit_log_position=number,
     )
-    return Deliver(QUEUE, 1, number, (message,))
 
 
-def under_way(*begun: tuple[int, int]) -> list[CallUnderWay]:
-    """Calls by number and beginning."""
+def under_way(*begun: tuple[int, int]) -> Deliveries:
+    """Calls by the number of their message and their beginning."""
     owned = OwnedQueue(
         QUEUE,
         epoch=1,
@@ -62,7 +61,12 @@ def under_way(*begun: tuple[int, int]) -> list[CallUnderWay]:
         calls=QueueCallbacks(is_wanted=False),
         now_ms=0,
     )
-    return [CallUnderWay(delivery(number), owned, begun_ms) for number, begun_ms in begun]
+    owned.acquired(begun[0][0] if begun else 0, is_committed=True, lock_sent_ms=None, now_ms=0)
+    deliveries = Deliveries(count_max=len(begun), batch_size=1, is_in_order=False)
+    for number, begun_ms in begun:
+        owned.process_queue.add([message(number)], next_offset=number + 1)
+        deliveries.begin({QUEUE: owned}, begun_ms)
+    return deliveries
 
 
 @pytest.fixture
@@ -117,19 +121,35 @@ def test_nothing_is_stuck_where_nothing_may_run(calls: ListenerCalls) -> None:
 
 
 def hand_over(calls: ListenerCalls, count: int) -> None:
-    for number in range(count):
-        calls.waiting.append(Handed(delivery(number), (), ConsumeContext(QUEUE)))
+    """Add a delivery with so many calls; two for several."""
+    for numbers in (range(count // 2), range(count // 2, count)):
+        batches = tuple((message(number),) for number in numbers)
+        if batches:
+            delivery = Deliver(QUEUE, 1, numbers.start, batches)
+            calls.add(Handed.of(delivery, QUEUE, batches))
 
 
 def begin(calls: ListenerCalls, now_ms: int, *, under_way: int) -> int:
     return calls.begin_tasks(now_ms, call_count=under_way, task_count_max=20)
 
 
+def begin_call(calls: ListenerCalls) -> tuple[Handed, int, Any]:
+    """Have a task begin a call; return its delivery, its place and its arguments."""
+    handed = next(handed for handed in calls.in_hand if handed.waiting)
+    begun = handed.begin()
+    assert begun is not None
+    return handed, *begun
+
+
 def end_task(calls: ListenerCalls, *durations_ms: int) -> None:
     """Have a task make so many calls of those that wait."""
-    calls.returned.extend(Returned(calls.waiting.popleft(), None, None, ms) for ms in durations_ms)
+    for duration_ms in durations_ms:
+        handed, at, arguments = begin_call(calls)
+        handed.end(at, arguments, None, None, duration_ms)
     calls.task_ended()
-    assert len(durations_ms) == len(calls.take_returned())
+    ended = calls.take_ended()
+    assert len(durations_ms) == sum(len(each.done) for each in ended)
+    assert sum(durations_ms) == sum(each.duration_ms for each in ended)
 
 
 @pytest.fixture
@@ -198,12 +218,13 @@ def test_quick_listener_may_stand_still_for_a_moment(
 def test_calls_behind_one_that_takes_long_go_back_after_a_moment(quick: ListenerCalls) -> None:
     hand_over(quick, 30)
     assert begin(quick, 0, under_way=30) == 1
-    quick.waiting.popleft()
+    begin_call(quick)
 
     assert quick.take_back(PATIENCE_MS - 1, is_suspended=False) == []
     back = quick.take_back(PATIENCE_MS, is_suspended=False)
 
-    assert set(range(1, 30)) == {each.delivery_id for each in back}
+    places = {delivery.delivery_id + at for delivery, calls in back for at in calls}
+    assert set(range(1, 30)) == places
     hand_over(quick, 19)
     assert begin(quick, PATIENCE_MS, under_way=20) == 19
     assert quick.take_back(PATIENCE_MS, is_suspended=False) == []
@@ -215,9 +236,57 @@ def test_calls_that_have_not_begun_go_back_when_consumption_is_suspended(
 ) -> None:
     hand_over(calls, 2)
     begin(calls, 0, under_way=2)
-    calls.waiting.popleft()
+    handed, at, arguments = begin_call(calls)
 
-    assert [delivery(1)] == calls.take_back(0, is_suspended=True)
+    ((back, places),) = calls.take_back(0, is_suspended=True)
+
+    assert (back.batches, places) == (((message(1),),), [0])
+    handed.end(at, arguments, None, None, 0)
+    assert [each.done for each in calls.take_ended()] == [[0]]
+    assert (calls.in_hand, list(calls.waiting)) == ([], [])
+
+
+def test_calls_that_decide_more_than_done_are_told_one_by_one(calls: ListenerCalls) -> None:
+    hand_over(calls, 8)
+    second = calls.in_hand[1]
+    begun = [begin_call(calls) for _ in range(8)]
+    contexts = [arguments[1] for _, _, arguments in begun]
+    contexts[4].retry()
+    contexts[5].ack_index = -1
+    outcomes = [
+        (None, None),
+        (ConsumeStatus.CONSUME_SUCCESS, None),
+        (ConsumeStatus.RECONSUME_LATER, None),
+        (None, ValueError()),
+        (None, None),
+        (None, None),
+        (7, None),
+    ]
+    for (handed, at, arguments), (value, error) in zip(begun, outcomes, strict=False):
+        handed.end(at, arguments, value, error, 1)
+
+    ended = calls.take_ended()
+
+    assert [(each.done, each.duration_ms) for each in ended] == [([0, 1], 2), ([], 0)]
+    others = [(each.at, each.value) for one in ended for each in one.others]
+    assert others == [(2, ConsumeStatus.RECONSUME_LATER), (3, None), (0, None), (1, None), (2, 7)]
+    assert calls.in_hand == [second]
+    with pytest.raises(UsageError, match="has returned"):
+        contexts[0].ack()
+    contexts[7].ack()
+
+
+def test_traced_call_is_a_delivery_of_its_own(calls: ListenerCalls) -> None:
+    hand_over(calls, 1)
+    one = calls.split()
+    assert one is not None
+    assert (calls.in_hand, list(calls.waiting), calls.split()) == ([], [], None)
+
+    begun = one.begin()
+    assert begun is not None
+    one.end(*begun, None, None, 3)
+
+    assert one.take_ended()[1:] == ([0], 3, [])
 
 
 @pytest.mark.slow

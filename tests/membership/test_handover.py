@@ -154,8 +154,9 @@ def test_member_that_wakes_late_without_a_lock_asks_before_it_delivers_or_commit
     member.acquired(Q0, 1, offset=5, is_committed=True, now_ms=0)
     of(member, Pull, 0)
     pulled(member, 1, 2, now_ms=0)
-    (first, _) = of(member, Deliver, 1)
-    member.consumed(first, acked_count=1)
+    (delivery,) = of(member, Deliver, 1)
+    assert isinstance(delivery, Deliver)
+    member.consumed(delivery, 0, acked_count=1)
 
     woken = [a for a in member.due(MARKED_LEASE_MS) if not isinstance(a, RefreshRoutes)]
     member.regained(Q0, 1, found=9, has_newest=True, now_ms=MARKED_LEASE_MS + 1)
@@ -272,17 +273,16 @@ def test_member_that_wakes_late_neither_delivers_nor_commits() -> None:
     member = given(Q0)
     epoch = take(member)
     pulled(member, epoch, 2, now_ms=1)
-    (first, second) = of(member, Deliver, 1)
-    assert isinstance(first, Deliver)
-    member.consumed(first, acked_count=1)
+    (delivery,) = of(member, Deliver, 1)
+    assert isinstance(delivery, Deliver)
+    member.consumed(delivery, 0, acked_count=1)
 
     woken = [a for a in member.due(MARKED_LEASE_MS) if not isinstance(a, RefreshRoutes)]
 
     assert woken == [Regain(Q0, epoch, wants_lock=True, newest=stored_of(message(6)))]
     pulled(member, epoch, 2, now_ms=MARKED_LEASE_MS)
     member.lock_refused(Q0, epoch, is_owner_listed=True, now_ms=MARKED_LEASE_MS + 1)
-    assert isinstance(second, Deliver)
-    member.consumed(second, acked_count=1)
+    member.consumed(delivery, 1, acked_count=1)
     after = member.due(MARKED_LEASE_MS + 1)
     assert [action for action in after if not isinstance(action, AbandonPull)] == [
         Acquire(Q0, epoch + 1, wants_lock=True, newest=stored_of(message(6)))

@@ -140,7 +140,7 @@ def given(*queues: MessageQueue, config: MemberConfig = CONFIG, count: int = 4) 
 
 
 def offsets(delivery: Deliver) -> list[int]:
-    return [message.queue_offset for message in delivery.messages]
+    return [message.queue_offset for message in delivery.batches[0]]
 
 
 def test_one_call_for_each_queue_at_a_time() -> None:
@@ -187,7 +187,7 @@ def test_suspended_queue_gives_the_same_batch_again_after_a_moment() -> None:
     assert world.now_ms + 1 >= world.member.next_due_ms(world.now_ms)
     world.now_ms += 1
     again = world.delivery()
-    assert [(m.queue_offset, m.reconsume_times) for m in again.messages] == [(0, 1), (1, 1)]
+    assert [(m.queue_offset, m.reconsume_times) for m in again.batches[0]] == [(0, 1), (1, 1)]
     world.end(again, SUCCESS)
     assert offsets(world.delivery()) == [2, 3]
 

@@ -370,8 +370,7 @@ def test_answer_leads_to_next_pull_and_deliveries_at_once() -> None:
 
     assert member.due(1) == [
         Pull(Q0, 1, 3),
-        Deliver(Q0, 1, 1, (message(0), message(1))),
-        Deliver(Q0, 1, 2, (message(2),)),
+        Deliver(Q0, 1, 1, ((message(0), message(1)), (message(2),))),
     ]
 
 
@@ -382,12 +381,27 @@ def test_deliveries_are_bounded_and_queues_take_turns() -> None:
     pulled(member, Q1, epochs[Q1], [0, 1, 2, 3], now_ms=1)
 
     first = [action for action in member.due(1) if isinstance(action, Deliver)]
-    member.consumed(first[0], acked_count=2)
+    member.consumed(first[1], acked_count=2)
+    member.consumed(first[0], 1, acked_count=2)
     second = [action for action in member.due(2) if isinstance(action, Deliver)]
 
-    assert [delivery.queue for delivery in first] == [Q0, Q1, Q0]
-    assert [delivery.queue for delivery in second] == [Q1]
+    assert [(delivery.queue, len(delivery.batches)) for delivery in first] == [(Q0, 2), (Q1, 1)]
+    assert [(delivery.queue, len(delivery.batches)) for delivery in second] == [(Q0, 1), (Q1, 1)]
     assert len(member.deliveries) == 3
+
+
+def test_calls_that_a_queue_has_no_messages_for_are_left_to_the_others() -> None:
+    config = replace(CONFIG, batch_size=1, deliveries_max=9)
+    member, epochs = joined(Q0, Q1, Q2, config=config)
+    member.due(0)
+    pulled(member, Q0, epochs[Q0], list(range(8)), now_ms=1)
+    pulled(member, Q1, epochs[Q1], [0], now_ms=1)
+    pulled(member, Q2, epochs[Q2], [0], now_ms=1)
+
+    found = [action for action in member.due(1) if isinstance(action, Deliver)]
+
+    counts = [(delivery.queue, len(delivery.batches)) for delivery in found]
+    assert counts == [(Q0, 3), (Q1, 1), (Q2, 1), (Q0, 4)]
 
 
 def test_flow_control_stops_pulls_until_messages_are_done() -> None:
@@ -599,6 +613,11 @@ def test_offset_ahead_of_the_queue_begins_anew_at_its_end_and_commits_that() -> 
 # --- results of the listener ----------------------------------------------------------------
 
 
+def finish(member: GroupMember, deliveries: Sequence[Deliver]) -> None:
+    for delivery in deliveries:
+        member.consumed_all(delivery, range(len(delivery.batches)))
+
+
 def delivered(
     offsets: Sequence[int], *, config: MemberConfig = CONFIG
 ) -> tuple[GroupMember, int, list[Deliver]]:
@@ -610,11 +629,11 @@ def delivered(
 
 
 def test_commit_stops_before_the_first_unfinished_message() -> None:
-    member, _, (first, second) = delivered([0, 1, 2, 3])
+    member, _, (delivery,) = delivered([0, 1, 2, 3])
 
-    member.consumed(second, acked_count=2)
+    member.consumed(delivery, 1, acked_count=2)
     assert of_type(member.due(2_000), Commit) == []
-    member.consumed(first, acked_count=2)
+    member.consumed(delivery, 0, acked_count=2)
 
     assert of_type(member.due(2_001), Commit) == [Commit(Q0, 1, 4, is_last=False)]
 
@@ -641,7 +660,7 @@ def test_message_that_cannot_be_sent_back_is_consumed_again_here() -> None:
     assert of_type(member.due(2 + LOCAL_RETRY_MS), Deliver) == []
     assert member.next_due_ms(2 + LOCAL_RETRY_MS) == 3 + LOCAL_RETRY_MS
     (again,) = of_type(member.due(3 + LOCAL_RETRY_MS), Deliver)
-    assert again == Deliver(Q0, 1, 2, (msgspec.structs.replace(message(1), reconsume_times=1),))
+    assert again == Deliver(Q0, 1, 2, ((msgspec.structs.replace(message(1), reconsume_times=1),),))
 
 
 def test_broadcasting_drops_what_failed() -> None:
@@ -671,11 +690,11 @@ def test_listener_that_never_returns_has_its_messages_sent_back_once() -> None:
 
 
 def test_one_commit_at_a_time_and_only_what_is_new() -> None:
-    member, epoch, (first, second) = delivered([0, 1, 2, 3])
-    member.consumed(first, acked_count=2)
+    member, epoch, (delivery,) = delivered([0, 1, 2, 3])
+    member.consumed(delivery, 0, acked_count=2)
 
     assert of_type(member.due(10), Commit) == [Commit(Q0, 1, 2, is_last=False)]
-    member.consumed(second, acked_count=2)
+    member.consumed(delivery, 1, acked_count=2)
     assert of_type(member.due(20), Commit) == []
     member.committed(Q0, epoch, offset=2, now_ms=30)
     assert of_type(member.due(29 + COMMIT_WAIT_MIN_MS), Commit) == []
@@ -737,7 +756,7 @@ def reconnected(offsets: Sequence[int]) -> tuple[GroupMember, int]:
     member, epoch, deliveries = delivered(offsets)
     member.due(1)
     member.committed(Q0, epoch, offset=1, now_ms=1)
-    member.consumed_all(deliveries)
+    finish(member, deliveries)
     member.connection_lost({"b"}, 20)
     member.due(20)
     member.heartbeat_done(reached=1, failed=0, now_ms=30)
@@ -783,7 +802,7 @@ def test_nothing_is_pulled_or_committed_before_the_broker_has_answered() -> None
 def test_offset_that_was_reset_meanwhile_is_kept() -> None:
     """A commit that the broker has had for long is on its disk: it cannot have forgotten it."""
     member, epoch, deliveries = delivered([0, 1, 2])
-    member.consumed_all(deliveries)
+    finish(member, deliveries)
     for now_ms in (10, 10_010, 20_020):
         member.due(now_ms)
         member.committed(Q0, epoch, offset=3, now_ms=now_ms)
@@ -802,7 +821,7 @@ def given_up_uncommitted(*, found: int, has_newest: bool = True) -> list[Action]
     """Return what a member does whose queue comes back, of which it could not commit offset 3."""
     member, epoch, deliveries = delivered([0, 1, 2])
     member.due(10)
-    member.consumed_all(deliveries)
+    finish(member, deliveries)
     member.rebalanced([share()], 20)
     for now_ms in (20, 20 + LAST_COMMIT_MS):
         for action in of_type(member.due(now_ms), Commit):
@@ -839,7 +858,7 @@ def test_revoked_queue_drains_commits_and_is_released() -> None:
     member, epochs = joined(Q0, Q1)
     member.due(0)
     pulled(member, Q0, epochs[Q0], [0, 1, 2], now_ms=1)
-    first, second = (a for a in member.due(1) if isinstance(a, Deliver))
+    (delivery,) = (a for a in member.due(1) if isinstance(a, Deliver))
     pulled(member, Q0, epochs[Q0], [3, 4], now_ms=1)
     (third,) = (a for a in member.due(1) if isinstance(a, Deliver))
     member.take_facts()
@@ -849,9 +868,9 @@ def test_revoked_queue_drains_commits_and_is_released() -> None:
     assert plan == RebalancePlan(revoke=(Q0,), acquire=(), keep=(Q1,))
     assert member.take_facts() == [AssignmentChanged((Q1,), (), (Q0,))]
     assert member.due(2) == [AbandonPull(Q0, 1)]
-    member.consumed(first, acked_count=2)
+    member.consumed(delivery, 0, acked_count=2)
     assert member.due(3) == []
-    member.consumed(second, acked_count=1)
+    member.consumed(delivery, 1, acked_count=1)
     assert member.due(3) == []
     member.consumed(third, acked_count=2)
     assert member.due(4) == [Commit(Q0, 1, 5, is_last=True)]
@@ -906,11 +925,11 @@ def test_last_commit_is_repeated_and_then_given_up() -> None:
 
 
 def test_last_commit_waits_for_the_one_under_way() -> None:
-    member, epoch, (first, second) = delivered([0, 1, 2, 3])
-    member.consumed(first, acked_count=2)
+    member, epoch, (delivery,) = delivered([0, 1, 2, 3])
+    member.consumed(delivery, 0, acked_count=2)
     assert of_type(member.due(2), Commit) == [Commit(Q0, 1, 2, is_last=False)]
     member.rebalanced([share()], 3)
-    member.consumed(second, acked_count=2)
+    member.consumed(delivery, 1, acked_count=2)
 
     assert member.due(4) == [AbandonPull(Q0, 1)]
     member.committed(Q0, epoch, offset=2, now_ms=5)
@@ -993,18 +1012,16 @@ def test_calls_may_be_handed_out_ahead_and_taken_back() -> None:
     pulled(member, Q0, epochs[Q0], list(range(12)), now_ms=1)
     member.deliveries.ahead_max = 2
 
-    handed = [action for action in member.due(1) if isinstance(action, Deliver)]
-    member.take_back([handed[-1], handed[-2]])
+    (handed,) = [action for action in member.due(1) if isinstance(action, Deliver)]
+    count = len(handed.batches)
+    member.take_back(handed, [count - 1, count - 2])
     # Taken back twice, it counts once.
-    member.take_back([handed[-2]])
-    count = len(handed) - 2
-    assert count == len(member.deliveries)
-    assert member.consumed_all(handed[:-2]) == 2 * count
-    again = [action for action in member.due(2) if isinstance(action, Deliver)]
+    member.take_back(handed, [count - 2])
+    assert len(member.deliveries) == count - 2
+    assert member.consumed_all(handed, range(count - 2)) == 2 * (count - 2)
+    (again,) = [action for action in member.due(2) if isinstance(action, Deliver)]
 
-    assert [each.messages for each in reversed(handed[-2:])] == [
-        each.messages for each in reversed(again[: len(handed[-2:])])
-    ]
+    assert handed.batches[-2:] == again.batches[:2]
 
 
 def test_messages_taken_back_from_a_queue_that_is_given_up_stay_unfinished() -> None:
@@ -1016,7 +1033,7 @@ def test_messages_taken_back_from_a_queue_that_is_given_up_stay_unfinished() -> 
     (owned,) = member.owned_queues()
 
     owned.revoke(2, drain_timeout_ms=1_000)
-    member.take_back([handed])
+    member.take_back(handed, [0])
 
     assert owned.process_queue.in_flight_count == 0
     assert (len(member.deliveries), owned.process_queue.commit_offset) == (0, 0)

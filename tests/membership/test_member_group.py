@@ -12,6 +12,7 @@ import copy
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
@@ -57,6 +58,21 @@ HEALING_MS = 180_000
 MEMBERS_MAX = 4  # Not counting the one that joins at the end.
 
 
+class Call(NamedTuple):
+    """One of the calls of a delivery."""
+
+    delivery: Deliver
+    at: int
+
+    @property
+    def queue(self) -> MessageQueue:
+        return self.delivery.queue
+
+    @property
+    def offsets(self) -> list[int]:
+        return [message.queue_offset for message in self.delivery.batches[self.at]]
+
+
 class World:
     """The broker's view and the members, on a virtual clock."""
 
@@ -69,7 +85,7 @@ class World:
         self.consumed: set[tuple[MessageQueue, int]] = set()
         self.listed: list[str] = []
         self.members: dict[str, GroupMember] = {}
-        self.under_way: list[tuple[str, Action]] = []
+        self.under_way: list[tuple[str, Action | Call]] = []
         self.held: list[tuple[int, str, Pull]] = []
         self.joined_count = self.begun_count = 0
         self.stuck_count: Counter[str] = Counter()
@@ -124,9 +140,13 @@ class World:
             facts = member.take_facts()
             self.lost |= {(cid, fact.queue) for fact in facts if isinstance(fact, QueueLost)}
             for action in actions:
-                if self.is_orderly and isinstance(action, Deliver):
-                    self.check_order(cid, action)
-                elif self.is_orderly and isinstance(action, Unlock):
+                if isinstance(action, Deliver):
+                    calls = [Call(action, at) for at in range(len(action.batches))]
+                    for call in calls if self.is_orderly else []:
+                        self.check_order(cid, call)
+                    self.under_way += [(cid, call) for call in calls]
+                    continue
+                if self.is_orderly and isinstance(action, Unlock):
                     is_lost = (cid, action.queue) in self.lost
                     assert is_lost or not self.is_at_work(cid, action.queue), f"{cid}: {action}"
                 self.under_way.append((cid, action))
@@ -161,9 +181,9 @@ class World:
             if cid in self.members and not (fault < 0.03 and self.may_be_lost(cid, action)):
                 self.carry_out(cid, self.members[cid], action, is_good=fault > 0.2)
 
-    def may_be_lost(self, cid: str, action: Action) -> bool:
+    def may_be_lost(self, cid: str, action: Action | Call) -> bool:
         """Return whether nobody need hear of this again; one thread of each member stays free."""
-        if isinstance(action, Deliver):
+        if isinstance(action, Call):
             if self.is_orderly:
                 # Its queue waits for a listener in order, however long.
                 return False
@@ -184,9 +204,13 @@ class World:
 
     # --- the broker -------------------------------------------------------------------------
 
-    def carry_out(self, cid: str, member: GroupMember, action: Action, *, is_good: bool) -> None:
+    def carry_out(
+        self, cid: str, member: GroupMember, action: Action | Call, *, is_good: bool
+    ) -> None:
         now_ms = self.now_ms
-        if isinstance(action, RefreshRoutes):
+        if isinstance(action, Call):
+            self.call_listener(member, action, is_good=is_good)
+        elif isinstance(action, RefreshRoutes):
             found = [TOPIC] if is_good else []
             member.routes_refreshed(found=found, has_changed=is_good, now_ms=now_ms)
         elif isinstance(action, Heartbeat):
@@ -224,15 +248,7 @@ class World:
     ) -> None:
         now_ms = self.now_ms
         assert not isinstance(action, RefreshRoutes | Heartbeat | Rebalance | Leave)
-        assert not isinstance(action, RenewLocks | AskMembers)
-        if isinstance(action, Deliver) and self.is_orderly:
-            self.deliver_in_order(member, action, is_good=is_good)
-            return
-        if isinstance(action, Deliver):
-            count = len(action.messages) if is_good else self.chance.randrange(2)
-            self.note_consumed(action.queue, [m.queue_offset for m in action.messages[:count]])
-            member.consumed(action, acked_count=count)
-            return
+        assert not isinstance(action, RenewLocks | AskMembers | Deliver)
         if isinstance(action, AbandonPull):
             return
         queue, epoch = action.queue, action.epoch
@@ -319,9 +335,17 @@ class World:
             ]
             assert len(believers) < 2, f"{believers} believe in the lock of {queue}"
 
-    def deliver_in_order(self, member: GroupMember, action: Deliver, *, is_good: bool) -> None:
+    def call_listener(self, member: GroupMember, call: Call, *, is_good: bool) -> None:
+        if self.is_orderly:
+            self.call_in_order(member, call, is_good=is_good)
+            return
+        count = len(call.offsets) if is_good else self.chance.randrange(2)
+        self.note_consumed(call.queue, call.offsets[:count])
+        member.consumed(call.delivery, call.at, acked_count=count)
+
+    def call_in_order(self, member: GroupMember, call: Call, *, is_good: bool) -> None:
         if is_good:
-            self.note_consumed(action.queue, [m.queue_offset for m in action.messages])
+            self.note_consumed(call.queue, call.offsets)
         auto_commit = self.is_healed or self.chance.random() < 0.7
         status = self.chance.choice(
             (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
@@ -334,18 +358,19 @@ class World:
         if not is_good and auto_commit:
             # A rollback would count as done.
             status = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-        member.consumed_in_order(action, OrderlyOutcome(status, auto_commit, 100), self.now_ms)
+        outcome = OrderlyOutcome(status, auto_commit, 100)
+        member.consumed_in_order(call.delivery, outcome, self.now_ms)
 
-    def check_order(self, cid: str, action: Deliver) -> None:
+    def check_order(self, cid: str, call: Call) -> None:
         """One call per queue, and none before all earlier messages have been consumed."""
-        assert not self.is_at_work(cid, action.queue), f"{cid} has two calls for {action.queue}"
-        offsets = [message.queue_offset for message in action.messages]
+        assert not self.is_at_work(cid, call.queue), f"{cid} has two calls for {call.queue}"
+        offsets = call.offsets
         assert offsets == list(range(offsets[0], offsets[0] + len(offsets)))
-        early = [n for n in range(offsets[0]) if (action.queue, n) not in self.consumed]
-        assert early == [], f"{action} comes before {early}"
+        early = [n for n in range(offsets[0]) if (call.queue, n) not in self.consumed]
+        assert early == [], f"{call} comes before {early}"
 
     def is_at_work(self, cid: str, queue: MessageQueue) -> bool:
-        calls = [(c, a.queue) for c, a in self.under_way if isinstance(a, Deliver)]
+        calls = [(c, a.queue) for c, a in self.under_way if isinstance(a, Call)]
         return (cid, queue) in calls
 
     def note_consumed(self, queue: MessageQueue, offsets: list[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,13 +13,38 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.blocking_driver import BlockingDriver
 
 
-class Numbered(NamedTuple):
-    """A call of `CallEach` with one argument."""
+class Returned(NamedTuple):
+    """The end of a call of `CallEach`."""
 
     number: int
+    value: Any
+    error: BaseException | None
+    duration_ms: int
 
-    def arguments(self) -> tuple[int]:
-        return (self.number,)
+
+class Numbers:
+    """Calls of `CallEach`, each with a number, and their ends."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.waiting = deque(numbers)
+        self.returned: list[Returned] = []
+
+    def begin(self) -> tuple[int, tuple[int]] | None:
+        if not self.waiting:
+            return None
+        number = self.waiting.popleft()
+        return number, (number,)
+
+    def end(
+        self,
+        at: int,
+        arguments: tuple[int],
+        value: Any,
+        error: BaseException | None,
+        duration_ms: int,
+    ) -> None:
+        assert arguments == (at,)
+        self.returned.append(Returned(at, value, error, duration_ms))
 
 
 class Harness:

@@ -39,7 +39,7 @@ from sparrowmq.calling.effects import (
     Invoke,
     Operation,
     Outcome,
-    Returned,
+    drop_empty,
 )
 from sparrowmq.calling.scheduler import (
     NEVER_MS,
@@ -445,14 +445,19 @@ class _CoroutineRun(CallRun):
     async def run_coroutines(self) -> None:
         """Make the calls of a coroutine function."""
         effect = self.effect
-        function, waiting, returned = effect.function, effect.waiting, effect.returned
+        function, waiting = effect.function, effect.waiting
         first_ms = begun_ms = clock.monotonic_ms()
         while waiting and not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
-            call = waiting.popleft()
+            calls = waiting[0]
+            call = calls.begin()
+            if call is None:
+                drop_empty(waiting, calls)
+                continue
+            at, arguments = call
             value = None
             raised: BaseException | None = None
             try:
-                value = await function(*call.arguments())
+                value = await function(*arguments)
             except GeneratorExit as error:
                 # The user's code has raised it, or the event loop is closed: then nothing may be
                 # awaited any more.
@@ -465,8 +470,7 @@ class _CoroutineRun(CallRun):
                 # The user's code may raise anything.
                 raised = error
             ended_ms = clock.monotonic_ms()
-            returned.append(Returned(call, value, raised, ended_ms - begun_ms))
-            del call  # It may refer to much memory.
+            calls.end(at, arguments, value, raised, ended_ms - begun_ms)
             begun_ms = ended_ms
 
 

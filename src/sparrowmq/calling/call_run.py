@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.effects import CALLS_MS, CallEach, Returned
+from sparrowmq.calling.effects import CALLS_MS, CallEach, drop_empty
 
 
 class CallRun:
@@ -22,21 +22,24 @@ class CallRun:
     def run(self) -> None:
         """Make the calls on this thread."""
         effect = self.effect
-        function, waiting, returned = effect.function, effect.waiting, effect.returned
+        function, waiting = effect.function, effect.waiting
         first_ms = begun_ms = clock.monotonic_ms()
         while not self.is_cancelled and begun_ms - first_ms < CALLS_MS:
             try:
-                # Other threads may take the last call at any time.
-                call = waiting.popleft()
+                calls = waiting[0]
             except IndexError:
                 break
+            call = calls.begin()
+            if call is None:
+                drop_empty(waiting, calls)
+                continue
+            at, arguments = call
             value = raised = None
             try:
-                value = function(*call.arguments())
+                value = function(*arguments)
             except BaseException as error:
                 # The user's code may raise anything: sys.exit, a test's failure, a cancellation.
                 raised = error
             ended_ms = clock.monotonic_ms()
-            returned.append(Returned(call, value, raised, ended_ms - begun_ms))
-            del call  # It may refer to much memory.
+            calls.end(at, arguments, value, raised, ended_ms - begun_ms)
             begun_ms = ended_ms

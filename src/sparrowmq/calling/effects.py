@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -161,36 +162,43 @@ class Call(msgspec.Struct, frozen=True):
     args: tuple[Any, ...]
 
 
-class Returned(msgspec.Struct, frozen=True):
-    """The end of a call of `CallEach`; a struct, made in half a named tuple's time.
+class WaitingCalls(Protocol):
+    """Calls of the user's code that wait. Several threads may take and end them at once."""
 
-    Args:
-        call: the call, as it was in `waiting`.
-        value: the function's return value; None if it raised.
-        error: the function's error; None if it returned.
-        duration_ms: the duration of the call.
-    """
-
-    call: Any
-    value: Any
-    error: BaseException | None
-    duration_ms: int
-
-
-class WaitingCall(Protocol):
-    """A call of the user's code that waits."""
-
-    def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments; called once, when the call begins."""
+    def begin(self) -> tuple[int, tuple[Any, ...]] | None:
+        """Take the next call; return its place and the arguments, None if no call waits."""
         ...
+
+    def end(
+        self,
+        at: int,
+        arguments: tuple[Any, ...],
+        value: Any,
+        error: BaseException | None,
+        duration_ms: int,
+    ) -> None:
+        """Note the end of a call.
+
+        Args:
+            value: the function's return value; None if it raised.
+            error: the function's error; None if it returned.
+        """
+        ...
+
+
+def drop_empty(waiting: deque[WaitingCalls], calls: WaitingCalls) -> None:
+    """Drop calls of which none waits, unless another thread has dropped them. For drivers."""
+    if calls in waiting:
+        with suppress(ValueError):
+            waiting.remove(calls)
 
 
 class CallEach(msgspec.Struct, frozen=True):
     """Call the user's code several times in turn, each time as `Call` does.
 
-    Each call is taken from the left of `waiting`. The call's end is put to the right of `returned`
-    at once. Several tasks may share both. The calls go on until none waits or
-    they have taken `CALLS_MS` together. The result is None.
+    Each call is the next of the first in `waiting`, which leaves when it has none. The call's end
+    is noted at once. Several tasks may share `waiting`. The calls go on until none waits or they
+    have taken `CALLS_MS` together. The result is None.
 
     If the task is cancelled, the call under way goes on, and no further call begins.
 
@@ -200,8 +208,7 @@ class CallEach(msgspec.Struct, frozen=True):
     """
 
     function: Callable[..., Any]
-    waiting: deque[Any]  # Of `WaitingCall`s.
-    returned: deque[Returned]
+    waiting: deque[WaitingCalls]
     is_quick: bool = False
 
 

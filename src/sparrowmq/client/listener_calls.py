@@ -20,14 +20,22 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from sparrowmq.calling.effects import Returned
+from sparrowmq.calling.effects import WaitingCalls, drop_empty
 from sparrowmq.membership.actions import Deliver
-from sparrowmq.membership.deliveries import CallUnderWay
-from sparrowmq.model import ConsumeContext, ConsumeOrderlyContext, MessageExt
+from sparrowmq.membership.deliveries import Deliveries
+from sparrowmq.model import (
+    ConsumeContext,
+    ConsumeOrderlyContext,
+    ConsumeStatus,
+    MessageExt,
+    MessageQueue,
+)
+
+T = TypeVar("T")
 
 MINUTE_MS = 60_000
 # So many calls or more, each in an eighth of a millisecond or less on average, show that the
@@ -72,26 +80,151 @@ class _Tally:
     failed: int = 0
 
 
-class Handed(msgspec.Struct, frozen=True, gc=False):
-    """A delivery to the listener: the messages under users' names, and the call's context."""
+class Returned(msgspec.Struct, frozen=True):
+    """The end of a call of the listener: its place in the delivery, what it had, what it gave."""
 
-    delivery: Deliver
+    at: int
     messages: tuple[MessageExt, ...]
     context: ConsumeContext | ConsumeOrderlyContext
+    value: Any
+    error: BaseException | None
+    duration_ms: int
 
-    def arguments(self) -> tuple[list[MessageExt], ConsumeContext | ConsumeOrderlyContext]:
-        """Return the listener's arguments; the list is its own, which it may change."""
-        return list(self.messages), self.context
+
+class Ended(NamedTuple):
+    """The calls of a delivery that have ended lately.
+
+    Args:
+        done: the places of calls that finished all their messages and decided nothing else.
+        duration_ms: how long these took together.
+        others: the other calls.
+    """
+
+    handed: Handed
+    done: list[int]
+    duration_ms: int
+    others: list[Returned]
+
+
+class Handed(msgspec.Struct, eq=False):
+    """A delivery to the listener. Threads take its calls and add their ends.
+
+    A quick call leaves only its place behind (benchmarks/against_apache.py: drain, a listener by
+    1).
+
+    Args:
+        queue: the queue under its user's name.
+        batches: the messages of each call under users' names.
+        waiting: the places of the calls that have not begun, the next one last.
+        left: how many calls have not ended or been taken back, as far as was looked.
+    """
+
+    delivery: Deliver
+    queue: MessageQueue
+    batches: Sequence[tuple[MessageExt, ...]]
+    is_orderly: bool
+    waiting: list[int]
+    left: int
+    done: list[int] = []
+    durations_ms: list[int] = []
+    others: list[Returned] = []
+
+    def __repr__(self) -> str:
+        # The messages are left out: there may be hundreds.
+        return f"<{self.left} calls for {self.queue}, {len(self.waiting)} of them waiting>"
+
+    @classmethod
+    def of(
+        cls,
+        delivery: Deliver,
+        queue: MessageQueue,
+        batches: Sequence[tuple[MessageExt, ...]],
+        *,
+        is_orderly: bool = False,
+    ) -> Self:
+        """Return a delivery of which no call has begun."""
+        count = len(batches)
+        return cls(delivery, queue, batches, is_orderly, [*range(count - 1, -1, -1)], count)
+
+    def begin(
+        self,
+    ) -> tuple[int, tuple[list[MessageExt], ConsumeContext | ConsumeOrderlyContext]] | None:
+        """Return the next call and its arguments; the list is the listener's own."""
+        try:
+            at = self.waiting.pop()
+        except IndexError:
+            return None
+        messages = self.batches[at]
+        if self.is_orderly:
+            return at, (list(messages), ConsumeOrderlyContext(self.queue))
+        return at, (list(messages), ConsumeContext(self.queue, None, 0, messages))
+
+    def end(
+        self,
+        at: int,
+        arguments: tuple[Any, ...],
+        value: Any,
+        error: BaseException | None,
+        duration_ms: int,
+    ) -> None:
+        """Note the end of a call."""
+        context = arguments[1]
+        if (
+            (value is None or value is ConsumeStatus.CONSUME_SUCCESS)
+            and error is None
+            and not self.is_orderly
+            and context.ack_index is None
+            and context.end_undecided()
+        ):
+            if duration_ms:
+                self.durations_ms.append(duration_ms)
+            self.done.append(at)
+        else:
+            messages = self.batches[at]
+            self.others.append(Returned(at, messages, context, value, error, duration_ms))
+
+    def take_ended(self) -> Ended:
+        """Return the calls that have ended since the last look."""
+        duration_ms = sum(_take_all(self.durations_ms)) if self.durations_ms else 0
+        done = _take_all(self.done)
+        others = _take_all(self.others) if self.others else []
+        self.left -= len(done) + len(others)
+        return Ended(self, done, duration_ms, others)
+
+    def take_waiting(self) -> list[int]:
+        """Take the calls that have not begun, so that they are not made."""
+        taken: list[int] = []
+        with suppress(IndexError):
+            while True:
+                # A thread may take the last one at any time.
+                taken.append(self.waiting.pop())
+        self.left -= len(taken)
+        return taken
+
+    def split(self) -> Handed | None:
+        """Take the next call as a delivery of its own; None if no call waits."""
+        try:
+            at = self.waiting.pop()
+        except IndexError:
+            return None
+        self.left -= 1
+        return Handed(self.delivery, self.queue, self.batches, self.is_orderly, [at], 1)
+
+
+def _take_all(items: list[T]) -> list[T]:
+    """Empty a list to which threads append."""
+    taken = items[:]
+    del items[: len(taken)]
+    return taken
 
 
 @dataclass(slots=True)
 class ListenerCalls:
     """The waiting calls of the listener, the tasks that make calls, and the recent pace."""
 
-    # Threads take them from the left.
-    waiting: deque[Handed] = field(default_factory=deque)
-    # The outcomes of calls; threads append them on the right.
-    returned: deque[Returned] = field(default_factory=deque)
+    # Those of which calls may wait, for threads, and those with calls that have not ended.
+    waiting: deque[WaitingCalls] = field(default_factory=deque)
+    in_hand: list[Handed] = field(default_factory=list)
     _task_count: int = 0
     # When the newest task began.
     _task_begun_ms: int = 0
@@ -109,17 +242,44 @@ class ListenerCalls:
         """The number of calls that may wait beyond those that have a task."""
         return AHEAD_MAX if self.is_quick else 0
 
-    def take_back(self, now_ms: int, *, is_suspended: bool) -> list[Deliver]:
+    @property
+    def waiting_count(self) -> int:
+        """The number of calls that wait."""
+        return sum([len(handed.waiting) for handed in self.in_hand])
+
+    def add(self, handed: Handed) -> None:
+        """Let the calls of a delivery wait."""
+        self.in_hand.append(handed)
+        self.waiting.append(handed)
+
+    def take_back(self, now_ms: int, *, is_suspended: bool) -> list[tuple[Deliver, list[int]]]:
         """Give back waiting calls that must not begin any more or have waited too long."""
         if self.is_quick and self._task_count and now_ms - self._task_begun_ms >= PATIENCE_MS:
             self.is_quick = False
-        back: list[Deliver] = []
-        if is_suspended or (not self.is_quick and len(self.waiting) > self._task_count):
-            with suppress(IndexError):
-                while True:
-                    # A thread may take the last one at any time.
-                    back.append(self.waiting.pop().delivery)
+        back: list[tuple[Deliver, list[int]]] = []
+        if is_suspended or (not self.is_quick and self.waiting_count > self._task_count):
+            for handed in reversed(self.in_hand):
+                if calls := handed.take_waiting():
+                    back.append((handed.delivery, calls))
+            self._drop_ended()
         return back
+
+    def split(self) -> Handed | None:
+        """Take the next waiting call as a delivery of its own, which is not in hand."""
+        for handed in self.in_hand:
+            if (one := handed.split()) is not None:
+                self._drop_ended()
+                return one
+        return None
+
+    def _drop_ended(self) -> None:
+        if all(handed.left for handed in self.in_hand):
+            return
+        for handed in self.in_hand:
+            if not handed.left:
+                # It may refer to much memory.
+                drop_empty(self.waiting, handed)
+        self.in_hand = [handed for handed in self.in_hand if handed.left]
 
     def begin_tasks(self, now_ms: int, *, call_count: int, task_count_max: int) -> int:
         """Return how many tasks are to begin now; each then counts until `task_ended`.
@@ -129,7 +289,7 @@ class ListenerCalls:
             task_count_max: how many calls may run at once.
         """
         wanted = 1 if self.is_quick else min(call_count, task_count_max)
-        count = min(len(self.waiting), wanted - self._task_count)
+        count = min(self.waiting_count, wanted - self._task_count)
         if count <= 0:
             return 0
         self._task_count += count
@@ -148,16 +308,18 @@ class ListenerCalls:
         """Note that a task has ended."""
         self._task_count -= 1
 
-    def take_returned(self) -> list[Returned]:
-        """Return the outcomes of calls since the last `take_returned`."""
-        count = len(self.returned)
-        taken = [self.returned.popleft() for _ in range(count)]
-        self._judge(taken)
-        return taken
+    def take_ended(self) -> list[Ended]:
+        """Return the calls that have ended since the last look."""
+        ended = [h.take_ended() for h in self.in_hand if h.done or h.others]
+        self._drop_ended()
+        self._judge(ended)
+        return ended
 
-    def _judge(self, returned: Sequence[Returned]) -> None:
-        self._call_count += len(returned)
-        self._duration_ms += sum([each.duration_ms for each in returned])
+    def _judge(self, ended: Sequence[Ended]) -> None:
+        for each in ended:
+            self._call_count += len(each.done) + len(each.others)
+            self._duration_ms += each.duration_ms
+            self._duration_ms += sum([other.duration_ms for other in each.others])
         if self._call_count < QUICK_CALLS_MIN and self._duration_ms <= 1:
             return
         self.is_quick = self._duration_ms * QUICK_CALLS_PER_MS <= self._call_count
@@ -217,26 +379,26 @@ class ListenerCalls:
         return call_count_max * messages * 1000 / busy_ms if messages else 0.0
 
     def find_stuck(
-        self, calls: Sequence[CallUnderWay], now_ms: int, *, call_count_max: int, timeout_ms: int
+        self, calls: Deliveries, now_ms: int, *, call_count_max: int, timeout_ms: int
     ) -> ListenersStuck | None:
         """Return whether all calls are stuck; once, until one of them returns.
 
         Args:
-            calls: those under way, the oldest first.
+            calls: those under way.
             call_count_max: how many calls may be under way.
             timeout_ms: how long a call may run.
         """
         if self._has_reported or not 0 < call_count_max <= len(calls):
             return None
-        if now_ms - calls[-1].begun_ms <= timeout_ms:
+        oldest_ms, newest_ms = calls.begun_ms, calls.newest_ms
+        if oldest_ms is None or newest_ms is None or now_ms - newest_ms <= timeout_ms:
             return None
         self._has_reported = True
-        firsts = [call.delivery.messages[0] for call in calls]
         return ListenersStuck(
             len(calls),
-            shortest_ms=now_ms - calls[-1].begun_ms,
-            longest_ms=now_ms - calls[0].begun_ms,
+            shortest_ms=now_ms - newest_ms,
+            longest_ms=now_ms - oldest_ms,
             messages=tuple(
-                f"{m.topic}/{m.broker_name}/{m.queue_id}/{m.queue_offset}" for m in firsts
+                f"{m.topic}/{m.broker_name}/{m.queue_id}/{m.queue_offset}" for m in calls.firsts
             ),
         )

@@ -64,6 +64,8 @@ class PolledBatch:
     """Messages of one queue: how many were given to the user, and how many of those are done."""
 
     delivery: Deliver
+    # Its place in the delivery.
+    at: int
     given: int = 0
     done: int = 0
     # The rest must not be given: the queue is given up, or consumption continues at another offset.
@@ -72,8 +74,13 @@ class PolledBatch:
     @property
     def is_finished(self) -> bool:
         """Whether no message is with the user or still to be given."""
-        last = self.given if self.is_withdrawn else len(self.delivery.messages)
+        last = self.given if self.is_withdrawn else len(self.messages)
         return self.done == last
+
+    @property
+    def messages(self) -> tuple[MessageExt, ...]:
+        """The messages."""
+        return self.delivery.batches[self.at]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,7 +148,7 @@ class Polling:
         found: list[MessageExt] = []
         for batch in self.in_hand:
             batch.done = batch.given
-            messages, queue = batch.delivery.messages, batch.delivery.queue
+            messages, queue = batch.messages, batch.delivery.queue
             end = min(len(messages), batch.given + count_max - len(found))
             if end > batch.given and not batch.is_withdrawn and queue not in self.paused:
                 found += messages[batch.given : end]
@@ -153,7 +160,11 @@ class Polling:
 
     def deliver(self, deliveries: Sequence[Deliver]) -> None:
         """Process deliveries of the member."""
-        self.inbox.extend(map(PolledBatch, deliveries))
+        self.inbox.extend(
+            PolledBatch(delivery, at)
+            for delivery in deliveries
+            for at in range(len(delivery.batches))
+        )
         self.arrived.set()
 
     def fetch(self, count_max: int) -> bool:
@@ -176,7 +187,7 @@ class Polling:
     def _count_ready(self, batch: PolledBatch) -> int:
         if batch.is_withdrawn or batch.delivery.queue in self.paused:
             return 0
-        return len(batch.delivery.messages) - batch.given
+        return len(batch.messages) - batch.given
 
     def settle(self) -> None:
         """Report the finished messages to the member."""
@@ -228,7 +239,7 @@ class Polling:
     def _note_consumed(self, batch: PolledBatch) -> None:
         subscriber = self.subscriber
         subscriber.counters.succeeded += batch.done
-        subscriber.member.consumed(batch.delivery, acked_count=batch.done)
+        subscriber.member.consumed(batch.delivery, batch.at, acked_count=batch.done)
         subscriber.wake.set()
 
     # --- subscriptions and commits ------------------------------------------------------------

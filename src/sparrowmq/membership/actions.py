@@ -99,15 +99,15 @@ class AbandonPull(NamedTuple):
 
 
 class Deliver(msgspec.Struct, frozen=True, gc=False):
-    """Give messages to the listener. Then `consumed`, `consumed_all` or `take_back`.
+    """Call the listener with each of some batches of a queue's messages.
 
-    A struct, made in half a named tuple's time: there may be one for each message.
+    Then, for each call by its place, `consumed`, `consumed_all` or `take_back`.
     """
 
     queue: MessageQueue
     epoch: int
     delivery_id: int
-    messages: tuple[MessageExt, ...]
+    batches: tuple[tuple[MessageExt, ...], ...]
 
 
 class SendBack(NamedTuple):

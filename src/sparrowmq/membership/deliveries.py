@@ -6,22 +6,22 @@ Tests: test_owned_queue.py.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Collection, MutableMapping, Sequence
 
 import msgspec
 
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.membership.owned_queue import OwnedQueue
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageExt, MessageQueue
 
 
-class CallUnderWay(msgspec.Struct, frozen=True, gc=False):
-    """One call of the listener: its delivery, its owned queue, and the time it was handed out."""
+class _UnderWay(msgspec.Struct, frozen=True, gc=False):
+    """A delivery, its owned queue, when it was handed out, and the places of the calls left."""
 
     delivery: Deliver
     owned: OwnedQueue
     begun_ms: int
+    left: set[int]
 
 
 class Deliveries:
@@ -35,6 +35,7 @@ class Deliveries:
 
     __slots__ = (
         "_batch_size",
+        "_call_count",
         "_count_max",
         "_is_in_order",
         "_last_id",
@@ -49,84 +50,94 @@ class Deliveries:
         self._last_id = 0
         # The number of further calls that may be handed out to wait for a free thread.
         self.ahead_max = 0
-        # By delivery id, the oldest call first.
-        self._under_way: dict[int, CallUnderWay] = {}
+        # By delivery id, the oldest first.
+        self._under_way: dict[int, _UnderWay] = {}
+        self._call_count = 0
 
     def __len__(self) -> int:
-        return len(self._under_way)
-
-    @property
-    def under_way(self) -> list[CallUnderWay]:
-        """The calls under way, the oldest first."""
-        return list(self._under_way.values())
+        return self._call_count
 
     @property
     def begun_ms(self) -> int | None:
         """The time at which the oldest call began, None without calls."""
-        return next((call.begun_ms for call in self.under_way), None)
+        return next((each.begun_ms for each in self._under_way.values()), None)
+
+    @property
+    def newest_ms(self) -> int | None:
+        """The time at which the newest call began, None without calls."""
+        return next((each.begun_ms for each in reversed(self._under_way.values())), None)
+
+    @property
+    def firsts(self) -> list[MessageExt]:
+        """The first message of each call under way, the oldest call first."""
+        return [
+            each.delivery.batches[at][0]
+            for each in self._under_way.values()
+            for at in sorted(each.left)
+        ]
 
     def begin(self, queues: MutableMapping[MessageQueue, OwnedQueue], now_ms: int) -> list[Deliver]:
-        """Take batches from the queues in turn while calls are free, from each its share of them.
+        """Take batches from the queues, from each an equal share of the calls that are free.
 
         Queues that were served last move to the end, so that no queue starves. Benchmark:
         benchmarks/against_apache.py, a drain by 1.
         """
         found: list[Deliver] = []
-        free = self._count_max + self.ahead_max - len(self._under_way)
+        free = self._count_max + self.ahead_max - self._call_count
         if free <= 0:
             return found
         busy: set[MessageQueue] = set()
         if self._is_in_order:
             # A call of an earlier epoch keeps the queue busy too.
-            busy.update(call.delivery.queue for call in self._under_way.values())
-        waiting = deque(
+            busy.update(each.delivery.queue for each in self._under_way.values())
+        waiting = [
             owned
             for owned in queues.values()
             if owned.process_queue.pending_count
             and owned.queue not in busy
             and owned.may_deliver(now_ms)
-        )
+        ]
         under_way, delivery_id = self._under_way, self._last_id
         served: dict[MessageQueue, None] = {}
-        while waiting and len(found) < free:
-            share = 1 if self._is_in_order else max(1, (free - len(found)) // len(waiting))
-            owned = waiting.popleft()
-            batches = owned.take(self._batch_size, share, now_ms)
-            if not batches:
-                continue
-            queue, epoch = owned.queue, owned.epoch
-            for messages in batches:
+        while waiting and free > 0:
+            turn, waiting = waiting, []
+            for place, owned in enumerate(turn):
+                # An equal part of what is left, rounded up.
+                share = 1 if self._is_in_order else -(-free // (len(turn) - place))
+                batches = owned.take(self._batch_size, min(share, free), now_ms)
+                if not batches:
+                    continue
+                queue, count = owned.queue, len(batches)
                 delivery_id += 1
-                delivery = Deliver(queue, epoch, delivery_id, messages)
-                under_way[delivery_id] = CallUnderWay(delivery, owned, now_ms)
+                delivery = Deliver(queue, owned.epoch, delivery_id, tuple(batches))
+                under_way[delivery_id] = _UnderWay(delivery, owned, now_ms, set(range(count)))
                 found.append(delivery)
-            served.pop(queue, None)
-            served[queue] = None
-            if owned.process_queue.pending_count and not self._is_in_order:
-                waiting.append(owned)
+                free -= count
+                self._call_count += count
+                served.pop(queue, None)
+                served[queue] = None
+                if owned.process_queue.pending_count and not self._is_in_order:
+                    waiting.append(owned)
         self._last_id = delivery_id
         for queue in served:
             queues[queue] = queues.pop(queue)
         return found
 
-    def end(self, delivery_id: int) -> OwnedQueue | None:
-        """Note that a call has returned; return its queue, None if the return was noted before."""
-        call = self._under_way.pop(delivery_id, None)
-        if call is None:
-            return None
-        call.owned.quiet_until_ms = 0
-        return call.owned
-
-    def end_all(self, deliveries: Sequence[Deliver]) -> dict[OwnedQueue, list[Deliver]]:
-        """Note that calls have returned; return those not noted before, by owned queue."""
-        found: dict[OwnedQueue, list[Deliver]] = {}
-        for delivery in deliveries:
-            call = self._under_way.pop(delivery.delivery_id, None)
-            if call is None:
-                continue
-            if call.owned in found:
-                found[call.owned].append(delivery)
-            else:
-                found[call.owned] = [delivery]
-                call.owned.quiet_until_ms = 0
-        return found
+    def end(
+        self, delivery: Deliver, calls: Collection[int]
+    ) -> tuple[OwnedQueue | None, Sequence[tuple[MessageExt, ...]]]:
+        """Note that calls have returned; return their queue and the batches not noted before."""
+        each = self._under_way.get(delivery.delivery_id)
+        if each is None:
+            return None, ()
+        left = each.left
+        ended = left.intersection(calls)
+        left -= ended
+        self._call_count -= len(ended)
+        each.owned.quiet_until_ms = 0
+        batches = delivery.batches
+        if not left:
+            del self._under_way[delivery.delivery_id]
+        if len(ended) == len(batches):
+            return each.owned, batches
+        return each.owned, [batches[at] for at in sorted(ended)]

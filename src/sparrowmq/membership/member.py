@@ -735,21 +735,21 @@ class GroupMember:
         if abandoned is not None:
             self._abandoned.append(abandoned)
 
-    def take_back(self, deliveries: Sequence[Deliver]) -> None:
-        """Let the messages of deliveries wait again: the listener was not called with them."""
-        for owned, own in self.deliveries.end_all(deliveries).items():
-            owned.take_back(own)
+    def take_back(self, delivery: Deliver, calls: Collection[int]) -> None:
+        """Let the messages of calls wait again: the listener was not called with them."""
+        owned, batches = self.deliveries.end(delivery, calls)
+        if owned is not None:
+            owned.take_back(batches)
 
-    def consumed_all(self, deliveries: Sequence[Deliver]) -> int:
+    def consumed_all(self, delivery: Deliver, calls: Collection[int]) -> int:
         """Process calls in which the listener finished every message; return how many messages."""
-        count = sum([len(delivery.messages) for delivery in deliveries])
-        for owned, own in self.deliveries.end_all(deliveries).items():
-            owned.consumed_all(own)
-        return count
+        owned, batches = self.deliveries.end(delivery, calls)
+        return 0 if owned is None else owned.consumed_all(batches)
 
     def consumed(
         self,
         delivery: Deliver,
+        at: int = 0,
         *,
         acked_count: int,
         delay_level: int = 0,
@@ -758,12 +758,14 @@ class GroupMember:
         """Process a call of the listener: its first `acked_count` messages are done, others not.
 
         Args:
+            at: the place of the call in the delivery.
             decided: by offset, the results of single messages, which override `acked_count`.
         """
-        owned = self.deliveries.end(delivery.delivery_id)
-        if owned is not None:
+        owned, batches = self.deliveries.end(delivery, (at,))
+        for messages in batches:
+            assert owned is not None
             owned.consumed(
-                delivery.messages,
+                messages,
                 acked_count=acked_count,
                 delay_level=delay_level,
                 decided=decided,
@@ -771,13 +773,12 @@ class GroupMember:
             )
 
     def consumed_in_order(self, delivery: Deliver, outcome: OrderlyOutcome, now_ms: int) -> None:
-        """Process a call of the listener in order."""
-        owned = self.deliveries.end(delivery.delivery_id)
-        if owned is not None:
+        """Process a call of the listener in order: the only one of its delivery."""
+        owned, batches = self.deliveries.end(delivery, (0,))
+        for messages in batches:
+            assert owned is not None
             sends_back = not self._config.is_broadcasting
-            owned.consumed_in_order(
-                delivery.messages, outcome, sends_back=sends_back, now_ms=now_ms
-            )
+            owned.consumed_in_order(messages, outcome, sends_back=sends_back, now_ms=now_ms)
 
     def committed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
         """Note that the broker has the committed offset."""

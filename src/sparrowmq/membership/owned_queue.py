@@ -27,7 +27,6 @@ from sparrowmq.membership.actions import (
     CallOnRevoke,
     Commit,
     CommitLost,
-    Deliver,
     DrainTimedOut,
     Fact,
     OffsetCorrected,
@@ -696,18 +695,18 @@ class OwnedQueue:
         self.call_count += len(batches)
         return batches
 
-    def take_back(self, deliveries: Sequence[Deliver]) -> None:
-        """Let messages wait again: the listener was not called with them."""
-        self.call_count -= len(deliveries)
-        self.process_queue.make_again([message for each in deliveries for message in each.messages])
+    def take_back(self, batches: Sequence[tuple[MessageExt, ...]]) -> None:
+        """Let the messages of calls wait again: the listener was not called with them."""
+        self.call_count -= len(batches)
+        self.process_queue.make_again([message for batch in batches for message in batch])
 
-    def consumed_all(self, deliveries: Sequence[Deliver]) -> None:
-        """Process calls of a listener that finished all their messages."""
-        self.call_count -= len(deliveries)
+    def consumed_all(self, batches: Sequence[tuple[MessageExt, ...]]) -> int:
+        """Process calls of a listener that finished all messages; return how many messages."""
+        self.call_count -= len(batches)
+        offsets = [message.queue_offset for batch in batches for message in batch]
         if not self.has_ended:
-            self.process_queue.complete(
-                [message.queue_offset for each in deliveries for message in each.messages]
-            )
+            self.process_queue.complete(offsets)
+        return len(offsets)
 
     def consumed(
         self,

@@ -24,8 +24,9 @@ from sparrowmq.calling.effects import (
     Event,
     Operation,
     Outcome,
-    Returned,
     Wait,
+    WaitingCalls,
+    drop_empty,
     try_send,
 )
 from sparrowmq.calling.scheduler import (
@@ -246,21 +247,29 @@ class SimulatedDriver:
         """Make the calls of a `CallEach` up to the first that returns `Later`."""
         effect, first_ms = run
         while effect.waiting and self._process.monotonic_ms() - first_ms < CALLS_MS:
-            call = effect.waiting.popleft()
+            calls: WaitingCalls = effect.waiting[0]
+            call = calls.begin()
+            if call is None:
+                drop_empty(effect.waiting, calls)
+                continue
+            at, arguments = call
             result: Any = None
             failure: Exception | None = None
             try:
-                result = effect.function(*call.arguments())
+                result = effect.function(*arguments)
             except Exception as error:
                 failure = error
+            end = partial(calls.end, at, arguments)
             if isinstance(result, Later):
-                end = partial(self._end_one, task, run, call, result)
-                self._process.call_in(result.duration_ms, end)
+                later = partial(self._end_one, task, run, end, result)
+                self._process.call_in(result.duration_ms, later)
                 return
-            effect.returned.append(Returned(call, result, failure, 0))
+            end(result, failure, 0)
         self._scheduler.end_call(task, run, None, None)
 
-    def _end_one(self, task: OperationTask, run: _Calls, call: object, later: Later) -> None:
+    def _end_one(
+        self, task: OperationTask, run: _Calls, end: Callable[..., None], later: Later
+    ) -> None:
         # The user's code comes to its end whether or not anybody waits for it.
         value: Any = None
         failure: Exception | None = None
@@ -268,7 +277,7 @@ class SimulatedDriver:
             value = later.finish()
         except Exception as error:
             failure = error
-        run.effect.returned.append(Returned(call, value, failure, later.duration_ms))
+        end(value, failure, later.duration_ms)
         if task.place is run:
             self._call_next(task, run)
         self.turn()

@@ -1,7 +1,7 @@
 """Give messages to the listener, and report the results to the member.
 
-Hot path, benchmark: benchmarks/against_apache.py, drains. Successful calls therefore take a shorter
-path, and one task makes several calls (`client/listener_calls.py`).
+Hot path, benchmark: benchmarks/against_apache.py, drains. The successful calls of a delivery are
+therefore processed together, and one task makes several calls (`client/listener_calls.py`).
 
 Source: ConsumeMessageConcurrentlyService.java, ConsumeMessageOrderlyService.java.
 Tests: client/test_concurrent_consumption.py.
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sparrowmq.calling.effects import Call, CallEach, Now, Operation, Returned
+from sparrowmq.calling.effects import Call, CallEach, Now, Operation
 from sparrowmq.client.arguments import refuse_awaitable
-from sparrowmq.client.listener_calls import Handed
+from sparrowmq.client.listener_calls import Ended, Handed, Returned
 from sparrowmq.client.operations.trace_reports import trace_consumed, trace_delivery
 from sparrowmq.client.subscriber import DeadLetterChosen, GivenUp, ListenerFailed, Subscriber
 from sparrowmq.errors import UsageError
@@ -52,26 +52,19 @@ def hand_over(subscriber: Subscriber, deliveries: Sequence[Deliver]) -> None:
     """Queue deliveries for the tasks that call the listener."""
     namespace, is_orderly = subscriber.config.namespace, subscriber.config.orderly
     retry_topic, is_named = subscriber.retry_topic, bool(namespace.name)
-    add, count = subscriber.listener_calls.waiting.append, 0
-    context: ConsumeContext | ConsumeOrderlyContext
     for delivery in deliveries:
-        queue, messages = delivery.queue, delivery.messages
-        count += len(messages)
+        queue, batches = delivery.queue, delivery.batches
+        subscriber.counters.delivered += sum([len(batch) for batch in batches])
         if queue.topic == retry_topic:
-            messages = tuple([with_own_topic(message) for message in messages])
+            batches = tuple([tuple([with_own_topic(m) for m in batch]) for batch in batches])
         if is_named:
-            messages = tuple(namespace.unwrap_messages(messages))
+            batches = tuple([tuple(namespace.unwrap_messages(batch)) for batch in batches])
             queue = namespace.unwrap_queue(queue)
-        if is_orderly:
-            context = ConsumeOrderlyContext(queue)
-        else:
-            context = ConsumeContext(queue, None, 0, messages)
-        add(Handed(delivery, messages, context))
-    subscriber.counters.delivered += count
+        subscriber.listener_calls.add(Handed.of(delivery, queue, batches, is_orderly=is_orderly))
 
 
 def call_listener(
-    subscriber: Subscriber, settle: Callable[[Returned, int], ConsumedCode] | None = None
+    subscriber: Subscriber, settle: Callable[[Ended, int], ConsumedCode] | None = None
 ) -> Operation[None]:
     """Call the listener with waiting deliveries, for a short time.
 
@@ -81,10 +74,9 @@ def call_listener(
     calls = subscriber.listener_calls
     try:
         if subscriber.tracer is None:
-            yield CallEach(subscriber.listener, calls.waiting, calls.returned, calls.is_quick)
-        elif calls.waiting:
-            settle = settle or partial(_settle, subscriber)
-            yield from _call_traced(subscriber, calls.waiting.popleft(), settle)
+            yield CallEach(subscriber.listener, calls.waiting, calls.is_quick)
+        elif (call := calls.split()) is not None:
+            yield from _call_traced(subscriber, call, settle or partial(_settle, subscriber))
     finally:
         calls.task_ended()
     subscriber.wake.set()
@@ -93,73 +85,54 @@ def call_listener(
 def _call_traced(
     subscriber: Subscriber,
     call: Handed,
-    settle: Callable[[Returned, int], ConsumedCode],
+    settle: Callable[[Ended, int], ConsumedCode],
 ) -> Operation[None]:
     """Call the listener once, with trace before and after."""
-    traced = yield from trace_delivery(subscriber.tracer, call.messages)
-    returned: deque[Returned] = deque()
-    yield CallEach(subscriber.listener, deque([call]), returned)
+    (at,) = call.waiting
+    traced = yield from trace_delivery(subscriber.tracer, call.batches[at])
+    yield CallEach(subscriber.listener, deque([call]))
     now_ms: int = yield Now()
-    for each in returned:
-        code = settle(each, now_ms)
-        yield from trace_consumed(traced, code)
+    yield from trace_consumed(traced, settle(call.take_ended(), now_ms))
 
 
-def settle_returned(subscriber: Subscriber, now_ms: int) -> None:
+def settle_ended(subscriber: Subscriber, now_ms: int) -> None:
     """Process the results of the calls that have ended."""
-    returned = subscriber.listener_calls.take_returned()
-    if len(returned) > 1 and not subscriber.config.orderly:
-        returned = _settle_done(subscriber, returned, now_ms)
-    for each in returned:
-        _settle(subscriber, each, now_ms)
+    for ended in subscriber.listener_calls.take_ended():
+        _settle(subscriber, ended, now_ms)
 
 
-def _settle_done(
-    subscriber: Subscriber, returned: Sequence[Returned], now_ms: int
-) -> list[Returned]:
-    """Process all successful calls of a concurrent listener at once; return the other calls."""
-    others: list[Returned] = []
-    done: dict[str, list[Deliver]] = {}
-    durations_ms: dict[str, int] = {}
-    for each in returned:
-        delivery, context, status = each.call.delivery, each.call.context, each.value
-        if (
-            each.error is None
-            and (status is None or status is ConsumeStatus.CONSUME_SUCCESS)
-            and context.ack_index is None
-            and context.end_undecided()
-        ):
-            topic = delivery.queue.topic
-            if topic in done:
-                done[topic].append(delivery)
-            else:
-                done[topic] = [delivery]
-            if each.duration_ms:
-                durations_ms[topic] = durations_ms.get(topic, 0) + each.duration_ms
-        else:
-            others.append(each)
-    for topic, deliveries in done.items():
-        count = subscriber.member.consumed_all(deliveries)
-        subscriber.counters.succeeded += count
-        duration_ms = durations_ms.get(topic, 0)
-        subscriber.listener_calls.ended(
-            topic, now_ms, calls=len(deliveries), duration_ms=duration_ms, done=count
+def _settle(subscriber: Subscriber, ended: Ended, now_ms: int) -> ConsumedCode:
+    """Process the results of calls of one delivery; return the code of the last."""
+    code = ConsumedCode.SUCCESS
+    delivery, member = ended.handed.delivery, subscriber.member
+    if ended.done:
+        note_done(subscriber, ended, member.consumed_all(delivery, ended.done), now_ms)
+    for returned in ended.others:
+        if ended.handed.is_orderly:
+            code = _settle_in_order(subscriber, delivery, returned, now_ms)
+            continue
+        judged = judge(subscriber, delivery, returned, now_ms)
+        member.consumed(
+            delivery,
+            returned.at,
+            acked_count=judged.acked_count,
+            delay_level=judged.delay_level,
+            decided=judged.decided,
         )
-    return others
+        code = judged.code
+    return code
 
 
-def _settle(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
-    """Process the result of one call of the listener."""
-    if subscriber.config.orderly:
-        return _settle_in_order(subscriber, returned, now_ms)
-    judged = judge(subscriber, returned, now_ms)
-    subscriber.member.consumed(
-        returned.call.delivery,
-        acked_count=judged.acked_count,
-        delay_level=judged.delay_level,
-        decided=judged.decided,
+def note_done(subscriber: Subscriber, ended: Ended, count: int, now_ms: int) -> None:
+    """Count calls that finished all their messages, so many."""
+    subscriber.counters.succeeded += count
+    subscriber.listener_calls.ended(
+        ended.handed.delivery.queue.topic,
+        now_ms,
+        calls=len(ended.done),
+        duration_ms=ended.duration_ms,
+        done=count,
     )
-    return judged.code
 
 
 class Judged(NamedTuple):
@@ -183,10 +156,10 @@ class Judged(NamedTuple):
             yield message, self.decided.get(message.queue_offset, others)
 
 
-def judge(subscriber: Subscriber, returned: Returned, now_ms: int) -> Judged:
+def judge(subscriber: Subscriber, delivery: Deliver, returned: Returned, now_ms: int) -> Judged:
     """Read and count the result of one call of a concurrent listener, and report a failure."""
-    handed, duration_ms = returned.call, returned.duration_ms
-    delivery, messages, context = handed.delivery, handed.messages, handed.context
+    messages, context = returned.messages, returned.context
+    assert isinstance(context, ConsumeContext)
     count = len(messages)
     acked_count, code = 0, ConsumedCode.EXCEPTION
     try:
@@ -196,7 +169,10 @@ def judge(subscriber: Subscriber, returned: Returned, now_ms: int) -> Judged:
         code = ConsumedCode.SUCCESS
     except BaseException as failure:
         # The user's code may raise anything.
-        subscriber.report(_failure_of(subscriber, delivery, failure, context.delay_level))
+        own = delivery.batches[returned.at]
+        subscriber.report(
+            _failure_of(subscriber, delivery.queue, own, failure, context.delay_level)
+        )
     decided = context.end()
     failed: Sequence[MessageExt] = ()
     if decided or acked_count < count:
@@ -210,7 +186,7 @@ def judge(subscriber: Subscriber, returned: Returned, now_ms: int) -> Judged:
         delivery.queue.topic,
         now_ms,
         calls=1,
-        duration_ms=duration_ms,
+        duration_ms=returned.duration_ms,
         done=done_count,
         failed=len(failed),
     )
@@ -243,10 +219,12 @@ def _report_failed(
     _report_given_up(subscriber, queue, failed)
 
 
-def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) -> ConsumedCode:
+def _settle_in_order(
+    subscriber: Subscriber, delivery: Deliver, returned: Returned, now_ms: int
+) -> ConsumedCode:
     """Process the result of one call of a listener in order."""
-    handed, duration_ms = returned.call, returned.duration_ms
-    delivery, messages, context = handed.delivery, handed.messages, handed.context
+    messages, context = returned.messages, returned.context
+    assert isinstance(context, ConsumeOrderlyContext)
     status, code = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, ConsumedCode.EXCEPTION
     try:
         if returned.error is not None:
@@ -256,13 +234,14 @@ def _settle_in_order(subscriber: Subscriber, returned: Returned, now_ms: int) ->
         code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
     except BaseException as failure:
         # The user's code may raise anything.
-        subscriber.report(_failure_of(subscriber, delivery, failure))
+        own = delivery.batches[returned.at]
+        subscriber.report(_failure_of(subscriber, delivery.queue, own, failure))
     done_count = len(messages) if code is ConsumedCode.SUCCESS else 0
     subscriber.listener_calls.ended(
         delivery.queue.topic,
         now_ms,
         calls=1,
-        duration_ms=duration_ms,
+        duration_ms=returned.duration_ms,
         done=done_count,
         failed=len(messages) - done_count,
     )
@@ -334,14 +313,17 @@ def with_own_topic(message: MessageExt) -> MessageExt:
 
 
 def _failure_of(
-    subscriber: Subscriber, action: Deliver, error: BaseException, delay_level: int = 0
+    subscriber: Subscriber,
+    queue: MessageQueue,
+    messages: Sequence[MessageExt],
+    error: BaseException,
+    delay_level: int = 0,
 ) -> ListenerFailed:
-    messages = action.messages
     ended_count = sum(
         not subscriber.comes_again(message, delay_level=delay_level) for message in messages
     )
     return ListenerFailed(
-        action.queue,
+        queue,
         messages[0].queue_offset,
         len(messages),
         ended_count,

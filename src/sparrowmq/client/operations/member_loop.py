@@ -27,7 +27,7 @@ from sparrowmq.client.operations.callbacks import notify_user
 from sparrowmq.client.operations.deliver import (
     call_listener,
     hand_over,
-    settle_returned,
+    settle_ended,
     with_own_topic,
 )
 from sparrowmq.client.operations.gather import gather_outcomes
@@ -119,8 +119,9 @@ def run_member(
         now_ms: int = yield Now()
         if now_ms - due_ms >= MARKED_LEASE_MS:
             member.stood_still(now_ms - due_ms, now_ms)
-        settle_returned(subscriber, now_ms)
-        member.take_back(calls.take_back(now_ms, is_suspended=member.is_suspended))
+        settle_ended(subscriber, now_ms)
+        for delivery, back in calls.take_back(now_ms, is_suspended=member.is_suspended):
+            member.take_back(delivery, back)
         member.deliveries.ahead_max = calls.ahead_max
         deliveries: list[Deliver] = []
         for action in member.due(now_ms):
@@ -178,7 +179,7 @@ def _report_stuck(subscriber: Subscriber, now_ms: int) -> None:
         own = sum(queue.topic != subscriber.retry_topic for queue in queues)
         call_count_max = min(call_count_max, own)
     stuck = subscriber.listener_calls.find_stuck(
-        subscriber.member.deliveries.under_way,
+        subscriber.member.deliveries,
         now_ms,
         call_count_max=call_count_max,
         timeout_ms=config.consume_timeout_ms,

@@ -27,15 +27,14 @@ from sparrowmq.calling.effects import (
     Join,
     Now,
     Operation,
-    Returned,
     Sleep,
     Spawn,
     Task,
     Wait,
 )
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.listener_calls import Handed
-from sparrowmq.client.operations.deliver import Judged, call_listener, judge
+from sparrowmq.client.listener_calls import Ended, Handed
+from sparrowmq.client.operations.deliver import Judged, call_listener, judge, note_done
 from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.operations.pop import (
     PopSource,
@@ -48,7 +47,7 @@ from sparrowmq.client.operations.send_back import FIRST_RETRY_LEVEL
 from sparrowmq.client.subscriber import FirstMessage, RequestFailed, Subscriber
 from sparrowmq.errors import SparrowError, TransportError
 from sparrowmq.membership.actions import Deliver
-from sparrowmq.model import ConsumeContext, MessageExt, MessageQueue
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import PROPERTY_POP_CK, Decision
 from sparrowmq.protocol.pop_handle import INIT_MAX, INIT_MIN, POP_COUNT_MAX, parse_handle
@@ -148,7 +147,7 @@ def _run(subscriber: Subscriber) -> Operation[None]:
     while not member.is_leaving and not member.is_done:
         wake.clear()
         now_ms: int = yield Now()
-        yield from _settle_returned(popping, now_ms)
+        yield from _settle_ended(popping, now_ms)
         _take_back(popping, now_ms)
         yield from _renew_due(popping, now_ms)
         if member.is_suspended:
@@ -173,10 +172,9 @@ def _begin_due(popping: _Popping, now_ms: int) -> Operation[None]:
         if now_ms < batch.until_ms:
             batch.begun_ms, messages = now_ms, tuple(batch.messages)
             subscriber.counters.delivered += len(messages)
-            delivery = Deliver(batch.queue, 0, 0, messages)
+            delivery = Deliver(batch.queue, 0, 0, (messages,))
             handed[id(delivery)] = delivery, batch
-            context = ConsumeContext(batch.queue, messages=messages)
-            calls.waiting.append(Handed(delivery, messages, context))
+            calls.add(Handed.of(delivery, batch.queue, delivery.batches))
     task_count = calls.begin_tasks(
         now_ms, call_count=len(handed), task_count_max=config.consume_thread_count
     )
@@ -206,7 +204,7 @@ def _take_back(popping: _Popping, now_ms: int) -> None:
     """Let messages wait here again whose calls cannot begin soon."""
     member, calls = popping.subscriber.member, popping.subscriber.listener_calls
     is_suspended = member.is_suspended or member.is_leaving
-    for delivery in calls.take_back(now_ms, is_suspended=is_suspended):
+    for delivery, _ in calls.take_back(now_ms, is_suspended=is_suspended):
         _, batch = popping.handed.pop(id(delivery))
         popping.subscriber.counters.delivered -= len(batch.messages)
         batch.begun_ms = None
@@ -253,10 +251,10 @@ def _split(
 # --- the listener and the end of messages -------------------------------------------------------
 
 
-def _settle_returned(popping: _Popping, now_ms: int) -> Operation[None]:
-    """End the messages of calls that have returned: all that are done by one request."""
-    for returned in popping.subscriber.listener_calls.take_returned():
-        _settle(popping, returned, now_ms)
+def _settle_ended(popping: _Popping, now_ms: int) -> Operation[None]:
+    """End the messages of calls that have ended: all that are done by one request."""
+    for ended in popping.subscriber.listener_calls.take_ended():
+        _settle(popping, ended, now_ms)
     for batch, judged in popping.settled:
         yield Spawn(_return_failed(popping, batch, judged), f"end of {batch.queue}")
     popping.settled.clear()
@@ -264,10 +262,15 @@ def _settle_returned(popping: _Popping, now_ms: int) -> Operation[None]:
         popping.acking = yield Spawn(_acknowledge_done(popping), "acknowledgements")
 
 
-def _settle(popping: _Popping, returned: Returned, now_ms: int) -> ConsumedCode:
-    """Take the result of one call of the listener."""
-    _, batch = popping.handed.pop(id(returned.call.delivery))
-    judged = judge(popping.subscriber, returned, now_ms)
+def _settle(popping: _Popping, ended: Ended, now_ms: int) -> ConsumedCode:
+    """Take the result of a delivery's one call of the listener."""
+    subscriber, delivery = popping.subscriber, ended.handed.delivery
+    _, batch = popping.handed.pop(id(delivery))
+    judged = Judged(len(batch.messages), 0, {}, ConsumedCode.SUCCESS)
+    if ended.done:
+        note_done(subscriber, ended, len(batch.messages), now_ms)
+    for returned in ended.others:
+        judged = judge(subscriber, delivery, returned, now_ms)
     if judged.acked_count == len(batch.messages) and not judged.decided and batch.renewal is None:
         popping.done += batch.messages
     else:
@@ -376,7 +379,7 @@ def _leave(popping: _Popping) -> Operation[None]:
     yield from _give_back(popping, popping.take_waiting(now_ms))
     while now_ms < deadline_ms and not subscriber.member.is_done:
         subscriber.wake.clear()
-        yield from _settle_returned(popping, now_ms)
+        yield from _settle_ended(popping, now_ms)
         if not popping.has_open_ends:
             return
         yield Wait(subscriber.wake, min(LOOK_MS, deadline_ms - now_ms))
