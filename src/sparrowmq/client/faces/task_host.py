@@ -49,13 +49,15 @@ def _scope() -> Hashable:
 class TaskFuture(asyncio.Future[SendResult]):
     """The future of a queued message.
 
-    Args:
+    A function for its making would take as long as the rest of it.
+
+    Attributes:
         note_unread: called with the error of a future that ends without anybody reading it.
     """
 
-    def __init__(self, note_unread: Callable[[BaseException], None]) -> None:
-        super().__init__(loop=asyncio.get_running_loop())
-        self._note_unread = note_unread
+    __slots__ = ("note_unread",)
+
+    note_unread: Callable[[BaseException], None]
 
     def take_unread(self) -> BaseException | None:
         """Return an error that nobody has read, once; None for none."""
@@ -66,8 +68,8 @@ class TaskFuture(asyncio.Future[SendResult]):
         return self.exception()
 
     def __del__(self) -> None:
-        if (error := self.take_unread()) is not None:
-            self._note_unread(error)
+        if self._log_traceback and (error := self.take_unread()) is not None:
+            self.note_unread(error)
 
 
 class TaskFutures:
@@ -84,7 +86,9 @@ class TaskFutures:
 
     def make(self) -> TaskFuture:
         """Return the future of a message."""
-        return TaskFuture(self._note_unread)
+        future = TaskFuture(loop=asyncio.get_running_loop())
+        future.note_unread = self._note_unread
+        return future
 
     def settle(
         self, futures: Sequence[TaskFuture], outcome: Sequence[SendResult] | Exception
