@@ -192,7 +192,8 @@ mistake.plant(
 def refused_member_that_stands_in_for_a_living_holder(
     _: Any, table: QueueLockTable, group: str, queues: Iterable[MessageQueue], client_id: str
 ) -> list[MessageQueue]:
-    return [each for each in queues if table.find_owner(group, each, now_ms=0) != client_id]
+    owners = {each: table.find_owner(group, each, now_ms=0) for each in queues}
+    return [each for each, owner in owners.items() if owner not in (None, client_id)]
 
 
 @mistake(ProcessQueue, "add", Faults(), SKIPPED)
