@@ -95,6 +95,21 @@ def test_exit_code_says_how_the_cluster_is(
     assert line in result.stdout
 
 
+def test_check_warns_of_a_message_that_waits_however_few_wait(smq: Commands) -> None:
+    options = ("-g", "GID_abandoned", "--warn-wait", "10")
+    warning = "GID_abandoned: nobody consumes; a message of T has waited for "
+    wait_until("ten seconds", lambda: warning in smq("check", *options).stdout, timeout_s=60)
+
+    result = smq("check", *options)
+    assert "more: sparrowmq rebalance doctor GID_abandoned --nameserver " in result.stderr
+    (row,) = [r for r in smq.json("ls")["groups"] if r["group"] == "GID_abandoned"]
+    (topic,) = smq.json("group", "show", "GID_abandoned")["topics"]
+    lags = smq.json("group", "lag", "GID_abandoned")
+    since = {each["behind_since_timestamp_ms"] // 1000 for each in (row, topic)}
+    oldest = min(each["behind_since_timestamp_ms"] for each in lags if each["lag"]) // 1000
+    assert max(since | {oldest}) - min(since | {oldest}) <= 1
+
+
 def test_check_refuses_groups_that_nobody_knows(smq: Commands) -> None:
     result = smq("check", "-g", "gid_work")
 

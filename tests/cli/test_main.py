@@ -76,3 +76,29 @@ def test_version_is_that_of_the_package() -> None:
 
     assert found.stdout == f"sparrowmq {sparrowmq.__version__}\n"
     assert sparrowmq.__version__ == version("sparrowmq")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ls", "-n", "127.0.0.1:1", "--nameserver", "127.0.0.1:2"),
+        ("topic", "create", "T", "--queues", "4", "-n", "127.0.0.1:1", "-n", "127.0.0.1:2"),
+        ("broker", "--data", "a", "--data", "b"),
+        ("up", "--data", "a", "--data", "b"),
+        ("dash", "--port", "1", "--port", "2"),
+    ],
+)
+def test_an_option_with_one_value_is_refused_if_it_is_given_twice(
+    arguments: tuple[str, ...],
+) -> None:
+    found = CliRunner().invoke(build_app(), arguments)
+
+    assert found.exit_code == 2
+    assert "is given 2 times and takes one value: " in found.stderr
+
+
+def test_flags_and_lists_may_be_given_twice() -> None:
+    options = ("--json", "--json", "--group", "a", "--group", "b", "-n", "127.0.0.1:1")
+    found = CliRunner().invoke(build_app(), ["check", *options])
+
+    assert (found.exit_code, "127.0.0.1:1" in found.stderr) == (3, True)

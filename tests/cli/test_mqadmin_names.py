@@ -44,6 +44,7 @@ def test_their_words_become_ours(theirs: str, ours: str) -> None:
         ("topicRoute T", "topicRoute takes options only, not 'T'"),
         ("topicRoute -x 1", "topicRoute has no option -x"),
         ("topicRoute -t", "option -t of topicRoute needs a value"),
+        ("topicRoute -t A --topic B", "option --topic of topicRoute is given twice"),
     ],
 )
 def test_wrong_options_are_answered_by_the_right_ones(theirs: str, words: str) -> None:

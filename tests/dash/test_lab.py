@@ -5,7 +5,8 @@ from __future__ import annotations
 from sparrowmq.dash.lab import picture_length_ms
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
-from sparrowmq.drills.drill import DrillKind, Phase, Report
+from sparrowmq.drills.drill import Phase, Report
+from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.drills.stage import GROUP, TOPIC
 from sparrowmq.model import MessageQueue
 

@@ -12,7 +12,7 @@ import pytest
 
 from group_stage import GroupStage
 from live_page import Reader, reading
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.dash.web import ShownCluster
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of

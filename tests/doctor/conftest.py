@@ -62,6 +62,8 @@ class SeenGroup:
             for topic in topics
         }
         self.offsets: dict[MessageQueue, tuple[Offsets, Offsets]] = {}
+        # How long the first unconsumed message of a queue waits.
+        self.waits_ms: dict[MessageQueue, int] = {}
         for view in self.topics.values():
             for queue in view.subscribe_queues:
                 self.offsets[queue] = ((100, 100), (100, 100))
@@ -162,7 +164,8 @@ class SeenGroup:
                 timestamp_ms=1_700_000_000_000 + at_ms,
                 brokers=tuple(views.values()),
                 progress=tuple(
-                    QueueProgress(queue, *offsets[index]) for queue, offsets in self.offsets.items()
+                    QueueProgress(queue, *offsets[index], wait_ms=self.waits_ms.get(queue, 0))
+                    for queue, offsets in self.offsets.items()
                 ),
             )
 

@@ -15,7 +15,7 @@ from commands import Commands
 from live_page import reading
 from sparrowmq import Message, MessageExt, Producer, PushConsumer, SimpleConsumer
 from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.doctor import Finding, Severity, diagnose
 from sparrowmq.exporter.watch import ClusterWatch
 from sparrowmq.testing import EmbeddedCluster

@@ -10,13 +10,15 @@ import pytest
 from sparrowmq.doctor import Severity, compute_ownership
 from sparrowmq.doctor.explain import explain, find_queue
 from sparrowmq.doctor.finding import describe_runs
-from sparrowmq.doctor.group_snapshot import BROADCASTING, TopicPace, TopicSnapshot
+from sparrowmq.doctor.group_snapshot import BROADCASTING, LATE_MS, TopicPace, TopicSnapshot
 from sparrowmq.doctor.group_view import examine
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 
 # What the fixture gives; a test directory is not a package to import from.
 Group = Any
+# A listener that succeeds for most messages.
+FAILS = TopicPace("T", 2.0, 300.0, 0.5)
 
 FIRST, SECOND = "10.0.0.1@1", "10.0.0.2@1"
 
@@ -206,7 +208,10 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
 
     assert "offset 40 of 160 did not move within 6.0 s" in found.evidence
     assert "120 messages behind, growing by 10 a second" in found.consequence
-    assert "`sparrowmq msg at T broker-a:0 40`" in found.remedy
+    assert [" ".join(command.arguments) for command in found.commands] == [
+        "msg at T broker-a:0 40",
+        "group reset G --topic T --queue broker-a:0 --to 41 --yes",
+    ]
     assert found.members == (FIRST,)
     # A member of which nothing moves is R28.
     group.flow(1, then=(100, 100), now=(100, 100))
@@ -513,6 +518,56 @@ def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> N
         view.describe_backlog(view.snapshot.progress())
         == "288 messages behind, perhaps consumed but not yet committed"
     )
+
+
+def test_a_member_that_falls_behind_is_not_said_to_have_consumed(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(1_000, 940), now=(1_060, 942))
+    group.flow(2, 3, then=(1_000, 900), now=(1_600, 1_500))
+    view = examine(group.snapshot())
+
+    assert "Q07" in group.findings()
+    assert (
+        view.describe_backlog(view.snapshot.progress())
+        == "318 messages behind, growing by 9.7 a second"
+    )
+
+
+def test_a_late_message_counts_as_behind_however_few_wait(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(1_000, 970), now=(1_000, 990))
+    group.report(FIRST, paces=(TopicPace("T", 2_400.0, 0.4),))
+
+    assert group.findings() == {}
+    group.waits_ms[queues(0)[0]] = LATE_MS - 1
+    assert group.findings() == {}
+    group.waits_ms[queues(0)[0]] = LATE_MS
+    assert group.findings().keys() == {"Q07", "Q12"}
+    view = examine(group.snapshot())
+    assert view.wait_ms(view.user_queues) == LATE_MS
+    assert "not yet committed" not in view.describe_backlog(view.user_queues)
+
+
+def test_q13_says_that_the_listener_fails_in_order_however_many_succeed(
+    seen_group: Group,
+) -> None:
+    group = seen_group()
+    group.flow(0, then=(100, 40), now=(160, 40))
+    group.flow(1, 2, 3, then=(1_000, 1_000), now=(1_600, 1_600))
+    group.report(FIRST, held=queues(0, 1), is_orderly=True, paces=(FAILS,))
+
+    found = group.findings()["Q13"]
+
+    assert found.severity == Severity.ERROR
+    assert found.title == "the listener fails, and in order 1 queue stopped"
+    assert [" ".join(command.arguments) for command in found.commands] == [
+        "msg at T broker-a:0 40",
+        "group reset G --topic T --queue broker-a:0 --to 41 --yes",
+    ]
+    # Not in order, other messages pass the one that fails.
+    group.reports.clear()
+    group.report(FIRST, held=queues(0, 1), is_orderly=False, paces=(FAILS,))
+    assert "Q13" not in group.findings()
 
 
 def test_a_backlog_that_shrinks_says_how_long_it_takes(seen_group: Group) -> None:

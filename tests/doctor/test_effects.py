@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def test_the_command_line_names_effects_below_the_remedy(
     slow_group: tuple[GroupView, list[Finding]],
 ) -> None:
     out = StringIO()
-    Console(file=out, width=100).print(render_findings(*slow_group))
+    Console(file=out, width=100).print(render_findings(*slow_group, shlex.join))
 
     last = [line for line in out.getvalue().splitlines() if line.strip()][-1]
     assert last.split() == ["explains", "Q07", *EFFECT.split()]

@@ -6,6 +6,7 @@ client id that two processes have.
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections import Counter
@@ -25,7 +26,7 @@ from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.cli.rebalance_json import json_of_group
 from sparrowmq.cli.rebalance_view import render_group
 from sparrowmq.cli.top import GroupScreen
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.dash.history import History
 from sparrowmq.dash.lab import Drill, Lab, show_lab
@@ -42,7 +43,8 @@ from sparrowmq.doctor.owner_history import (
     measure,
 )
 from sparrowmq.doctor.ownership import OwnerState
-from sparrowmq.drills.drill import DrillKind, Phase, Report
+from sparrowmq.drills.drill import Phase, Report
+from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.drills.stage import LEAD_MS
 from sparrowmq.exporter.group_counts import GroupCounts
 from sparrowmq.exporter.watch import make_families
@@ -252,7 +254,7 @@ async def test_top_draws_the_owners_of_the_command_line(views: list[tuple[str, G
     app = App[None]()
     async with app.run_test(size=(200, 60)):
         for what, view in views:
-            screen = GroupScreen(GROUP)
+            screen = GroupScreen(GROUP, shlex.join)
             await app.push_screen(screen)
             screen.update(view, [])
             shown = cast(RenderableType, screen.query_one("#matrix", Static).content)

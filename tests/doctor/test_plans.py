@@ -15,7 +15,7 @@ from sparrowmq import ConsumeStatus
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.cli.rebalance_json import json_of_group
 from sparrowmq.cli.rebalance_view import render_group
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.dash.matrix import make_columns
 from sparrowmq.doctor import Severity, diagnose

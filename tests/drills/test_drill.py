@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.cli.main import build_app
-from sparrowmq.drills.drill import DrillKind, decode_report, encode_report
+from sparrowmq.drills.drill import decode_report, encode_report
+from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
 from sparrowmq.processes.child_processes import Child
 from sparrowmq.processes.member_log import Assigned, MemberLog

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -138,6 +139,34 @@ def test_dead_letters_and_the_members_of_every_group_are_listed(
         wait_until(
             "a member and a dead letter each", lambda: found() == [(1, 1)] * 14, timeout_s=90
         )
+
+
+def test_check_and_ls_see_messages_that_wait(smq: Commands, apache_cluster: Any) -> None:
+    topic, group = apache_cluster.create_topic("cli-slow", queues=2), "GID_cli_slow"
+    released = threading.Event()
+
+    def wait(messages: Any, context: Any) -> None:
+        released.wait()
+
+    with PushConsumer(
+        group,
+        topic,
+        name_server=apache_cluster.name_server,
+        listener=wait,
+        start="first",
+        drain_timeout_ms=100,
+    ):
+        assert smq("send", topic, stdin="".join(f"{n}\n" for n in range(20))).exit_code == 0
+        options = ("check", "--group", group, "--warn-wait", "10")
+        warning = f"{group}: a message of {topic} has waited for "
+        wait_until("ten seconds", lambda: warning in smq(*options).stdout, timeout_s=90)
+
+        (row,) = [r for r in smq.json("ls")["groups"] if r["group"] == group]
+        lags = smq.json("group", "lag", group)
+        released.set()
+
+    oldest = min(each["behind_since_timestamp_ms"] for each in lags if each["lag"])
+    assert abs(row["behind_since_timestamp_ms"] - oldest) <= 1_000
 
 
 def test_doctor_looks_at_all_groups(smq: Commands) -> None:

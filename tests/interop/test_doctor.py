@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import waiting
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.cli.main import build_app
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import GroupSnapshot
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from sparrowmq import Admin, Message, Producer, PushConsumer
 from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.exporter.watch import ClusterWatch
 

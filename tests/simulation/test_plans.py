@@ -18,7 +18,7 @@ from msgspec import structs
 from sparrowmq.broker import broker
 from sparrowmq.broker.plan_register import PlanRegister
 from sparrowmq.calling.effects import Operation
-from sparrowmq.client.operations import plans
+from sparrowmq.client.operations import plan_answers, plans
 from sparrowmq.client.subscriber import NoPlanRegister, PlanKnown, Subscriber
 from sparrowmq.protocol.bodies import GroupPlan
 from sparrowmq.protocol.codes import RequestCode
@@ -166,7 +166,7 @@ def follow_ones_offer_before_the_answer(patch: pytest.MonkeyPatch) -> None:
     send = plans._offer
 
     def offer(subscriber: Subscriber, register: str, plan: GroupPlan) -> Operation[None]:
-        subscriber.plan = PlanKnown(register, plan.epoch + 1, plans.followed(plan))
+        subscriber.plan = PlanKnown(register, plan.epoch + 1, plan_answers.followed(plan))
         yield from send(subscriber, register, plan)
 
     patch.setattr(plans, "_offer", offer)

@@ -29,7 +29,7 @@ from sparrowmq import (
     SimpleConsumer,
 )
 from sparrowmq.calling.blocking_driver import BlockingDriver
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.groups import take_snapshots
 from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
 

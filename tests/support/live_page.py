@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.dash.app import DashSettings, make_app, open_site
 from sparrowmq.dash.lab import Lab
 from sparrowmq.dash.login import Access

@@ -17,7 +17,7 @@ from foreign_member import ForeignMember
 from sick_groups import Scenario, judge
 from sparrowmq import Admin, MessageSelector, PushConsumer
 from sparrowmq.calling.blocking_driver import BlockingDriver
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.groups import take_snapshots
 from sparrowmq.doctor import Finding, Severity, diagnose
 from sparrowmq.model import MessageQueue

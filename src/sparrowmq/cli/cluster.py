@@ -1,19 +1,17 @@
-"""`sparrowmq ls` and `check`: the parts of a cluster, the groups that lag, and its health.
+"""`sparrowmq ls`: the parts of a cluster, and what is visibly wrong with them.
 
-Tests: test_check.py, test_topics_and_groups.py.
+Tests: test_topics_and_groups.py.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.exit_codes import say
-from sparrowmq.cli.language import words
 from sparrowmq.cli.output import Json, OutputColumn, make_console, print_json, print_rows
 from sparrowmq.client.operations.overview import (
     BrokerOverview,
@@ -25,8 +23,7 @@ from sparrowmq.client.operations.overview import (
     take_overview,
     topic_rates,
 )
-from sparrowmq.doctor.group_snapshot import LETTER_IS_NEW_MS
-from sparrowmq.errors import UsageError, did_you_mean
+from sparrowmq.doctor.group_snapshot import LATE_MS, LETTER_IS_NEW_MS
 from sparrowmq.words import Phrase, count_of, format_duration
 
 BROKER_COLUMNS = (
@@ -43,6 +40,7 @@ TOPIC_COLUMNS = (
     OutputColumn("end_offsets", "written"),
     OutputColumn("in_per_s", "in/s", optional=True),
     OutputColumn("groups", optional=True),
+    OutputColumn("trouble", optional=True, keeps=True),
 )
 GROUP_COLUMNS = (
     OutputColumn("group"),
@@ -100,7 +98,9 @@ def ls(
         "timestamp_ms": seen.timestamp_ms,
         "brokers": [broker_row(broker) for broker in seen.brokers],
         "topics": [topic_row(topic, rates.get(topic.topic)) for topic in topics],
-        "groups": [group_row(group, flows.get(group.group)) for group in seen.groups],
+        "groups": [
+            group_row(group, flows.get(group.group), seen.timestamp_ms) for group in seen.groups
+        ],
     }
     for broker in seen.brokers:
         if broker.failure:
@@ -151,12 +151,22 @@ def topic_row(topic: TopicOverview, rate: float | None) -> Json:
         "end_offsets": topic.max_offset,
         "in_per_s": rate,
         "groups": list(topic.groups),
+        "trouble": topic_trouble(topic),
     }
 
 
-def group_row(group: GroupOverview, flow: FlowRates | None) -> Json:
-    """Make the row of a group."""
-    times = [t.last_timestamp_ms for t in group.topics if t.last_timestamp_ms is not None]
+def topic_trouble(topic: TopicOverview) -> str:
+    """Return why nobody may use a topic, "" if its brokers permit it."""
+    if not any(place.is_writable for place in topic.places):
+        return Phrase("no broker accepts messages for topic {topic}", topic=topic.topic)
+    if not any(place.is_readable for place in topic.places):
+        return Phrase("no broker lets members read topic {topic}", topic=topic.topic)
+    return ""
+
+
+def group_row(group: GroupOverview, flow: FlowRates | None, timestamp_ms: int) -> Json:
+    """Make the row of a group at a time."""
+    oldest = group.oldest_waiting
     return {
         "group": group.group,
         "lag": group.known_lag,
@@ -170,133 +180,30 @@ def group_row(group: GroupOverview, flow: FlowRates | None) -> Json:
         "retried_per_s": None if flow is None else flow.retried_per_s,
         "member_count": group.member_count,
         "members": group.members,
-        "behind_since_timestamp_ms": min(times, default=None),
+        "behind_since_timestamp_ms": None if oldest is None else timestamp_ms - oldest.age_ms,
         "topics": [t.topic for t in group.topics],
         "trouble": trouble_of(group),
     }
 
 
-def trouble_of(group: GroupOverview) -> str:
-    """Return a group's visible fault in a few words, "" if there is none."""
+def trouble_of(group: GroupOverview, *, late_ms: int = LATE_MS) -> str:
+    """Return a group's visible faults in a few words, "" if there is none."""
+    found: list[str] = []
     if group.duplicate_ids:
-        return Phrase("{ids} used twice", ids=count_of(len(group.duplicate_ids), "client id"))
+        found.append(
+            Phrase("{ids} used twice", ids=count_of(len(group.duplicate_ids), "client id"))
+        )
     if group.is_abandoned:
-        return Phrase("nobody consumes")
+        found.append(Phrase("nobody consumes"))
+    oldest = group.oldest_waiting
+    if oldest is not None and oldest.age_ms >= late_ms:
+        age, topic = format_duration(oldest.age_ms), oldest.queue.topic
+        found.append(Phrase("a message of {topic} has waited for {time}", topic=topic, time=age))
     age_ms = group.last_dead_letter_age_ms
     if age_ms is not None and age_ms <= LETTER_IS_NEW_MS:
         count = count_of(group.dead_letters or 0, "message")
         age = format_duration(age_ms)
-        return Phrase("dead letters: {messages}, the last {time} ago", messages=count, time=age)
-    return ""
-
-
-class Health(IntEnum):
-    """The health of a cluster; the value is the exit code that monitoring systems expect."""
-
-    OK = 0
-    WARNING = 1
-    CRITICAL = 2
-
-
-class Trouble(NamedTuple):
-    """One fault of a cluster."""
-
-    health: Health
-    what: str
-    why: str
-
-
-@on_cluster
-def check(
-    cluster: CommandCluster,
-    group: Annotated[
-        list[str] | None,
-        typer.Option("--group", "-g", help="check only this group; may be repeated"),
-    ] = None,
-    warn_lag: Annotated[
-        int, typer.Option("--warn-lag", min=1, help="lag in messages that gives a warning")
-    ] = 10_000,
-    max_lag: Annotated[
-        int, typer.Option("--max-lag", min=1, help="lag in messages that is critical")
-    ] = 100_000,
-    max_disk: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=100,
-            help="percentage of a broker's disk in use that is critical; by default brokers "
-            "refuse messages above 90",
-        ),
-    ] = 90,
-) -> None:
-    """Print a cluster's health in one line; exit with 0 for OK, 1 for a warning, 2 for critical.
-
-    The check reads the brokers and their disks, and every group's lag, members and dead letters of
-    the last 10 minutes. Exit code 3: the cluster cannot be reached.
-
-    \b
-    Examples:
-      sparrowmq check --max-lag 5000
-      sparrowmq check --group GID_board || page-somebody
-    """
-    if warn_lag > max_lag:
-        raise UsageError(f"--warn-lag {warn_lag} is more than --max-lag {max_lag}")
-    wanted = group or []
-    seen = cluster.run(take_overview(cluster.directory, asked_first=wanted, asked_max=None))
-    known = {each.group for each in seen.groups}
-    for name in wanted:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise UsageError(f"no broker knows consumer group {name!r}{hint}")
-    chosen = [each for each in seen.groups if not wanted or each.group in wanted]
-    troubles = [
-        Trouble(Health.CRITICAL, broker.name, why)
-        for broker in seen.brokers
-        if (why := broker.failure or _disk_trouble(broker, max_disk))
-    ]
-    for each in chosen:
-        trouble = _judge(each, warn_lag=warn_lag, max_lag=max_lag)
-        if trouble is not None:
-            troubles.append(trouble)
-    troubles.sort(key=lambda trouble: -trouble.health)
-    health = troubles[0].health if troubles else Health.OK
-    lag = sum(each.lag for each in chosen)
-    if cluster.as_json:
-        found = [{"health": t.health.name, "what": t.what, "why": t.why} for t in troubles]
-        print_json({"health": health.name, "lag": lag, "troubles": found})
-    else:
-        summary = words()(
-            "{brokers}, {groups}, {messages} behind",
-            brokers=words().count(len(seen.brokers), "broker"),
-            groups=words().count(len(chosen), "group"),
-            messages=words().count(lag, "message"),
+        found.append(
+            Phrase("dead letters: {messages}, the last {time} ago", messages=count, time=age)
         )
-        print(f"{health.name}: {summary}")
-        for trouble in troubles:
-            print(f"{trouble.health.name}: {trouble.what}: {words().phrase(trouble.why)}")
-    raise typer.Exit(health)
-
-
-def _disk_trouble(broker: BrokerOverview, max_percent: int) -> str:
-    """Return the fault of a broker's disk, "" if there is none."""
-    used = broker.disk_used_ratio
-    if used is None or used * 100 <= max_percent:
-        return ""
-    return Phrase("its disk is {percent} full", percent=f"{used:.0%}")
-
-
-def _judge(group: GroupOverview, *, warn_lag: int, max_lag: int) -> Trouble | None:
-    """Return the worst fault of a group, None if there is none."""
-    trouble = trouble_of(group)
-    why = Phrase("{messages} behind", messages=count_of(group.lag, "message"))
-    if trouble:
-        why = Phrase("{trouble}, {behind}", trouble=trouble, behind=why)
-    if (
-        group.duplicate_ids
-        or group.lag >= max_lag
-        or (group.is_abandoned and group.lag >= warn_lag)
-    ):
-        return Trouble(Health.CRITICAL, group.group, why)
-    if group.lag >= warn_lag or trouble:
-        return Trouble(Health.WARNING, group.group, why)
-    return None
+    return Phrase("{troubles}", troubles=tuple(found)) if found else ""

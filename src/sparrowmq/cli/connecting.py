@@ -8,8 +8,9 @@ replaces that parameter by the options of every such command: `--nameserver`, `-
 from __future__ import annotations
 
 import os
+import shlex
 import ssl
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -22,9 +23,8 @@ from sparrowmq.calling.tls import client_context
 from sparrowmq.cli.contexts import Chosen, Context, choose_context
 from sparrowmq.cli.exit_codes import reporting_errors
 from sparrowmq.cli.option_sets import declare, options_of, parameters_of, take, with_option_sets
-from sparrowmq.client.assembly import make_directory
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.faces.thread_host import open_driver
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.topics import list_topics
 from sparrowmq.errors import (
@@ -96,6 +96,15 @@ class ConnectionOptions(NamedTuple):
     tls_ca: TlsCa = None
     timeout: Timeout = 3.0
 
+    def written(self) -> tuple[str, ...]:
+        """Return the options as given."""
+        given = (
+            ("--nameserver", self.nameserver),
+            ("--context", self.context),
+            ("--tls-ca", self.tls_ca),
+        )
+        return tuple(word for name, value in given if value for word in (name, value))
+
     def choose(self) -> Chosen:
         """Return the chosen context. Raises: ConfigError."""
         return choose_context(
@@ -114,16 +123,22 @@ class CommandCluster:
     Args:
         context: the cluster's address and credentials. directory, driver: run the operations.
         as_json: whether the command is to print JSON.
+        options: the options by which another command reaches the same cluster.
     """
 
     context: Context
     directory: Directory
     driver: BlockingDriver
     as_json: bool
+    options: tuple[str, ...] = ()
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation. Raises: what the operation raises."""
         return self.driver.run(operation)
+
+    def write_command(self, arguments: Sequence[str]) -> str:
+        """Write a command as a shell takes it, with the options that reach this cluster."""
+        return shlex.join(("sparrowmq", *arguments, *self.options))
 
     @property
     def client_settings(self) -> dict[str, Any]:
@@ -175,9 +190,9 @@ def open_cluster(connection: ConnectionOptions, as_json: bool = False) -> Genera
     directory = make_directory(
         where.name_server, timeout_ms=round(connection.timeout * 1000), **client_settings(where)
     )
-    driver = open_driver(directory.client)
+    driver = BlockingDriver(tls=directory.client.tls, credentials=directory.client.credentials)
     try:
-        yield CommandCluster(where, directory, driver, as_json)
+        yield CommandCluster(where, directory, driver, as_json, connection.written())
     except ConnectFailed as error:
         raise ConnectFailed(_why(error, chosen), address=error.address) from error
     finally:

@@ -22,7 +22,7 @@ from sparrowmq.cli.contexts import (
 )
 from sparrowmq.cli.exit_codes import reporting_errors, say
 from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 
 context = typer.Typer(
     help="Name clusters, and choose the one that commands talk to.",

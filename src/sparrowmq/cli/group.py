@@ -5,7 +5,7 @@ Tests: test_topics_and_groups.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -29,7 +29,7 @@ from sparrowmq.client.operations import groups as settings
 from sparrowmq.client.operations.overview import group_flows
 from sparrowmq.client.operations.reset import QueueReset, Target, apply_reset, plan_reset
 from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.doctor.group_snapshot import GroupSnapshot
+from sparrowmq.doctor.group_snapshot import GroupSnapshot, QueueProgress
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_group, retry_topic
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
@@ -72,7 +72,7 @@ def list_groups(
     """List consumer groups; those that need attention come first."""
     before, seen = cluster.run(look_twice(cluster, round(interval * 1000), asked_max=None))
     flows = {} if before is None else group_flows(before, seen)
-    rows = [group_row(each, flows.get(each.group)) for each in seen.groups]
+    rows = [group_row(each, flows.get(each.group), seen.timestamp_ms) for each in seen.groups]
     if cluster.as_json:
         print_json(rows)
     else:
@@ -429,10 +429,16 @@ def _lag_rows(snapshot: GroupSnapshot, topic: str | None) -> list[Json]:
             "renewals": p.renewals or None,
             "committed": p.committed_offset,
             "end": p.max_offset,
-            "behind_since_timestamp_ms": (p.last_timestamp_ms or None) if p.lag else None,
+            "behind_since_timestamp_ms": _behind_since(snapshot, [p]),
         }
         for p in sorted(known, key=lambda p: (-p.lag, p.queue))
     ]
+
+
+def _behind_since(snapshot: GroupSnapshot, progress: Sequence[QueueProgress]) -> int | None:
+    """Return when the first message that is not consumed was stored; None if none waits long."""
+    wait_ms = max((p.wait_ms for p in progress), default=0)
+    return snapshot.last.timestamp_ms - wait_ms if wait_ms else None
 
 
 def _member_rows(snapshot: GroupSnapshot) -> list[Json]:
@@ -458,14 +464,13 @@ def _topic_rows(snapshot: GroupSnapshot) -> list[Json]:
     rows: list[Json] = []
     for view in snapshot.topics:
         progress = [p for p in snapshot.last.progress if p.queue.topic == view.topic]
-        times = [p.last_timestamp_ms for p in progress if p.lag and p.last_timestamp_ms]
         rows.append(
             {
                 "topic": view.topic,
                 "expression": expressions.get(view.topic, ""),
                 "queues": len(view.subscribe_queues),
                 "lag": sum(p.lag for p in progress),
-                "behind_since_timestamp_ms": min(times, default=None),
+                "behind_since_timestamp_ms": _behind_since(snapshot, progress),
             }
         )
     return rows

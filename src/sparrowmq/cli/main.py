@@ -36,7 +36,7 @@ COMMANDS = {
     "ls": _Command("sparrowmq.cli.cluster", "List brokers, topics and groups, with their lag."),
     "top": _Command("sparrowmq.cli.top", "Watch all consumer groups on a live screen."),
     "check": _Command(
-        "sparrowmq.cli.cluster", "Check a cluster's health; the exit code gives the result."
+        "sparrowmq.cli.check", "Check a cluster's health; the exit code gives the result."
     ),
     "topic": _Command("sparrowmq.cli.topic", "List, show, create, update and delete topics."),
     "group": _Command(
@@ -73,34 +73,21 @@ COMMANDS = {
 }
 
 
-# Longer than what any command says of itself in its first sentence, which lists show whole.
-_SENTENCE_CHARS_MAX = 200
-
-
 class _LateCommands(UserDict[str, Any]):
     """The subcommands by name, each made when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         import typer
-        from typer.core import TyperGroup
 
-        class Group(TyperGroup):
-            def format_commands(self, ctx: Any, formatter: Any) -> None:
-                rows = [
-                    (name, each.get_short_help_str(_SENTENCE_CHARS_MAX))
-                    for name, each in self.commands.items()
-                ]
-                with formatter.section(words()("Commands")):
-                    formatter.write_dl(rows)
+        from sparrowmq.cli.command_classes import use_classes
 
         found = getattr(importlib.import_module(COMMANDS[name].module), name)
-        if isinstance(found, typer.Typer):
-            found.info.cls = Group
-            made: Any = typer.main.get_group(found)
-        else:
-            alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-            alone.command(name)(found)
-            made = typer.main.get_command(alone)
+        app = found
+        if not isinstance(found, typer.Typer):
+            app = typer.Typer(rich_markup_mode=None, add_completion=False)
+            app.command(name)(found)
+        use_classes(app)
+        made: Any = typer.main.get_group(app) if app is found else typer.main.get_command(app)
         translate_help(made)
         return made
 

@@ -139,6 +139,8 @@ def translate(arguments: Sequence[str]) -> list[str]:
         value = next(left, None)
         if value is None:
             raise WrongOption(f"option {word} of {name} needs a value")
+        if place in values:
+            raise WrongOption(f"option {word} of {name} is given twice")
         if place is not None:
             values[place] = value
         elif (option := options[key]) is not None:

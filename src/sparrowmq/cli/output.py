@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
-
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.language import words
 from sparrowmq.words import Phrase
 from sparrowmq.words.amounts import NOTHING, format_number
+
+if TYPE_CHECKING:
+    # A command without a table does without its import, a quarter of a short command's time.
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 Json: TypeAlias = dict[str, Any]
 
@@ -59,6 +59,8 @@ def columns_of(*keys: str) -> tuple[OutputColumn, ...]:
 
 def make_console() -> Console:
     """Make a console for stdout; a pipe gets no colours and no folding."""
+    from rich.console import Console
+
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_UNLIMITED_WIDTH)
 
@@ -102,6 +104,8 @@ def print_rows(
     Args:
         empty: the line to print on stderr if there are no rows; without it stdout has `none`.
     """
+    from rich.text import Text
+
     console = console or make_console()
     if title:
         console.print(Text(words()(title), "bold"))
@@ -145,6 +149,10 @@ def leave_out(
 
 def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn]) -> Table:
     """Make a table of rows."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         is_number = any(_is_number(row[column.key]) for row in rows)

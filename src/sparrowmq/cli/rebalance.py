@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.live import Live
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.cli import rebalance_json, rebalance_view
@@ -23,7 +22,6 @@ from sparrowmq.cli.connecting import AsJson, CommandCluster, GroupName, complete
 from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import make_console, print_json, print_on
-from sparrowmq.cli.past_groups import json_of_past, read_past, render_past
 from sparrowmq.client.operations.groups import take_snapshots
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
@@ -44,7 +42,7 @@ from sparrowmq.doctor.workloads import (
     compare,
     parse_workloads,
 )
-from sparrowmq.drills.drill import DrillKind, run_drill
+from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.model.spelling import TIME_HELP, parse_time
@@ -132,6 +130,8 @@ def watch(
         for view in views:
             print_on(console, rebalance_view.render_group(view, console))
     else:
+        from rich.live import Live
+
         with Live(console=console, auto_refresh=False) as live:
             for view in views:
                 shown = rebalance_view.render_group(view, console, is_watched=True)
@@ -220,7 +220,7 @@ def _report_now(
         else:
             print_json(reports[0])
     else:
-        _print_diagnoses(diagnoses, is_all=group is None)
+        _print_diagnoses(diagnoses, cluster.write_command, is_all=group is None)
         if left_out:
             count = words().count(len(diagnoses) + len(left_out), "group")
             print(words()("not looked at: {n} of {groups}", n=len(left_out), groups=count))
@@ -232,6 +232,8 @@ def _report_now(
 
 def _report_past(cluster: CommandCluster, group: str | None, since_ms: int, data: Path) -> None:
     """Say what happened to a group, or to all, since a time."""
+    from sparrowmq.cli.past_groups import json_of_past, read_past, render_past
+
     name_server = cluster.context.name_server
     found = read_past(data, name_server, group, since_ms=since_ms, until_ms=timestamp_ms())
     if cluster.as_json:
@@ -270,13 +272,18 @@ def _urgency(view: GroupView, findings: list[Finding]) -> tuple[int, int, str]:
     return -worst, -view.lag(), view.snapshot.group
 
 
-def _print_diagnoses(diagnoses: list[tuple[GroupView, list[Finding]]], *, is_all: bool) -> None:
+def _print_diagnoses(
+    diagnoses: list[tuple[GroupView, list[Finding]]],
+    write: rebalance_view.Write,
+    *,
+    is_all: bool,
+) -> None:
     """Print the findings. Of all groups, those without a finding are only named."""
     console = make_console()
     fine = []
     for view, findings in diagnoses:
         if findings or not is_all:
-            print_on(console, rebalance_view.render_findings(view, findings))
+            print_on(console, rebalance_view.render_findings(view, findings, write))
         else:
             fine.append(view.snapshot.group)
     if fine:
@@ -407,6 +414,8 @@ def drill(
     as_json: AsJson = False,
 ) -> None:
     """Stage a failure (kill, join, leave, duplicate-id, partition or slow) on a private cluster."""
+    from sparrowmq.drills.drill import run_drill
+
     with reporting_errors():
         report = run_drill(kind, queue_count=queues, rate=rate, on_event=say)
         if as_json:

@@ -6,7 +6,7 @@ Tests: test_rebalance.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.explain import Explanation
@@ -16,9 +16,11 @@ from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.doctor.owner_history import DURATIONS
 from sparrowmq.doctor.whatif import Plan, Step, StrategyRun
 from sparrowmq.doctor.workloads import GroupSize, GroupWorkload, Policy, Result
-from sparrowmq.drills.drill import Report
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import encode_phrase
+
+if TYPE_CHECKING:
+    from sparrowmq.drills.drill import Report
 
 Json: TypeAlias = dict[str, Any]
 
@@ -240,6 +242,7 @@ def _finding(finding: Finding) -> Json:
         "consequence": finding.consequence,
         "consequence_parts": encode_phrase(finding.consequence),
         "remedy": finding.remedy,
+        "commands": [list(command.arguments) for command in finding.commands],
         "unowned": _queues(finding.unowned),
         "double": _queues(finding.double),
         "members": list(finding.members),

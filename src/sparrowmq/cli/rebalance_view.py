@@ -6,13 +6,18 @@ queue with several owners is marked in the column of each. Tests: test_rebalance
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.constrain import Constrain
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -36,11 +41,13 @@ from sparrowmq.doctor.workloads import (
     Policy,
     Result,
 )
-from sparrowmq.drills.drill import Report
-from sparrowmq.drills.stage import LateWork
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order
 from sparrowmq.words import format_duration, format_rate
+
+if TYPE_CHECKING:
+    from sparrowmq.drills.drill import Report
+    from sparrowmq.drills.stage import LateWork
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # A matrix with more columns is unreadable; owners are then only named.
@@ -91,6 +98,8 @@ def _head(view: GroupView) -> Text:
     if not snapshot.is_broadcasting:
         # Members of a broadcasting group store their offsets locally.
         parts.append(words().phrase(view.describe_backlog(snapshot.progress())))
+        if wait_ms := view.wait_ms(snapshot.progress()):
+            parts.append(words()("the oldest waits for {time}", time=words().duration(wait_ms)))
     if plan := view.describe_plan():
         parts.append(words().phrase(plan))
     return Text.assemble((snapshot.group, "bold"), "  " + " · ".join(parts))
@@ -219,7 +228,11 @@ def _remarks(view: GroupView) -> Text:
     return Text("\n" + words()("; ").join(parts) if parts else "", "bold #e05252", end="")
 
 
-def render_findings(view: GroupView, findings: Sequence[Finding]) -> RenderableType:
+# Writes a command of `sparrowmq` as a shell takes it.
+Write = Callable[[Sequence[str]], str]
+
+
+def render_findings(view: GroupView, findings: Sequence[Finding], write: Write) -> RenderableType:
     """Render the doctor's report: the group in a line, then the findings, the worst first."""
     parts: list[RenderableType] = [_head(view), Text()]
     for finding in findings:
@@ -231,7 +244,7 @@ def render_findings(view: GroupView, findings: Sequence[Finding]) -> RenderableT
                 words().phrase(finding.title),
             )
         )
-        parts.append(Padding(_finding_lines(finding), (0, 0, 1, 2)))
+        parts.append(Padding(_finding_lines(finding, write), (0, 0, 1, 2)))
     if not findings:
         parts.append(
             Text(
@@ -249,7 +262,30 @@ def render_findings(view: GroupView, findings: Sequence[Finding]) -> RenderableT
     return Constrain(Group(*parts), PROSE_WIDTH)
 
 
-def _finding_lines(finding: Finding) -> Table:
+class CommandLine:
+    """A command that can be copied from a terminal of any width: a fold ends with a backslash."""
+
+    def __init__(self, text: str) -> None:
+        self._words = text.split(" ")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Fold at blanks."""
+        line = ""
+        for word in self._words:
+            # Two cells are left for the backslash.
+            if line and cell_len(f"{line} {word}") > options.max_width - 2:
+                yield Text(f"{line} \\", "bold")
+                line = "  "
+            line += f" {word}" if line.strip() else word
+        yield Text(line, "bold", overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Take all the room that the command needs."""
+        width = cell_len(" ".join(self._words))
+        return Measurement(min(width, options.max_width), min(width, options.max_width))
+
+
+def _finding_lines(finding: Finding, write: Write) -> Table:
     """Make the lines below a finding's title; of an effect only the title is shown."""
     lines = Table(box=None, pad_edge=False, show_header=False)
     lines.add_column(style="dim", no_wrap=True)
@@ -260,6 +296,8 @@ def _finding_lines(finding: Finding) -> Table:
         lines.add_row(words()("means"), words().phrase(finding.consequence))
     if finding.remedy:
         lines.add_row(words()("do"), words().remedy(finding.rule, finding.remedy))
+    for command in finding.commands:
+        lines.add_row(words().phrase(command.label), CommandLine(write(command.arguments)))
     for number, effect in enumerate(finding.effects):
         title = f"{effect.rule} {words().phrase(effect.title)}"
         lines.add_row("" if number else words()("explains"), title)
@@ -332,7 +370,10 @@ def render_drill(report: Report, console: Console) -> RenderableType:
         _flag(report.twice or left, messages),
         *([] if report.late_work is None else [_late_work(report.late_work)]),
         heading("the doctor says"),
-        render_findings(after, report.findings),
+        # The drill's cluster is gone.
+        render_findings(
+            after, [replace(each, commands=()) for each in report.findings], shlex.join
+        ),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +15,6 @@ from sparrowmq.client.config import (
     POLL,
     PUSH,
     SIMPLE,
-    AdminConfig,
     ClientConfig,
     ClientTimes,
     ConsumerConfig,
@@ -25,10 +23,10 @@ from sparrowmq.client.config import (
     SightConfig,
     take,
 )
-from sparrowmq.client.directory import Directory
+from sparrowmq.client.directory_setup import find_name_servers, make_directory
 from sparrowmq.client.identity import make_client_id, make_id_generator, random_start
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
-from sparrowmq.client.name_servers import NameServers, parse_name_servers
+from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.notices import NoticeLog
 from sparrowmq.client.operations.pop import PopSource
 from sparrowmq.client.polling import Polling
@@ -61,8 +59,6 @@ from sparrowmq.protocol.pop_handle import POP_COUNT_MAX
 from sparrowmq.protocol.subscription import parse_selection
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 
-# MixAll.NAMESRV_ADDR_ENV, MixAll.java.
-NAMESRV_ADDR = "NAMESRV_ADDR"
 # How long closing a producer waits for brokers to unregister it.
 LEAVE_TIMEOUT_MS = 1_000
 # How long closing a consumer waits beyond the drain for its last commits and for leaving. A part of
@@ -77,18 +73,6 @@ INVISIBLE_MAX = timedelta(hours=12)
 WAIT_MAX = timedelta(seconds=30)
 # Between a loop that failed and its next start.
 RESTART_S = 1.0
-
-
-def find_name_servers(name_server: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the given addresses, or those of the environment. Raises: ConfigError."""
-    if name_server is None:
-        name_server = os.environ.get(NAMESRV_ADDR)
-    if name_server is None:
-        raise ConfigError(
-            f"name_server is not given, and the environment has no {NAMESRV_ADDR}; give host:port, "
-            f"such as 127.0.0.1:9876, or a list of these"
-        )
-    return parse_name_servers(name_server)
 
 
 def make_publisher(
@@ -364,20 +348,6 @@ def check_start(subscriber: Subscriber) -> None:
             f"{', '.join(unknown)}, but only {', '.join(subscribed)} is subscribed; subscribe "
             "these topics before start, or correct the topics of the queues"
         )
-
-
-def make_directory(
-    name_server: str | Sequence[str] | None, *, kind: str = "Admin", **settings: Any
-) -> Directory:
-    """Make the state of a new client of a kind without an id. Raises: ConfigError."""
-    KINDS[kind].check_names(settings)
-    client = take(ClientConfig, settings)
-    return Directory(
-        name_servers=NameServers(find_name_servers(name_server), start=random_start()),
-        timeout_ms=take(AdminConfig, settings).timeout_ms,
-        namespace=check_namespace(client.namespace),
-        client=client,
-    )
 
 
 def make_pop_source(

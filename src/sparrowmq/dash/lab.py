@@ -21,7 +21,8 @@ from sparrowmq.dash.strips import TimeWindow, draw_bands
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit
-from sparrowmq.drills.drill import SCRIPTS, DrillKind, Report, decode_report
+from sparrowmq.drills.drill import SCRIPTS, Report, decode_report
+from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.drills.stage import LEAD_MS
 from sparrowmq.errors import UsageError
 from sparrowmq.words.catalog import Words

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
 from sparrowmq.words import Phrase
+
+# How to pass a message that no listener can handle.
+SKIP_REMEDY = (
+    "if no listener can handle the message, stop the group's members, skip the message, and start "
+    "them again; the message stays in the topic"
+)
 
 
 class Severity(IntEnum):
@@ -17,6 +24,19 @@ class Severity(IntEnum):
     INFO = 1
     WARN = 2
     ERROR = 3
+
+
+class NextCommand(NamedTuple):
+    """A command of `sparrowmq` that shows a finding's cause, or ends it.
+
+    Args:
+        label: what the command does, in a word.
+        arguments: the command's words behind `sparrowmq`. A user interface adds the options that
+            say which cluster is meant.
+    """
+
+    label: str
+    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +50,7 @@ class Finding:
         evidence: the facts seen: ids, addresses, queues, offsets.
         consequence: the effect on the messages.
         remedy: the change to make.
+        commands: what to type, in this order; none where a program or a machine must change.
         unowned: the queues that nobody consumes because of the fault.
         double: the queues that more than one member consumes because of the fault.
         members: the client ids concerned.
@@ -42,6 +63,7 @@ class Finding:
     evidence: tuple[str, ...] = ()
     consequence: str = ""
     remedy: str = ""
+    commands: tuple[NextCommand, ...] = ()
     unowned: tuple[MessageQueue, ...] = ()
     double: tuple[MessageQueue, ...] = ()
     members: tuple[str, ...] = ()
@@ -72,4 +94,14 @@ def describe_runs(numbers: Sequence[int]) -> str:
             runs.append([number])
     return ", ".join(
         f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
+
+
+def commands_past(group: str, queue: MessageQueue, offset: int) -> tuple[NextCommand, ...]:
+    """Return what shows the message that a queue waits for, and what skips this message."""
+    place = f"{queue.broker_name}:{queue.queue_id}"
+    skip = ("group", "reset", group, "--topic", queue.topic, "--queue", place)
+    return (
+        NextCommand(Phrase("show"), ("msg", "at", queue.topic, place, str(offset))),
+        NextCommand(Phrase("skip"), (*skip, "--to", str(offset + 1), "--yes")),
     )

@@ -6,9 +6,16 @@ Tests: test_diagnosis_queues.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.finding import (
+    SKIP_REMEDY,
+    Finding,
+    NextCommand,
+    Severity,
+    commands_past,
+    describe_queues,
+)
 from sparrowmq.doctor.group_snapshot import (
     LETTER_IS_NEW_MS,
     MemberReport,
@@ -42,6 +49,8 @@ _LISTENER_REMEDY = (
 FAILED_SHARE_MIN, FAILED_COUNT_MIN = 0.1, 5
 # Members report how often listeners failed over about so long.
 _REPORTED_S = 60
+# The queues whose messages a finding names commands for.
+QUEUES_SHOWN_MAX = 3
 # A change of offsets by hand counts as new for so long.
 MOVE_IS_NEW_MS = 600_000
 
@@ -126,7 +135,11 @@ def find_slow_members(view: GroupView) -> Iterator[Finding]:
     loads = user_loads(view)
     paces = {client_id: _pace(view, mine) for client_id, mine in loads.items()}
     busy = [client_id for client_id, mine in loads.items() if mine]
-    behind = {c: pace for c, pace in paces.items() if pace is not None and _is_behind(pace)}
+    behind = {
+        client_id: pace
+        for client_id, pace in paces.items()
+        if pace is not None and _is_behind(pace, is_late=view.is_late(loads[client_id]))
+    }
     if not behind or view.snapshot.is_broadcasting:
         return
     produced = sum(pace.produced_per_s for pace in behind.values())
@@ -185,11 +198,12 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
     dead = now.message_count - then.message_count
     age_ms = view.snapshot.last.timestamp_ms - now.last_timestamp_ms
     is_new = bool(now.message_count) and age_ms <= LETTER_IS_NEW_MS
-    if not (fails_often or dead > 0 or is_new):
+    failing = {client_id: pace for client_id, pace in paces.items() if pace[1]}
+    # In order one message that fails stops its queue, however many succeed in others.
+    stopped = _stopped_in_order(view, failing)
+    if not (fails_often or stopped or dead > 0 or is_new):
         return
     per_s = dead / (view.snapshot.interval_ms / 1000) if dead > 0 else 0.0
-    failing = {client_id: pace for client_id, pace in paces.items() if pace[1]}
-    stopped = _stopped_in_order(view, failing)
     yield Finding(
         rule="Q13",
         severity=Severity.ERROR if dead > 0 or stopped else Severity.WARN,
@@ -197,6 +211,11 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
         if dead > 0
         else Phrase("messages became dead letters a short time ago")
         if is_new
+        else Phrase(
+            "the listener fails, and in order {queues} stopped",
+            queues=count_of(len(stopped), "queue"),
+        )
+        if stopped
         else Phrase("listeners fail for {share} of the messages", share=f"{share:.0%}"),
         evidence=_failure_evidence(view, failing, stopped),
         consequence=Phrase("nobody consumes a dead letter; brokers keep it until it expires")
@@ -210,12 +229,23 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
             "a failed message comes again until the group's limit of retries, and then becomes "
             "a dead letter; every attempt takes a listener's time"
         ),
-        remedy=(
-            "find out why listeners fail (their log; `sparrowmq dlq show` shows dead letters); "
-            "once the cause is mended, `sparrowmq dlq resend` sends dead letters again"
-        ),
+        remedy="find out why listeners fail (their log names the error of each message); "
+        + (SKIP_REMEDY if stopped else "once the cause is mended, send the dead letters again"),
+        commands=tuple(_commands_after_failures(view, stopped)),
         members=tuple(sorted(failing)),
     )
+
+
+def _commands_after_failures(
+    view: GroupView, stopped: Sequence[MessageQueue]
+) -> Iterator[NextCommand]:
+    group = view.snapshot.group
+    for queue in stopped[:QUEUES_SHOWN_MAX]:
+        yield from commands_past(group, queue, view.offset_of(queue))
+    if count := view.snapshot.last.dead_letters.message_count:
+        yield NextCommand(Phrase("show"), ("dlq", "show", group))
+        resend = ("dlq", "resend", group, "--last", str(count), "--yes")
+        yield NextCommand(Phrase("resend"), resend)
 
 
 def _failure_evidence(
@@ -296,15 +326,13 @@ def find_moved_offsets(view: GroupView) -> Iterator[Finding]:
         else Phrase("the offset of {queues} went back", queues=count_of(len(back), "queue")),
         evidence=tuple(evidence),
         consequence=Phrase("{messages} may be consumed again", messages=count_of(again, "message")),
-        remedy=(
-            "`sparrowmq group show` lists the changes; if nobody wanted this one, move the "
-            "offsets with `sparrowmq group reset`"
-        )
+        remedy="if nobody wanted this change, move the offsets back"
         if moved
         else (
             "somebody reset the offsets, or two processes commit alternately for the same "
             "queue: see R01, R02 and R13"
         ),
+        commands=(NextCommand(Phrase("show"), ("group", "show", view.snapshot.group)),),
     )
 
 
@@ -359,9 +387,10 @@ def _pace(view: GroupView, queues: Iterable[MessageQueue]) -> Flow | None:
     return view.flow(q for q in queues if not view.stands_still(q))
 
 
-def _is_behind(pace: Flow) -> bool:
+def _is_behind(pace: Flow, *, is_late: bool) -> bool:
     enough = max(BEHIND_MIN, BEHIND_S_MIN * pace.consumed_per_s)
-    return pace.consumed_per_s > 0 and pace.lag >= enough and not pace.is_on_its_way
+    is_behind = pace.lag >= enough and not pace.is_on_its_way
+    return pace.consumed_per_s > 0 and (is_behind or is_late)
 
 
 def _describe_pace(view: GroupView, client_id: str, pace: Flow | None) -> Phrase:
@@ -469,10 +498,14 @@ def find_slow_listeners(view: GroupView) -> Iterator[Finding]:
             pace
             for pace in report.paces
             if pace.listener_ms > LISTENER_MS_MAX
-            and view.lag([q for q in queues if q.topic == pace.topic]) >= BEHIND_MIN
+            and _has_backlog(view, [q for q in queues if q.topic == pace.topic])
         ]
         if slow:
             yield _listener_finding(view, report, slow)
+
+
+def _has_backlog(view: GroupView, queues: list[MessageQueue]) -> bool:
+    return view.lag(queues) >= BEHIND_MIN or view.is_late(queues)
 
 
 def _hanging_findings(view: GroupView) -> Iterator[Finding]:

@@ -42,6 +42,8 @@ class SubscriptionView(NamedTuple):
 
 # A dead letter counts as new for so long.
 LETTER_IS_NEW_MS = 600_000
+# A message that has waited for so long is late, however few wait behind it.
+LATE_MS = 300_000
 
 
 class DeadLetterCount(NamedTuple):
@@ -142,7 +144,8 @@ class QueueProgress(NamedTuple):
     """The group's progress in one queue.
 
     A `committed_offset` of None or 0 may mean that nothing was ever committed: brokers report 0 in
-    both cases. `last_timestamp_ms` is the store time of the last consumed message; 0 is unknown.
+    both cases. `last_timestamp_ms` is the store time of the last consumed message, `wait_ms` the
+    time since the first message that is not consumed was stored; 0 is unknown, or too short to ask.
     Of a group that consumes by message, the broker gives the messages in flight, when the last of
     them is visible again, how often one of them was delivered at most, how often consumers
     extended their times, the store time of the oldest, and the messages that consumers acknowledged
@@ -159,6 +162,7 @@ class QueueProgress(NamedTuple):
     deliveries: int = 0
     renewals: int = 0
     oldest_timestamp_ms: int = 0
+    wait_ms: int = 0
 
     @property
     def consumed(self) -> int:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.group_snapshot import (
     BROADCASTING,
+    LATE_MS,
     BrokerView,
     GroupSnapshot,
     HeldQueue,
@@ -319,6 +320,18 @@ class GroupView:
         chosen = known if queues is None else queues
         return sum(known[queue].lag for queue in chosen if queue in known)
 
+    def wait_ms(self, queues: Iterable[MessageQueue]) -> int:
+        """Return how long the oldest unconsumed message of these queues waits; 0 if not for long.
+
+        The time counts from the time at which the message was stored.
+        """
+        known = self.snapshot.progress()
+        return max((known[queue].wait_ms for queue in queues if queue in known), default=0)
+
+    def is_late(self, queues: Iterable[MessageQueue]) -> bool:
+        """Return whether a message of these queues waits too long."""
+        return self.wait_ms(queues) >= LATE_MS
+
     def flow(self, queues: Iterable[MessageQueue]) -> Flow | None:
         """Return the input and output of these queues; None if the rate of none is known."""
         rates = [(queue, self.rates[queue]) for queue in queues if queue in self.rates]
@@ -356,7 +369,7 @@ class GroupView:
         flow = self.flow(chosen)
         if flow is None or not (lag or flow.growth_per_s > 0):
             return Phrase("{messages} behind", messages=messages)
-        if flow.is_on_its_way:
+        if flow.is_on_its_way and not self._is_behind(chosen):
             if not lag:
                 return Phrase("{messages} behind", messages=messages)
             return Phrase(
@@ -375,6 +388,19 @@ class GroupView:
             messages=messages,
             rate=format_rate(-flow.growth_per_s),
             time=format_duration(1000 * flow.drain_s),
+        )
+
+    def _is_behind(self, queues: Iterable[MessageQueue]) -> bool:
+        """Return whether a message is late, a queue stands still, or one owner is behind alone."""
+        by_owners: dict[tuple[str, ...], list[MessageQueue]] = {}
+        for queue in queues:
+            owners = self.queues[queue].owner_ids if queue in self.queues else ()
+            by_owners.setdefault(owners, []).append(queue)
+        return any(
+            self.is_late(mine)
+            or any(map(self.stands_still, mine))
+            or ((flow := self.flow(mine)) is not None and not flow.is_on_its_way)
+            for mine in by_owners.values()
         )
 
     def describe_plan(self) -> Phrase | None:

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.finding import (
+    SKIP_REMEDY,
+    Finding,
+    Severity,
+    commands_past,
+    describe_queues,
+)
 from sparrowmq.doctor.group_view import GroupView, describe_rates
 from sparrowmq.doctor.membership_rules import user_loads
 from sparrowmq.doctor.ownership import find_strategy
@@ -292,9 +298,9 @@ def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> F
         evidence=tuple(evidence),
         consequence=_stuck_consequence(view, queue, owners),
         remedy=(
-            f"check the message at offset {offset} (`sparrowmq msg at {queue.topic} "
-            f"{queue.broker_name}:{queue.queue_id} {offset}`) and how the listener handles that "
-            "message (a call without a time-out?); the rebalance is not the cause"
+            f"check the message at offset {offset} and how the listener handles that message (a "
+            f"call without a time-out?); the rebalance is not the cause; {SKIP_REMEDY}"
         ),
+        commands=commands_past(view.snapshot.group, queue, offset),
         members=tuple(owners),
     )

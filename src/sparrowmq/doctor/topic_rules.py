@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.finding import Finding, NextCommand, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import HeldQueue, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
 from sparrowmq.doctor.ownership import find_strategy
@@ -314,6 +314,15 @@ def find_surplus_queues(view: GroupView) -> Iterator[Finding]:
                 "writeQueueNums first, and lower readQueueNums once members have consumed "
                 "those queues"
             ),
+            commands=(
+                NextCommand(
+                    Phrase("raise"),
+                    (
+                        *("topic", "update", topic.topic, "--read-queues"),
+                        *(str(max(at.write_count for at in topic.queues)), "--yes"),
+                    ),
+                ),
+            ),
             unowned=tuple(surplus),
         )
 
@@ -348,6 +357,7 @@ def find_closed_topics(view: GroupView) -> Iterator[Finding]:
                     "no member gets the topic's queues at these brokers, even if they hold messages"
                 ),
                 remedy="set the topic's permission to 6 (read and write) at these brokers",
+                commands=(_permit(topic.topic),),
             )
         yield from _find_unwritable(topic)
 
@@ -371,7 +381,12 @@ def _find_unwritable(topic: TopicSnapshot) -> Iterator[Finding]:
         ),
         remedy="set the topic's permission to 6 (read and write) at these brokers, unless "
         "they are to be taken out of service",
+        commands=(_permit(topic.topic),),
     )
+
+
+def _permit(topic: str) -> NextCommand:
+    return NextCommand(Phrase("permit"), ("topic", "update", topic, "--perm", "rw", "--yes"))
 
 
 def find_closed_retries(view: GroupView) -> Iterator[Finding]:
@@ -399,7 +414,9 @@ def find_closed_retries(view: GroupView) -> Iterator[Finding]:
         )
         if cannot_send
         else Phrase("a message that failed once never comes again"),
-        remedy=f"set the permission of topic %RETRY%{view.snapshot.group} to 6 (read and write)",
+        remedy=f"set the permission of topic {retry_topic(view.snapshot.group)} to 6 (read and "
+        "write)",
+        commands=(_permit(retry_topic(view.snapshot.group)),),
     )
 
 
@@ -436,9 +453,12 @@ def find_disabled_group(view: GroupView) -> Iterator[Finding]:
             "members are connected, and these brokers refuse their pulls: {backlog}",
             backlog=view.describe_backlog(queues),
         ),
-        remedy=(
-            f"`sparrowmq group update {view.snapshot.group} --enable` lets brokers deliver "
-            "again; `sparrowmq group show` lists who changed the settings"
+        remedy="enable the group again; brokers list who changed its settings",
+        commands=(
+            NextCommand(Phrase("show"), ("group", "show", view.snapshot.group)),
+            NextCommand(
+                Phrase("enable"), ("group", "update", view.snapshot.group, "--enable", "--yes")
+            ),
         ),
         unowned=tuple(queues),
     )
@@ -463,9 +483,13 @@ def find_refused_filters(view: GroupView) -> Iterator[Finding]:
             "members are connected, and these brokers refuse their pulls: {backlog}",
             backlog=view.describe_backlog(queues),
         ),
-        remedy=(
-            "Apache's brokers filter by SQL92 once `sparrowmq broker config BROKER "
-            "enablePropertyFilter=true` is set; otherwise subscribe by tags"
+        remedy="Apache's brokers filter by SQL92 once enablePropertyFilter is set; otherwise "
+        "subscribe by tags",
+        commands=tuple(
+            NextCommand(
+                Phrase("permit"), ("broker", "config", name, "enablePropertyFilter=true", "--yes")
+            )
+            for name in sorted(names)
         ),
         unowned=tuple(queues),
     )

@@ -11,7 +11,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from sparrowmq.drills.drill import DrillKind, encode_report, run_drill
+from sparrowmq.drills.drill import encode_report, run_drill
+from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.errors import SparrowError
 
 

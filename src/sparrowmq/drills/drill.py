@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.doctor import Finding, diagnose
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
+from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, LateWork, Stage, set_stage
 
 # The time between the doctor's looks: in a drill whose failure lasts, and in any other.
@@ -26,17 +26,6 @@ LONG_LOOK_MS, SHORT_LOOK_MS = 6_000, 1_000
 SLOW_LISTENER_MS = 5_000
 # The listener is slow enough that the member has messages in hand when it is cut off.
 CUT_LISTENER_MS = 400
-
-
-class DrillKind(StrEnum):
-    """The kinds of drills."""
-
-    KILL = "kill"
-    JOIN = "join"
-    LEAVE = "leave"
-    DUPLICATE_ID = "duplicate-id"
-    PARTITION = "partition"
-    SLOW = "slow"
 
 
 class Script(NamedTuple):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.clock import monotonic_ms
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor.group_snapshot import GroupSnapshot

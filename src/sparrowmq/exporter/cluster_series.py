@@ -51,8 +51,8 @@ CLUSTER_SERIES = (
         "sparrowmq_group_lag_seconds",
         "gauge",
         ("group", "topic"),
-        "how long ago the last message consumed was stored, of the queue where that was longest "
-        "ago among those that are behind; 0 if none is",
+        "how long the oldest message that is not consumed has been stored; 0 if none has waited "
+        "for 10 seconds",
     ),
     MetricSeries(
         "sparrowmq_group_retry_lag",

@@ -20,7 +20,7 @@ from prometheus_client.core import (
 )
 
 from sparrowmq.calling.async_driver import AsyncDriver
-from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
+from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.calling.repetition import repeat
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import list_groups
@@ -215,10 +215,6 @@ def _describe_cluster(out: _Families, overview: Overview) -> None:
         out.set("sparrowmq_group_retried", group.retried, group.group)
         for progress in group.topics:
             out.set("sparrowmq_group_lag", progress.lag, group.group, progress.topic)
-            behind_s = 0.0
-            if progress.lag and progress.last_timestamp_ms:
-                behind_s = max(0.0, (timestamp_ms() - progress.last_timestamp_ms) / 1000)
-            out.set("sparrowmq_group_lag_seconds", behind_s, group.group, progress.topic)
 
 
 def _number(table: Mapping[str, str], name: str) -> float | None:
@@ -237,6 +233,9 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
         out.set("sparrowmq_group_renewals", view.renewals, name)
     if (oldest := view.oldest_in_flight) is not None:
         out.set("sparrowmq_group_oldest_in_flight_seconds", oldest[1] / 1000, name)
+    for topic in view.snapshot.user_topics:
+        waits_s = view.wait_ms(topic.subscribe_queues) / 1000
+        out.set("sparrowmq_group_lag_seconds", waits_s, name, topic.topic)
     out.set("sparrowmq_group_dead_letters", view.snapshot.last.dead_letters.message_count, name)
     for client_id, load in sorted(view.loads.items()):
         out.set("sparrowmq_member_load", load, name, client_id)

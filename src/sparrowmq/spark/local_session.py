@@ -113,7 +113,7 @@ def spark_session(
     except ImportError as error:
         raise ConfigError(
             f"PySpark is not installed ({error}); install sparrowmq with the extra 'spark'"
-        ) from error
+        ) from None
     settings |= conf or {}
     builder = SparkSession.builder.appName(app_name)
     if is_local and SparkSession.getActiveSession() is None:

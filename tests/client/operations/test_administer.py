@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from play import Handler, Play
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.administer import create_topic
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (

@@ -11,9 +11,10 @@ import pytest
 from play import Handler, Play
 from sparrowmq import MessageQueue, Producer
 from sparrowmq.calling.effects import Operation
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations import offsets, overview
 from sparrowmq.client.operations.overview import GroupOverview, Overview, TopicProgress
+from sparrowmq.client.operations.waiting_messages import TOPICS_ASKED_MAX
 from sparrowmq.errors import ConnectFailed
 from sparrowmq.model import Message
 from sparrowmq.protocol.bodies import (
@@ -24,6 +25,8 @@ from sparrowmq.protocol.bodies import (
     ConsumeStatsList,
     KVTable,
     OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
     TopicConfig,
     TopicConfigTable,
     TopicOffset,
@@ -35,6 +38,7 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
     decode_header,
 )
 from sparrowmq.testing.embedded import EmbeddedCluster
@@ -42,7 +46,7 @@ from sparrowmq.testing.embedded import EmbeddedCluster
 Run = Callable[[Operation[Any]], Any]
 BROKERS = {"broker-a": "10.0.0.1:10911", "broker-b": "10.0.0.2:10911"}
 # What one refresh may ask a broker, however many topics and groups there are.
-REQUESTS_MAX = 20
+REQUESTS_MAX = 30
 
 
 def stats_of(
@@ -75,8 +79,14 @@ def servers(
     topics: list[str],
     members: dict[str, list[str]],
     silent: str = "",
+    waits: dict[tuple[str, str, str], list[tuple[int, int]]] | None = None,
 ) -> Handler:
-    """Answer as a name server and the brokers of `stats`."""
+    """Answer as a name server and the brokers of `stats`.
+
+    Args:
+        waits: by broker, group and topic: of each queue the store time of its first message, and
+            the time that the first unconsumed one has waited.
+    """
     info = ClusterInfo(
         broker_addr_table={
             name: BrokerData(cluster="c1", broker_name=name, broker_addrs={0: BROKERS[name]})
@@ -110,6 +120,20 @@ def servers(
             return response_to(
                 request, body=encode_body(TopicStatsTable(offset_table={queue: offset}))
             )
+        if request.code == RequestCode.QUERY_CONSUME_TIME_SPAN:
+            asked = decode_header(QueryConsumeTimeSpanRequestHeader, request.ext_fields)
+            spans = (waits or {}).get((names[address], asked.group, asked.topic), [])
+            body = QueryConsumeTimeSpanBody(
+                consume_time_span_set=[
+                    QueueTimeSpan(
+                        message_queue=MessageQueue(asked.topic, names[address], number),
+                        min_timestamp_ms=first_ms,
+                        delay_time_ms=delay_ms,
+                    )
+                    for number, (first_ms, delay_ms) in enumerate(spans)
+                ]
+            )
+            return response_to(request, body=encode_body(body))
         assert request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP
         header = decode_header(GetConsumerListByGroupRequestHeader, request.ext_fields)
         ids = members.get(header.consumer_group, [])
@@ -178,6 +202,52 @@ def test_a_broker_that_does_not_answer_is_noted() -> None:
     assert (seen.groups[0].lag, seen.groups[0].members) == (5, ("a",))
 
 
+def test_the_message_that_waits_longest_is_found_by_few_requests() -> None:
+    now_ms = 1_700_000_000_000
+    minutes = 60_000
+    groups = {
+        "GID_late": {"t1": [(9, 4, now_ms - 90 * minutes)], "%RETRY%GID_late": [(2, 1, 0)]},
+        # What was consumed last was stored a moment ago, so that nothing can have waited.
+        "GID_works": {"t1": [(9, 4, now_ms - 1_000)]},
+        "GID_done": {"t1": [(9, 9, 5_000)]},
+        "GID_expired": {"t2": [(9, 4, 0)]},
+        "GID_wide": {f"w{number}": [(9, 4, 7_000 + number)] for number in range(9)},
+    }
+    waits = {
+        ("broker-a", "GID_late", "t1"): [(1, 0), (1, 12 * minutes)],
+        ("broker-b", "GID_late", "t1"): [(1, 3 * minutes)],
+        ("broker-a", "GID_late", "%RETRY%GID_late"): [(1, 2 * minutes)],
+        ("broker-a", "GID_expired", "t2"): [(now_ms - 20 * minutes, now_ms + 1), (-1, now_ms + 1)],
+    }
+    stats = {name: stats_of(groups, name) for name in BROKERS}
+    topics = ["t1", "t2", "%RETRY%GID_late", *groups["GID_wide"]]
+    play = Play(servers(stats, topics=topics, members={}, waits=waits))
+    play.now_ms = now_ms
+
+    seen = take(play)
+
+    found = {each.group: each.oldest_waiting for each in seen.groups}
+    assert found == {
+        "GID_late": (12 * minutes, MessageQueue("t1", "broker-a", 1)),
+        "GID_expired": (20 * minutes, MessageQueue("t2", "broker-a", 0)),
+        "GID_works": None,
+        "GID_done": None,
+        "GID_wide": None,
+    }
+    assert [each.group for each in seen.groups if each.is_late] == ["GID_late", "GID_expired"]
+    asked = Counter(
+        decode_header(QueryConsumeTimeSpanRequestHeader, request.ext_fields).group
+        for _, request in play.requests
+        if request.code == RequestCode.QUERY_CONSUME_TIME_SPAN
+    )
+    each = len(BROKERS)
+    assert asked == {
+        "GID_late": 2 * each,
+        "GID_expired": each,
+        "GID_wide": TOPICS_ASKED_MAX * each,
+    }
+
+
 def test_thousands_of_groups_take_as_few_requests_as_one() -> None:
     groups = {
         f"GID_{number:04d}": {f"t{number % 900}": [(100 + number, 90, 1_000)] * 8}
@@ -232,7 +302,7 @@ def test_both_readers_of_progress_read_the_same(topic: str) -> None:
         {
             "A": [
                 TopicProgress(topic, 2, 14, 11, 3, 3, 3),
-                TopicProgress("u", 1, 1, 0, 1, 1, None),
+                TopicProgress("u", 1, 1, 0, 1, 1, 0),
             ],
             "B": [],
         },

@@ -8,7 +8,7 @@ import pytest
 
 from play import Play
 from sparrowmq import MessageQueue
-from sparrowmq.client.assembly import make_directory
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.reset import QueueReset, ResetPlan, Target, apply_reset
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.protocol.codes import RequestCode

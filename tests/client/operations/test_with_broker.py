@@ -10,8 +10,9 @@ import pytest
 from poison import send_stored
 from sparrowmq import CompressionType, Message, MessageQueue
 from sparrowmq.calling.effects import Operation, sleep
-from sparrowmq.client.assembly import make_directory, make_publisher
+from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.directory import QueueLag
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations import administer, handover, heartbeats, offsets, routes, topics
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.pull import PullStatus, make_pull_header, pull

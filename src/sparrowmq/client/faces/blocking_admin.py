@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self, TypeVar, Unpack
 
-from sparrowmq.client.assembly import (
-    make_directory,
-)
 from sparrowmq.client.directory import QueueLag
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.faces.thread_host import open_driver
 from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.operations import (

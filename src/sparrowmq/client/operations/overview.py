@@ -1,9 +1,10 @@
 """An overview of a whole cluster: its brokers, its topics, and the lag of every group.
 
 The number of requests does not depend on the number of topics and groups. Each broker gets three
-requests. The groups that need attention first cost at most `GROUPS_ASKED_MAX` more for their
-members and as many for their dead letters. A broker that does not answer is noted, and the overview
-goes on without it.
+requests. Each of at most `GROUPS_ASKED_MAX` groups, those that need attention first, costs one more
+for its members, one for its dead letters, and one for each of a few topics with messages that may
+have waited for a while. A broker that does not answer is noted, and the overview goes on without
+it.
 
 Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, BrokerStatsData.
 """
@@ -27,8 +28,10 @@ from sparrowmq.client.operations.heartbeats import consumer_list
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.client.operations.snapshot import count_dead_letters
-from sparrowmq.doctor.group_snapshot import DeadLetterCount, add_dead_letters
+from sparrowmq.client.operations.waiting_messages import ask_waits, choose_topics
+from sparrowmq.doctor.group_snapshot import LATE_MS, DeadLetterCount, add_dead_letters
 from sparrowmq.errors import BrokerError, SparrowError
+from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
@@ -52,8 +55,7 @@ from sparrowmq.protocol.framing import FRAME_BYTES_MAX
 from sparrowmq.protocol.headers import GetConsumeStatsInBrokerHeader
 from sparrowmq.protocol.wire_names import Int64, wire_names
 
-# Groups whose members and dead letters are asked for. With the three requests below, a broker gets
-# 27 at most.
+# Groups that are asked about.
 GROUPS_ASKED_MAX = 12
 # Apache's broker reads all its offsets once for each group, which takes seconds with thousands.
 STATS_TIMEOUT_MS = 15_000
@@ -72,7 +74,7 @@ class TopicProgress(NamedTuple):
         lag: the number of messages not consumed yet.
         queue_lag_max: the lag of the queue that is furthest behind.
         last_timestamp_ms: when the last consumed message was stored, in the lagging queue where
-            this is longest ago; None if no queue lags or no broker returned a time.
+            this is longest ago; 0 if this is unknown of one of them, None if no queue lags.
         in_flight: the messages that consumers by message have received and not acknowledged.
         renewals: how often consumers extended the times of those messages.
         oldest_timestamp_ms: when the oldest of those messages was stored; None without one.
@@ -90,6 +92,13 @@ class TopicProgress(NamedTuple):
     oldest_timestamp_ms: int | None = None
 
 
+class WaitingMessage(NamedTuple):
+    """A message that a group has not consumed: how long ago it was stored, and its queue."""
+
+    age_ms: int
+    queue: MessageQueue
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOverview:
     """A consumer group at a glance.
@@ -104,6 +113,8 @@ class GroupOverview:
             asked.
         dead_letters: the number of dead letters that brokers keep; None if no broker was asked.
         last_dead_letter_age_ms: how long ago the last of them came; None without one.
+        oldest_waiting: the message that waits longest of those that are not consumed, failed ones
+            included; None without one that has waited for a while, or if no broker was asked.
         is_popped: whether consumers of the group have popped messages lately. Brokers do not list
             those that only pop.
     """
@@ -115,12 +126,18 @@ class GroupOverview:
     members: tuple[str, ...] | None = None
     dead_letters: int | None = None
     last_dead_letter_age_ms: int | None = None
+    oldest_waiting: WaitingMessage | None = None
     is_popped: bool = False
 
     @property
     def is_abandoned(self) -> bool:
         """Whether messages wait and nobody consumes; False if no broker was asked for members."""
         return self.members == () and self.lag > 0 and not self.is_popped
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a message waits too long; False if no broker was asked."""
+        return self.oldest_waiting is not None and self.oldest_waiting.age_ms >= LATE_MS
 
     @property
     def in_flight(self) -> int | None:
@@ -263,12 +280,19 @@ class FlowRates(NamedTuple):
     retried_per_s: float = 0.0
 
 
-def by_attention(group: GroupOverview) -> tuple[bool, bool, int, str]:
+def by_attention(group: GroupOverview) -> tuple[bool, bool, bool, int, str]:
     """Return a sort key: groups that need attention first sort first.
 
-    Groups with duplicate ids come first, then groups with lag and no members, then the largest lag.
+    Groups with duplicate ids come first, then groups with lag and no members, then groups with a
+    late message, then the largest lag.
     """
-    return (not group.duplicate_ids, not group.is_abandoned, -group.lag, group.group)
+    return (
+        not group.duplicate_ids,
+        not group.is_abandoned,
+        not group.is_late,
+        -group.lag,
+        group.group,
+    )
 
 
 def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
@@ -386,7 +410,7 @@ def _look_at(directory: Directory, at: BrokerAt) -> Operation[_View]:
 def _ask_about(
     directory: Directory, views: Sequence[_View], group: GroupOverview
 ) -> Operation[GroupOverview]:
-    """Add a group's members and its dead letters."""
+    """Add a group's members, its dead letters, and the message that waits longest."""
     answering = [view.broker.address for view in views if not view.broker.failure]
     members = yield from _members(directory, answering, group.group)
     topic, found = dlq_topic(group.group), list[DeadLetterCount]()
@@ -398,8 +422,23 @@ def _ask_about(
                 )
                 found.append(letters)
     count, last_ms = add_dead_letters(found)
-    age_ms = (yield from timestamp()) - last_ms if count else None
-    return replace(group, members=members, dead_letters=count, last_dead_letter_age_ms=age_ms)
+    now_ms = yield from timestamp()
+    waiting: list[WaitingMessage] = []
+    for view in views:
+        progress = view.progress.get(group.group, ())
+        last = {p.topic: p.last_timestamp_ms for p in progress if p.last_timestamp_ms is not None}
+        for each in choose_topics(last, now_ms):
+            waits = yield from ask_waits(
+                view.broker.address, group.group, each, timeout_ms=directory.timeout_ms
+            )
+            waiting += [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
+    return replace(
+        group,
+        members=members,
+        dead_letters=count,
+        last_dead_letter_age_ms=now_ms - last_ms if count else None,
+        oldest_waiting=max(waiting, default=None),
+    )
 
 
 def _members(
@@ -448,6 +487,7 @@ def _merge_groups(views: Sequence[_View]) -> list[GroupOverview]:
 
 def _add(one: TopicProgress, other: TopicProgress) -> TopicProgress:
     times = [t for t in (one.last_timestamp_ms, other.last_timestamp_ms) if t is not None]
+    oldest = (one.oldest_timestamp_ms, other.oldest_timestamp_ms)
     return TopicProgress(
         topic=one.topic,
         queue_count=one.queue_count + other.queue_count,
@@ -457,6 +497,8 @@ def _add(one: TopicProgress, other: TopicProgress) -> TopicProgress:
         queue_lag_max=max(one.queue_lag_max, other.queue_lag_max),
         last_timestamp_ms=min(times, default=None),
         in_flight=one.in_flight + other.in_flight,
+        renewals=one.renewals + other.renewals,
+        oldest_timestamp_ms=min(filter(None, oldest), default=None),
     )
 
 
@@ -570,11 +612,7 @@ def read_progress(
 def _sum_up(topic: str, queues: Collection[_OffsetsAt | OffsetWrapper]) -> TopicProgress:
     done = [(at.consumer_offset or 0) + (at.sparrowmq_acknowledged or 0) for at in queues]
     lags = [max(0, at.broker_offset - each) for at, each in zip(queues, done, strict=True)]
-    behind = [
-        at.last_timestamp_ms
-        for at, lag in zip(queues, lags, strict=True)
-        if lag and at.last_timestamp_ms
-    ]
+    behind = [max(0, at.last_timestamp_ms) for at, lag in zip(queues, lags, strict=True) if lag]
     return TopicProgress(
         topic=topic,
         queue_count=len(lags),

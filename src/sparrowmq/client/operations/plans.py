@@ -16,19 +16,15 @@ from collections.abc import Sequence
 
 from sparrowmq.calling.effects import Operation, now
 from sparrowmq.client.operations.gather import gather_outcomes
-from sparrowmq.client.operations.request import ask, decode_answer
+from sparrowmq.client.operations.plan_answers import ask_plan_at, followed, merge_loads
+from sparrowmq.client.operations.request import ask
 from sparrowmq.client.subscriber import NoPlanRegister, PlanKnown, RequestFailed, Subscriber
 from sparrowmq.errors import BrokerError, SparrowError
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.bodies import (
-    GroupLoadsBody,
-    GroupPlan,
-    GroupPlanAnswer,
-    encode_body,
-)
+from sparrowmq.protocol.bodies import GroupPlan, GroupPlanAnswer, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import GetGroupPlanRequestHeader, OfferGroupPlanRequestHeader
-from sparrowmq.strategies.by_load import FollowedPlan, GroupLoads, QueueLoad, plan_next
+from sparrowmq.strategies.by_load import FollowedPlan, plan_next
 from sparrowmq.strategies.group_strategy import Owners, TopicView
 
 
@@ -98,12 +94,6 @@ def ask_plan(
     return (yield from ask_plan_at(address, header, timeout_ms=config.times.invoke_timeout_ms))
 
 
-def followed(plan: GroupPlan) -> FollowedPlan:
-    """Return a plan of the wire as the strategy takes it."""
-    owners = {queue: cid for cid, queues in plan.owners.items() for queue in queues}
-    return FollowedPlan(owners, tuple(plan.client_ids))
-
-
 def _plan(
     subscriber: Subscriber,
     views: Sequence[TopicView],
@@ -137,33 +127,6 @@ def _plan(
         load_after=round(gain.load_after, 3),
     )
     yield from _offer(subscriber, register, offer)
-
-
-def merge_loads(answers: Sequence[GroupPlanAnswer | SparrowError]) -> GroupLoads | None:
-    """Return the loads that all brokers measured, the register's first; None if one has none."""
-    parts: list[GroupLoadsBody] = []
-    for answer in answers:
-        if isinstance(answer, SparrowError) or answer.loads is None:
-            return None
-        parts.append(answer.loads)
-    return GroupLoads(
-        queues={
-            each.queue: QueueLoad(each.rate_per_s, each.lag)
-            for part in parts
-            for each in part.queues
-        },
-        # Members send their capacities to the register alone.
-        capacities=parts[0].capacities,
-        resting=frozenset(parts[0].resting),
-    )
-
-
-def ask_plan_at(
-    address: str, header: GetGroupPlanRequestHeader, *, timeout_ms: int
-) -> Operation[GroupPlanAnswer]:
-    """Ask a broker for a group's plan. Raises: TransportError, BrokerError."""
-    reply = yield from ask(address, RequestCode.GET_GROUP_PLAN, header, timeout_ms=timeout_ms)
-    return decode_answer(GroupPlanAnswer, reply, address)
 
 
 def _address(subscriber: Subscriber, broker_name: str) -> str:

@@ -23,9 +23,10 @@ from sparrowmq.client.operations.heartbeats import (
     running_info,
 )
 from sparrowmq.client.operations.offsets import topic_bounds, topic_offsets
-from sparrowmq.client.operations.plans import ask_plan_at, followed, merge_loads
+from sparrowmq.client.operations.plan_answers import ask_plan_at, followed, merge_loads
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_all_brokers, read_route
+from sparrowmq.client.operations.waiting_messages import ask_waits, choose_topics
 from sparrowmq.doctor.group_snapshot import (
     BrokerView,
     DeadLetterCount,
@@ -174,6 +175,7 @@ def end_snapshot(
         second = yield from _look(directory, group, begun.brokers, topics)
         samples.append((yield from _with_uncommitted(directory, group, second, views)))
     reports: tuple[MemberReport, ...] = yield from join(begun.asking)
+    samples[-1] = yield from _with_waits(directory, group, samples[-1])
     samples[-1] = yield from _with_disabled(directory, group, samples, reports)
     samples[-1] = yield from _with_refused_filters(directory, group, samples[-1])
     reported = {report.strategy for report in reports if report.strategy}
@@ -290,6 +292,26 @@ def _look_at_broker(
         is_popped=is_popped,
     )
     return view, progress
+
+
+def _with_waits(directory: Directory, group: str, sample: Sample) -> Operation[Sample]:
+    """Return the sample with the time that messages have waited, where this may be long."""
+    last: dict[str, dict[str, int]] = {}
+    for each in sample.progress:
+        if each.lag:
+            topic, at_broker = each.queue.topic, last.setdefault(each.queue.broker_name, {})
+            consumed_ms = max(0, each.last_timestamp_ms)
+            at_broker[topic] = min(consumed_ms, at_broker.get(topic, consumed_ms))
+    asking = [
+        ask_waits(broker.address, group, topic, timeout_ms=directory.timeout_ms)
+        for broker in sample.brokers
+        for topic in choose_topics(last.get(broker.broker_name, {}), sample.timestamp_ms)
+    ]
+    waits: dict[MessageQueue, int] = {}
+    for found in (yield from gather(asking, name=f"waits of {group}", at_once=WIDTH)):
+        waits |= found
+    progress = tuple(p._replace(wait_ms=waits.get(p.queue, 0)) for p in sample.progress)
+    return replace(sample, progress=progress) if waits else sample
 
 
 def _with_disabled(
