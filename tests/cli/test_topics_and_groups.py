@@ -68,6 +68,7 @@ def test_a_shell_completes_topics_and_groups_of_the_cluster(
 
     assert found == ["complete-flights", "complete-orders"]
     assert group == ["GID_complete"]
+    assert complete("sparrowmq check -g GID_com", home, NAMESRV_ADDR=here) == ["GID_complete"]
 
 
 def test_a_shell_completes_nothing_where_no_cluster_answers(home: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from sparrowmq.cli.cluster import topic_trouble, trouble_of
-from sparrowmq.cli.connecting import CommandCluster, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, GroupsOption, on_cluster
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import print_json
@@ -48,10 +48,7 @@ class Trouble(NamedTuple):
 @on_cluster
 def check(
     cluster: CommandCluster,
-    group: Annotated[
-        list[str] | None,
-        typer.Option("--group", "-g", help="check only this group; may be repeated"),
-    ] = None,
+    group: GroupsOption = None,
     warn_lag: Annotated[
         int, typer.Option("--warn-lag", min=1, help="lag in messages that gives a warning")
     ] = 10_000,

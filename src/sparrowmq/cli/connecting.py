@@ -68,7 +68,14 @@ def complete_from(
                 names = cluster.run(list_names(cluster.directory))
         except SparrowError:
             return []
-        return [name for name in names if name.startswith(incomplete) and not is_system_topic(name)]
+        # The topics of retries and dead letters are only offered to who begins to type one.
+        return [
+            name
+            for name in names
+            if name.startswith(incomplete)
+            and not is_system_topic(name)
+            and (incomplete.startswith("%") or not name.startswith("%"))
+        ]
 
     return complete
 
@@ -77,6 +84,27 @@ complete_topic, complete_group = complete_from(list_topics), complete_from(list_
 
 TopicName = Annotated[
     str, typer.Argument(metavar="TOPIC", help="the topic", autocompletion=complete_topic)
+]
+TopicOption = Annotated[
+    str, typer.Option("--topic", "-t", help="the topic", autocompletion=complete_topic)
+]
+OneTopicOption = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        help="the topic, needed if the group reads several",
+        autocompletion=complete_topic,
+    ),
+]
+GroupsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group",
+        "-g",
+        help="only this group; may be repeated",
+        autocompletion=complete_group,
+    ),
 ]
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="the consumer group", autocompletion=complete_group)

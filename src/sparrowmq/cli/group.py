@@ -14,7 +14,14 @@ from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.calling.effects import sleep
 from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
-from sparrowmq.cli.connecting import CommandCluster, GroupName, naming_topic, on_cluster
+from sparrowmq.cli.connecting import (
+    CommandCluster,
+    GroupName,
+    OneTopicOption,
+    TopicOption,
+    naming_topic,
+    on_cluster,
+)
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import (
     Json,
@@ -41,9 +48,6 @@ group = typer.Typer(
     rich_markup_mode=None,
 )
 
-TopicOption = Annotated[
-    str | None, typer.Option("--topic", "-t", help="the topic, needed if the group reads several")
-]
 QueueOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -123,7 +127,7 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
 def show_lag(
     cluster: CommandCluster,
     name: GroupName,
-    topic: TopicOption = None,
+    topic: OneTopicOption = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="repeat until Ctrl-C")] = False,
     interval: Annotated[
         float,
@@ -168,7 +172,7 @@ def reset_group(
     to: Annotated[
         str, typer.Option("--to", help=f"earliest, latest, an offset, or a time: {TIME_HELP}")
     ],
-    topic: TopicOption = None,
+    topic: OneTopicOption = None,
     queue: QueueOption = None,
     yes: Yes = False,
 ) -> None:
@@ -190,7 +194,7 @@ def reset_group(
 def skip_backlog(
     cluster: CommandCluster,
     name: GroupName,
-    topic: TopicOption = None,
+    topic: OneTopicOption = None,
     queue: QueueOption = None,
     yes: Yes = False,
 ) -> None:
@@ -261,7 +265,7 @@ def update_group(
 def set_mode(
     cluster: CommandCluster,
     name: GroupName,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="the topic")],
+    topic: TopicOption,
     mode: Annotated[
         str, typer.Option("--mode", help="pull: by queues, or pop: message by message")
     ],

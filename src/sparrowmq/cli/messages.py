@@ -21,6 +21,7 @@ from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
     CommandCluster,
     TopicName,
+    TopicOption,
     naming_topic,
     on_cluster,
 )
@@ -76,7 +77,6 @@ _TRACE_COLUMNS = (
     OutputColumn("reconsume_times", "came before"),
 )
 
-TopicOption = Annotated[str, typer.Option("--topic", "-t", help="the topic")]
 QueueOption = Annotated[
     list[str] | None,
     typer.Option(

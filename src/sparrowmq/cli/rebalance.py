@@ -18,7 +18,14 @@ import typer
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.cli import rebalance_json, rebalance_view
-from sparrowmq.cli.connecting import AsJson, CommandCluster, GroupName, complete_group, on_cluster
+from sparrowmq.cli.connecting import (
+    AsJson,
+    CommandCluster,
+    GroupName,
+    OneTopicOption,
+    complete_group,
+    on_cluster,
+)
 from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import make_console, print_json, print_on
@@ -300,10 +307,7 @@ def explain(
     queue: Annotated[
         str, typer.Option("--queue", "-q", help="the queue as BROKER:ID, such as broker-a:3")
     ],
-    topic: Annotated[
-        str | None,
-        typer.Option("--topic", "-t", help="the topic, needed if the group reads several"),
-    ] = None,
+    topic: OneTopicOption = None,
     strategy: StrategyName = None,
 ) -> None:
     """Explain a queue's owner: the sorted client ids, the sorted queues and the arithmetic."""

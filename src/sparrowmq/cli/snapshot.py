@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import CommandCluster, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, GroupsOption, on_cluster
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.errors import UsageError
 
@@ -22,9 +22,7 @@ from sparrowmq.errors import UsageError
 def snapshot(
     cluster: CommandCluster,
     out: Annotated[Path, typer.Option("--out", "-o", help="directory of the tables")],
-    group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="only this group; may be repeated")
-    ] = None,
+    group: GroupsOption = None,
     every: Annotated[
         float, typer.Option("--every", min=0.0, help="seconds from one snapshot to the next")
     ] = 10.0,
