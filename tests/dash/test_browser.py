@@ -91,7 +91,14 @@ def test_every_page_fits_its_screen_and_can_be_read_by_everybody(
     wait_for_look(page)
     page.set_viewport_size({"width": width, "height": 900})
     group = f"/groups/{stage.group}?explain=broker-a:0&of={stage.topic}"
-    more = (group, f"/topics/{stage.topic}", f"/messages?topic={stage.topic}", "/brokers/broker-a")
+    more = (
+        group,
+        f"/topics/{stage.topic}",
+        f"/messages?topic={stage.topic}&text=UA1",
+        f"/dead-letters?group={stage.group}",
+        f"/dead-letters/resend?group={stage.group}",
+        "/brokers/broker-a",
+    )
     message = f"/messages/{stage.topic}/broker-a/0/0"
     found = []
     for path in (*PAGES, *more, message):

@@ -125,11 +125,12 @@ async def test_messages_are_found_by_a_text_in_them_also_behind_many_others(
         for text in ("北京", "4711", "cn-1", "nowhere")
     }
     from_time = await read_table(reader, f"{at}&text=4711&from=10m", "messages")
+    (by_id,) = await read_table(reader, f"{at}&text={from_time[0]['id']}", "messages")
     page = words_of(await reader.read(f"{at}&text=4711"))
 
     city, order = '{"city": "\\u5317\\u4eac"}', "order 4711"
     assert found == {"北京": [city], "4711": [order], "cn-1": [order, city], "nowhere": []}
-    assert [row["body"] for row in from_time] == [order]
+    assert [row["body"] for row in from_time] == [order] == [by_id["body"]]
     assert "messages of each queue; for older ones, give a time" in page
 
 

@@ -31,6 +31,7 @@ from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import FOLLOWED, Site, View, Visit, group_href, letters_href
 from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
+from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import check_group, check_topic, dlq_topic
 from sparrowmq.model.spelling import parse_queue, parse_time
 from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
@@ -129,15 +130,18 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
 
 
 def text_filter(text: str) -> Callable[[MessageExt], bool]:
-    """Return the function that finds a text in a body, key, tag, id or other property.
+    """Return the function that finds a text in a body, a key, a tag or a user's property.
 
-    A body of JSON may have the text with escapes.
+    A body of JSON may have the text with escapes. An id is found only whole: a number
+    stands in many.
     """
     text = text.strip()
     needles = {text.encode(), json.dumps(text)[1:-1].encode()}
     return lambda message: (
         any(needle in message.body for needle in needles)
-        or any(text in value for value in message.properties.values())
+        or any(text in each for each in (*message.keys, message.tags or ""))
+        or any(text in v for n, v in message.properties.items() if n not in RESERVED_PROPERTIES)
+        or text in (message.msg_id, message.offset_msg_id)
     )
 
 
