@@ -132,7 +132,7 @@ SICK: Mapping[str, Scenario] = {
         "a strategy that moves most queues at a join", "R18", _INFO, "moves the fewest queues"
     ),
     "too-many": Scenario("more members than queues", "R14", _WARN, "as many queues as"),
-    "disabled": Scenario("the group is disabled", "Q16", _ERROR, "--enable"),
+    "disabled": Scenario("the group is disabled", "Q16", _ERROR, "enable the group again"),
     "no-match": Scenario("a tag matches nothing of what arrives", "Q17", _INFO, _COMPARE),
     "no-sql-match": Scenario("an SQL92 expression matches nothing", "Q17", _INFO, _COMPARE),
     "fails-in-order": Scenario("in order, every message fails", "Q13", _ERROR, _FAILING),
@@ -201,7 +201,7 @@ SICK: Mapping[str, Scenario] = {
         "a member limits itself to half of what comes", "Q07", _WARN, "raise messages_per_s_max"
     ),
     "reset": Scenario(
-        "somebody has reset the offsets", "Q08", _INFO, "lists the changes", is_ours=True
+        "somebody has reset the offsets", "Q08", _INFO, "move the offsets back", is_ours=True
     ),
     "popped": Scenario("consumers by message keep up", "R32", _INFO, "", is_ours=True),
     "popped-behind": Scenario(

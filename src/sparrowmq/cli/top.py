@@ -220,6 +220,8 @@ class TopApp(App[None]):
     """The live screen."""
 
     TITLE = "sparrowmq top"
+    # Textual's palette is in English, and its key takes the room of ours.
+    ENABLE_COMMAND_PALETTE = False
     CSS = (
         "#status { dock: bottom; height: 1; margin-bottom: 1; color: $text-muted; }"
         "#left-out { height: auto; margin-bottom: 1; color: $text-muted; }"
