@@ -104,7 +104,7 @@ def test_topic_without_permission_is_permitted(
 
         commands = find_commands(smq, group, "Q02")
 
-        assert f"sparrowmq topic update {topic} --perm rw --yes" in said
+        assert f"sparrowmq topic update {topic} --perm rw --nameserver" in said
         assert smq(*commands["update"]).exit_code == 0
         wait_until("open", lambda: smq("send", topic, "second").exit_code == 0, timeout_s=60)
 

@@ -135,7 +135,7 @@ def _find_troubles(
     consumed = {progress.topic for group in chosen for progress in group.topics}
     for topic in seen.topics:
         if topic.topic in consumed and (why := topic_trouble(topic)):
-            permit = ("topic", "update", topic.topic, "--perm", "rw", "--yes")
+            permit = ("topic", "update", topic.topic, "--perm", "rw")
             yield Trouble(Health.WARNING, topic.topic, why, permit)
 
 
