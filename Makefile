@@ -66,8 +66,12 @@ demo: $(VENV)/demo ## run the main job on 336,776 flights; the report is demo-ou
 # ORDER="-p no:randomly" keeps the order of the files, ORDER=--randomly-seed=4711 repeats another.
 WORKERS ?= -n 5
 ORDER ?=
-test: setup ## run the tests, except those against Apache RocketMQ
+test: setup $(VENV)/spark-classes.jsa ## run the tests, except those against Apache RocketMQ
 	$(BIN)/python -m pytest -m "not interop" --dist loadgroup $(WORKERS) $(ORDER)
+
+# With it each JVM of Spark that the tests start takes half the processor time to start.
+$(VENV)/spark-classes.jsa: $(VENV)/ready
+	@$(BIN)/python tests/support/class_archive.py
 
 # Each in an environment of its own, by the same lock. uv finds the Pythons; `uv python install 3.14`
 # fetches one. Outside continuous integration: a quarter of an hour for each.

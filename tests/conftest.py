@@ -59,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # A script's background process ignores Ctrl-C, as would every process that a test starts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Not at the top: `pytest --golden DIR` reads this file before it reads where modules are.
+    from class_archive import use_class_archive
+
+    use_class_archive()
     config.addinivalue_line(
         "markers", "golden_files(pattern): run once per golden file (`golden_file`)"
     )
@@ -91,15 +95,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.xdist_group("spark session"))
     elif item.get_closest_marker("spark"):
         item.add_marker(pytest.mark.xdist_group("spark processes"))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if "spark" in getattr(item, "fixturenames", ()) or item.get_closest_marker("spark"):
-        pytest.importorskip("pyspark")
-        from class_archive import use_class_archive
-
-        use_class_archive()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -132,7 +132,9 @@ def test_second_start_on_a_directory_in_use_is_refused(start: Start, tmp_path: P
 def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        process = start("up", *FREE_PORTS, option, str(port), "--data", str(tmp_path))
+        ports = {"--nameserver-port": "0", "--broker-port": "0", option: str(port)}
+        words = [word for pair in ports.items() for word in pair]
+        process = start("up", *words, "--data", str(tmp_path))
         out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (1, "")
@@ -149,7 +151,7 @@ def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> No
         (["--advertise", "name"], "not an IP address"),
         (["--flush", "maybe"], "maybe"),
         (["--duplicate-client-id", "perhaps"], "perhaps"),
-        (["--broker-port", "70000"], "65535"),
+        (["--grpc-port", "70000"], "65535"),
         (["--broker-name", "a b"], "broker_name"),
         (["--no-such-option"], "no-such-option"),
     ],

@@ -129,7 +129,8 @@ def test_a_cluster_is_named_by_each_address_given(
 def test_a_wrong_option_is_one_line(
     start: Start, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    process = start("dash", "--port", "0", "--data", str(tmp_path), *arguments)
+    data = () if "--data" in arguments else ("--data", str(tmp_path))
+    process = start("dash", "--port", "0", *data, *arguments)
     out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (code, "")

@@ -31,9 +31,10 @@ class Dash(NamedTuple):
 def start_dash(held: ExitStack, cluster: EmbeddedCluster, data: Path, *options: str) -> Dash:
     """Start it on a free port unless the options name one; it ends with `held`."""
     command = [sys.executable, "-m", "sparrowmq.cli.main", "dash", "--data", str(data)]
+    port = () if "--port" in options else ("--port", "0")
     process = held.enter_context(
         subprocess.Popen(
-            [*command, "--nameserver", cluster.name_server, "--port", "0", *options],
+            [*command, "--nameserver", cluster.name_server, *port, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
