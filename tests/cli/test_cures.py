@@ -42,7 +42,7 @@ def lag_of(smq: Commands, group: str) -> int:
 def test_message_that_no_listener_can_handle_is_shown_and_skipped(
     shared_cluster: EmbeddedCluster, smq: Commands
 ) -> None:
-    topic, group = "T_poison", "GID_poison"
+    topic, group = "T_cured", "GID_cured"
     shared_cluster.create_topic(topic, queues=2)
 
     def fail_one(messages: Any, context: Any) -> ConsumeOrderlyStatus:
