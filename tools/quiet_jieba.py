@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import jieba
 
@@ -16,4 +17,5 @@ CACHE = Path(__file__).resolve().parents[1] / ".cache"
 
 logging.getLogger("jieba").setLevel(logging.WARNING)
 CACHE.mkdir(exist_ok=True)
-jieba.dt.tmp_dir = str(CACHE)
+_tokenizer: Any = jieba.dt
+_tokenizer.tmp_dir = str(CACHE)
