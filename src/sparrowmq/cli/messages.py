@@ -54,7 +54,7 @@ from sparrowmq.client.operations.browse import (
     open_browser,
 )
 from sparrowmq.client.operations.message_trace import message_trace
-from sparrowmq.client.operations.resend import Edit, Resend, copy_message
+from sparrowmq.client.operations.resend import Edit, Place, Resend, copy_message, place_of
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageSelector
 from sparrowmq.model.message import RESERVED_PROPERTIES
@@ -385,19 +385,11 @@ def show_place(
     print_messages(cluster, found, body_format)
 
 
-_Place = tuple[str, int, int]
-
-
-def _place_of(message: MessageExt) -> _Place:
-    """Return a message's broker, queue and offset."""
-    return message.broker_name, message.queue_id, message.queue_offset
-
-
 def print_messages(
     cluster: CommandCluster,
     found: list[MessageExt],
     body_format: BodyFormat,
-    resends: Mapping[_Place, Resend] | None = None,
+    resends: Mapping[Place, Resend] | None = None,
 ) -> None:
     """Print messages in full; `resends` says which dead letters were sent again."""
     if cluster.as_json:
@@ -408,16 +400,16 @@ def print_messages(
         if body_format is BodyFormat.RAW:
             print_raw(message)
             continue
-        resend = (resends or {}).get(_place_of(message))
+        resend = (resends or {}).get(place_of(message))
         again = resend and f"{format_time(resend.timestamp_ms)} by {resend.who}"
         print_message(console, message, body_format, sent_again=again or "")
 
 
-def describe_resend(message: MessageExt, resends: Mapping[_Place, Resend] | None) -> Json:
+def describe_resend(message: MessageExt, resends: Mapping[Place, Resend] | None) -> Json:
     """Return the fields that say when a dead letter was sent again, and by whom."""
     if resends is None:
         return {}
-    found = resends.get(_place_of(message))
+    found = resends.get(place_of(message))
     return {"resent_timestamp_ms": found and found.timestamp_ms, "resent_by": found and found.who}
 
 

@@ -24,7 +24,7 @@ async def show_topics(watcher: Watcher, visit: Visit) -> View:
     with_internal = visit.query.get("internal") == "yes"
     seen = watcher.overview
     rows = []
-    for topic in seen.topics if seen is not None else ():
+    for topic in watcher.seen_topics:
         if topic.is_internal and not with_internal:
             continue
         named = ", ".join(topic.groups[:_GROUPS_NAMED])
@@ -82,8 +82,7 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
 
 def _reader_table(watcher: Watcher, status: TopicStatus) -> PageTable:
     """Return the topic's groups, and how far each was behind at the last look."""
-    seen = watcher.overview
-    known = {group.group: group for group in (seen.groups if seen is not None else ())}
+    known = {group.group: group for group in watcher.seen_groups}
     rows = []
     for name in status.groups:
         group = known.get(name)

@@ -25,7 +25,7 @@ from sparrowmq.client.operations.browse import (
 from sparrowmq.client.operations.dead_letters import list_dead_letters
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.message_trace import TraceStep, message_trace
-from sparrowmq.client.operations.resend import Resend, find_resends
+from sparrowmq.client.operations.resend import Place, Resend, find_resends, place_of
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import FOLLOWED, Site, View, Visit, group_href, letters_href
@@ -119,8 +119,7 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
         return read._replace(
             messages=[m for m in read.messages if m.store_timestamp_ms >= since_ms]
         )
-    seen = watcher.overview
-    known = {each.topic: each.queue_count for each in (seen.topics if seen is not None else ())}
+    known = {each.topic: each.queue_count for each in watcher.seen_topics}
     queue_count = 1 if queues else known.get(topic) or 1
     searched = max(COUNT, SEARCHED_MAX // queue_count) if text or tags != "*" else None
     count = searched or min(COUNT, 1 + _READ_MAX // queue_count)
@@ -201,10 +200,7 @@ def message_href(message: MessageExt) -> str:
 
 
 def _messages_view(watcher: Watcher, visit: Visit, *, topic: str, read: Read) -> View:
-    seen = watcher.overview
-    topics = sorted(
-        each.topic for each in (seen.topics if seen is not None else ()) if not each.is_internal
-    )
+    topics = sorted(each.topic for each in watcher.seen_topics if not each.is_internal)
     follows = visit.query.get("follow") == "yes" and bool(topic)
     return View(
         template="messages.html",
@@ -388,8 +384,7 @@ async def _consumer_table(watcher: Watcher, visit: Visit, message: MessageExt) -
         for at in (() if group.view is None else group.view.snapshot.last.progress)
         if at.queue == message.queue
     }
-    seen = watcher.overview
-    known = {each.topic: each.groups for each in (seen.topics if seen is not None else ())}
+    known = {each.topic: each.groups for each in watcher.seen_topics}
     others = [name for name in known.get(message.topic, ()) if name not in committed]
     others = others[:_GROUPS_ASKED_MAX]
     asked = [committed_offset(watcher.directory, name, message.queue) for name in others]
@@ -503,13 +498,11 @@ async def _show_letters(site: Site, visit: Visit, group: str) -> View:
     )
 
 
-def _letter_table(
-    letters: Sequence[MessageExt], resends: Mapping[tuple[str, int, int], Resend]
-) -> PageTable:
+def _letter_table(letters: Sequence[MessageExt], resends: Mapping[Place, Resend]) -> PageTable:
     """Return the table of messages, with when each was sent again, and by whom."""
     table = _message_table(letters)
     columns = (TableColumn("resent_ms", "sent again", "time"), TableColumn("resent_by", "by"))
-    again = [resends.get((m.broker_name, m.queue_id, m.queue_offset)) for m in letters]
+    again = [resends.get(place_of(m)) for m in letters]
     rows = [
         [*row[:3], Cell(found and found.timestamp_ms), Cell(found and found.who), *row[3:]]
         for row, found in zip(table.rows, again, strict=True)

@@ -100,7 +100,7 @@ async def show_overview(watcher: Watcher, visit: Visit) -> View:
     """Show the cluster."""
     seen = watcher.overview
     words = visit.words
-    of_name = {group.group: group for group in (seen.groups if seen is not None else ())}
+    of_name = {group.group: group for group in watcher.seen_groups}
     rows = [
         (
             _weight(watcher.groups.get(name), of_name.get(name)),

@@ -14,7 +14,7 @@ from sparrowmq.client.operations.dead_letters import (
     resend_dead_letter,
     resend_dead_letters,
 )
-from sparrowmq.client.operations.resend import Edit, copy_message, find_resends
+from sparrowmq.client.operations.resend import Edit, copy_message, find_resends, place_of
 from sparrowmq.client.operations.routes import get_route
 from sparrowmq.client.operations.send import send
 from sparrowmq.dash.change_forms import ChangeForm, FormField, FormPlan, Values, preview
@@ -173,7 +173,7 @@ async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
         for letter in await run(read_dead_letters(directory, group, count_max=SEARCHED_MAX))
         if letter.store_timestamp_ms <= int(until_ms)
         and has_text(letter)
-        and (values["again"] == "yes" or _place_of(letter) not in resends)
+        and (values["again"] == "yes" or place_of(letter) not in resends)
     ]
     if len(letters) > RESENT_MAX:
         raise UsageError(
@@ -189,10 +189,6 @@ async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
         letters_href(group, done=len(letters)),
         note="No other group receives the messages, and the dead letters stay in their topic.",
     )
-
-
-def _place_of(message: MessageExt) -> tuple[str, int, int]:
-    return message.broker_name, message.queue_id, message.queue_offset
 
 
 SEND_FORMS: Mapping[str, ChangeForm] = {

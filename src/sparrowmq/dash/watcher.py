@@ -22,7 +22,9 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import list_groups
 from sparrowmq.client.operations.overview import (
     FlowRates,
+    GroupOverview,
     Overview,
+    TopicOverview,
     group_flows,
     take_overview,
     topic_rates,
@@ -116,6 +118,16 @@ class Watcher:
         self._news = asyncio.Condition()
         self._looks: set[asyncio.Task[None]] = set()
         self._turn_ms = 0
+
+    @property
+    def seen_topics(self) -> tuple[TopicOverview, ...]:
+        """The topics of the last look at the cluster; empty before the first."""
+        return () if self.overview is None else self.overview.topics
+
+    @property
+    def seen_groups(self) -> tuple[GroupOverview, ...]:
+        """The groups of the last look at the cluster; empty before the first."""
+        return () if self.overview is None else self.overview.groups
 
     async def run(self) -> None:
         """Watch until cancelled."""

@@ -28,7 +28,7 @@ from sparrowmq.client.operations.heartbeats import consumer_list
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.client.operations.snapshot import count_dead_letters
-from sparrowmq.client.operations.waiting_messages import ask_waits, choose_topics
+from sparrowmq.client.operations.waiting_messages import find_waits
 from sparrowmq.doctor.group_snapshot import LATE_MS, DeadLetterCount, add_dead_letters
 from sparrowmq.errors import BrokerError, SparrowError
 from sparrowmq.model import MessageQueue
@@ -423,15 +423,18 @@ def _ask_about(
                 found.append(letters)
     count, last_ms = add_dead_letters(found)
     now_ms = yield from timestamp()
-    waiting: list[WaitingMessage] = []
-    for view in views:
-        progress = view.progress.get(group.group, ())
-        last = {p.topic: p.last_timestamp_ms for p in progress if p.last_timestamp_ms is not None}
-        for each in choose_topics(last, now_ms):
-            waits = yield from ask_waits(
-                view.broker.address, group.group, each, timeout_ms=directory.timeout_ms
-            )
-            waiting += [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
+    last = {
+        view.broker.address: {
+            p.topic: p.last_timestamp_ms
+            for p in view.progress.get(group.group, ())
+            if p.last_timestamp_ms is not None
+        }
+        for view in views
+    }
+    waits = yield from find_waits(
+        group.group, last, now_timestamp_ms=now_ms, timeout_ms=directory.timeout_ms
+    )
+    waiting = [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
     return replace(
         group,
         members=members,

@@ -7,7 +7,7 @@ operators, from which `find_resends` reads what became of dead letters. Tests: c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import structs
 
@@ -29,6 +29,9 @@ from sparrowmq.model.message import (
     RESERVED_PROPERTIES,
 )
 from sparrowmq.protocol.bodies import MASTER_ID, SENT_AGAIN, AuditRecord, OffsetMove
+
+# The broker, queue and offset of a message.
+Place: TypeAlias = tuple[str, int, int]
 
 # The letters that one record names at most.
 LETTERS_MAX = 100_000
@@ -95,7 +98,12 @@ def copy_message(message: MessageExt, *, by: str, timestamp_ms: int) -> Message:
     )
 
 
-def find_resends(directory: Directory, group: str) -> Operation[dict[tuple[str, int, int], Resend]]:
+def place_of(message: MessageExt) -> Place:
+    """Return a message's broker, queue and offset."""
+    return message.broker_name, message.queue_id, message.queue_offset
+
+
+def find_resends(directory: Directory, group: str) -> Operation[dict[Place, Resend]]:
     """Return the dead letters of a group that were sent again, by broker, queue and offset.
 
     Only SparrowMQ's brokers note them. Raises: ConnectFailed, TransportError, BrokerError.

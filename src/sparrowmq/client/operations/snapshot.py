@@ -26,7 +26,7 @@ from sparrowmq.client.operations.offsets import topic_bounds, topic_offsets
 from sparrowmq.client.operations.plan_answers import ask_plan_at, followed, merge_loads
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_all_brokers, read_route
-from sparrowmq.client.operations.waiting_messages import ask_waits, choose_topics
+from sparrowmq.client.operations.waiting_messages import find_waits
 from sparrowmq.doctor.group_snapshot import (
     BrokerView,
     DeadLetterCount,
@@ -302,14 +302,12 @@ def _with_waits(directory: Directory, group: str, sample: Sample) -> Operation[S
             topic, at_broker = each.queue.topic, last.setdefault(each.queue.broker_name, {})
             consumed_ms = max(0, each.last_timestamp_ms)
             at_broker[topic] = min(consumed_ms, at_broker.get(topic, consumed_ms))
-    asking = [
-        ask_waits(broker.address, group, topic, timeout_ms=directory.timeout_ms)
-        for broker in sample.brokers
-        for topic in choose_topics(last.get(broker.broker_name, {}), sample.timestamp_ms)
-    ]
-    waits: dict[MessageQueue, int] = {}
-    for found in (yield from gather(asking, name=f"waits of {group}", at_once=WIDTH)):
-        waits |= found
+    waits = yield from find_waits(
+        group,
+        {broker.address: last.get(broker.broker_name, {}) for broker in sample.brokers},
+        now_timestamp_ms=sample.timestamp_ms,
+        timeout_ms=directory.timeout_ms,
+    )
     progress = tuple(p._replace(wait_ms=waits.get(p.queue, 0)) for p in sample.progress)
     return replace(sample, progress=progress) if waits else sample
 

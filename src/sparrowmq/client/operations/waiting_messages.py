@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparrowmq.calling.effects import Operation, timestamp
+from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
@@ -23,9 +24,11 @@ from sparrowmq.protocol.headers import QueryConsumeTimeSpanRequestHeader
 WAIT_MS_MIN = 10_000
 # The topics of a group that one broker is asked about: those that may have waited longest.
 TOPICS_ASKED_MAX = 4
+# The number of requests under way at once.
+_AT_ONCE = 8
 
 
-def choose_topics(last_consumed: Mapping[str, int], now_timestamp_ms: int) -> list[str]:
+def _choose_topics(last_consumed: Mapping[str, int], now_timestamp_ms: int) -> list[str]:
     """Return the topics of a group to ask one broker about.
 
     Args:
@@ -37,13 +40,36 @@ def choose_topics(last_consumed: Mapping[str, int], now_timestamp_ms: int) -> li
     return [topic for _, topic in chosen[:TOPICS_ASKED_MAX]]
 
 
-def ask_waits(
-    address: str, group: str, topic: str, *, timeout_ms: int
+def find_waits(
+    group: str,
+    last_consumed: Mapping[str, Mapping[str, int]],
+    *,
+    now_timestamp_ms: int,
+    timeout_ms: int,
 ) -> Operation[dict[MessageQueue, int]]:
     """Return how long each queue's first unconsumed message has been stored, in milliseconds.
 
-    Queues whose messages are all consumed are left out; empty if the broker does not say.
+    Queues whose messages are all consumed, or have not waited for a while, are left out, as are
+    those of brokers that do not say.
+
+    Args:
+        last_consumed: by the address of each broker, what `_choose_topics` takes.
     """
+    asking = [
+        _ask(address, group, topic, timeout_ms=timeout_ms)
+        for address, last in last_consumed.items()
+        for topic in _choose_topics(last, now_timestamp_ms)
+    ]
+    waits: dict[MessageQueue, int] = {}
+    for found in (yield from gather(asking, name=f"waits of {group}", at_once=_AT_ONCE)):
+        waits |= found
+    return waits
+
+
+def _ask(
+    address: str, group: str, topic: str, *, timeout_ms: int
+) -> Operation[dict[MessageQueue, int]]:
+    """Ask a broker for a topic; empty if it does not say."""
     header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
     code = RequestCode.QUERY_CONSUME_TIME_SPAN
     try:
