@@ -104,6 +104,28 @@ def test_close_makes_no_further_calls_and_tells_when_all_ended(no_leaks: None) -
     assert returned.empty()
 
 
+def test_a_call_may_close_its_pool_and_wait_for_the_others(no_leaks: None) -> None:
+    pool, returned = make_pool(2)
+    begun, gate = threading.Event(), threading.Event()
+
+    def other() -> None:
+        begun.set()
+        gate.wait(PATIENCE_S)
+
+    def closing() -> tuple[list[str], list[str]]:
+        pool.close()
+        before = pool.join(timeout_ms=1)
+        gate.set()
+        return before, pool.join(timeout_ms=PATIENCE_S * 1000)
+
+    pool.submit(other, (), lambda *_: None)
+    assert begun.wait(PATIENCE_S)
+    pool.submit(closing, (), note(returned))
+
+    assert returned.get(timeout=PATIENCE_S) == ((["test-0"], []), None)
+    end(pool)
+
+
 def test_close_of_an_unused_pool_ends_at_once(no_leaks: None) -> None:
     pool, _ = make_pool(1)
     ended = threading.Event()

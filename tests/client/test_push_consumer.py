@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, tzinfo
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -450,25 +451,29 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
 
 
 @pytest.mark.slow
-def test_a_quick_listener_may_close_its_consumer(
-    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+# The first call has a thread of its own; by the last, the loop's own thread may call.
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_listener_may_close_its_consumer(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str, count: int
 ) -> None:
-    closed = threading.Event()
-    count = 0
+    closed: Queue[BaseException | None] = Queue()
+    seen = 0
 
     def listener(messages: list[MessageExt], _: ConsumeContext) -> None:
-        nonlocal count
-        count += len(messages)
-        # By now the loop's own thread calls.
-        if count == 100:
-            consumer.close()
-            closed.set()
+        nonlocal seen
+        seen += len(messages)
+        if seen == count:
+            try:
+                consumer.close()
+            except BaseException as error:
+                closed.put(error)
+            closed.put(None)
 
-    producer.send_batch([Message(topic, b"x") for _ in range(100)])
+    producer.send_batch([Message(topic, b"x") for _ in range(count)])
     consumer = make_consumer(listener, drain_timeout_ms=50)
     consumer.start()
 
-    assert closed.wait(60)
+    assert closed.get(timeout=60) is None
     assert consumer.health().state == "closed"
 
 

@@ -111,14 +111,15 @@ class CallPool:
             on_ended()
 
     def join(self, *, timeout_ms: int) -> list[str]:
-        """Wait for the threads to end after `close`.
+        """Wait for the threads to end after `close`; a call may do so too.
 
-        Returns: the names of those that have not ended when the time is up.
+        Returns: the names of those that have not ended when the time is up, the caller's left out.
         """
         deadline_ms = clock.monotonic_ms() + timeout_ms
-        for thread in self._threads:
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        for thread in others:
             thread.join(max(0, deadline_ms - clock.monotonic_ms()) / 1000)
-        return [thread.name for thread in self._threads if thread.is_alive()]
+        return [thread.name for thread in others if thread.is_alive()]
 
     def _serve(self) -> None:
         self._serve_calls()
