@@ -13,6 +13,8 @@ COVERAGE_FLOOR ?= 92
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHONS ?= 3.11 3.12 3.13 3.14
+# Tests start hundreds of processes: modules are compiled once for all of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

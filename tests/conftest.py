@@ -88,13 +88,15 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    # A process has one SparkContext, and more than two JVMs starve each other: one worker has the
-    # session, another runs what starts JVMs of its own. pytest-xdist reads the mark before this
-    # file's `pytest_collection_modifyitems`.
+    # A process has one SparkContext, and many JVMs starve each other: one worker has the session,
+    # two others run what starts JVMs of its own. pytest-xdist reads the mark before this file's
+    # `pytest_collection_modifyitems`.
     if "spark" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.xdist_group("spark session"))
     elif item.get_closest_marker("spark"):
-        item.add_marker(pytest.mark.xdist_group("spark processes"))
+        by_code = item.path.parent.name in ("pipeline", "spark")
+        group = "spark processes" if by_code else "spark as documented"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -503,6 +503,30 @@ def test_old_route_serves_while_a_new_one_is_asked_for(play: Callable[[Handler],
     assert {queue.broker_name for queue in route.publish_queues} == {"a", "b"}
 
 
+def test_the_templates_route_serves_while_no_name_server_answers(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a")
+    servers.topics = {"TBW102": ("a",)}
+    is_away = False
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if is_away and address == NAME_SERVER:
+            raise refused(address)
+        return servers(address, request)
+
+    driver = play(answer)
+    publisher = make_publisher()
+    driver(send(publisher, Message("NEW", b"x")))
+    route = publisher.routes.find("NEW")
+    assert route is not None
+    assert route.is_template
+    is_away = True
+    driver.now_ms += PASSING_ROUTE_MS + 1
+
+    assert driver(send(publisher, Message("NEW", b"x"))).status is SendStatus.SEND_OK
+
+
 def test_brokers_hear_of_the_producer_and_of_its_end(play: Callable[[Handler], Play]) -> None:
     driver = play(Servers("a"))
     publisher = make_publisher()

@@ -163,15 +163,20 @@ def get_publish_route(
 ) -> Operation[TopicRoute]:
     """Return a route with a writable queue; ask the name server if no usable route is known.
 
-    A route that is older than the refresh interval stays in use while a new one is asked for; one
-    that takes no messages is asked for anew sooner.
+    A route that is older than the refresh interval stays in use while a new one is asked for. One
+    that takes no messages, or comes from the template, is asked for anew sooner; the template's
+    stays in use while no name server answers.
 
     Raises: TopicRouteNotFound, NoWritableQueue, ConnectFailed, BrokerError, RemoteProtocolError.
     """
     route = publisher.routes.find(topic)
     is_passing = route is not None and (route.is_template or not route.publish_queues)
     if route is None or (is_passing and now_ms - route.fetched_ms > PASSING_ROUTE_MS):
-        yield from look_up_publish_route(publisher, topic, timeout_ms=timeout_ms)
+        try:
+            yield from look_up_publish_route(publisher, topic, timeout_ms=timeout_ms)
+        except ConnectFailed:
+            if route is None or not route.publish_queues:
+                raise
         route = publisher.routes.find(topic)
     elif now_ms - route.fetched_ms > publisher.config.times.route_refresh_ms:
         yield from _begin_look_up(publisher, topic)
