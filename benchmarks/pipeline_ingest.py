@@ -1,17 +1,17 @@
 """CPU and memory of the job `ingest` beside the same query written by hand, from topic to Parquet.
 
-    python benchmarks/pipeline_ingest.py [ROWS ...]        75,000 and 600,000 rows by default
+    python benchmarks/pipeline_ingest.py [ROWS ...]        67,197 and all 336,776 flights by default
 
-Bodies are JSON of 19 fields. The query by hand is `from_json` and a write of each micro-batch by
-`foreachBatch`: no check of bodies, no quarantine, no counts, nothing that a replay could rely on.
-Both run in turn in one session, with a heap of 1 GB. The first rounds do not count: HotSpot
-compiles until then. CPU seconds are those of Java, of the Python processes that Spark starts, of
-this process and of the broker; memory is the most that a process of each kind has had so far.
+Bodies are the flights of 2013, JSON of 19 fields. The query by hand is `from_json` and a write of
+each micro-batch by `foreachBatch`: no check of bodies, no quarantine, no counts, nothing that a
+replay could rely on. Both run in turn in one session, with a heap of 1 GB. The first rounds do not
+count: HotSpot compiles until then. CPU seconds are those of Java, of the Python processes that
+Spark starts, of this process and of the broker; memory is the most that a process of each kind has
+had so far.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -25,44 +25,34 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sparrowmq import Message, MessageQueue, Producer
+from sparrowmq.demo.flights import BODY_DDL, load_flights
 from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.ingest.job import METADATA
 from sparrowmq.spark import spark_session
 from sparrowmq.testing import EmbeddedCluster
 
-ROUNDS, WARM_UPS = 3, 4
+ROUNDS, WARM_UPS = 5, 4
 PARTS: tuple[str, ...] = ("Java", "Spark's Python", "driver", "broker")
 QUEUES = 4
 TICKS = os.sysconf("SC_CLK_TCK")
 BATCH = 500
-NUMBERS, TEXTS = [f"number{n}" for n in range(13)], [f"text{n}" for n in range(5)]
-DDL = ", ".join(
-    ["at TIMESTAMP", *(f"{n} BIGINT" for n in NUMBERS), *(f"{n} STRING" for n in TEXTS)]
-)
-
-
-def body(row: int) -> bytes:
-    numbers = {name: row * 7 % (97 + at) for at, name in enumerate(NUMBERS)}
-    texts = dict.fromkeys(TEXTS, f"value {row % 31}")
-    at = f"2013-01-{1 + row % 28:02}T{row % 24:02}:00:00Z"
-    return json.dumps({"at": at, **numbers, **texts}).encode()
 
 
 def fill(cluster: EmbeddedCluster, topic: str, rows: int) -> None:
     cluster.create_topic(topic, queues=QUEUES)
+    bodies = list(load_flights(limit=rows).bodies())
     with Producer("GID_fill", name_server=cluster.name_server) as producer:
         for start in range(0, rows, BATCH):
             queue = MessageQueue(topic, "broker-a", start // BATCH % QUEUES)
-            end = min(start + BATCH, rows)
-            messages = [Message(topic, body(row)) for row in range(start, end)]
+            messages = [Message(topic, body) for body in bodies[start : start + BATCH]]
             producer.send_batch(messages, queue=queue)
 
 
 def by_hand(session: SparkSession, name_server: str, topic: str, out: str) -> int:
     def write(batch: DataFrame, batch_id: int) -> None:
-        row = F.from_json(F.col("body").cast("string"), DDL)
+        row = F.from_json(F.col("body").cast("string"), BODY_DDL)
         rows = batch.select(*METADATA, row.alias("row"))
-        rows = rows.select(*METADATA, "row.*", F.to_date("row.at").alias("date"))
+        rows = rows.select(*METADATA, "row.*", F.to_date("row.time_hour").alias("date"))
         rows.write.partitionBy("date").mode("overwrite").parquet(f"{out}/table/batchId={batch_id}")
 
     source = session.readStream.format("rocketmq").option("nameServer", name_server)
@@ -75,7 +65,7 @@ def by_hand(session: SparkSession, name_server: str, topic: str, out: str) -> in
 
 def by_job(session: SparkSession, name_server: str, topic: str, out: str) -> int:
     settings = ingest.IngestSettings(
-        name_server=name_server, topic=topic, out=out, schema=DDL, date_column="at"
+        name_server=name_server, topic=topic, out=out, schema=BODY_DDL, date_column="time_hour"
     )
     return ingest.run(session, settings).counts.rows
 
@@ -118,7 +108,7 @@ def measure(run: Callable[[str], int], rows: int, broker: int) -> dict[str, floa
 
 
 def main() -> None:
-    sizes = [int(word) for word in sys.argv[1:]] or [75_000, 600_000]
+    sizes = [int(word) for word in sys.argv[1:]] or [67_197, 336_776]
     ways = {"by hand": by_hand, "job": by_job}
     with tempfile.TemporaryDirectory() as place, EmbeddedCluster(Path(place)) as cluster:
         session = spark_session("ingest", driver_memory="1g", conf={"spark.log.level": "ERROR"})

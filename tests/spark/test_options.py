@@ -108,6 +108,13 @@ def test_assign_names_the_topics() -> None:
         ),
         ({"startingTimestamp": "1767225600"}, "looks like seconds; write 1767225600000"),
         ({"endingTimestamp": "1767225600000000"}, "microseconds; write 1767225600000"),
+        (
+            {"startingOffsetsByTimestampStrategy": "error"},
+            "needs option 'startingTimestamp' or 'startingOffsetsByTimestamp'",
+        ),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "write latest or error"),
+        ({"bodySchema": "id BIGINT, name"}, "'bodySchema' is 'id BIGINT, name': the schema is not"),
+        ({"bodySchema": "id BIGINTT"}, "type 'bigintt' cannot be read in JSON"),
         ({"columns": "bodyError"}, "column 'bodyError' needs option 'bodySchema'"),
         ({"bodySchema": '{"type": "array"}'}, "is not the JSON of a Spark schema"),
         ({"subExpression": "||"}, "names no tag"),
@@ -171,7 +178,7 @@ def test_limits_of_a_stream_go_together() -> None:
         ("subscribe", "'subscribe' is Kafka's; it is 'topic' here"),
         ("subscribepattern", "'subscribePattern' is Kafka's; it is 'topicPattern' here"),
         ("kafka.bootstrap.servers", "it is 'nameServer' here"),
-        ("startingOffsetsByTimestampStrategy", "begins at its end, as with 'latest'"),
+        ("groupIdPrefix", "leave it out: a read joins no group"),
     ],
 )
 def test_kafkas_names_are_answered_with_ours(name: str, words: str) -> None:

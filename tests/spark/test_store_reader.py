@@ -150,6 +150,12 @@ def test_times_find_the_same_messages(cluster: EmbeddedCluster) -> None:
 
         assert offline(store_of(cluster), topic="orders", **given) == expected
         assert 0 < len(expected) < 300
+    late = {"startingTimestamp": "4102444800000"}
+    assert offline(store_of(cluster), topic="orders", **late) == []
+    with pytest.raises(RocketMQError, match="has no message stored at or after 2100-01-01"):
+        offline(
+            store_of(cluster), topic="orders", **late, startingOffsetsByTimestampStrategy="error"
+        )
 
 
 @pytest.fixture

@@ -392,7 +392,16 @@ def test_a_batch_lies_between_two_times(fake_cluster: FakeCluster) -> None:
     )
     after_all = make_batch(fake_cluster, startingTimestamp=str(BORN_MS + 500))
     before_all = make_batch(fake_cluster, startingTimestamp="0")
+    strict = {"startingOffsetsByTimestampStrategy": "error"}
+    some = make_batch(fake_cluster, startingTimestamp=str(BORN_MS + 1 + 3), **strict)
+    of_one = f'{{"T": {{"broker-a": {{"0": {BORN_MS + 1 + 8}}}}}}}'
+    one = make_batch(fake_cluster, startingOffsetsByTimestamp=of_one, **strict)
 
+    assert len(rows_of(one, one.partitions())) == 1 + 4
+    with pytest.raises(
+        RocketMQError, match=r"queue T/broker-a/2 has no message stored at or after 20"
+    ):
+        some.partitions()
     assert rows_of(batch, batch.partitions()) == [(0, 3), (0, 4), (0, 5), (1, 3)]
     assert rows_of(after_all, after_all.partitions()) == []
     assert len(rows_of(before_all, before_all.partitions())) == 13

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,21 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 from poison import send_stored
-from sparrowmq import Admin, CompressionType, Message, MessageQueue, PollConsumer, Producer
+from sparrowmq import (
+    Admin,
+    CompressionType,
+    Message,
+    MessageQueue,
+    PollConsumer,
+    Producer,
+    SimpleConsumer,
+)
 from sparrowmq.errors import RemoteProtocolError, UnreadableMessage
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol.compression import COMPRESSED, compress_body
 from sparrowmq.protocol.record import Record, encode_record
 from sparrowmq.spark.failures import RocketMQError
-from sparrowmq.spark.options import parse_options
+from sparrowmq.spark.options import parse_options, starting_at
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.range_reader import read_ranges
 from sparrowmq.spark.store_reader import StoreReader
@@ -36,6 +45,7 @@ else:
     FakeCluster = SparkSession = Any
 
 GARBAGE = b"no zlib stream"
+START = {"T": {"broker-a": {"0": 0}}}
 QUEUE = MessageQueue("T", "broker-a", 0)
 
 
@@ -184,6 +194,30 @@ def test_the_broker_puts_the_message_among_the_dead_letters_of_the_group(
         pytest.raises(UnreadableMessage, match="message POISON at offset 0 of %DLQ%GID_s"),
     ):
         looking.pull(dead_letters, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["earliest", "group"])
+def test_a_group_by_message_gets_dead_letters_and_goes_on_popping(
+    cluster: EmbeddedCluster, start: str
+) -> None:
+    given = {"unreadablePolicy": "dead-letter", "group": "GID_pops", "startingOffsets": start}
+    with (
+        Admin(name_server=cluster.name_server) as admin,
+        SimpleConsumer("GID_pops", "T", name_server=cluster.name_server) as consumer,
+    ):
+        (first,) = consumer.receive(1, invisible=timedelta(hours=1))
+        before = admin.group_lag("GID_pops", "T")
+
+        rows = read(cluster.name_server, 3, **given)
+        # A job fixes the start before its query begins.
+        fixed = starting_at({"nameServer": cluster.name_server, "topic": "T", **given}, START)
+        again = read(cluster.name_server, 3, **fixed)
+
+        assert rows == again == [(0, b"0"), (2, b"2")]
+        assert admin.max_offset(MessageQueue("%DLQ%GID_pops", "broker-a", 0)) == 2
+        assert admin.group_lag("GID_pops", "T") == before
+        consumer.ack(first)
 
 
 @pytest.mark.slow

@@ -86,11 +86,33 @@ class TimestampChoice:
         everywhere_timestamp_ms: the time for queues that `timestamps_ms` does not name, or None.
         timestamps_ms: times by queue.
         rest: EARLIEST or LATEST, for queues without a time.
+        must_exist: whether a queue without such a message is an error.
     """
 
     everywhere_timestamp_ms: int | None
     timestamps_ms: Offsets
     rest: int
+    must_exist: bool = False
+
+    def time_of(self, queue: MessageQueue) -> int | None:
+        """Return a queue's time; None if it has none."""
+        return self.timestamps_ms.get(queue, self.everywhere_timestamp_ms)
+
+    def settle(self, offsets: Offsets, bounds: Bounds) -> OffsetChoice:
+        """Return the offsets of the first messages, or of a queue's end, as a choice.
+
+        Raises: ConfigError for a queue's end, if a message must exist.
+        """
+        for queue in sorted(offsets.keys() & bounds.keys()) if self.must_exist else ():
+            timestamp_ms = self.time_of(queue)
+            if timestamp_ms is not None and offsets[queue] == bounds[queue].max_offset:
+                topic, broker_name, queue_id = queue
+                raise ConfigError(
+                    f"queue {topic}/{broker_name}/{queue_id} has no message stored at or after "
+                    f"{_instant(timestamp_ms)}; option 'startingOffsetsByTimestampStrategy' is "
+                    f"'error', and with 'latest' the read would begin at the queue's end"
+                )
+        return OffsetChoice(self.rest, offsets)
 
 
 # A user's choice of the start or the end.

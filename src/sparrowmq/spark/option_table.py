@@ -19,11 +19,9 @@ BATCH, STREAM, STORE = "batch", "stream", "store"
 _KAFKA_OPTIONS = {
     "kafka.bootstrap.servers": "it is 'nameServer' here, the address of a name server",
     "kafka.group.id": "it is 'group' here",
-    "groupIdPrefix": "it is 'group' here, the group's whole name",
+    "groupIdPrefix": "leave it out: a read joins no group and needs no name of its own",
     "subscribe": "it is 'topic' here",
     "subscribePattern": "it is 'topicPattern' here, matched with whole names",
-    "startingOffsetsByTimestampStrategy": "leave it out: a queue without a message at or after "
-    "the time begins at its end, as with 'latest'",
     "kafkaConsumer.pollTimeoutMs": "it is 'requestTimeoutMs' here",
     "fetchOffset.numRetries": "it is 'waitForBrokers' here, a time",
     "fetchOffset.retryIntervalMs": "leave it out: pauses grow from 0.2 s to 3 s",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparrowmq.client.name_servers import parse_name_servers
@@ -26,6 +26,7 @@ from sparrowmq.protocol.subscription import (
     parse_subscription,
 )
 from sparrowmq.spark import option_table, schema
+from sparrowmq.spark.body_ddl import parse_ddl
 from sparrowmq.spark.bounds import GroupChoice, OffsetChoice, StartChoice, TimestampChoice
 from sparrowmq.spark.checkpoint_offsets import (
     EARLIEST,
@@ -103,11 +104,13 @@ class SourceOptions(ClusterOptions):
     def pull_group(self) -> str | None:
         """The group that pulls; None for the default one.
 
-        A query that only begins where a group stands leaves the group alone: its pulls would be
-        refused while the group consumes by messages, and would keep it from that otherwise.
+        A group that is there to begin where it stands, or for dead letters, is left alone: pulls
+        would be refused while it consumes by messages, and would keep it from that otherwise.
         """
-        is_start = isinstance(self.starting, GroupChoice) and not self.commit_offsets
-        return None if is_start else self.group
+        is_start = isinstance(self.starting, GroupChoice)
+        is_for_letters = self.unreadable_policy is UnreadablePolicy.DEAD_LETTER
+        is_left_alone = (is_start or is_for_letters) and not self.commit_offsets
+        return None if is_left_alone else self.group
 
     @property
     def is_filtered(self) -> bool:
@@ -184,8 +187,9 @@ def _parse_filter(text: str) -> str:
 
 
 def _parse_body_schema(text: str) -> str:
-    _body_reader(text)
-    return text
+    schema = text if text.lstrip().startswith("{") else json.dumps(parse_ddl(text))
+    _body_reader(schema)
+    return schema
 
 
 def _body_reader(text: str) -> BodyReader:
@@ -201,6 +205,7 @@ def _parse_policy(text: str) -> UnreadablePolicy:
 
 
 _COUNT_MAX = 2**63 - 1
+_STRATEGY = "startingOffsetsByTimestampStrategy"
 _STREAM = (option_table.STREAM,)
 _EVERYWHERE = (option_table.BATCH, option_table.STREAM, option_table.STORE)
 _BATCHES = (option_table.BATCH, option_table.STORE)
@@ -276,6 +281,14 @@ OPTIONS: tuple[Option, ...] = (
         _parse_timestamps(EARLIEST),
         'as startingTimestamp, with a time for each queue: JSON {"topic": {"broker": {"0": '
         "1767225600000}}}; a queue that the JSON does not name begins at earliest",
+        _EVERYWHERE,
+    ),
+    Option(
+        _STRATEGY,
+        "latest",
+        parse_choice(("latest", "error")),
+        "what becomes of a queue without a message stored at or after its time: latest begins at "
+        "its end, error fails the read",
         _EVERYWHERE,
     ),
     Option(
@@ -395,7 +408,8 @@ OPTIONS: tuple[Option, ...] = (
         "bodySchema",
         None,
         _parse_body_schema,
-        "the schema of JSON bodies, as schema.json() of a StructType gives it; adds the columns "
+        "the schema of JSON bodies: Spark's DDL such as id BIGINT NOT NULL, name STRING, where NOT "
+        "NULL makes a field required, or schema.json() of a StructType; adds the columns "
         "bodyFields and bodyError behind the others",
         _EVERYWHERE,
     ),
@@ -419,7 +433,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         check_group,
         "the consumer group that pulls messages, and whose committed offsets are read and written; "
-        "one that only says where to begin (startingOffsets) pulls nothing",
+        "one that only says where to begin (startingOffsets) or gets dead letters pulls nothing",
     ),
     Option(
         "commitOffsets",
@@ -476,6 +490,14 @@ def parse_options(options: Mapping[str, str], *, scope: str) -> SourceOptions:
     topics = values.pop("topic") or tuple(sorted({queue.topic for queue in assign or ()}))
     beginning = OffsetChoice(LATEST if scope == option_table.STREAM else EARLIEST)
     starting = _take_choice(values, "starting") or beginning
+    must_exist = values.pop("starting_offsets_by_timestamp_strategy") == "error"
+    if isinstance(starting, TimestampChoice):
+        starting = replace(starting, must_exist=must_exist)
+    elif _STRATEGY in given:
+        raise ConfigError(
+            f"option {_STRATEGY!r} needs option 'startingTimestamp' or "
+            f"'startingOffsetsByTimestamp', whose times it is for"
+        )
     ending = _take_choice(values, "ending")
     return SourceOptions(
         topics=topics,

@@ -23,7 +23,6 @@ from sparrowmq.spark.bounds import (
     OffsetChoice,
     QueueBounds,
     StartChoice,
-    TimestampChoice,
 )
 from sparrowmq.spark.checkpoint_offsets import EARLIEST
 from sparrowmq.spark.topic_queues import Cluster
@@ -46,7 +45,8 @@ def find_offsets(
     Args:
         group: the consumer group of the read.
 
-    Raises: TransportError, BrokerError, RouteError.
+    Raises: TransportError, BrokerError, RouteError; ConfigError if a message that must exist does
+    not.
     """
     if isinstance(choice, OffsetChoice):
         return choice
@@ -57,25 +57,16 @@ def find_offsets(
         if choice.fallback != EARLIEST:
             committed = yield from _without_stand_ins(cluster, group, committed)
         return OffsetChoice(choice.fallback, committed)
-    timestamps_ms = _timestamps_ms(choice, queues)
-    searches = [
-        first_offset_since(cluster, queue, bounds[queue], timestamp_ms=timestamps_ms[queue])
-        for queue in queues
-        if queue in timestamps_ms
-    ]
-    offsets = yield from gather(searches, name="offsets by timestamp")
-    # A named queue that does not exist is an error later, so it stays in.
-    unknown = {queue: EARLIEST for queue in choice.timestamps_ms if queue not in bounds}
-    by_queue = dict(zip((q for q in queues if q in timestamps_ms), offsets, strict=True))
-    return OffsetChoice(choice.rest, {**unknown, **by_queue})
-
-
-def _timestamps_ms(choice: TimestampChoice, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
-    everywhere = choice.everywhere_timestamp_ms
-    given = {} if everywhere is None else dict.fromkeys(queues, everywhere)
-    return given | {
-        queue: choice.timestamps_ms[queue] for queue in queues if queue in choice.timestamps_ms
+    times = {queue: choice.time_of(queue) for queue in queues}
+    searches = {
+        queue: first_offset_since(cluster, queue, bounds[queue], timestamp_ms=timestamp_ms)
+        for queue, timestamp_ms in times.items()
+        if timestamp_ms is not None
     }
+    offsets = yield from gather(list(searches.values()), name="offsets by timestamp")
+    # A named queue that does not exist is an error later, so it stays in.
+    unknown = dict.fromkeys(choice.timestamps_ms.keys() - bounds.keys(), EARLIEST)
+    return choice.settle(unknown | dict(zip(searches, offsets, strict=True)), bounds)
 
 
 def _find_committed(

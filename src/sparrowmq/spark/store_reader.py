@@ -148,10 +148,10 @@ def _find_offsets(files: StoreFiles, choice: StartChoice, stored: Stored) -> Off
     assert isinstance(choice, TimestampChoice)
     offsets: dict[MessageQueue, int] = dict.fromkeys(choice.timestamps_ms, EARLIEST)
     for queue, found in stored.items():
-        timestamp_ms = choice.timestamps_ms.get(queue, choice.everywhere_timestamp_ms)
+        timestamp_ms = choice.time_of(queue)
         if timestamp_ms is not None:
             offsets[queue] = _first_since(files, found, timestamp_ms)
-    return OffsetChoice(choice.rest, offsets)
+    return choice.settle(offsets, {queue: found.bounds for queue, found in stored.items()})
 
 
 def _narrow(

@@ -25,6 +25,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.spark import body_ddl
 from sparrowmq.spark.body_reader import body_reader
 
 # The columns that the data source makes of bodies in JSON.
@@ -60,7 +61,7 @@ class BodySchema(NamedTuple):
 def parse_schema(text: str) -> BodySchema:
     """Parse a DDL string, a JSON Schema or an Avro schema; the last two begin with a brace.
 
-    DDL and Avro need a Spark session.
+    An Avro schema needs a Spark session.
 
     Raises: ConfigError, as `parse_ddl`, `parse_json_schema` and `parse_avro`.
     """
@@ -102,22 +103,11 @@ def parse_avro(schema: Mapping[str, Any]) -> BodySchema:
 def parse_ddl(text: str) -> BodySchema:
     """Parse DDL such as `id BIGINT NOT NULL, name STRING`; NOT NULL makes a field required.
 
-    Raises: ConfigError with Spark's reason, or for a type that JSON or Parquet has no value for.
+    Raises: ConfigError for a text that is not DDL, or a type that JSON has no value for.
     """
-    try:
-        struct = StructType.fromDDL(text)
-    except PySparkException as error:
-        reason = str(error).strip().splitlines()[0].partition("SQLSTATE")[0].rstrip(" .")
-        raise ConfigError(f"schema {text!r} is not DDL: {reason}") from None
-    if not isinstance(struct, StructType) or not struct.fields:
-        raise ConfigError(f"schema {text!r} has no column; write 'name TYPE, name TYPE'")
-    if '"fields":[]' in (fields := struct.json()):
-        raise ConfigError(
-            f"schema {text!r} has a struct without fields, which Parquet cannot hold; name its "
-            f"fields, or write MAP<STRING, VARIANT>"
-        )
-    body_reader(fields)
-    return BodySchema(struct)
+    schema = body_ddl.parse_ddl(text)
+    body_reader(json.dumps(schema))
+    return BodySchema(StructType.fromJson(schema))
 
 
 def parse_json_schema(schema: Mapping[str, Any]) -> BodySchema:

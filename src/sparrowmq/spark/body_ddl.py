@@ -1,0 +1,118 @@
+"""Reads a schema in Spark's DDL, such as `id BIGINT NOT NULL, tags ARRAY<STRING>`. Pure.
+
+Spark's own parser is in Java, which the Python processes that plan a read do not have.
+Tests: test_body_ddl.py.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sparrowmq.errors import ConfigError
+
+# A name in backquotes, a word, a comment's text, or a sign.
+_TOKEN = re.compile(r"`(?:[^`]|``)+`|\w+|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\S", re.DOTALL)
+_NAME = re.compile(r"`.*`|\w+", re.DOTALL)
+# The names in JSON of the types that have another one in DDL.
+_JSON_NAMES = {
+    "tinyint": "byte",
+    "smallint": "short",
+    "int": "integer",
+    "bigint": "long",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "timestamp_ltz": "timestamp",
+}
+
+
+def parse_ddl(text: str) -> dict[str, Any]:
+    """Return the schema as the value that `StructType.json()` writes; a comment is left out.
+
+    A name of no known type stays as it is.
+
+    Raises: ConfigError that shows the place.
+    """
+    return _read_struct(_Tokens(text), end="")
+
+
+class _Tokens:
+    """The tokens of a text, taken one by one; behind the last one are empty ones."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._found = list(_TOKEN.finditer(text))
+        self._at = 0
+
+    def skip(self, *words: str) -> bool:
+        """Take these tokens if they come next; return whether they did."""
+        found = [each[0].upper() for each in self._found[self._at : self._at + len(words)]]
+        is_next = (found or [""]) == list(words)
+        self._at += len(words) * is_next
+        return is_next
+
+    def expect(self, word: str) -> None:
+        """Take this token."""
+        if not self.skip(word):
+            raise self.error(repr(word))
+
+    def take(self, pattern: str | re.Pattern[str], what: str) -> str:
+        """Take and return a token of a pattern."""
+        if self._at == len(self._found) or not re.fullmatch(pattern, self._found[self._at][0]):
+            raise self.error(what)
+        self._at += 1
+        return self._found[self._at - 1][0]
+
+    def error(self, expected: str) -> ConfigError:
+        """Return the error that something else comes next."""
+        rest = self._text[self._found[self._at].start() :] if self._at < len(self._found) else ""
+        where = f"before {rest[:40]!r}" if rest else "at its end"
+        return ConfigError(f"the schema is not DDL: {expected} is missing {where}")
+
+
+def _read_struct(tokens: _Tokens, *, end: str) -> dict[str, Any]:
+    fields: list[dict[str, Any]] = []
+    while not fields or not tokens.skip(end):
+        if fields:
+            tokens.expect(",")
+        name = tokens.take(_NAME, "a column's name")
+        if name[0] == "`":
+            name = name[1:-1].replace("``", "`")
+        tokens.skip(":")
+        kind, is_required = _read_type(tokens), tokens.skip("NOT", "NULL")
+        if tokens.skip("COMMENT"):
+            tokens.take(r"['\"].*", "a text")
+        fields.append({"name": name, "type": kind, "nullable": not is_required, "metadata": {}})
+    return {"type": "struct", "fields": fields}
+
+
+def _read_type(tokens: _Tokens) -> Any:
+    name = tokens.take(r"\w+", "a type").lower()
+    kind = _JSON_NAMES.get(name, name)
+    if kind == "struct":
+        tokens.expect("<")
+        return _read_struct(tokens, end=">")
+    if kind == "array":
+        (element,) = _read_inner(tokens, 1)
+        return {"type": kind, "elementType": element, "containsNull": True}
+    if kind == "map":
+        key, value = _read_inner(tokens, 2)
+        return {"type": kind, "keyType": key, "valueType": value, "valueContainsNull": True}
+    digits = ["10", "0"] if kind == "decimal" else []
+    if tokens.skip("("):
+        digits[:1] = [tokens.take(r"\d+", "a number")]
+        if tokens.skip(","):
+            digits[1:] = [tokens.take(r"\d+", "a number")]
+        tokens.expect(")")
+    return f"{kind}({','.join(digits)})" if digits else kind
+
+
+def _read_inner(tokens: _Tokens, count: int) -> list[Any]:
+    """Return the types in angle brackets."""
+    found: list[Any] = []
+    for sign in "<,"[:count]:
+        tokens.expect(sign)
+        found.append(_read_type(tokens))
+    tokens.expect(">")
+    return found
