@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.errors import ConfigError
 from sparrowmq.spark.body_reader import BodyReader
 
 
@@ -161,22 +160,6 @@ def test_digits_beyond_microseconds_are_rounded_in_every_year() -> None:
 
 def test_every_other_body_has_its_reason() -> None:
     assert {body: error_of(body) for body in REFUSED} == REFUSED
-
-
-@pytest.mark.parametrize("schema", ["", "{}", "[]", '"string"', '{"type": "array"}', "id INT"])
-def test_what_is_not_the_json_of_a_schema_is_refused(schema: str) -> None:
-    with pytest.raises(ConfigError, match="is not the JSON of a Spark schema"):
-        BodyReader(schema)
-
-
-def test_types_that_json_has_no_value_for_are_refused() -> None:
-    interval = {"type": "struct", "fields": [field("t", "interval day to second")]}
-    by_number = {"type": "map", "keyType": "integer", "valueType": "long"}
-
-    with pytest.raises(ConfigError, match="type 'interval day to second' cannot be read in JSON"):
-        BodyReader(json.dumps(interval))
-    with pytest.raises(ConfigError, match="has texts as keys, not 'integer'"):
-        BodyReader(json.dumps({"type": "struct", "fields": [field("by", by_number)]}))
 
 
 def one_field_of(kind: str) -> BodyReader:

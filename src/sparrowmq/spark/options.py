@@ -26,7 +26,7 @@ from sparrowmq.protocol.subscription import (
     parse_subscription,
 )
 from sparrowmq.spark import option_table, schema
-from sparrowmq.spark.body_ddl import parse_ddl
+from sparrowmq.spark.body_schema import parse_schema
 from sparrowmq.spark.bounds import GroupChoice, OffsetChoice, StartChoice, TimestampChoice
 from sparrowmq.spark.checkpoint_offsets import (
     EARLIEST,
@@ -98,7 +98,12 @@ class SourceOptions(ClusterOptions):
     @property
     def bodies(self) -> BodyReader | None:
         """The reader of bodies by `body_schema`."""
-        return None if self.body_schema is None else _body_reader(self.body_schema)
+        if self.body_schema is None:
+            return None
+        # What only plans a read needs no PyArrow.
+        from sparrowmq.spark.body_reader import body_reader
+
+        return body_reader(self.body_schema)
 
     @property
     def pull_group(self) -> str | None:
@@ -184,19 +189,6 @@ def _parse_filter(text: str) -> str:
     except LocalProtocolError as error:
         raise ValueError(str(error)) from error
     return text or SUBSCRIBE_ALL
-
-
-def _parse_body_schema(text: str) -> str:
-    schema = text if text.lstrip().startswith("{") else json.dumps(parse_ddl(text))
-    _body_reader(schema)
-    return schema
-
-
-def _body_reader(text: str) -> BodyReader:
-    # Most reads have no such schema, and what plans them needs no PyArrow.
-    from sparrowmq.spark.body_reader import body_reader
-
-    return body_reader(text)
 
 
 def _parse_policy(text: str) -> UnreadablePolicy:
@@ -407,7 +399,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "bodySchema",
         None,
-        _parse_body_schema,
+        parse_schema,
         "the schema of JSON bodies: Spark's DDL such as id BIGINT NOT NULL, name STRING, where NOT "
         "NULL makes a field required, or schema.json() of a StructType; adds the columns "
         "bodyFields and bodyError behind the others",

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.spark.body_schema import fields_ddl
 from sparrowmq.spark.failures import as_clear, clear
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.schema import check_declared, columns_ddl
@@ -59,7 +60,8 @@ class RocketMQDataSource(DataSource):
     def schema(self) -> str:
         """The columns chosen by `profile` or `columns`."""
         options = parse_options(self.options, scope="any")
-        return columns_ddl(options.columns, "" if options.bodies is None else options.bodies.ddl)
+        bodies = options.body_schema
+        return columns_ddl(options.columns, "" if bodies is None else fields_ddl(bodies))
 
     @clear
     def reader(self, schema: StructType) -> DataSourceReader:

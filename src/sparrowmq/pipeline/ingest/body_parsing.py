@@ -25,8 +25,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.spark import body_ddl
-from sparrowmq.spark.body_reader import body_reader
+from sparrowmq.spark import body_schema
 
 # The columns that the data source makes of bodies in JSON.
 FIELDS, ERROR = "bodyFields", "bodyError"
@@ -105,9 +104,7 @@ def parse_ddl(text: str) -> BodySchema:
 
     Raises: ConfigError for a text that is not DDL, or a type that JSON has no value for.
     """
-    schema = body_ddl.parse_ddl(text)
-    body_reader(json.dumps(schema))
-    return BodySchema(StructType.fromJson(schema))
+    return BodySchema(StructType.fromJson(json.loads(body_schema.parse_schema(text))))
 
 
 def parse_json_schema(schema: Mapping[str, Any]) -> BodySchema:

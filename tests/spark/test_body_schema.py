@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +12,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import StructType
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.spark.body_ddl import parse_ddl
+from sparrowmq.spark.body_reader import _INTEGERS, _TYPES
+from sparrowmq.spark.body_schema import TYPES, fields_ddl, parse_ddl, parse_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +48,40 @@ def test_what_is_not_ddl_is_refused_with_its_place(text: str, words: str) -> Non
         parse_ddl(text)
 
     assert str(caught.value) == f"the schema is not DDL: {words}"
+
+
+@pytest.mark.parametrize(
+    "schema", ["", "{}", "[]", '"string"', '{"type": "array"}', '{"type": "struct"}', "id INT"]
+)
+def test_what_is_not_the_json_of_a_schema_is_refused(schema: str) -> None:
+    with pytest.raises(ConfigError, match="is not the JSON of a Spark schema"):
+        fields_ddl(schema)
+
+
+def test_types_that_json_has_no_value_for_are_refused() -> None:
+    interval = {"type": "struct", "fields": [{"name": "t", "type": "interval day to second"}]}
+    by_number = {"type": "map", "keyType": "integer", "valueType": "long"}
+
+    with pytest.raises(ConfigError, match="type 'interval day to second' cannot be read in JSON"):
+        parse_schema(json.dumps(interval))
+    with pytest.raises(ConfigError, match="has texts as keys, not 'integer'"):
+        parse_schema(json.dumps({"type": "struct", "fields": [{"name": "by", "type": by_number}]}))
+
+
+def test_each_type_has_a_reader() -> None:
+    assert {*_INTEGERS, *_TYPES} == set(TYPES)
+
+
+def test_who_plans_a_read_of_bodies_imports_no_library_of_columns() -> None:
+    plan = (
+        "import sys; from sparrowmq.spark.source import RocketMQDataSource as Source;"
+        "Source({'nameServer': 'a:1', 'topic': 'T', 'bodySchema': 'id INT'}).schema();"
+        "print([each for each in ('numpy', 'pyarrow') if each in sys.modules])"
+    )
+
+    found = subprocess.run([sys.executable, "-c", plan], check=True, capture_output=True, text=True)
+
+    assert found.stdout == "[]\n"
 
 
 @pytest.mark.spark
