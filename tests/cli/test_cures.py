@@ -35,6 +35,12 @@ def find_commands(smq: Commands, group: str, rule: str) -> dict[str, list[str]]:
     return {command[1]: command for command in found[rule]}
 
 
+def confirm(smq: Commands, command: list[str]) -> None:
+    """Type a command as printed, which shows a change, and again with `--yes`."""
+    assert "give --yes" in smq(*command).stderr
+    assert smq(*command, "--yes").exit_code == 0
+
+
 def lag_of(smq: Commands, group: str) -> int:
     return sum(row["lag"] for row in smq.json("group", "lag", group))
 
@@ -67,9 +73,9 @@ def test_message_that_no_listener_can_handle_is_shown_and_skipped(
         commands = find_commands(smq, group, "Q13")
         assert "poison" in smq(*commands["at"]).stdout
         refused = smq(*commands["reset"])
-        assert (refused.exit_code, "stop them" in refused.stderr) == (2, True)
+        assert (refused.exit_code, "stop the members" in refused.stderr) == (2, True)
 
-    assert smq(*commands["reset"]).exit_code == 0
+    confirm(smq, commands["reset"])
 
     with start():
         wait_until("all consumed", lambda: lag_of(smq, group) == 0, timeout_s=60)
@@ -105,7 +111,7 @@ def test_topic_without_permission_is_permitted(
         commands = find_commands(smq, group, "Q02")
 
         assert f"sparrowmq topic update {topic} --perm rw --nameserver" in said
-        assert smq(*commands["update"]).exit_code == 0
+        confirm(smq, commands["update"])
         wait_until("open", lambda: smq("send", topic, "second").exit_code == 0, timeout_s=60)
 
 
@@ -139,6 +145,6 @@ def test_dead_letters_are_sent_again(shared_cluster: EmbeddedCluster, smq: Comma
         commands = find_commands(smq, group, "Q13")
         is_mended = True
 
-        assert smq(*commands["resend"]).exit_code == 0
+        confirm(smq, commands["resend"])
 
         wait_until("all twelve", lambda: len(consumed) == 12, timeout_s=60)

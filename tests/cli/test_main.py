@@ -23,6 +23,23 @@ from sparrowmq.cli.main import main
 main()
 """
 
+RUN_HELP = """
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None
+import typer.main
+from typer.testing import CliRunner
+from sparrowmq.cli.main import COMMANDS, build_app
+def ask(path, command):
+    found = CliRunner().invoke(build_app(), [*path, "--help"])
+    print(*path)
+    assert found.exit_code == 0, (path, found.exception)
+    for name, each in getattr(command, "commands", {{}}).items():
+        ask([*path, name], each)
+for name in COMMANDS:
+    ask([name], typer.main.get_command(build_app()).commands[name])
+"""
+
 
 def run(missing: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     program = RUN.format(missing=missing, arguments=arguments)
@@ -54,6 +71,16 @@ def test_help_lists_every_command_and_imports_none_of_them() -> None:
     assert (found.returncode, found.stderr) == (0, "")
     names = ["up", "nameserver", "broker", "demo", "pipeline", "rebalance", "snapshot"]
     assert [name for name in names if f"  {name} " not in found.stdout] == []
+
+
+def test_help_of_every_command_needs_no_extra_but_the_command_lines_own() -> None:
+    extras = ["uvicorn", "starlette", "jinja2", "pyspark", "pyarrow", "prometheus_client", "grpc"]
+    program = RUN_HELP.format(missing=extras)
+
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (found.returncode, found.stderr) == (0, "")
+    assert len(found.stdout.splitlines()) > 60
 
 
 def test_lists_of_commands_cut_no_sentence() -> None:

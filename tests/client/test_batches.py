@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -256,6 +257,42 @@ async def test_function_of_the_user_that_would_end_a_program_ends_no_sending(
 
     assert isinstance(failed.exception(PATIENCE_S), UsageError)
     assert last.status is SendStatus.SEND_OK
+
+
+def test_client_that_its_callback_calls_refuses_at_once_and_stays_open(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        calls: list[Callable[[], object]] = [
+            producer.close,
+            producer.flush,
+            lambda: producer.send(Message(topic, b"within")),
+        ]
+        refused: list[UsageError] = []
+        has_called = threading.Event()
+
+        def call_back(_: object) -> None:
+            for call in calls:
+                with pytest.raises(UsageError, match="in another thread") as caught:
+                    call()
+                refused.append(caught.value)
+            producer.send_nowait(Message(topic, b"queued")).add_done_callback(
+                lambda _: has_called.set()
+            )
+
+        def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+            with pytest.raises(UsageError, match="in another thread") as caught:
+                producer.close()
+            refused.append(caught.value)
+            return queues[0]
+
+        producer.send_nowait(Message(topic, b"first")).add_done_callback(call_back)
+        assert has_called.wait(PATIENCE_S)
+        producer.send_nowait(Message(topic, b"last"), queue=choose).result(PATIENCE_S)
+
+    bodies = sorted(body for held in stored(cluster, topic).values() for body in held)
+    assert bodies == [b"first", b"last", b"queued"]
+    assert len(refused) == 4
 
 
 def test_delayed_messages_and_large_ones_are_sent_by_themselves(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from group_stage import GroupStage
 from live_page import Reader
 from sparrowmq import Message, Producer
+from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.dash.message_pages import COUNT, describe_body, preview, shorten
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
@@ -50,6 +53,46 @@ async def test_a_topic_shows_its_queues_readers_and_places(
     assert [row["messages"] for row in queues] == [2, 2, 1, 1]
     assert tuple(place.values())[:4] == ("broker-a", 4, 4, "rw")
     assert "6 messages" in words_of(await reader.read(path))
+
+
+async def test_a_topic_shows_the_producers_at_its_brokers(
+    reader: Reader, stage: GroupStage
+) -> None:
+    with Producer(
+        "GID_sends_here", name_server=reader.site.cluster.name_server, instance_name="sender"
+    ) as producer:
+        await asyncio.to_thread(producer.send, Message(stage.topic, b"x"))
+
+        async def row() -> dict[str, Any] | None:
+            found = await read_table(reader, f"/topics/{stage.topic}", "producers")
+            return next((each for each in found if each["group"] == "GID_sends_here"), None)
+
+        shown = await eventually("the producer", row)
+
+    assert shown["client_id"] == producer.client_id
+    assert (shown["host"], shown["language"]) == ("127.0.0.1", "PYTHON")
+    assert shown["brokers"] == "broker-a"
+
+
+async def test_a_topic_and_its_group_show_their_rates_over_time(
+    reader: Reader, stage: GroupStage
+) -> None:
+    history, now_ms = reader.watcher.history, timestamp_ms()
+    stage.send([b"x"])
+    stage.join("a")
+    history.note_rates(
+        now_ms - 60_000, {stage.group: FlowRates(20.0, 10.0)}, {stage.topic: 2_500.0}
+    )
+    history.note_rates(now_ms - 30_000, {stage.group: FlowRates(5.0, 10.0)}, {stage.topic: 50.0})
+
+    topic = await reader.read(f"/topics/{stage.topic}?window=900")
+    group = await reader.read(f"/groups/{stage.group}?lang=zh")
+
+    assert "in/s at most 2,500" in words_of(topic)
+    assert 'height="100.0%"' in topic
+    assert 'height="2.0%"' in topic
+    assert "生产 TPS 最高 20" in words_of(group)
+    assert "消费 TPS 最高 10" in words_of(group)
 
 
 async def test_a_topic_that_is_not_there_is_one_line(reader: Reader) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from group_views import BEFORE, JOINED, JOINED_OWNERS, OF_A, QUEUES, view_at
+from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.dash import history as history_module
-from sparrowmq.dash.history import GAP_MS, SAMPLE_MS, History, LagSample
+from sparrowmq.dash.history import GAP_MS, SAMPLE_MS, History, LagSample, RateSample
 from sparrowmq.doctor.group_view import Standing
 from sparrowmq.doctor.owner_history import At, OwnerChange, SeenEvent, SeenEventKind
 from sparrowmq.errors import ConfigError
@@ -53,6 +54,22 @@ def test_what_changed_while_nobody_looked_is_no_rebalance(history: History) -> N
     standings = history.standings("G")
     assert standings[Q0] == Standing(("a",), 1_000, is_exact=False), "it kept its owner"
     assert standings[Q2] == Standing(("b",), late.timestamp_ms, is_exact=False)
+
+
+def test_rates_are_the_greatest_of_each_bucket_and_none_where_nothing_moved(
+    history: History,
+) -> None:
+    history.note_rates(1_000, {"G": FlowRates(2.0, 1.0), "idle": FlowRates(0.0, 0.0)}, {"T": 5.5})
+    history.note_rates(6_000, {"G": FlowRates(1.0, 3.0)}, {"T": 0.0})
+    history.note_rates(21_000, {"G": FlowRates(4.0, 0.0)}, {})
+
+    of_group = history.rates("G", is_topic=False, since_ms=0, bucket_ms=10_000)
+    of_topic = history.rates("T", is_topic=True, since_ms=0, bucket_ms=10_000)
+
+    assert of_group == [RateSample(0, 2.0, 3.0), RateSample(20_000, 4.0, 0.0)]
+    assert of_topic == [RateSample(0, 5.5, 0.0)]
+    assert history.rates("idle", is_topic=False, since_ms=0, bucket_ms=10_000) == []
+    assert history.rates("T", is_topic=False, since_ms=0, bucket_ms=10_000) == []
 
 
 def test_the_file_outlives_the_process_and_tells_clusters_and_groups_apart(tmp_path: Path) -> None:

@@ -49,7 +49,11 @@ def test_r01_names_the_containers_that_share_an_id_and_the_queues_it_costs(
     assert found.members == ("172.17.0.1@9",)
     assert found.evidence == (
         "172.17.0.1@9 is listed 2 times: connections from 10.1.0.1:50001, 10.1.0.2:50002",
+        "on a member's host, `ss -tnp sport = :50001` names the process of that connection",
     )
+    assert [command.write(()) for command in found.commands] == [
+        "sparrowmq rebalance show G --interval 6"
+    ]
     assert "nobody consumes T at broker-a: 6, 7" in found.consequence
     assert "320 messages behind, growing by 20 a second" in found.consequence
     assert "consume T at broker-a: 3-5: every message twice" in found.consequence

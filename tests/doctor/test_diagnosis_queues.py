@@ -210,7 +210,7 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
     assert "120 messages behind, growing by 10 a second" in found.consequence
     assert [" ".join(command.arguments) for command in found.commands] == [
         "msg at T broker-a:0 40",
-        "group reset G --topic T --queue broker-a:0 --to 41 --yes",
+        "group reset G --topic T --queue broker-a:0 --to 41",
     ]
     assert found.members == (FIRST,)
     # A member of which nothing moves is R28.
@@ -515,7 +515,7 @@ def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> N
 
     assert group.findings() == {}
     assert (
-        view.describe_backlog(view.snapshot.progress())
+        view.describe_backlog(view.progress)
         == "288 messages behind, perhaps consumed but not yet committed"
     )
 
@@ -527,10 +527,7 @@ def test_a_member_that_falls_behind_is_not_said_to_have_consumed(seen_group: Gro
     view = examine(group.snapshot())
 
     assert "Q07" in group.findings()
-    assert (
-        view.describe_backlog(view.snapshot.progress())
-        == "318 messages behind, growing by 9.7 a second"
-    )
+    assert view.describe_backlog(view.progress) == "318 messages behind, growing by 9.7 a second"
 
 
 def test_a_late_message_counts_as_behind_however_few_wait(seen_group: Group) -> None:
@@ -562,7 +559,7 @@ def test_q13_says_that_the_listener_fails_in_order_however_many_succeed(
     assert found.title == "the listener fails, and in order 1 queue stopped"
     assert [" ".join(command.arguments) for command in found.commands] == [
         "msg at T broker-a:0 40",
-        "group reset G --topic T --queue broker-a:0 --to 41 --yes",
+        "group reset G --topic T --queue broker-a:0 --to 41",
     ]
     # Not in order, other messages pass the one that fails.
     group.reports.clear()
@@ -576,7 +573,7 @@ def test_a_backlog_that_shrinks_says_how_long_it_takes(seen_group: Group) -> Non
     view = examine(group.snapshot())
 
     words = "8,400 messages behind, shrinking by 100 a second: none left in 84 s"
-    assert words == view.describe_backlog(view.snapshot.progress())
+    assert words == view.describe_backlog(view.progress)
 
 
 def test_q12_finds_a_listener_that_takes_long_and_is_behind(seen_group: Group) -> None:

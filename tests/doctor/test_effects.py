@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def test_the_command_line_names_effects_below_the_remedy(
     slow_group: tuple[GroupView, list[Finding]],
 ) -> None:
     out = StringIO()
-    Console(file=out, width=100).print(render_findings(*slow_group, shlex.join))
+    Console(file=out, width=100).print(render_findings(*slow_group, ()))
 
     last = [line for line in out.getvalue().splitlines() if line.strip()][-1]
     assert last.split() == ["explains", "Q07", *EFFECT.split()]
@@ -67,6 +66,7 @@ def test_the_page_folds_effects_under_their_cause(
 ) -> None:
     templates = Path(sparrowmq.dash.__file__).parent / "templates"
     pages = Environment(loader=FileSystemLoader(templates), autoescape=True)
+    pages.globals["cluster"] = {"options": ()}
     draw: Any = pages.get_template("parts.html").module
 
     page = str(draw.finding(slow_group[1][0], "warn", Words("en")))

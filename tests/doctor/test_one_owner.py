@@ -6,7 +6,6 @@ client id that two processes have.
 
 from __future__ import annotations
 
-import shlex
 import signal
 import threading
 from collections import Counter
@@ -254,7 +253,7 @@ async def test_top_draws_the_owners_of_the_command_line(views: list[tuple[str, G
     app = App[None]()
     async with app.run_test(size=(200, 60)):
         for what, view in views:
-            screen = GroupScreen(GROUP, shlex.join)
+            screen = GroupScreen(GROUP, ())
             await app.push_screen(screen)
             screen.update(view, [])
             shown = cast(RenderableType, screen.query_one("#matrix", Static).content)

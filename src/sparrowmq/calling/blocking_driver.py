@@ -244,9 +244,8 @@ class BlockingDriver:
             self._check_usable()
             if self._leader is None:
                 self._leader = ident
-            elif self._leader == ident and not self._is_calling:
-                raise UsageError("run was called by an operation or callback of the same driver")
             else:
+                self._check_outside()
                 if self._leader == ident:
                     self._give_lead()
                 follower = _Follower(run, ident)
@@ -315,8 +314,7 @@ class BlockingDriver:
         with self._lead_left:
             if self._is_closing:
                 return
-            if self._leader == ident and not self._is_calling:
-                raise UsageError("close was called by an operation or callback of the same driver")
+            self._check_outside()
             self._is_closing = True
             if self._leader == ident:
                 self._leader, self._is_calling = None, False
@@ -329,7 +327,20 @@ class BlockingDriver:
             self._leader = ident
         self._shut(timeout_ms)
 
+    def check_outside(self) -> None:
+        """Raise a UsageError in a callback that this driver makes, where `run` and `close` do."""
+        with self._mutex:
+            self._check_outside()
+
     # The lead.
+
+    def _check_outside(self) -> None:
+        if self._leader == threading.get_ident() and not self._is_calling:
+            raise UsageError(
+                "the client was called in a callback of its own (of a future, or one that chooses "
+                "a queue), which would wait for itself; make the call in another thread, or only "
+                "queue a message there, by send_nowait"
+            )
 
     def _check_usable(self) -> None:
         if self._is_closing:

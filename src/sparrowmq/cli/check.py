@@ -20,7 +20,9 @@ from sparrowmq.client.operations.overview import (
     take_overview,
 )
 from sparrowmq.client.operations.waiting_messages import WAIT_MS_MIN
+from sparrowmq.doctor.finding import NextCommand
 from sparrowmq.doctor.group_snapshot import LATE_MS
+from sparrowmq.doctor.topic_rules import command_to_permit
 from sparrowmq.errors import UsageError, did_you_mean
 from sparrowmq.words import Phrase, count_of
 
@@ -37,12 +39,12 @@ class Health(IntEnum):
 
 
 class Trouble(NamedTuple):
-    """One fault of a cluster, and the words of the command that says more."""
+    """One fault of a cluster, and the command that says more or ends it."""
 
     health: Health
     what: str
     why: str
-    command: tuple[str, ...]
+    command: NextCommand
 
 
 @on_cluster
@@ -111,7 +113,8 @@ def check(
         for trouble in troubles:
             print(f"{trouble.health.name}: {trouble.what}: {words().phrase(trouble.why)}")
         for trouble in troubles[:COMMANDS_SHOWN_MAX]:
-            say(words()("more: {command}", command=cluster.write_command(trouble.command)))
+            label = words().phrase(trouble.command.label)
+            say(f"{label}: {trouble.command.write(cluster.options)}")
     raise typer.Exit(health)
 
 
@@ -131,12 +134,12 @@ def _find_troubles(
     """Return the faults of brokers, and of the topics that the chosen groups consume."""
     for broker in seen.brokers:
         if why := broker.failure or _disk_trouble(broker, max_disk):
-            yield Trouble(Health.CRITICAL, broker.name, why, ("broker", "show", broker.name))
+            shows = NextCommand(Phrase("more"), ("broker", "show", broker.name))
+            yield Trouble(Health.CRITICAL, broker.name, why, shows)
     consumed = {progress.topic for group in chosen for progress in group.topics}
     for topic in seen.topics:
         if topic.topic in consumed and (why := topic_trouble(topic)):
-            permit = ("topic", "update", topic.topic, "--perm", "rw")
-            yield Trouble(Health.WARNING, topic.topic, why, permit)
+            yield Trouble(Health.WARNING, topic.topic, why, command_to_permit(topic.topic))
 
 
 def _disk_trouble(broker: BrokerOverview, max_percent: int) -> str:
@@ -153,7 +156,7 @@ def _judge(group: GroupOverview, *, warn_lag: int, max_lag: int, late_ms: int) -
     why = Phrase("{messages} behind", messages=count_of(group.lag, "message"))
     if trouble:
         why = Phrase("{trouble}, {behind}", trouble=trouble, behind=why)
-    command = ("rebalance", "doctor", group.group)
+    command = NextCommand(Phrase("more"), ("rebalance", "doctor", group.group))
     if (
         group.duplicate_ids
         or group.lag >= max_lag

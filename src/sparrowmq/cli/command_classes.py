@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -12,22 +13,42 @@ from sparrowmq.cli.language import words
 _SENTENCE_CHARS_MAX = 200
 
 
+def _refusing_repeated(parse_args: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Return a `parse_args` that refuses an option with one value if it is given twice.
+
+    The last value would win.
+    """
+
+    def parse_once(command: Any, ctx: Any, args: list[str]) -> list[str]:
+        # A line that is being completed may have an option again.
+        given = [] if ctx.resilient_parsing else command.make_parser(ctx).parse_args([*args])[2]
+        for option in given:
+            takes_one = option.param_type_name == "option" and not option.multiple
+            if takes_one and not option.is_flag and given.count(option) > 1:
+                name = max(option.opts, key=len)
+                ctx.fail(
+                    words()(
+                        "{option} is given {n} times and takes one value: {help}",
+                        option=name,
+                        n=given.count(option),
+                        help=option.help,
+                    )
+                )
+        return parse_args(command, ctx, args)
+
+    return parse_once
+
+
 class Command(TyperCommand):
     """A command that refuses an option with one value if it is given twice."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises: the parser's usage error."""
-        refuse_repeated(self, ctx, args)
-        return super().parse_args(ctx, args)
+    parse_args = _refusing_repeated(TyperCommand.parse_args)
 
 
 class Group(TyperGroup):
     """A group whose list shows each command's whole first sentence; options as of `Command`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises: the parser's usage error."""
-        refuse_repeated(self, ctx, args)
-        return super().parse_args(ctx, args)
+    parse_args = _refusing_repeated(TyperGroup.parse_args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands."""
@@ -46,26 +67,3 @@ def use_classes(app: Any) -> None:
         command.cls = Command
     for group in app.registered_groups:
         use_classes(group.typer_instance)
-
-
-def refuse_repeated(command: Any, ctx: Any, args: list[str]) -> None:
-    """Refuse an option that takes one value and is given twice, since the last value would win.
-
-    Raises: the parser's usage error.
-    """
-    if ctx.resilient_parsing:
-        # The line is being completed.
-        return
-    given = command.make_parser(ctx).parse_args(args=list(args))[2]
-    for option in given:
-        takes_one = option.param_type_name == "option" and not option.multiple
-        if takes_one and not option.is_flag and given.count(option) > 1:
-            name = max(option.opts, key=len)
-            ctx.fail(
-                words()(
-                    "{option} is given {n} times and takes one value: {help}",
-                    option=name,
-                    n=given.count(option),
-                    help=option.help,
-                )
-            )

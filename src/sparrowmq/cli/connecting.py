@@ -8,9 +8,8 @@ replaces that parameter by the options of every such command: `--nameserver`, `-
 from __future__ import annotations
 
 import os
-import shlex
 import ssl
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -163,10 +162,6 @@ class CommandCluster:
     def run(self, operation: Operation[T]) -> T:
         """Run an operation. Raises: what the operation raises."""
         return self.driver.run(operation)
-
-    def write_command(self, arguments: Sequence[str]) -> str:
-        """Write a command as a shell takes it, with the options that reach this cluster."""
-        return shlex.join(("sparrowmq", *arguments, *self.options))
 
     @property
     def client_settings(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,10 @@ from sparrowmq.cli.connecting import Timeout, TlsCa, directory_of_all
 from sparrowmq.cli.contexts import choose_context
 from sparrowmq.cli.exit_codes import reporting_errors
 from sparrowmq.cli.serving import run_server
-from sparrowmq.dash.app import DashSettings, serve
-from sparrowmq.dash.web import ShownCluster
 from sparrowmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sparrowmq.dash.web import ShownCluster
 
 
 def dash(
@@ -74,6 +75,9 @@ def dash(
     ] = False,
 ) -> None:
     """Show clusters in a browser: groups, the owner of each queue and why, and what is wrong."""
+    # Imported here, so that `--help` needs no extra.
+    from sparrowmq.dash.app import DashSettings, serve
+
     with reporting_errors():
         settings = DashSettings(
             clusters=_clusters(nameserver or (), context or (), tls_ca=tls_ca, timeout_s=timeout),
@@ -99,6 +103,8 @@ def _clusters(
     timeout_s: float,
 ) -> list[ShownCluster]:
     """Return the clusters of the options, named by what the user repeats. Raises: ConfigError."""
+    from sparrowmq.dash.web import ShownCluster
+
     places: list[str | None] = [*dict.fromkeys(name_servers)] or [None]
     names: list[str | None] = [*dict.fromkeys(contexts)] or [None]
     if len(places) > 1 and len(names) > 1:

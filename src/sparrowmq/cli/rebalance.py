@@ -227,7 +227,7 @@ def _report_now(
         else:
             print_json(reports[0])
     else:
-        _print_diagnoses(diagnoses, cluster.write_command, is_all=group is None)
+        _print_diagnoses(diagnoses, cluster.options, is_all=group is None)
         if left_out:
             count = words().count(len(diagnoses) + len(left_out), "group")
             print(words()("not looked at: {n} of {groups}", n=len(left_out), groups=count))
@@ -281,7 +281,7 @@ def _urgency(view: GroupView, findings: list[Finding]) -> tuple[int, int, str]:
 
 def _print_diagnoses(
     diagnoses: list[tuple[GroupView, list[Finding]]],
-    write: rebalance_view.Write,
+    options: tuple[str, ...],
     *,
     is_all: bool,
 ) -> None:
@@ -290,7 +290,7 @@ def _print_diagnoses(
     fine = []
     for view, findings in diagnoses:
         if findings or not is_all:
-            print_on(console, rebalance_view.render_findings(view, findings, write))
+            print_on(console, rebalance_view.render_findings(view, findings, options))
         else:
             fine.append(view.snapshot.group)
     if fine:

@@ -89,7 +89,7 @@ def _rounded(number: float | None) -> float | None:
 
 def json_of_findings(view: GroupView, findings: Sequence[Finding]) -> Json:
     """Return the doctor's findings."""
-    queues = view.snapshot.progress()
+    queues = view.progress
     return {
         **_head(view.snapshot),
         "lag": view.lag(queues),

@@ -6,9 +6,8 @@ queue with several owners is marked in the column of each. Tests: test_rebalance
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -97,8 +96,8 @@ def _head(view: GroupView) -> Text:
     ]
     if not snapshot.is_broadcasting:
         # Members of a broadcasting group store their offsets locally.
-        parts.append(words().phrase(view.describe_backlog(snapshot.progress())))
-        if wait_ms := view.wait_ms(snapshot.progress()):
+        parts.append(words().phrase(view.describe_backlog(view.progress)))
+        if wait_ms := view.wait_ms(view.progress):
             parts.append(words()("the oldest waits for {time}", time=words().duration(wait_ms)))
     if plan := view.describe_plan():
         parts.append(words().phrase(plan))
@@ -228,13 +227,16 @@ def _remarks(view: GroupView) -> Text:
     return Text("\n" + words()("; ").join(parts) if parts else "", "bold #e05252", end="")
 
 
-# Writes a command of `sparrowmq` as a shell takes it.
-Write = Callable[[Sequence[str]], str]
+def render_findings(
+    view: GroupView, findings: Sequence[Finding], options: Sequence[str], *, has_head: bool = True
+) -> RenderableType:
+    """Render the doctor's report: the group in a line, then the findings, the worst first.
 
-
-def render_findings(view: GroupView, findings: Sequence[Finding], write: Write) -> RenderableType:
-    """Render the doctor's report: the group in a line, then the findings, the worst first."""
-    parts: list[RenderableType] = [_head(view), Text()]
+    Args:
+        options: those of commands, which say which cluster is meant.
+        has_head: whether the group's line comes first.
+    """
+    parts: list[RenderableType] = [_head(view), Text()] if has_head else []
     for finding in findings:
         badge = f" {words()(finding.severity.name.lower()).upper()} "
         parts.append(
@@ -244,7 +246,7 @@ def render_findings(view: GroupView, findings: Sequence[Finding], write: Write) 
                 words().phrase(finding.title),
             )
         )
-        parts.append(Padding(_finding_lines(finding, write), (0, 0, 1, 2)))
+        parts.append(Padding(_finding_lines(finding, options), (0, 0, 1, 2)))
     if not findings:
         parts.append(
             Text(
@@ -285,7 +287,7 @@ class CommandLine:
         return Measurement(min(width, options.max_width), min(width, options.max_width))
 
 
-def _finding_lines(finding: Finding, write: Write) -> Table:
+def _finding_lines(finding: Finding, options: Sequence[str]) -> Table:
     """Make the lines below a finding's title; of an effect only the title is shown."""
     lines = Table(box=None, pad_edge=False, show_header=False)
     lines.add_column(style="dim", no_wrap=True)
@@ -297,7 +299,7 @@ def _finding_lines(finding: Finding, write: Write) -> Table:
     if finding.remedy:
         lines.add_row(words()("do"), words().remedy(finding.rule, finding.remedy))
     for command in finding.commands:
-        lines.add_row(words().phrase(command.label), CommandLine(write(command.arguments)))
+        lines.add_row(words().phrase(command.label), CommandLine(command.write(options)))
     for number, effect in enumerate(finding.effects):
         title = f"{effect.rule} {words().phrase(effect.title)}"
         lines.add_row("" if number else words()("explains"), title)
@@ -372,7 +374,10 @@ def render_drill(report: Report, console: Console) -> RenderableType:
         heading("the doctor says"),
         # The drill's cluster is gone.
         render_findings(
-            after, [replace(each, commands=()) for each in report.findings], shlex.join
+            after,
+            [replace(each, commands=()) for each in report.findings],
+            options=(),
+            has_head=False,
         ),
     )
 

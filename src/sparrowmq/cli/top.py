@@ -113,10 +113,10 @@ class GroupScreen(Screen[None]):
         Binding("q", "app.quit", words()("quit")),
     ]
 
-    def __init__(self, group: str, write: rebalance_view.Write) -> None:
+    def __init__(self, group: str, options: tuple[str, ...]) -> None:
         super().__init__()
         self.group = group
-        self._write = write
+        self._options = options
 
     def compose(self) -> ComposeResult:
         """Make the widgets."""
@@ -132,7 +132,7 @@ class GroupScreen(Screen[None]):
         matrix = rebalance_view.render_group(view, console)
         self.query_one("#matrix", Static).update(matrix)
         if findings:
-            shown = rebalance_view.render_findings(view, findings, self._write)
+            shown = rebalance_view.render_findings(view, findings, self._options, has_head=False)
             self.query_one("#findings", Static).update(shown)
 
     def fail(self, problem: str) -> None:
@@ -236,7 +236,7 @@ class TopApp(App[None]):
     def __init__(self, cluster: CommandCluster, interval_ms: int) -> None:
         super().__init__()
         self._name_server = self.sub_title = cluster.context.name_server
-        self._write = cluster.write_command
+        self._options = cluster.options
         self._poller = Poller(cluster, interval_ms, self.post_message)
         self._history = LagHistory()
         self._rows: list[GroupRow] = []
@@ -323,7 +323,7 @@ class TopApp(App[None]):
         """Show the group of the selected row, until Escape."""
         if event.row_key.value is not None:
             self._poller.look_at(event.row_key.value)
-            screen = GroupScreen(event.row_key.value, self._write)
+            screen = GroupScreen(event.row_key.value, self._options)
             self.push_screen(screen, lambda _: self._poller.look_at(None))
 
     def _draw(self) -> None:

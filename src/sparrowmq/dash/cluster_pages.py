@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
+from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.brokers import broker_config, find_broker
+from sparrowmq.client.operations.producers import ConnectedProducer, list_producers
 from sparrowmq.client.operations.topics import TopicStatus, perm_name, topic_status
+from sparrowmq.dash.group_page import (
+    RATE_HEIGHT,
+    WINDOWS_S,
+    bucket_of,
+    choose_window,
+    name_ticks,
+)
+from sparrowmq.dash.strips import Bar, TimeWindow, draw_bars
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit, group_href, messages_href, topic_href
@@ -67,11 +77,35 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
     """Show a topic: its brokers, queues and groups. Raises: as `topic_status`."""
     name = check_topic(visit.request.path_params["topic"])
     status = await watcher.driver.run(topic_status(watcher.directory, name))
+    masters = {name: at[min(at)] for name, at in status.addresses.items() if at}
+    producers = await watcher.driver.run(
+        list_producers(masters, timeout_ms=watcher.directory.timeout_ms)
+    )
+    window_s, now_ms = choose_window(visit.query), timestamp_ms()
+    since_ms, bucket_ms = now_ms - window_s * 1000, bucket_of(window_s)
+    rates = watcher.history.rates(name, is_topic=True, since_ms=since_ms, bucket_ms=bucket_ms)
+    bars = [Bar(each.at_ms, each.in_per_s) for each in rates]
+    chart = draw_bars(
+        visit.words("in/s"),
+        bars,
+        TimeWindow(since_ms, now_ms),
+        bucket_ms=bucket_ms,
+        height=RATE_HEIGHT,
+    )
     return View(
         template="topic.html",
         title=name,
-        tables=(_queue_table(status), _reader_table(watcher, status), _place_table(status)),
+        tables=(
+            _queue_table(status),
+            _reader_table(watcher, status),
+            _producer_table(producers),
+            _place_table(status),
+        ),
         context={
+            "charts": [chart],
+            "windows": WINDOWS_S,
+            "window_s": window_s,
+            "ticks": name_ticks(window_s, visit.words),
             "topic": name,
             "messages": messages_href(name),
             "count": sum(at.max_offset - at.min_offset for at in status.queues),
@@ -101,6 +135,33 @@ def _reader_table(watcher: Watcher, status: TopicStatus) -> PageTable:
         ),
         rows=rows,
         empty="No group reads this topic.",
+    )
+
+
+def _producer_table(producers: Sequence[ConnectedProducer]) -> PageTable:
+    return PageTable(
+        name="producers",
+        title="Producers",
+        columns=(
+            TableColumn("group", "producer group"),
+            TableColumn("client_id", "client id"),
+            TableColumn("host", "host"),
+            TableColumn("language", "language"),
+            TableColumn("brokers", "brokers", "prose"),
+            TableColumn("last_ms", "last heartbeat", "time"),
+        ),
+        rows=[
+            [
+                Cell(each.group),
+                Cell(each.client_id),
+                Cell(each.host),
+                Cell(each.language or None),
+                Cell(", ".join(each.broker_names)),
+                Cell(each.last_timestamp_ms or None),
+            ]
+            for each in producers
+        ],
+        empty="No producer is connected.",
     )
 
 

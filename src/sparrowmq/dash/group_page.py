@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.overview import FlowRates
-from sparrowmq.dash.history import History, LagSample
+from sparrowmq.dash.history import History
 from sparrowmq.dash.matrix import (
     Matrix,
     MatrixColumn,
@@ -23,7 +23,7 @@ from sparrowmq.dash.matrix import (
     make_columns,
     make_matrix,
 )
-from sparrowmq.dash.strips import TimeWindow, draw_bands, draw_lag
+from sparrowmq.dash.strips import Bar, BarChart, TimeWindow, draw_bands, draw_bars
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
@@ -50,6 +50,8 @@ WINDOWS_S = (300, 900, 3_600, 21_600, 86_400)
 # A timeline of more queues is unreadable; nobody reads more rebalances.
 LINES_MAX, REBALANCES_MAX = 48, 200
 _BARS = 120
+# The heights of charts in pixels.
+_LAG_HEIGHT, RATE_HEIGHT = 90, 45
 _QUEUE_KEYS = (
     "topic",
     "broker",
@@ -106,7 +108,7 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
     topic = query.get("topic") if query.get("topic") in topics else None
     only_trouble = query.get("queues") == "trouble"
     matrix = make_matrix(view, group.findings, columns, topic=topic, only_trouble=only_trouble)
-    window_s = _window(query)
+    window_s = choose_window(query)
     chart = _Chart(watcher.history, group, columns, now_ms=now_ms, window_s=window_s)
     offsets = {queue: view.offset_of(queue) for queue in view.user_queues}
     rebalances = list_rebalances(chart.seen, until_ms=now_ms, offsets=offsets)[:REBALANCES_MAX]
@@ -139,9 +141,8 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
             "others_every_ms": OTHERS_MS,
             "lines": lines,
             "lines_left_out": left_out,
-            "lag_chart": chart.lag_chart,
-            "lag_max": chart.lag_max,
-            "ticks": _ticks(window_s, words),
+            "charts": chart.draw_bars(words),
+            "ticks": name_ticks(window_s, words),
             "recent_count": recent_count,
             "is_flapping": recent_count >= FLAPPING_COUNT,
             **_explain(view, query),
@@ -149,9 +150,15 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
     )
 
 
-def _window(query: Mapping[str, str]) -> int:
+def choose_window(query: Mapping[str, str]) -> int:
+    """Return the seconds that charts show, as the URL asks."""
     asked = query.get("window", "")
     return int(asked) if asked in map(str, WINDOWS_S) else WINDOWS_S[0]
+
+
+def bucket_of(window_s: int) -> int:
+    """Return the milliseconds that a bar of a chart stands for."""
+    return max(10_000, window_s * 1000 // _BARS)
 
 
 def _explain(view: GroupView, query: Mapping[str, str]) -> dict[str, object]:
@@ -176,7 +183,7 @@ def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -
         if rates
         else None
     )
-    retries = view.lag([q for q in view.snapshot.progress() if is_retry(view, q)])
+    retries = view.lag([q for q in view.progress if is_retry(view, q)])
     letters = view.snapshot.last.dead_letters.message_count
     snapshot = view.snapshot
     model = "BROADCASTING" if snapshot.is_broadcasting else snapshot.strategy
@@ -251,13 +258,29 @@ class _Chart:
         window_s: int,
     ) -> None:
         since_ms = now_ms - window_s * 1000
-        bucket_ms = max(10_000, window_s * 1000 // _BARS)
+        bucket_ms = bucket_of(window_s)
         self._columns = columns
         self._span = TimeWindow(since_ms, now_ms)
         self.seen, self._watched = history.look_back(group.name, since_ms=since_ms)
-        samples = history.samples(group.name, since_ms=since_ms, bucket_ms=bucket_ms)
-        self.lag_max = max((sample.lag for sample in samples), default=0)
-        self.lag_chart = draw_lag(_within(samples, since_ms), self._span, bucket_ms=bucket_ms)
+        self._bucket_ms = bucket_ms
+        self._samples = history.samples(group.name, since_ms=since_ms, bucket_ms=bucket_ms)
+        self._rates = history.rates(
+            group.name, is_topic=False, since_ms=since_ms, bucket_ms=bucket_ms
+        )
+
+    def draw_bars(self, words: Words) -> list[BarChart]:
+        """Draw the lag, and the messages a second in and out."""
+        lags = [Bar(s.at_ms, s.lag, bool(s.unowned or s.double)) for s in self._samples]
+        ins = [Bar(s.at_ms, s.in_per_s) for s in self._rates]
+        outs = [Bar(s.at_ms, s.out_per_s) for s in self._rates]
+        return [
+            draw_bars(label, bars, self._span, bucket_ms=self._bucket_ms, height=height)
+            for label, bars, height in (
+                (words("lag"), lags, _LAG_HEIGHT),
+                (words("in/s"), ins, RATE_HEIGHT),
+                (words("out/s"), outs, RATE_HEIGHT),
+            )
+        ]
 
     def draw_lines(
         self,
@@ -309,12 +332,7 @@ def speak_spans(
     )
 
 
-def _within(samples: Sequence[LagSample], since_ms: int) -> list[LagSample]:
-    # A bucket may begin a little before the window.
-    return [sample._replace(at_ms=max(since_ms, sample.at_ms)) for sample in samples]
-
-
-def _ticks(window_s: int, words: Words) -> list[str]:
+def name_ticks(window_s: int, words: Words) -> list[str]:
     """Return the age of each tick of the axis, from the left."""
     ago = [window_s * 1000 * (_TICKS - 1 - place) // (_TICKS - 1) for place in range(_TICKS)]
     return [f"−{words.duration(ms)}" if ms else words("now") for ms in ago]

@@ -1,4 +1,4 @@
-"""Keeps the groups' owners, events and lag in a bounded SQLite file.
+"""Keeps the groups' owners, events, lag and rates in a bounded SQLite file.
 
 The file has each queue's present owners and each change of owners. Both rows carry the owners
 before, so that the oldest rows may be deleted at any time. The file also has the times in which the
@@ -8,12 +8,13 @@ server looked: a change in a gap between them does not count as a rebalance at t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.doctor.group_view import GroupView, Standing
 from sparrowmq.doctor.owner_history import At, OwnerChange, SeenEvent, list_seen
 from sparrowmq.errors import ConfigError
@@ -25,7 +26,7 @@ FILE_NAME = "dash.sqlite"
 GAP_MS = 60_000
 # The shortest time between two stored samples of the lag.
 SAMPLE_MS = 10_000
-# The rows of each table; the oldest are deleted. All tables together take about 60 MB.
+# The rows of each table; the oldest are deleted. All tables together take about 70 MB.
 ROWS_MAX = 200_000
 # The most events and changes of a group that a page reads.
 SEEN_MAX = 5_000
@@ -48,6 +49,9 @@ CREATE INDEX IF NOT EXISTS watched_at ON watched (cluster, grp, until_ms);
 CREATE TABLE IF NOT EXISTS sample (id INTEGER PRIMARY KEY, cluster TEXT, grp TEXT, at_ms INTEGER,
   lag INTEGER, unowned INTEGER, doubled INTEGER, members INTEGER);
 CREATE INDEX IF NOT EXISTS sample_at ON sample (cluster, grp, at_ms);
+CREATE TABLE IF NOT EXISTS rate (id INTEGER PRIMARY KEY, cluster TEXT, name TEXT, is_topic INTEGER,
+  at_ms INTEGER, in_per_s REAL, out_per_s REAL);
+CREATE INDEX IF NOT EXISTS rate_at ON rate (cluster, name, is_topic, at_ms);
 CREATE TABLE IF NOT EXISTS member (cluster TEXT, grp TEXT, client_id TEXT, number INTEGER,
   last_ms INTEGER, PRIMARY KEY (cluster, grp, client_id)) WITHOUT ROWID;
 """
@@ -61,6 +65,14 @@ class LagSample(NamedTuple):
     unowned: int
     double: int
     members: int
+
+
+class RateSample(NamedTuple):
+    """The messages a second of a group or a topic at a time; a topic has none that go out."""
+
+    at_ms: int
+    in_per_s: float
+    out_per_s: float
 
 
 class History:
@@ -153,6 +165,18 @@ class History:
             view.double,
             view.members.total(),
         )
+
+    def note_rates(
+        self, at_ms: int, groups: Mapping[str, FlowRates], topics: Mapping[str, float]
+    ) -> None:
+        """Store the rates that are not 0. Raises: sqlite3.Error, as for a full disk."""
+        rows = [(g, False, each.produced_per_s, each.consumed_per_s) for g, each in groups.items()]
+        rows += [(topic, True, per_s, 0.0) for topic, per_s in topics.items()]
+        with self._db:
+            self._db.executemany(
+                "INSERT INTO rate VALUES (NULL, ?, ?, ?, ?, ?, ?)",
+                [(self._cluster, *row[:2], at_ms, *row[2:]) for row in rows if any(row[2:])],
+            )
 
     def _note_members(self, group: str, view: GroupView) -> None:
         """Give each new member the smallest free number."""
@@ -258,12 +282,27 @@ class History:
         )
         return [LagSample(at_ms // bucket_ms * bucket_ms, *row) for at_ms, *row in rows]
 
+    def rates(
+        self, name: str, *, is_topic: bool, since_ms: int, bucket_ms: int
+    ) -> list[RateSample]:
+        """Return the greatest rates of each bucket of time that has any, the oldest first."""
+        rows = self._execute(
+            "SELECT at_ms / ?2 * ?2, max(in_per_s), max(out_per_s) FROM rate"
+            " WHERE cluster = ?1 AND name = ?3 AND is_topic = ?4 AND at_ms >= ?5"
+            " GROUP BY 1 ORDER BY 1",
+            bucket_ms,
+            name,
+            is_topic,
+            since_ms,
+        )
+        return [RateSample(*row) for row in rows]
+
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
         """Run a statement; its first parameter is the cluster."""
         return self._db.execute(statement, (self._cluster, *values))
 
     def _prune(self, now_ms: int) -> None:
-        for table in ("seen", "watched", "sample"):
+        for table in ("seen", "watched", "sample", "rate"):
             self._db.execute(
                 f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (ROWS_MAX,)
             )

@@ -7,10 +7,10 @@ screen, and each band cuts off its name at its end. Tests: test_pages.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from markupsafe import Markup
 
-from sparrowmq.dash.history import LagSample
 from sparrowmq.dash.matrix import MatrixColumn
 from sparrowmq.doctor.owner_history import OwnedSpan
 from sparrowmq.report.band_chart import hatches
@@ -20,7 +20,6 @@ from sparrowmq.report.markup import tag
 _HEIGHT = 22
 # Without a least width a gap of some milliseconds, the point of the picture, would be invisible.
 _TROUBLE_PERCENT_MIN = 0.4
-_CHART_HEIGHT = 90
 # A narrower band has no room for the word "nobody".
 _NOBODY_PERCENT_MIN = 6
 
@@ -93,24 +92,41 @@ def draw_hatches() -> Markup:
     return Markup(tag("svg", hatches(), width=0, height=0, class_="patterns", aria_hidden="true"))
 
 
-def draw_lag(samples: Sequence[LagSample], window: TimeWindow, *, bucket_ms: int) -> Markup:
-    """Draw the lag as bars from the bottom, each as wide as its bucket of time."""
-    highest = max((sample.lag for sample in samples), default=0) or 1
+class Bar(NamedTuple):
+    """A value of a bucket of time, which begins at a time."""
+
+    at_ms: int
+    value: float
+    has_trouble: bool = False
+
+
+class BarChart(NamedTuple):
+    """A chart of bars, with its name and its greatest value."""
+
+    label: str
+    highest: float
+    drawn: Markup
+
+
+def draw_bars(
+    label: str, bars: Sequence[Bar], window: TimeWindow, *, bucket_ms: int, height: int
+) -> BarChart:
+    """Draw bars from the bottom, each as wide as its bucket of time, the highest as the chart."""
+    highest = max((bar.value for bar in bars), default=0)
     width = round(100 * bucket_ms / max(1, window.until_ms - window.since_ms), 3)
-    bars = []
-    for sample in samples:
-        height = round(100 * sample.lag / highest, 2)
-        has_trouble = sample.unowned or sample.double
-        bars.append(
+    drawn = []
+    for bar in bars:
+        percent = round(100 * bar.value / (highest or 1), 2)
+        drawn.append(
             tag(
                 "rect",
-                class_="trouble" if has_trouble else "bar",
-                x=f"{window.percent(sample.at_ms)}%",
-                y=f"{100 - height}%",
+                class_="trouble" if bar.has_trouble else "bar",
+                # A bucket may begin a little before the window.
+                x=f"{window.percent(bar.at_ms)}%",
+                y=f"{100 - percent}%",
                 width=f"{width}%",
-                height=f"{height}%",
+                height=f"{percent}%",
             )
         )
-    return Markup(
-        tag("svg", *bars, class_="lag", width="100%", height=_CHART_HEIGHT, aria_hidden="true")
-    )
+    svg = tag("svg", *drawn, class_="bars", width="100%", height=height, aria_hidden="true")
+    return BarChart(label, highest, Markup(svg))

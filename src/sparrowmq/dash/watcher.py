@@ -229,6 +229,8 @@ class Watcher:
         before, self.overview = self.overview, found
         if before is not None:
             self.flows, self.topic_rates = group_flows(before, found), topic_rates(before, found)
+            with self._keeping_history():
+                self.history.note_rates(found.timestamp_ms, self.flows, self.topic_rates)
         seen = [group.group for group in found.groups]
         # Brokers' statistics lack groups that have committed nothing yet.
         self.names = [*seen, *sorted(set(known) - set(seen))]

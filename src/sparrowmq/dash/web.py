@@ -82,6 +82,11 @@ class ShownCluster:
     directory: Directory
 
     @property
+    def options(self) -> tuple[str, ...]:
+        """The options of commands that look at the cluster."""
+        return "--nameserver", self.name_server
+
+    @property
     def root(self) -> str:
         """The beginning of the paths of the cluster's pages; "" if the page shows no other."""
         return f"/clusters/{self.name}" if self.name else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -31,12 +32,20 @@ class NextCommand(NamedTuple):
 
     Args:
         label: what the command does, in a word.
-        arguments: the command's words behind `sparrowmq`. A user interface adds the options that
-            say which cluster is meant.
+        arguments: the command's words behind `sparrowmq`. A command that changes something shows
+            the change, and makes it with `--yes`.
     """
 
     label: str
     arguments: tuple[str, ...]
+
+    def write(self, options: Iterable[str]) -> str:
+        """Write the command as a shell takes it.
+
+        Args:
+            options: those that say which cluster is meant.
+        """
+        return shlex.join(("sparrowmq", *self.arguments, *options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,5 +112,10 @@ def commands_past(group: str, queue: MessageQueue, offset: int) -> tuple[NextCom
     skip = ("group", "reset", group, "--topic", queue.topic, "--queue", place)
     return (
         NextCommand(Phrase("show"), ("msg", "at", queue.topic, place, str(offset))),
-        NextCommand(Phrase("skip"), (*skip, "--to", str(offset + 1), "--yes")),
+        NextCommand(Phrase("skip"), (*skip, "--to", str(offset + 1))),
     )
+
+
+def command_for_members(group: str) -> NextCommand:
+    """Return what shows a group's members, their connections and their paces."""
+    return NextCommand(Phrase("members"), ("rebalance", "show", group, "--interval", "6"))

@@ -13,6 +13,7 @@ from sparrowmq.doctor.finding import (
     Finding,
     NextCommand,
     Severity,
+    command_for_members,
     commands_past,
     describe_queues,
 )
@@ -86,6 +87,7 @@ def find_standstill(view: GroupView) -> Iterator[Finding]:
             "does not pull: check whether the member is suspended, and search its log for "
             "refusals by the broker"
         ),
+        commands=_commands_at_work(view, queues),
         members=tuple(owners),
     )
 
@@ -178,6 +180,7 @@ def find_slow_members(view: GroupView) -> Iterator[Finding]:
             "{messages} behind: {means}", messages=count_of(lag, "message"), means=means
         ),
         remedy=_pace_remedy(view, sorted(behind), are_all=len(behind) == len(busy)),
+        commands=(command_for_members(view.snapshot.group),),
         members=tuple(behind),
     )
 
@@ -244,8 +247,7 @@ def _commands_after_failures(
         yield from commands_past(group, queue, view.offset_of(queue))
     if count := view.snapshot.last.dead_letters.message_count:
         yield NextCommand(Phrase("show"), ("dlq", "show", group))
-        resend = ("dlq", "resend", group, "--last", str(count), "--yes")
-        yield NextCommand(Phrase("resend"), resend)
+        yield NextCommand(Phrase("resend"), ("dlq", "resend", group, "--last", str(count)))
 
 
 def _failure_evidence(
@@ -504,6 +506,17 @@ def find_slow_listeners(view: GroupView) -> Iterator[Finding]:
             yield _listener_finding(view, report, slow)
 
 
+def _commands_at_work(view: GroupView, queues: Iterable[MessageQueue]) -> tuple[NextCommand, ...]:
+    """Return what shows the members, and the message at which the fullest queue is."""
+    members = command_for_members(view.snapshot.group)
+    waiting = [queue for queue in queues if view.lag([queue])]
+    if not waiting:
+        return (members,)
+    fullest = max(waiting, key=lambda queue: view.lag([queue]))
+    show, _ = commands_past(view.snapshot.group, fullest, view.offset_of(fullest))
+    return members, show
+
+
 def _has_backlog(view: GroupView, queues: list[MessageQueue]) -> bool:
     return view.lag(queues) >= BEHIND_MIN or view.is_late(queues)
 
@@ -526,6 +539,7 @@ def _hanging_findings(view: GroupView) -> Iterator[Finding]:
                 "no backlog shows it"
             ),
             remedy=_LISTENER_REMEDY,
+            commands=(command_for_members(view.snapshot.group),),
             members=(report.client_id,),
         )
 
@@ -559,5 +573,6 @@ def _listener_finding(view: GroupView, report: MemberReport, slow: list[TopicPac
             state=view.describe_backlog(queues),
         ),
         remedy=_LISTENER_REMEDY,
+        commands=_commands_at_work(view, queues),
         members=(client_id,),
     )

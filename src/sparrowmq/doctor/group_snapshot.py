@@ -7,7 +7,7 @@ gives none. Tests: test_diagnosis_members.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -431,7 +431,3 @@ class GroupSnapshot:
         """Return a member's report; None if the member was not asked or did not answer."""
         found = (r for r in self.reports if r.client_id == client_id and not r.failure)
         return next(found, None)
-
-    def progress(self) -> Mapping[MessageQueue, QueueProgress]:
-        """Return the group's progress in each queue at the newest sample."""
-        return {progress.queue: progress for progress in self.last.progress}

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.group_snapshot import (
@@ -41,6 +41,8 @@ COMMITTED_S = 11.0
 KEEPS_UP_SHARE = 0.6
 # So few messages are under way in every group.
 UNDER_WAY_MIN = 10
+
+_Progress: TypeAlias = Mapping[MessageQueue, QueueProgress]
 
 
 class QueueRate(NamedTuple):
@@ -138,12 +140,14 @@ class GroupView:
     Args:
         rates: the rates of each queue; empty after a single sample.
         queues: the queues that members divide, those of the retry topic included.
+        progress: the group's progress in each queue at the newest sample.
     """
 
     snapshot: GroupSnapshot
     ownership: Ownership
     rates: Mapping[MessageQueue, QueueRate]
     queues: Mapping[MessageQueue, QueueView]
+    progress: _Progress
 
     @property
     def timestamp_ms(self) -> int:
@@ -316,16 +320,15 @@ class GroupView:
 
     def lag(self, queues: Iterable[MessageQueue] | None = None) -> int:
         """Return the number of unconsumed messages in these queues; None means all queues."""
-        known = self.snapshot.progress()
-        chosen = known if queues is None else queues
-        return sum(known[queue].lag for queue in chosen if queue in known)
+        known = self.progress
+        return sum(known[q].lag for q in (known if queues is None else queues) if q in known)
 
     def wait_ms(self, queues: Iterable[MessageQueue]) -> int:
         """Return how long the oldest unconsumed message of these queues waits; 0 if not for long.
 
         The time counts from the time at which the message was stored.
         """
-        known = self.snapshot.progress()
+        known = self.progress
         return max((known[queue].wait_ms for queue in queues if queue in known), default=0)
 
     def is_late(self, queues: Iterable[MessageQueue]) -> bool:
@@ -462,8 +465,8 @@ def make_view(
     is_watched: bool = True,
 ) -> GroupView:
     """Make the view of a group whose owners are known: see `examine`."""
-    progress, rates = snapshot.progress(), compute_rates(snapshot)
-    in_hand, uncommitted = _in_hand(snapshot), _uncommitted(snapshot)
+    progress, rates = {p.queue: p for p in snapshot.last.progress}, compute_rates(snapshot)
+    in_hand, uncommitted = _in_hand(snapshot, progress), _uncommitted(snapshot, progress)
     queues = {}
     for queue, owners in ownership.owners.items():
         standing, owner_ids = known.get(queue), ownership.owner_ids(queue)
@@ -481,11 +484,12 @@ def make_view(
             uncommitted=uncommitted.get(queue, 0),
             standing=standing,
         )
-    return GroupView(snapshot=snapshot, ownership=ownership, rates=rates, queues=queues)
+    return GroupView(
+        snapshot=snapshot, ownership=ownership, rates=rates, queues=queues, progress=progress
+    )
 
 
-def _in_hand(snapshot: GroupSnapshot) -> dict[MessageQueue, int]:
-    known = snapshot.progress()
+def _in_hand(snapshot: GroupSnapshot, known: _Progress) -> dict[MessageQueue, int]:
     found: dict[MessageQueue, int] = {}
     for held in (held for report in snapshot.reports for held in report.held):
         committed = known[held.queue].committed_offset if held.queue in known else None
@@ -494,8 +498,7 @@ def _in_hand(snapshot: GroupSnapshot) -> dict[MessageQueue, int]:
     return found
 
 
-def _uncommitted(snapshot: GroupSnapshot) -> dict[MessageQueue, int]:
-    known = snapshot.progress()
+def _uncommitted(snapshot: GroupSnapshot, known: _Progress) -> dict[MessageQueue, int]:
     found: dict[MessageQueue, int] = {}
     for report in snapshot.reports:
         # No broker knows the offsets of a member in BROADCASTING.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.finding import Finding, Severity, command_for_members, describe_queues
 from sparrowmq.doctor.group_snapshot import MemberConnection
 from sparrowmq.doctor.group_view import GroupView, find_duplicates
 from sparrowmq.doctor.ownership import (
@@ -59,7 +59,7 @@ def find_duplicated_retries(view: GroupView) -> Iterator[Finding]:
     """R04: two processes with one id both send back a message that both failed to consume."""
     duplicates = find_duplicates(view.snapshot.last)
     retry = retry_topic(view.snapshot.group)
-    known = view.snapshot.progress()
+    known = view.progress
     stored = sum(p.max_offset for queue, p in known.items() if queue.topic == retry)
     if not duplicates or not stored or view.snapshot.is_broadcasting:
         return
@@ -80,6 +80,7 @@ def find_duplicated_retries(view: GroupView) -> Iterator[Finding]:
             "double with every round until they reach the dead letter queue"
         ),
         remedy="first give every process its own id; then find out why listeners fail",
+        commands=(command_for_members(view.snapshot.group),),
         members=tuple(duplicates),
     )
 
@@ -110,6 +111,14 @@ def _duplicate_finding(
         )
         for client_id, connections in found.items()
     ]
+    ports = [c.address.rpartition(":")[2] for each in found.values() for c in each if c.address]
+    if ports:
+        evidence.append(
+            Phrase(
+                "on a member's host, `{command}` names the process of that connection",
+                command=f"ss -tnp sport = :{ports[0]}",
+            )
+        )
     if is_new:
         evidence.append(
             Phrase("the first sample did not show every duplicate: a member may be reconnecting")
@@ -127,6 +136,7 @@ def _duplicate_finding(
         evidence=tuple(evidence),
         consequence=_consequence(view, unowned, double),
         remedy=_REMEDY,
+        commands=(command_for_members(view.snapshot.group),),
         unowned=unowned,
         double=double,
         members=tuple(found),

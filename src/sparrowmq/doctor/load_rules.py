@@ -11,6 +11,7 @@ from sparrowmq.doctor.finding import (
     SKIP_REMEDY,
     Finding,
     Severity,
+    command_for_members,
     commands_past,
     describe_queues,
 )
@@ -108,7 +109,7 @@ def find_room_tilt(view: GroupView) -> Iterator[Finding]:
 def find_lag_tilt(view: GroupView) -> Iterator[Finding]:
     """R17: a queue's backlog is far above that of the others although its owner consumes."""
     for topic in view.snapshot.user_topics:
-        known = view.snapshot.progress()
+        known = view.progress
         lags = {q: known[q].lag for q in topic.subscribe_queues if q in known}
         if len(lags) < 2:
             continue
@@ -154,6 +155,7 @@ def _lag_finding(
             "check whether producers choose queues by an unevenly distributed key, and whether "
             f"this member is slower than the others; {relief_of(view)}"
         ),
+        commands=(command_for_members(view.snapshot.group),),
         members=tuple(owners),
     )
 
@@ -195,7 +197,7 @@ def find_uneven_input(view: GroupView) -> Iterator[Finding]:
         assert whole is not None
         share = flow.produced_per_s / whole.produced_per_s
         owners = sorted({s.client_id for q in mine for s in view.ownership.falls_to.get(q, ())})
-        known = view.snapshot.progress()
+        known = view.progress
         stored = {q: known[q].max_offset for q in topic.subscribe_queues if q in known}
         # A producer that sends at once batches, and a batch goes into one queue: the next one into
         # another. What all queues have got so far shows whether these are the ones each time.
@@ -276,7 +278,7 @@ def _stuck_consequence(view: GroupView, queue: MessageQueue, owners: list[str]) 
 
 
 def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> Finding:
-    progress = view.snapshot.progress()[queue]
+    progress = view.progress[queue]
     offset = progress.committed_offset or 0
     evidence = [
         Phrase(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from sparrowmq.coordination.member_marker import is_marked
-from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.finding import Finding, Severity, command_for_members, describe_queues
 from sparrowmq.doctor.group_snapshot import BrokerView, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
 from sparrowmq.model import MessageQueue
@@ -242,6 +242,7 @@ def find_ghosts(view: GroupView) -> Iterator[Finding]:
                 "listener waits for, or whether a consumer that polls still polls; without, "
                 "check whether the consumer is suspended, and search its log for refused pulls"
             ),
+            commands=(command_for_members(view.snapshot.group),),
             unowned=tuple(waiting),
             members=(client_id,),
         )

@@ -95,7 +95,7 @@ def find_backlog_to_be_skipped(view: GroupView) -> Iterator[Finding]:
     if not start & _LAST_OFFSETS or view.snapshot.is_broadcasting:
         return
     first = {progress.queue: progress for progress in view.snapshot.first.progress}
-    known = view.snapshot.progress()
+    known = view.progress
     topics_under_way = {p.queue.topic for p in known.values() if p.committed_offset}
     new = [
         queue
@@ -319,7 +319,7 @@ def find_surplus_queues(view: GroupView) -> Iterator[Finding]:
                     Phrase("raise"),
                     (
                         *("topic", "update", topic.topic, "--read-queues"),
-                        *(str(max(at.write_count for at in topic.queues)), "--yes"),
+                        str(max(at.write_count for at in topic.queues)),
                     ),
                 ),
             ),
@@ -357,7 +357,7 @@ def find_closed_topics(view: GroupView) -> Iterator[Finding]:
                     "no member gets the topic's queues at these brokers, even if they hold messages"
                 ),
                 remedy="set the topic's permission to 6 (read and write) at these brokers",
-                commands=(_permit(topic.topic),),
+                commands=(command_to_permit(topic.topic),),
             )
         yield from _find_unwritable(topic)
 
@@ -381,12 +381,13 @@ def _find_unwritable(topic: TopicSnapshot) -> Iterator[Finding]:
         ),
         remedy="set the topic's permission to 6 (read and write) at these brokers, unless "
         "they are to be taken out of service",
-        commands=(_permit(topic.topic),),
+        commands=(command_to_permit(topic.topic),),
     )
 
 
-def _permit(topic: str) -> NextCommand:
-    return NextCommand(Phrase("permit"), ("topic", "update", topic, "--perm", "rw", "--yes"))
+def command_to_permit(topic: str) -> NextCommand:
+    """Return what lets everybody write and read a topic."""
+    return NextCommand(Phrase("permit"), ("topic", "update", topic, "--perm", "rw"))
 
 
 def find_closed_retries(view: GroupView) -> Iterator[Finding]:
@@ -416,7 +417,7 @@ def find_closed_retries(view: GroupView) -> Iterator[Finding]:
         else Phrase("a message that failed once never comes again"),
         remedy=f"set the permission of topic {retry_topic(view.snapshot.group)} to 6 (read and "
         "write)",
-        commands=(_permit(retry_topic(view.snapshot.group)),),
+        commands=(command_to_permit(retry_topic(view.snapshot.group)),),
     )
 
 
@@ -456,9 +457,7 @@ def find_disabled_group(view: GroupView) -> Iterator[Finding]:
         remedy="enable the group again; brokers list who changed its settings",
         commands=(
             NextCommand(Phrase("show"), ("group", "show", view.snapshot.group)),
-            NextCommand(
-                Phrase("enable"), ("group", "update", view.snapshot.group, "--enable", "--yes")
-            ),
+            NextCommand(Phrase("enable"), ("group", "update", view.snapshot.group, "--enable")),
         ),
         unowned=tuple(queues),
     )
@@ -486,9 +485,7 @@ def find_refused_filters(view: GroupView) -> Iterator[Finding]:
         remedy="Apache's brokers filter by SQL92 once enablePropertyFilter is set; otherwise "
         "subscribe by tags",
         commands=tuple(
-            NextCommand(
-                Phrase("permit"), ("broker", "config", name, "enablePropertyFilter=true", "--yes")
-            )
+            NextCommand(Phrase("permit"), ("broker", "config", name, "enablePropertyFilter=true"))
             for name in sorted(names)
         ),
         unowned=tuple(queues),
@@ -541,7 +538,7 @@ def find_group_without_members(view: GroupView) -> Iterator[Finding]:
     if view.ownership.is_by_message and not view.in_flight:
         # The offsets move.
         return
-    queues = list(view.snapshot.progress())
+    queues = list(view.progress)
     yield Finding(
         rule="Q04",
         severity=Severity.ERROR if view.lag(queues) else Severity.WARN,

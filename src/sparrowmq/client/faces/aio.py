@@ -31,7 +31,12 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.faces.aio_batches import AsyncBatches
 from sparrowmq.client.faces.aio_member import AsyncMember
-from sparrowmq.client.faces.task_host import TAKES_COROUTINES, Future, open_instance
+from sparrowmq.client.faces.task_host import (
+    TAKES_COROUTINES,
+    Future,
+    check_outside,
+    open_instance,
+)
 from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import recall as recalling
@@ -296,6 +301,7 @@ class AsyncProducer:
         """
         if self._is_closed:
             return
+        check_outside(self._driver)
         self._is_closed = True
         self._dropped.detach()
         await self._batches.close()

@@ -31,7 +31,12 @@ from sparrowmq.client.assembly import (
 )
 from sparrowmq.client.faces.blocking_batches import Batches
 from sparrowmq.client.faces.blocking_member import Member
-from sparrowmq.client.faces.thread_host import TAKES_COROUTINES, Future, open_instance
+from sparrowmq.client.faces.thread_host import (
+    TAKES_COROUTINES,
+    Future,
+    check_outside,
+    open_instance,
+)
 from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import recall as recalling
@@ -294,6 +299,7 @@ class Producer:
         """
         if self._is_closed:
             return
+        check_outside(self._driver)
         self._is_closed = True
         self._dropped.detach()
         self._batches.close()

@@ -16,7 +16,7 @@ from sparrowmq.client.operations.browse import (
     open_browser,
     storing_order,
 )
-from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.gather import WIDTH, gather
 from sparrowmq.client.operations.groups import find_group_settings
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.resend import UNCHANGED, Edit, mark_resent
@@ -35,8 +35,6 @@ from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, dlq_topic, retry_topic
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode
 from sparrowmq.protocol.headers import GetMaxOffsetRequestHeader
 
-# Topics that are asked for at the same time.
-TOPICS_AT_ONCE = 8
 # SubscriptionGroupConfig.retryMaxTimes, used if no broker returns another.
 RETRY_TIMES_MAX = 16
 # Dead letters that one call reads into memory.
@@ -59,14 +57,12 @@ def list_dead_letters(directory: Directory) -> Operation[list[DeadLetters]]:
     names = yield from list_topics(directory)
     topics = [name for name in names if name.startswith(DLQ_GROUP_TOPIC_PREFIX)]
     found: list[DeadLetters] = []
-    for start in range(0, len(topics), TOPICS_AT_ONCE):
-        some = topics[start : start + TOPICS_AT_ONCE]
-        asked = [topic_status(directory, topic) for topic in some]
-        for status in (yield from gather(asked, name="dead letters")):
-            times = [at.last_timestamp_ms for at in status.queues if at.last_timestamp_ms]
-            count = sum(at.max_offset - at.min_offset for at in status.queues)
-            group = status.topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX)
-            found.append(DeadLetters(group, count, max(times, default=None)))
+    asked = [topic_status(directory, topic) for topic in topics]
+    for status in (yield from gather(asked, name="dead letters", at_once=WIDTH)):
+        times = [at.last_timestamp_ms for at in status.queues if at.last_timestamp_ms]
+        count = sum(at.max_offset - at.min_offset for at in status.queues)
+        group = status.topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX)
+        found.append(DeadLetters(group, count, max(times, default=None)))
     return sorted(found, key=lambda each: (-each.message_count, each.group))
 
 

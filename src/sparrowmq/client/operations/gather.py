@@ -10,6 +10,9 @@ from sparrowmq.errors import SparrowError
 
 T = TypeVar("T")
 
+# The number of requests under way at once, of those that may be many.
+WIDTH = 8
+
 
 def gather(
     operations: Sequence[Operation[T]], *, name: str, at_once: int | None = None

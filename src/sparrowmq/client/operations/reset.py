@@ -144,8 +144,9 @@ def plan_reset(
     )
     if members and (target.broker_timestamp is None or not plan.is_whole_topic):
         raise UsageError(
-            f"members of {group} are connected ({len(members)}), whom brokers give a time for a "
-            f"whole topic only; stop them, or reset all queues to a time, earliest or latest"
+            f"group {group} has connected members ({len(members)}), and RocketMQ's brokers move "
+            "these in a whole topic and to a time only: not in one queue, and not to an offset; "
+            "stop the members first, or reset all queues to a time, earliest or latest"
         )
     return plan
 

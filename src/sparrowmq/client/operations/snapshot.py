@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from sparrowmq.calling.effects import Operation, Task, join, now, sleep, spawn, timestamp
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.gather import gather, gather_outcomes
+from sparrowmq.client.operations.gather import WIDTH, gather, gather_outcomes
 from sparrowmq.client.operations.heartbeats import (
     consumer_list,
     is_silence,
@@ -76,8 +76,6 @@ from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
 from sparrowmq.protocol.wire_names import prepare_types, wire_names
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad, GroupLoads
 
-# The number of requests under way at once.
-WIDTH = 8
 # The members that are asked about themselves; a larger group is understood without the others.
 RUNNING_INFO_MEMBERS_MAX = 64
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparrowmq.calling.effects import Operation, timestamp
-from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.gather import WIDTH, gather
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
@@ -24,8 +24,6 @@ from sparrowmq.protocol.headers import QueryConsumeTimeSpanRequestHeader
 WAIT_MS_MIN = 10_000
 # The topics of a group that one broker is asked about: those that may have waited longest.
 TOPICS_ASKED_MAX = 4
-# The number of requests under way at once.
-_AT_ONCE = 8
 
 
 def _choose_topics(last_consumed: Mapping[str, int], now_timestamp_ms: int) -> list[str]:
@@ -61,7 +59,7 @@ def find_waits(
         for topic in _choose_topics(last, now_timestamp_ms)
     ]
     waits: dict[MessageQueue, int] = {}
-    for found in (yield from gather(asking, name=f"waits of {group}", at_once=_AT_ONCE)):
+    for found in (yield from gather(asking, name=f"waits of {group}", at_once=WIDTH)):
         waits |= found
     return waits
 
