@@ -59,10 +59,7 @@ def dash(
         str, typer.Option("--tls-cert", help="a PEM file with a certificate: serve by HTTPS")
     ] = "",
     tls_key: Annotated[
-        str,
-        typer.Option(
-            "--tls-key", help="a PEM file with the certificate's key, unless --tls-cert holds it"
-        ),
+        str, typer.Option("--tls-key", help="a PEM file with its key, unless --tls-cert holds it")
     ] = "",
     insecure: Annotated[
         bool,
@@ -75,10 +72,9 @@ def dash(
     ] = False,
 ) -> None:
     """Show clusters in a browser: groups, the owner of each queue and why, and what is wrong."""
-    # Imported here, so that `--help` needs no extra.
-    from sparrowmq.dash.app import DashSettings, serve
-
     with reporting_errors():
+        from sparrowmq.dash.app import DashSettings, serve  # `--help` needs no extra.
+
         settings = DashSettings(
             clusters=_clusters(nameserver or (), context or (), tls_ca=tls_ca, timeout_s=timeout),
             host=host,
@@ -91,8 +87,7 @@ def dash(
             insecure=insecure,
             stop_with_stdin=stop_with_stdin,
         )
-        code = run_server(serve(settings))
-    raise typer.Exit(code)
+        raise typer.Exit(run_server(serve(settings)))
 
 
 def _clusters(

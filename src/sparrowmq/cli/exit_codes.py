@@ -29,9 +29,6 @@ def reporting_errors() -> Generator[None]:
     except (ConfigError, UsageError) as error:
         say(str(error))
         raise typer.Exit(EXIT_USAGE) from None
-    except ModuleNotFoundError as error:
-        say(f"{error.name} is not installed: pip install 'sparrowmq[cli,spark]'")
-        raise typer.Exit(EXIT_USAGE) from None
     except SparrowError as error:
         say(str(error))
         raise typer.Exit(EXIT_FAILED) from None

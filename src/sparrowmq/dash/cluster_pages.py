@@ -16,7 +16,7 @@ from sparrowmq.dash.group_page import (
     choose_window,
     name_ticks,
 )
-from sparrowmq.dash.strips import Bar, TimeWindow, draw_bars
+from sparrowmq.dash.strips import TimeBar, TimeWindow, draw_bars
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit, group_href, messages_href, topic_href
@@ -84,7 +84,7 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
     window_s, now_ms = choose_window(visit.query), timestamp_ms()
     since_ms, bucket_ms = now_ms - window_s * 1000, bucket_of(window_s)
     rates = watcher.history.rates(name, is_topic=True, since_ms=since_ms, bucket_ms=bucket_ms)
-    bars = [Bar(each.at_ms, each.in_per_s) for each in rates]
+    bars = [TimeBar(each.at_ms, each.in_per_s) for each in rates]
     chart = draw_bars(
         visit.words("in/s"),
         bars,

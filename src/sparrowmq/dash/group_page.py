@@ -23,7 +23,7 @@ from sparrowmq.dash.matrix import (
     make_columns,
     make_matrix,
 )
-from sparrowmq.dash.strips import Bar, BarChart, TimeWindow, draw_bands, draw_bars
+from sparrowmq.dash.strips import BarChart, TimeBar, TimeWindow, draw_bands, draw_bars
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
@@ -270,9 +270,9 @@ class _Chart:
 
     def draw_bars(self, words: Words) -> list[BarChart]:
         """Draw the lag, and the messages a second in and out."""
-        lags = [Bar(s.at_ms, s.lag, bool(s.unowned or s.double)) for s in self._samples]
-        ins = [Bar(s.at_ms, s.in_per_s) for s in self._rates]
-        outs = [Bar(s.at_ms, s.out_per_s) for s in self._rates]
+        lags = [TimeBar(s.at_ms, s.lag, bool(s.unowned or s.double)) for s in self._samples]
+        ins = [TimeBar(s.at_ms, s.in_per_s) for s in self._rates]
+        outs = [TimeBar(s.at_ms, s.out_per_s) for s in self._rates]
         return [
             draw_bars(label, bars, self._span, bucket_ms=self._bucket_ms, height=height)
             for label, bars, height in (

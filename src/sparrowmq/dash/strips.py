@@ -92,7 +92,7 @@ def draw_hatches() -> Markup:
     return Markup(tag("svg", hatches(), width=0, height=0, class_="patterns", aria_hidden="true"))
 
 
-class Bar(NamedTuple):
+class TimeBar(NamedTuple):
     """A value of a bucket of time, which begins at a time."""
 
     at_ms: int
@@ -109,7 +109,7 @@ class BarChart(NamedTuple):
 
 
 def draw_bars(
-    label: str, bars: Sequence[Bar], window: TimeWindow, *, bucket_ms: int, height: int
+    label: str, bars: Sequence[TimeBar], window: TimeWindow, *, bucket_ms: int, height: int
 ) -> BarChart:
     """Draw bars from the bottom, each as wide as its bucket of time, the highest as the chart."""
     highest = max((bar.value for bar in bars), default=0)
