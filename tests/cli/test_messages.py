@@ -313,6 +313,12 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         # The copy has the client's time, and the record the broker's, who got the copy later.
         assert 0 <= letter["resent_timestamp_ms"] - int(copy.properties["RESENT_AT"]) < 60_000
         assert smq("dlq", "show", "GID_dead", "--format", "raw").stdout == "hard to digest"
+        once_more = ("dlq", "resend", "GID_dead")
+        left_out = smq(*once_more, "--yes")
+        assert "left out: 1 message sent again before; --again sends these too" in left_out.stderr
+        assert "nothing to change: group GID_dead has no other dead letter" in left_out.stderr
+        (row,) = smq.json(*once_more, "--again")["changes"]
+        assert (row["body"], row["resent_by"]) == ("hard to digest", by)
         (change, *_) = smq.json("group", "show", "GID_dead")["changes"]
         assert (change["kind"], change["detail"]) == ("sent again", f"by {by}")
 

@@ -26,12 +26,13 @@ from sparrowmq.client.operations.browse import Start, open_browser
 from sparrowmq.client.operations.dead_letters import (
     DeadLetters,
     list_dead_letters,
-    resend_dead_letter,
+    resend_dead_letters,
 )
-from sparrowmq.client.operations.resend import find_resends
+from sparrowmq.client.operations.resend import find_resends, place_of
 from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.names import dlq_topic
+from sparrowmq.words import count_of
 
 dlq = typer.Typer(
     help="Dead letters: list, show, send again.", no_args_is_help=True, rich_markup_mode=None
@@ -103,9 +104,12 @@ def resend(
     group: GroupName,
     chosen: _Chosen,
     options: EditOptions,
+    again: Annotated[
+        bool, typer.Option("--again", help="also those that were sent again before")
+    ] = False,
     yes: Yes = False,
 ) -> None:
-    """Send dead letters again, changed or not, to their own group only.
+    """Send dead letters again, changed or not, to their own group only, and each once.
 
     The dead letters also stay in place. The copies name in RESENT_BY, RESENT_AT and RESENT_FROM who
     sent which letter and when; `dlq show` and `group show` say so too.
@@ -117,29 +121,30 @@ def resend(
       sparrowmq dlq resend GID_board --id 7F0000010001... --set-body-from order.json --yes
     """
     edit = options.read()
-    letters = _dead_letters(cluster, group, chosen)
+    found = _dead_letters(cluster, group, chosen)
+    resends = cluster.run(find_resends(cluster.directory, group)) if found else {}
+    letters = [each for each in found if again or place_of(each) not in resends]
     if edit.body is not None and len(letters) > 1:
         raise UsageError(
             f"{len(letters)} dead letters would get one body; choose one by --id or --key"
         )
     msg_id, key = chosen.msg_id, chosen.key
     named = f" with id {msg_id}" if msg_id else "" if key is None else f" with key {key!r}"
-    resends = cluster.run(find_resends(cluster.directory, group)) if letters else {}
-    rows = [row_of_copy(letter, edit) | describe_resend(letter, resends) for letter in letters]
+    if left_out := len(found) - len(letters):
+        say(f"left out: {count_of(left_out, 'message')} sent again before; --again sends these too")
 
     def apply() -> None:
         by = find_operator()
-        for letter in letters:
-            cluster.run(resend_dead_letter(cluster.directory, group, letter, edit=edit, by=by))
+        cluster.run(resend_dead_letters(cluster.directory, group, letters, edit=edit, by=by))
 
     carry_out(
         cluster,
-        rows,
+        [row_of_copy(each, edit) | describe_resend(each, resends) for each in letters],
         _LETTER_COLUMNS,
         is_confirmed=yes,
         apply=apply,
         done=f"{len(letters)} messages were sent to {group} again; they arrive in about 10 s",
-        unchanged=f"group {group} has no dead letter{named}",
+        unchanged=f"group {group} has no {'other ' if left_out else ''}dead letter{named}",
     )
 
 

@@ -175,9 +175,17 @@ def read_dead_letters(
 
 
 def resend_dead_letters(
-    directory: Directory, group: str, messages: Sequence[MessageExt], *, by: str = ""
+    directory: Directory,
+    group: str,
+    messages: Sequence[MessageExt],
+    *,
+    edit: Edit = UNCHANGED,
+    by: str = "",
 ) -> Operation[int]:
-    """Send each dead letter to its group again, as `resend_dead_letter` does."""
-    for message in messages:
-        yield from resend_dead_letter(directory, group, message, by=by)
+    """Send each dead letter to its group again, as `resend_dead_letter` does.
+
+    Raises: the first error, after the other letters were sent.
+    """
+    each = [resend_dead_letter(directory, group, m, edit=edit, by=by) for m in messages]
+    yield from gather(each, name=f"resends of {group}", at_once=WIDTH)
     return len(messages)
