@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from live_groups import LiveCluster
 from sparrowmq.processes.child_processes import ChildProcesses
 from sparrowmq.processes.group_members import Members
-from sparrowmq.testing.embedded import EmbeddedCluster
 
 CLIENT_IP = "172.17.0.1"
 CLOSE_LIMIT_MS = 30_000
@@ -22,7 +22,7 @@ CLOSE_LIMIT_MS = 30_000
 class MemberProcess:
     """A push consumer of one topic as `172.17.0.1@INSTANCE`, started and listening."""
 
-    def __init__(self, cluster: EmbeddedCluster, group: str, *, topic: str, instance: str) -> None:
+    def __init__(self, cluster: LiveCluster, group: str, *, topic: str, instance: str) -> None:
         self._held = ExitStack()
         directory = Path(self._held.enter_context(tempfile.TemporaryDirectory()))
         self._members = Members(

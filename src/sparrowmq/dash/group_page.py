@@ -273,12 +273,13 @@ class _Chart:
         lags = [TimeBar(s.at_ms, s.lag, bool(s.unowned or s.double)) for s in self._samples]
         ins = [TimeBar(s.at_ms, s.in_per_s) for s in self._rates]
         outs = [TimeBar(s.at_ms, s.out_per_s) for s in self._rates]
+        fastest = max((bar.value for bar in (*ins, *outs)), default=0)
         return [
-            draw_bars(label, bars, self._span, bucket_ms=self._bucket_ms, height=height)
-            for label, bars, height in (
-                (words("lag"), lags, _LAG_HEIGHT),
-                (words("in/s"), ins, RATE_HEIGHT),
-                (words("out/s"), outs, RATE_HEIGHT),
+            draw_bars(label, bars, self._span, bucket_ms=self._bucket_ms, height=height, full=full)
+            for label, bars, height, full in (
+                (words("lag"), lags, _LAG_HEIGHT, 0),
+                (words("in/s"), ins, RATE_HEIGHT, fastest),
+                (words("out/s"), outs, RATE_HEIGHT, fastest),
             )
         ]
 

@@ -109,14 +109,26 @@ class BarChart(NamedTuple):
 
 
 def draw_bars(
-    label: str, bars: Sequence[TimeBar], window: TimeWindow, *, bucket_ms: int, height: int
+    label: str,
+    bars: Sequence[TimeBar],
+    window: TimeWindow,
+    *,
+    bucket_ms: int,
+    height: int,
+    full: float = 0,
 ) -> BarChart:
-    """Draw bars from the bottom, each as wide as its bucket of time, the highest as the chart."""
+    """Draw bars from the bottom, each as wide as its bucket of time.
+
+    Args:
+        height: the chart's height in pixels.
+        full: the value that is as high as the chart, if no bar has a greater one.
+    """
     highest = max((bar.value for bar in bars), default=0)
+    full = max(full, highest) or 1
     width = round(100 * bucket_ms / max(1, window.until_ms - window.since_ms), 3)
     drawn = []
     for bar in bars:
-        percent = round(100 * bar.value / (highest or 1), 2)
+        percent = round(100 * bar.value / full, 2)
         drawn.append(
             tag(
                 "rect",
