@@ -1,7 +1,7 @@
 """Rows per second from and to a topic: our Spark source and sink beside Spark's own for Kafka.
 
     python benchmarks/spark_read.py [--rows N] [--repeats N] [--kafka DIR] [--cases NAME,...]
-                                    [--out DIRECTORY]
+                                    [--sizes BYTES,...] [--out DIRECTORY]
 
 Both run in one Spark session on local[2], with one node each on loopback. The runs take turns, and
 noise meets all alike. The figures are medians over the repeats, without the start of the session
@@ -415,12 +415,15 @@ class Results:
             "machine": machine,
             "rows": arguments.rows,
             "repeats": arguments.repeats,
+            # The highest, over five minutes; whatever else the machine does is in it.
+            "load": 0,
             "rates": [],
             "floor": [],
         }
 
     def note(self, table: str, row: dict[str, Any]) -> None:
         self.found[table].append(row)
+        self.found["load"] = max(self.found["load"], round(os.getloadavg()[1]))
         if self._out is None:
             return
         self._out.mkdir(parents=True, exist_ok=True)
@@ -437,7 +440,8 @@ def render(found: dict[str, Any]) -> str:
         f"{machine['cores']} cores, Python {machine['python']}, {machine['java']}, "
         f"PySpark {machine['pyspark']}, {machine['peer']}, "
         f"{'with' if machine['speedups'] else 'without'} sparrowmq-speedups; "
-        f"medians of {found['repeats']} runs in turn after one that does not count.",
+        f"medians of {found['repeats']} runs in turn after one that does not count; load at most "
+        f"{found['load']}.",
     ]
     for size, part in SIZES.items():
         rows = [each for each in found["rates"] if each["bytes"] == size]
@@ -490,10 +494,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kafka", type=Path)
     parser.add_argument("--cases", default=",".join([*WANTED, "floor"]))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if unknown := set(arguments.cases.split(",")) - {*WANTED, "floor"}:
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(WANTED)}, floor")
+    sizes = [int(word) for word in arguments.sizes.split(",")]
+    if unknown_sizes := set(sizes) - set(SIZES):
+        parser.error(f"no size {min(unknown_sizes)}; there are {', '.join(map(str, SIZES))}")
     if arguments.kafka and not all(any(arguments.kafka.glob(f"{each}/*.jar")) for each in JARS):
         parser.error(f"{arguments.kafka} has no jars in {' and '.join(JARS)}")
     jars = ",".join(map(str, arguments.kafka.glob("spark/*.jar"))) if arguments.kafka else ""
@@ -509,8 +517,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     results = Results(arguments)
     try:
-        for size, part in SIZES.items():
-            run_size(spark, int(arguments.rows * part), size, arguments, results)
+        for size in sizes:
+            run_size(spark, int(arguments.rows * SIZES[size]), size, arguments, results)
     finally:
         spark.stop()
         print(f"\n{render(results.found)}", end="")
