@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
@@ -77,6 +80,19 @@ def address(built: tuple[Path, str]) -> Iterator[str]:
 
 def test_the_site_is_built_without_a_warning(built: tuple[Path, str]) -> None:
     assert built[1] == ""
+
+
+def test_links_to_headings_find_them_in_both_languages(built: tuple[Path, str]) -> None:
+    pages = {path.resolve(): path.read_text() for path in built[0].rglob("*.html")}
+    ids = {path: set(re.findall(r'\bid="([^"]+)"', html)) for path, html in pages.items()}
+    lost = []
+    for path, html in pages.items():
+        for link, heading in re.findall(r'\bhref="([^"#:]*)#([^"]+)"', html):
+            target = (path.parent / unquote(link)).resolve() if link else path
+            if target in ids and unquote(unescape(heading)) not in map(unescape, ids[target]):
+                lost.append(f"{path.name}: {link}#{heading}")
+
+    assert lost == []
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")

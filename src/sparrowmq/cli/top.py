@@ -120,7 +120,7 @@ class GroupScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Make the widgets."""
-        yield Header()
+        yield Header(icon=" ")
         with VerticalScroll():
             yield Static(words()("looking at {group} …", group=self.group), id="matrix")
             yield Static(id="findings")
@@ -244,7 +244,7 @@ class TopApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Make the widgets."""
-        yield Header()
+        yield Header(icon=" ")
         table: DataTable[Text] = DataTable(cursor_type="row")
         yield table
         yield Static(id="left-out")
