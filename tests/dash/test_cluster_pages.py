@@ -13,7 +13,9 @@ from live_page import Reader
 from sparrowmq import Message, Producer
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.overview import FlowRates
+from sparrowmq.client.operations.producers import list_producers
 from sparrowmq.dash.message_pages import COUNT, describe_body, preview, shorten
+from sparrowmq.errors import ConnectFailed
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
 from waiting import wait_until
@@ -72,6 +74,12 @@ async def test_a_topic_shows_the_producers_at_its_brokers(
     assert shown["client_id"] == producer.client_id
     assert (shown["host"], shown["language"]) == ("127.0.0.1", "PYTHON")
     assert shown["brokers"] == "broker-a"
+
+
+async def test_producers_are_not_none_where_no_broker_answers(reader: Reader) -> None:
+    nobody = {"broker-a": "127.0.0.1:1"}
+    with pytest.raises(ConnectFailed):
+        await reader.watcher.driver.run(list_producers(nobody, timeout_ms=1_000))
 
 
 async def test_a_topic_and_its_group_show_their_rates_over_time(

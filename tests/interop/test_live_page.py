@@ -46,6 +46,11 @@ async def test_the_page_follows_a_group_on_apaches_broker(apache_cluster: Any) -
             messages = words_of(await reader.read(f"/messages?topic={stage.topic}&key=needle"))
             brokers = words_of(await reader.read("/brokers"))
 
+            async def producers() -> list[dict[str, Any]]:
+                return await read_table(reader, f"/topics/{stage.topic}", "producers")
+
+            (producer, *_) = await eventually("the producer", producers)
+
             async def is_well() -> bool:
                 await reader.watcher.look_now(stage.group)
                 page = words_of(await reader.read(f"/groups/{stage.group}"))
@@ -59,6 +64,7 @@ async def test_the_page_follows_a_group_on_apaches_broker(apache_cluster: Any) -
     assert stage.group in topic
     assert "needle" in messages
     assert "broker-a" in brokers
+    assert (producer["language"], producer["brokers"]) == ("PYTHON", "broker-a")
 
 
 async def test_twins_on_apaches_broker_are_shown_where_they_hurt(apache_cluster: Any) -> None:

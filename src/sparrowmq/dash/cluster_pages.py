@@ -77,10 +77,7 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
     """Show a topic: its brokers, queues and groups. Raises: as `topic_status`."""
     name = check_topic(visit.request.path_params["topic"])
     status = await watcher.driver.run(topic_status(watcher.directory, name))
-    masters = {name: at[min(at)] for name, at in status.addresses.items() if at}
-    producers = await watcher.driver.run(
-        list_producers(masters, timeout_ms=watcher.directory.timeout_ms)
-    )
+    producers = await _find_producers(watcher, status)
     window_s, now_ms = choose_window(visit.query), timestamp_ms()
     since_ms, bucket_ms = now_ms - window_s * 1000, bucket_of(window_s)
     rates = watcher.history.rates(name, is_topic=True, since_ms=since_ms, bucket_ms=bucket_ms)
@@ -138,7 +135,20 @@ def _reader_table(watcher: Watcher, status: TopicStatus) -> PageTable:
     )
 
 
-def _producer_table(producers: Sequence[ConnectedProducer]) -> PageTable:
+async def _find_producers(
+    watcher: Watcher, status: TopicStatus
+) -> Sequence[ConnectedProducer] | None:
+    """Return the producers at the topic's brokers; None if the brokers do not list them."""
+    masters = {name: at[min(at)] for name, at in status.addresses.items() if at}
+    try:
+        return await watcher.driver.run(
+            list_producers(masters, timeout_ms=watcher.directory.timeout_ms)
+        )
+    except SparrowError:
+        return None
+
+
+def _producer_table(producers: Sequence[ConnectedProducer] | None) -> PageTable:
     return PageTable(
         name="producers",
         title="Producers",
@@ -159,9 +169,11 @@ def _producer_table(producers: Sequence[ConnectedProducer]) -> PageTable:
                 Cell(", ".join(each.broker_names)),
                 Cell(each.last_timestamp_ms or None),
             ]
-            for each in producers
+            for each in producers or ()
         ],
-        empty="No producer is connected.",
+        empty="No producer is connected."
+        if producers is not None
+        else "The brokers do not list their producers for this page.",
     )
 
 

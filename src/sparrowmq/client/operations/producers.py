@@ -33,9 +33,15 @@ def list_producers(
 
     Args:
         addresses: the brokers' addresses, by name.
+
+    Raises: TransportError, BrokerError if no broker answers; access control keeps the list for
+    administrators.
     """
     asked = [_ask(address, timeout_ms=timeout_ms) for address in addresses.values()]
     tables = yield from gather_outcomes(asked, name="producers", at_once=WIDTH)
+    errors = [each for each in tables if isinstance(each, SparrowError)]
+    if errors and len(errors) == len(tables):
+        raise errors[0]
     found: dict[tuple[str, str, str, str], dict[str, int]] = {}
     for broker, table in zip(addresses, tables, strict=True):
         for group, infos in {} if isinstance(table, SparrowError) else table.data.items():
