@@ -29,7 +29,7 @@ BODY = Random(0).randbytes(50_000)
 
 
 def test_messages_expire_and_pulls_are_sent_on(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(retention=RetentionConfig(disk_expire_percent=0))
+    rig = make_rig(retention=_by_age(disk_expire_percent=0))
     rig.create_topic("T", 4)
     peer = rig.connect()
     for _ in range(60):
@@ -59,7 +59,7 @@ def test_messages_expire_and_pulls_are_sent_on(make_rig: Callable[..., Any]) -> 
 
 
 def test_operators_have_expired_messages_removed_at_any_hour(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(retention=RetentionConfig(disk_expire_percent=100, delete_when=_another_hour()))
+    rig = make_rig(retention=_by_age(disk_expire_percent=100, delete_when=_another_hour()))
     rig.create_topic("T", 4)
     peer = rig.connect()
     for _ in range(60):
@@ -75,6 +75,11 @@ def test_operators_have_expired_messages_removed_at_any_hour(make_rig: Callable[
     assert (reply.code, before, rig.store.queues.min_offset("T", 0)) == (0, 0, 40)
 
 
+def _by_age(**settings: Any) -> RetentionConfig:
+    """Return settings by which messages expire by their age, however full the machine's disk is."""
+    return RetentionConfig(disk_force_percent=100, disk_full_percent=100, **settings)
+
+
 def _another_hour() -> str:
     hour = datetime.fromtimestamp(1_700_000_000).hour
     return f"{(hour + 12) % 24:02d}"
@@ -86,7 +91,7 @@ def _another_hour() -> str:
 def test_operators_have_empty_queues_of_deleted_topics_removed(
     make_rig: Callable[..., Any], code: int
 ) -> None:
-    rig = make_rig(retention=RetentionConfig(disk_expire_percent=0))
+    rig = make_rig(retention=_by_age(disk_expire_percent=0))
     for topic in ("gone", "full", "T"):
         rig.create_topic(topic, 4)
     peer = rig.connect()

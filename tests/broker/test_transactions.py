@@ -53,12 +53,14 @@ def rig(make_rig: Callable[..., Any]) -> Any:
     return rig
 
 
-def send_half(rig: Any, *, topic: str = "T", key: str = "K", extra: str = "") -> dict[str, str]:
-    """Send a half message; returns what ends it."""
+def send_half(
+    rig: Any, *, topic: str = "T", key: str = "K", extra: str = "", clock_ms: int = 0
+) -> dict[str, str]:
+    """Send a half message, whose producer's clock is so far ahead; returns what ends it."""
     properties = f"UNIQ_KEY\x01{key}\x02{HALF}{extra}"
     reply = rig.send(
         rig.connect(), topic, key.encode(), queue_id=2, properties=properties, f="4",
-        g=str(rig.timestamp_ms),
+        g=str(rig.timestamp_ms + clock_ms),
     )  # fmt: skip
     assert reply.code == 0, reply.remark
     return {
@@ -463,6 +465,19 @@ def test_a_message_older_than_others_are_kept_is_asked_for_no_more(
 
     assert is_asked is bool(asked(rig.advance(ROUND_MS)))
     assert ([] if is_asked else [b"K"]) == bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+
+@pytest.mark.parametrize("days", [-365, 0, 1])
+def test_a_message_s_age_does_not_depend_on_its_producer_s_clock(rig: Any, days: int) -> None:
+    rig.advance(INTERVAL_MS // 2)
+    join(rig)
+    send_half(rig, clock_ms=days * 24 * HOUR_MS)
+
+    first = rig.advance(TIMEOUT_MS - 1)
+    rest = rig.advance(2 * INTERVAL_MS)
+
+    assert (asked(first), asked(rest)[:1]) == ([], ["K"])
+    assert bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0) == []
 
 
 IMMUNE = "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x017"

@@ -46,6 +46,16 @@ def test_message_must_not_come_early(rough: Bench) -> None:
     assert rough.faults == ["b'm': in T 1 ms early"]
 
 
+def test_message_may_come_early_if_a_brokers_clock_jumped_forward(rough: Bench) -> None:
+    rough.ledger.note_clock_jump(-10_000)
+    rough.ledger.note_clock_jump(3_000)
+
+    rough.come(2_999)
+    rough.come(3_000)
+
+    assert rough.faults == ["b'm': in T 1 ms early"]
+
+
 def test_message_comes_soon_and_once_if_nothing_fails(calm: Bench, rough: Bench) -> None:
     for bench in (calm, rough):
         bench.come(6_010 + SOON_MS + 1)

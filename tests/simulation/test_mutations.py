@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from mistakes import Mistakes, as_at_apaches_broker, run_calm
 from sparrowmq.broker.broker import Broker
@@ -90,6 +91,15 @@ def drop_at_once(owned: OwnedQueue, now_ms: int, *, drain_timeout_ms: int) -> No
 
 def do_nothing(*_: object, **__: object) -> None:
     """Do nothing."""
+
+
+_decide = TransactionChecks._decide
+
+
+def decide_by_the_producers_clock(checks: Any, current: Any, record: Any, now_ms: int) -> bool:
+    """Take a half message for as old as its producer says."""
+    told = replace_fields(record, store_timestamp_ms=record.born_timestamp_ms)
+    return _decide(checks, current, told, now_ms)
 
 
 mistake.plant(
@@ -304,6 +314,15 @@ mistake.plant(
     ": to be committed, neither stored nor discarded$",
     (TransactionChecks, "forget_commits", do_nothing),
     seeds=10,
+    **TRANSACTIONS,
+)
+mistake.plant(
+    "half message whose age is told by its producer's clock",
+    Faults(client_clock_jump=20.0),
+    ": to be committed, stored 0 times$",
+    (TransactionChecks, "_decide", decide_by_the_producers_clock),
+    seeds=10,
+    check_interval_ms=transaction_producers.SHORT_INTERVAL_MS,
     **TRANSACTIONS,
 )
 mistake.plant(

@@ -23,10 +23,11 @@ Two commits of a message come if its producer commits while its answer to a ques
 The second stores nothing: the latest commits are remembered. They are not after a restart, so the
 message is delivered at least once, not exactly once.
 
-Source: TransactionalMessageServiceImpl.java of 4.9.7. Differs from RocketMQ: a message that waits
-for its producer's own time does not count as checked, nor is it appended in each round. The
-end of a first copy counts for the later copies too. RocketMQ asks about such copies again, and
-delivers the message with every commit.
+Source: TransactionalMessageServiceImpl.java of 4.9.7. Differs from RocketMQ: a message's age counts
+from when the broker stored it, not by the producer's clock. One that waits for its producer's own
+time does not count as checked, nor is it appended in each round. The end of a first copy counts for
+the later copies too. RocketMQ asks about such copies again, and delivers the message with every
+commit.
 Tests: test_transactions.py.
 """
 
@@ -252,10 +253,12 @@ class TransactionChecks:
         if first in current.ended or half_offset < self._again.get(first, 0):
             return True
         times = _number(properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)) or 0
-        age_ms = timestamp_ms - record.born_timestamp_ms
+        # A copy has been here longer than its store time says; the producer's clock may be wrong.
+        age_ms = timestamp_ms - record.store_timestamp_ms
+        waited_ms = age_ms if first == half_offset else timestamp_ms - record.born_timestamp_ms
         if self._is_too_old(age_ms):
             return self._put_away(current, record, first, timestamp_ms)
-        if 0 <= age_ms < self._immunity_ms(properties):
+        if not times and 0 <= waited_ms < self._immunity_ms(properties):
             if PROPERTY_CHECK_IMMUNITY_TIME not in properties:
                 return False
             if current.half_end - half_offset <= WAITING_SPAN:

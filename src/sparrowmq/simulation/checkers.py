@@ -266,6 +266,12 @@ class Checkers:
         self.ledger.note_lost()
         self.delays.note_lost(broker_name)
 
+    def note_clock_jump(self, broker_name: str, ms: int) -> None:
+        """Note that a broker's wall clock was set forward, or back."""
+        self.delays.note_clock_jump(ms)
+        for ledger in self.pops.values():
+            ledger.note_clock_jump(broker_name, ms, now_ms=self._trace.now_ms)
+
     def is_lost(self, queue: MessageQueue, message: MessageExt) -> bool:
         """Return whether a power cut has taken a message from its place."""
         offset, copies = message.queue_offset, self._copies.get(queue, [])

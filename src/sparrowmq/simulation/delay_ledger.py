@@ -62,6 +62,11 @@ class DelayLedger:
         if self._delays_ms.get(payload) and not self._copies[payload]:
             self._expected_ms[payload] = now_ms + self._delays_ms[payload] + SOON_MS
 
+    def note_clock_jump(self, ms: int) -> None:
+        """Note that a broker's wall clock was set forward, or back: what it has may come early."""
+        if ms > 0:
+            self._due_ms = {payload: due_ms - ms for payload, due_ms in self._due_ms.items()}
+
     def is_delayed(self, payload: bytes) -> bool:
         """Return whether a message has a delay."""
         return self._delays_ms.get(payload, 0) > 0

@@ -42,6 +42,9 @@ class Faults:
         producer_crash: a producer of transactions is killed; another one of its group comes later.
         member_join: a member joins.
         member_leave: a member closes gracefully.
+        broker_clock_jump: a broker's wall clock is set forward by an hour at most, or back by
+            seconds.
+        client_clock_jump: a client's wall clock is set forward or back by up to a day.
         slow_listener: the share of the listener's calls that last up to `SLOW_MS_MAX`.
         failing_listener: the share of messages whose first calls fail.
         duplicate_ids: the share of members that take another member's client id.
@@ -73,6 +76,8 @@ class Faults:
     producer_crash: float = 0.0
     member_join: float = 0.0
     member_leave: float = 0.0
+    broker_clock_jump: float = 0.0
+    client_clock_jump: float = 0.0
     slow_listener: float = 0.0
     failing_listener: float = 0.0
     duplicate_ids: float = 0.0
@@ -88,8 +93,8 @@ class Faults:
         return keep_only(self, PROMPT_FAULTS) == self
 
 
-# Faults that lose and delay nothing: members come and go, and listeners are slow.
-GRACEFUL_FAULTS = ("member_join", "member_leave", "slow_listener")
+# Faults that lose and delay nothing: members come and go, listeners are slow, clients' clocks jump.
+GRACEFUL_FAULTS = ("member_join", "member_leave", "slow_listener", "client_clock_jump")
 # Faults that every side sees at once: brokers and hosts run on, and the network delivers.
 PROMPT_FAULTS = (*GRACEFUL_FAULTS, "failing_listener", "member_crash", "reset", "locks_lost")
 # Settings of faults that have no instants.

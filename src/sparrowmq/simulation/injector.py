@@ -312,7 +312,14 @@ class Injector:
         self._later(self.dice.randrange(1_000, 10_000), start_again)
         return f"a sync of {broker.name} is to fail"
 
-    # --- members ----------------------------------------------------------------------------
+    @_of_broker
+    def _broker_clock_jump(self, broker: BrokerNode) -> str:
+        # Further back, times that have begun would end after the run.
+        jump_ms = self.dice.choice((-5_000, -500, 500, 5_000, 3_600_000))
+        broker.jump_clock(jump_ms)
+        return f"the clock of {broker.name} jumps by {jump_ms} ms"
+
+    # --- clients ----------------------------------------------------------------------------
 
     @_of_member
     def _member_crash(self, member: MemberHost) -> str | None:
@@ -355,3 +362,13 @@ class Injector:
     def _member_leave(self, member: MemberHost) -> str | None:
         member.leave()
         return f"{member.name} leaves"
+
+    def _client_clock_jump(self) -> str:
+        cluster = self.cluster
+        processes = [member.process for member in cluster.live_members]
+        processes += [producer.process for producer in cluster.producers]
+        processes += [producer.process for producer in cluster.live_transactions]
+        process = self.dice.choice(processes)
+        jump_ms = self.dice.choice((-86_400_000, -5_000, 5_000, 86_400_000))
+        process.jump_clock(jump_ms)
+        return f"the clock of {process.name} jumps by {jump_ms} ms"

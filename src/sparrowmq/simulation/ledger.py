@@ -21,6 +21,8 @@ from collections.abc import Callable, Collection
 
 from sparrowmq.model import TransactionState
 from sparrowmq.model.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
@@ -112,6 +114,9 @@ class TransactionLedger:
         """Note a broker's message in any topic, of a transaction or not."""
         outcome = self._outcomes.get(payload)
         if outcome is None or topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC):
+            return
+        if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
+            # A group could not consume it.
             return
         if topic == TRANS_CHECK_MAX_TIME_TOPIC:
             self._put_away.add(payload)

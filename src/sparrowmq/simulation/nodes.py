@@ -405,6 +405,14 @@ class BrokerNode:
             elif self._dice.random() < UNSYNCED_SHARE:
                 self._end_soon(WriteMoment.SYNC, SYNC_MS_MAX)
 
+    def jump_clock(self, ms: int) -> None:
+        """Set the machine's wall clock forward, or back."""
+        self._wall_ms += ms
+        if self.process is not None:
+            self.process.jump_clock(ms)
+            self._pops.wall_ms = self._wall_ms
+        self._checkers.note_clock_jump(self.name, ms)
+
     # --- the world of the broker's host -----------------------------------------------------
 
     def monotonic_ms(self) -> int:

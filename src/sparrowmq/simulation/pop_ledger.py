@@ -119,6 +119,15 @@ class PopLedger:
                 if change.is_suspended:
                     self._times[place] = max(0, self._times.get(place, 1) - 1)
 
+    def note_clock_jump(self, broker_name: str, ms: int, *, now_ms: int) -> None:
+        """Note that a broker's wall clock, by which it keeps times, was set forward, or back."""
+        for place in [p for p in self._hidden_ms if p.queue.broker_name == broker_name]:
+            self._hidden_ms[place] -= ms
+        for place in [p for p in self._due_ms if p.queue.broker_name == broker_name]:
+            due_ms = self._due_ms[place]
+            # What was due before a jump forward is not late for it.
+            self._due_ms[place] = max(min(due_ms, now_ms), due_ms - ms)
+
     def note_expired(self, queue: MessageQueue, offset: int) -> None:
         """Note that a message has expired, consumed or not."""
         place = MessagePlace(queue, offset)

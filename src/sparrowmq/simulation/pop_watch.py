@@ -39,7 +39,7 @@ class PopWatch:
     def __init__(self, name: str, ledgers: Mapping[str, PopLedger], *, wall_ms: int) -> None:
         self._name = name
         self._ledgers = ledgers
-        self._wall_ms = wall_ms
+        self.wall_ms = wall_ms
         self._pops: dict[_Key, tuple[PopLedger, PopMessageRequestHeader, int]] = {}
         self._changes: dict[_Key, tuple[PopLedger, MessagePlace]] = {}
         # Each with the number of its acknowledgement and its offset, by which answers leave it out.
@@ -77,7 +77,7 @@ class PopWatch:
         """Note an answer of any kind, as it is written."""
         key, is_well = (connection, command.opaque), command.code == ResponseCode.SUCCESS
         popping, changing = self._pops.pop(key, None), self._changes.pop(key, None)
-        acks, wall_ms = self._acks.pop(key, None), self._wall_ms
+        acks, wall_ms = self._acks.pop(key, None), self.wall_ms
         if popping is not None and is_well:
             found = decode_header(PopMessageResponseHeader, command.ext_fields)
             name = self._name

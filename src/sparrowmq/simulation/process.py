@@ -40,6 +40,10 @@ class Process:
         """Read the host's wall clock."""
         return self._wall_ms + self.timeline.now_ms
 
+    def jump_clock(self, ms: int) -> None:
+        """Set the host's wall clock forward, or back."""
+        self._wall_ms += ms
+
     def enter(self, action: Action) -> None:
         """Run an action in the process, now or when it is thawed."""
         if not self.is_alive:

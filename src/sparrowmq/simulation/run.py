@@ -61,6 +61,8 @@ _GATHERED_SHARE = 0.3
 _NOTICE_PAUSE_MS = 100
 # The share of runs with unnoticed faults in which messages expire, consumed or not.
 _EXPIRY_SHARE = 0.2
+# The share of runs in which clocks jump; those of brokers only beside unnoticed faults.
+_CLOCKS_SHARE = 0.3
 # The share of runs with transactions, and the most kills of their producers per minute.
 _TRANSACTIONS_SHARE = 0.3
 _PRODUCER_CRASHES_MAX = 6.0
@@ -201,6 +203,12 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
     if dice.random() < _EXPIRY_SHARE and not scenario.faults.are_prompt:
         expiry = 2 + 6 * dice.random()
         scenario = replace(scenario, faults=replace(scenario.faults, expiry=expiry))
+    dice = Random(f"{seed} clocks")
+    if dice.random() < _CLOCKS_SHARE:
+        faults = replace(scenario.faults, client_clock_jump=1 + 4 * dice.random())
+        if not faults.are_prompt:
+            faults = replace(faults, broker_clock_jump=1 + 4 * dice.random())
+        scenario = replace(scenario, faults=faults)
     if Random(f"{seed} notices").random() < _GATHERED_SHARE:
         scenario = replace(scenario, notice_pause_ms=_NOTICE_PAUSE_MS)
     if not scenario.faults.duplicate_ids:

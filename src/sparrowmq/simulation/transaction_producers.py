@@ -5,7 +5,9 @@ Tests: test_runs.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 from sparrowmq.calling.effects import Answer, Operation, sleep
 from sparrowmq.client.operations.gather import gather
@@ -28,7 +30,8 @@ assert SHORT_INTERVAL_MS < TIMEOUT_MS < CHECK_INTERVAL_MS
 # The longest time of a user's decision: a third of the ends cross a broker's question.
 LOCAL_MS_MAX = 3 * TIMEOUT_MS // 2
 ANSWER_MS_MAX = 300
-# The most transactions of a producer at once.
+# A producer's transactions come in lanes, each with the next few as soon as its last have ended.
+LANES = 2
 AT_ONCE_MAX = 4
 OUTCOMES = (TransactionState.COMMIT, TransactionState.COMMIT, TransactionState.ROLLBACK)
 # The share of transactions that their producer leaves to the brokers' questions, and the most
@@ -97,14 +100,23 @@ class TransactionHost:
         return Later(self._dice.randrange(0, ANSWER_MS_MAX), answer)
 
     def _transact_all(self, topic: str, count: int, pause_ms_max: int) -> Operation[None]:
-        dice, begun = self._dice, 0
-        while begun < count:
+        # Fresh messages stand before the copies of those of another lane, which brokers ask about.
+        numbers = iter(range(count))
+        lanes = [self._transact_some(topic, numbers, LANES * pause_ms_max) for _ in range(LANES)]
+        yield from gather(lanes, name="lanes")
+
+    def _transact_some(
+        self, topic: str, numbers: Iterator[int], pause_ms_max: int
+    ) -> Operation[None]:
+        dice = self._dice
+        while True:
             yield from sleep(dice.randrange(0, pause_ms_max))
-            at_once = min(count - begun, dice.randrange(1, AT_ONCE_MAX + 1))
-            bodies = [f"{self.process.name}-{begun + n}".encode() for n in range(at_once)]
+            some = [*islice(numbers, dice.randrange(1, AT_ONCE_MAX + 1))]
+            if not some:
+                return
+            bodies = [f"{self.process.name}-{number}".encode() for number in some]
             transactions = [self._transact(Message(topic, body)) for body in bodies]
             yield from gather(transactions, name="transactions")
-            begun += at_once
 
     def _transact(self, message: Message) -> Operation[None]:
         """Send a half message and decide on the outcome; end it, or wait for a question."""
