@@ -235,9 +235,8 @@ class Owner:
         del queue
         return False
 
-    def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
-        del queue
-        return now_ms < self._until_ms
+    def sure_queues(self, now_ms: int) -> list[MessageQueue]:
+        return [QUEUE] if now_ms < self._until_ms else []
 
 
 def test_queue_must_be_held_while_its_listener_runs(bench: Bench) -> None:
@@ -250,10 +249,10 @@ def test_queue_must_be_held_while_its_listener_runs(bench: Bench) -> None:
 
 def test_two_members_must_not_have_one_lock_at_once(bench: Bench) -> None:
     members = [("m1", Owner(until_ms=50)), ("m2", Owner()), ("m3", Owner(until_ms=60))]
-    bench.checkers.check_leases(members, [QUEUE], now_ms=50)
+    bench.checkers.check_leases(members, now_ms=50)
     assert bench.checkers.violation is None
 
-    bench.checkers.check_leases(members, [QUEUE], now_ms=49)
+    bench.checkers.check_leases(members, now_ms=49)
     assert bench.checkers.violation == "T@b:0: locked by m1 and m3 at once"
 
 
@@ -264,10 +263,10 @@ def test_two_members_may_have_one_lock_until_they_notice_that_their_broker_has_l
     members = [("m1", Owner(until_ms=90)), ("m2", Owner(until_ms=90))]
     checkers.note_locks_lost("other", now_ms=20)
     checkers.note_locks_lost(BROKER, now_ms=10)
-    checkers.check_leases(members, [QUEUE], now_ms=39)
+    checkers.check_leases(members, now_ms=39)
     assert checkers.violation is None
 
-    checkers.check_leases(members, [QUEUE], now_ms=40)
+    checkers.check_leases(members, now_ms=40)
     assert checkers.violation == "T@b:0: locked by m1 and m2 at once"
 
 

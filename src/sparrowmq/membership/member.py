@@ -281,10 +281,9 @@ class GroupMember:
         """Return the queues in hand, for reading only."""
         return tuple(self._queues.values())
 
-    def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
-        """Return whether we hold a queue's lock, so that no other member consumes the queue."""
-        owned = self._queues.get(queue)
-        return owned is not None and owned.is_sure(now_ms)
+    def sure_queues(self, now_ms: int) -> list[MessageQueue]:
+        """Return the queues whose locks we hold, so that no other member consumes them."""
+        return [queue for queue, owned in self._queues.items() if owned.is_sure(now_ms)]
 
     def committed_offset(self, queue: MessageQueue) -> int | None:
         """Return the last offset of a queue in hand that the broker is known to have."""

@@ -104,8 +104,8 @@ class Holder(Protocol):
         """Return whether the member holds a queue, also while the queue drains."""
         ...
 
-    def is_sure_of(self, queue: MessageQueue, now_ms: int) -> bool:
-        """Return whether the member believes to hold the queue's lock."""
+    def sure_queues(self, now_ms: int) -> Iterable[MessageQueue]:
+        """Return the queues whose locks the member believes to hold."""
         ...
 
 
@@ -520,18 +520,17 @@ class Checkers:
         """Note that a broker has lost its locks: others may get what owners believe to hold."""
         self._locks_lost_until_ms[broker_name] = now_ms + self._lock_notice_ms
 
-    def check_leases(
-        self, members: Sequence[tuple[str, Holder]], queues: Iterable[MessageQueue], *, now_ms: int
-    ) -> None:
+    def check_leases(self, members: Iterable[tuple[str, Holder]], *, now_ms: int) -> None:
         """Check that no two members believe to hold one queue's lock; names go with members."""
         if self._may_share_queues:
             return
-        for queue in queues:
-            if now_ms < self._locks_lost_until_ms.get(queue.broker_name, 0):
-                continue
-            owners = [name for name, member in members if member.is_sure_of(queue, now_ms)]
-            if len(owners) > 1:
-                self.fail(f"{_name(queue)}: locked by {' and '.join(owners)} at once")
+        owners: dict[MessageQueue, str] = {}
+        for name, member in members:
+            for queue in member.sure_queues(now_ms):
+                owner = owners.setdefault(queue, name)
+                if owner == name or now_ms < self._locks_lost_until_ms.get(queue.broker_name, 0):
+                    continue
+                self.fail(f"{_name(queue)}: locked by {owner} and {name} at once")
 
     def note_members_gone(self, broker_name: str) -> None:
         """Note that a broker has started: its members have to come back, and to divide again."""

@@ -346,8 +346,8 @@ class SimulatedCluster:
                 return
             if next_ms != timeline.now_ms:
                 count_before = timeline.event_count
-            timeline.step()
-            self._check_members()
+            if timeline.step():
+                self._check_members()
             at_once = timeline.event_count - count_before
             if at_once > EVENTS_AT_ONCE_MAX or timeline.event_count > EVENTS_MAX:
                 checkers.fail(
@@ -362,7 +362,6 @@ class SimulatedCluster:
         # A frozen member counts: it may wake in this millisecond, and must not trust its lock.
         self.checkers.check_leases(
             [(member.name, member.subscriber.member) for member in alive],
-            self.all_queues,
             now_ms=self.timeline.now_ms,
         )
 

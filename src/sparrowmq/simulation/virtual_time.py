@@ -62,9 +62,10 @@ class Timeline:
         """Return the instant of the next event, None for none."""
         return self._planned[0][0] if self._planned else None
 
-    def step(self) -> None:
-        """Run the next event."""
+    def step(self) -> bool:
+        """Run the next event; return whether it ran, and was not cancelled."""
         at_ms, _, timer = heappop(self._planned)
         self.now_ms = at_ms
-        if timer.fire():
-            self.event_count += 1
+        has_run = timer.fire()
+        self.event_count += has_run
+        return has_run
