@@ -782,26 +782,23 @@ static long long number_of(Bytes at, Bytes end) {
     return number;
 }
 
-enum { BUFFER, AT, LITERALS, VALUE_KINDS, HAS_BODY, WAITING, TOKENS, OPAQUES, ANSWER_TYPE, EVENT_TYPE, EVENTS, ARGUMENTS };
+enum { BUFFER, AT, LITERALS, VALUE_KINDS, HAS_BODY, TOKENS, OPAQUES, ANSWER_TYPE, EVENT_TYPE, EVENTS, ARGUMENTS };
 
 /* Moves the token of a request with its answer to the events; returns 0 if the request is not of this kind. */
 static int take_answer(PyObject *const *args, const char *kinds, const Value *values, Py_ssize_t count, Value body) {
     PyObject *opaque = NULL, *token, *fields = NULL, *answer = NULL, *event = NULL;
-    int is_taken = -1, has_body = body.end != NULL;
+    int has_body = body.end != NULL;
     for (Py_ssize_t n = 0; n < count; n++) {
         if (kinds[n] >> 4 == OPAQUE_OF) {
             opaque = PyLong_FromLongLong(number_of(values[n].at, values[n].end));
         }
     }
-    if (opaque == NULL || (is_taken = PySet_Contains(args[WAITING], opaque)) <= 0) {
-        goto done;
-    }
-    token = PyDict_GetItemWithError(args[TOKENS], opaque);
+    token = opaque == NULL ? NULL : PyDict_GetItemWithError(args[TOKENS], opaque);
     if (token == NULL) {
-        is_taken = PyErr_Occurred() ? -1 : 0;
-        goto done;
+        Py_XDECREF(opaque);
+        return PyErr_Occurred() ? -1 : 0;
     }
-    is_taken = -1;
+    int is_taken = -1;
     Py_INCREF(token);
     fields = PyTuple_New(count - 1 - (memchr(kinds, OWN_ID_OF << 4, (size_t)count) != NULL) + has_body);
     for (Py_ssize_t n = 0; fields != NULL && n < count; n++) {
@@ -824,13 +821,12 @@ static int take_answer(PyObject *const *args, const char *kinds, const Value *va
     }
     answer = fields == NULL ? NULL : PyObject_CallObject(args[ANSWER_TYPE], fields);
     event = answer == NULL ? NULL : PyObject_CallFunctionObjArgs(args[EVENT_TYPE], token, answer, NULL);
-    if (event != NULL && PyList_Append(args[EVENTS], event) == 0 && PySet_Discard(args[WAITING], opaque) >= 0 &&
-        PyDict_DelItem(args[TOKENS], opaque) == 0 && PyDict_DelItem(args[OPAQUES], token) == 0) {
+    if (event != NULL && PyList_Append(args[EVENTS], event) == 0 && PyDict_DelItem(args[TOKENS], opaque) == 0 &&
+        PyDict_DelItem(args[OPAQUES], token) == 0) {
         is_taken = 1;
     }
     Py_DECREF(token);
-done:
-    Py_XDECREF(opaque);
+    Py_DECREF(opaque);
     Py_XDECREF(fields);
     Py_XDECREF(answer);
     Py_XDECREF(event);
@@ -856,7 +852,7 @@ static PyObject *take_answers(PyObject *self, PyObject *const *args, Py_ssize_t 
     char *buffer, *kinds;
     Py_ssize_t buffer_size, kind_count;
     if (count != ARGUMENTS) {
-        PyErr_SetString(PyExc_TypeError, "take_answers takes 11 arguments");
+        PyErr_SetString(PyExc_TypeError, "take_answers takes 10 arguments");
         return NULL;
     }
     Py_ssize_t begin = PyLong_AsSsize_t(args[AT]);
@@ -1052,71 +1048,106 @@ static PyObject *take_send(PyObject *self, PyObject *const *args, Py_ssize_t cou
 
 /* --- the body of a batch's request ------------------------------------------------------------ */
 
-static PyObject *join_batch(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 2 || !PyList_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "join_batch takes a list and a number");
+/* Writes a message of a batch; returns its end. */
+static unsigned char *write_entry(unsigned char *out, long long flag, const char *body, size_t body_size,
+                                  const char *properties, size_t properties_size) {
+    write32(out, (uint32_t)(22 + body_size + properties_size));
+    memset(out + 4, 0, 8);
+    write32(out + 12, (uint32_t)flag);
+    write32(out + 16, (uint32_t)body_size);
+    memcpy(out + 20, body, body_size);
+    out += 20 + body_size;
+    *out++ = (unsigned char)(properties_size >> 8);
+    *out++ = (unsigned char)properties_size;
+    memcpy(out, properties, properties_size);
+    return out + properties_size;
+}
+
+/* Whether a row is like the first in all but two places; -1 is an error. */
+static int is_alike(PyObject *row, PyObject *first, Py_ssize_t body_at, Py_ssize_t flag_at) {
+    int is_same = 1;
+    for (Py_ssize_t n = 0; row != first && is_same == 1 && n < PyTuple_Size(first); n++) {
+        PyObject *item = PyTuple_GetItem(row, n), *wanted = PyTuple_GetItem(first, n);
+        if (item != wanted && n != body_at && n != flag_at) {
+            is_same = PyObject_RichCompareBool(item, wanted, Py_EQ);
+        }
+    }
+    return is_same;
+}
+
+static PyObject *join_batch(PyObject *self, PyObject *args) {
+    PyObject *rows, *data = NULL, *ids = NULL, *result = NULL;
+    Py_ssize_t body_at, flag_at, text_at, shared_size, id_size, body_min, body_max, text_max;
+    unsigned int number;
+    const char *shared;
+    if (!PyArg_ParseTuple(args, "O!nnny#nInnn", &PyList_Type, &rows, &body_at, &flag_at, &text_at, &shared,
+                          &shared_size, &id_size, &number, &body_min, &body_max, &text_max)) {
         return NULL;
     }
-    long long properties_max = PyLong_AsLongLong(args[1]);
-    if (properties_max == -1 && PyErr_Occurred()) {
-        return NULL;
+    Py_ssize_t count = PyList_Size(rows), width = count ? PyTuple_Size(PyList_GetItem(rows, 0)) : 3;
+    int has_texts = text_at >= 0;
+    if (width < 0 || body_at < 0 || body_at >= width || flag_at < 0 || flag_at >= width || text_at >= width ||
+        (!has_texts && (count == 0 || id_size < 4 || id_size > shared_size))) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "places beyond a row or a text");
     }
     unsigned char *out = NULL;
-    PyObject *result = NULL;
-    /* The first time for the size, the second for the bytes. */
+    char *id = NULL;
+    size_t total = 0;
+    /* The first time for the checks and the size, the second for the bytes. */
     for (int is_second = 0; is_second < 2; is_second++) {
-        size_t total = 0;
-        for (Py_ssize_t n = 0; n < PyList_Size(args[0]); n++) {
-            PyObject *entry = PyList_GetItem(args[0], n);
-            if (!PyTuple_Check(entry) || PyTuple_Size(entry) != 3) {
-                PyErr_SetString(PyExc_TypeError, "an entry is a flag, a body and a text");
-                goto done;
-            }
-            long long flag;
+        for (Py_ssize_t n = 0; n < count; n++) {
+            PyObject *row = PyList_GetItem(rows, n);
+            const char *text = shared;
             char *body;
-            Py_ssize_t body_size, properties_size;
-            if (PyBytes_AsStringAndSize(PyTuple_GetItem(entry, 1), &body, &body_size) < 0) {
+            Py_ssize_t body_size, text_size = shared_size;
+            long long flag;
+            int is_usual = PyTuple_Check(row) && PyTuple_Size(row) == width;
+            if (is_usual && !has_texts && !is_second) {
+                is_usual = is_alike(row, PyList_GetItem(rows, 0), body_at, flag_at);
+            }
+            if (is_usual < 0 ||
+                (is_usual && PyBytes_AsStringAndSize(PyTuple_GetItem(row, body_at), &body, &body_size) < 0)) {
                 goto done;
             }
-            const char *properties = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(entry, 2), &properties_size);
-            if (properties == NULL) {
+            if (is_usual && has_texts) {
+                text = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(row, text_at), &text_size);
                 PyErr_Clear();
-                goto unusual;
             }
-            size_t size = 22 + (size_t)body_size + (size_t)properties_size;
-            if (!read_number(PyTuple_GetItem(entry, 0), INT32_MIN, INT32_MAX, &flag) ||
-                properties_size > properties_max || properties_size > 0xFFFF || size > INT32_MAX - total) {
-                goto unusual;
+            if (!is_usual || text == NULL || body_size < body_min || body_size > body_max || text_size > text_max ||
+                text_size > 0xFFFF || body_size > INT32_MAX / 2 || total > INT32_MAX / 2 ||
+                !read_number(PyTuple_GetItem(row, flag_at), INT32_MIN, INT32_MAX, &flag)) {
+                result = Py_NewRef(Py_None);
+                goto done;
             }
-            total += size;
-            if (is_second) {
-                write32(out, (uint32_t)size);
-                memset(out + 4, 0, 8);
-                write32(out + 12, (uint32_t)flag);
-                write32(out + 16, (uint32_t)body_size);
-                memcpy(out + 20, body, (size_t)body_size);
-                out += 20 + body_size;
-                *out++ = (unsigned char)(properties_size >> 8);
-                *out++ = (unsigned char)properties_size;
-                memcpy(out, properties, (size_t)properties_size);
-                out += properties_size;
+            if (!is_second) {
+                total += 22 + (size_t)body_size + (size_t)text_size;
+                continue;
+            }
+            out = write_entry(out, flag, body, (size_t)body_size, text, (size_t)text_size);
+            if (!has_texts) {
+                for (int digit = 1; digit <= 4; digit++) {
+                    out[-digit] = (unsigned char)"0123456789ABCDEF"[(number + (unsigned)n) >> 4 * (digit - 1) & 15];
+                }
+                memcpy(id, out - id_size, (size_t)id_size);
+                id += id_size;
+                *id++ = ',';
             }
         }
         if (!is_second) {
-            result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
-            if (result == NULL) {
-                return NULL;
+            data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+            ids = PyBytes_FromStringAndSize(NULL, has_texts ? 0 : count * (id_size + 1));
+            if (data == NULL || ids == NULL) {
+                goto done;
             }
-            out = (unsigned char *)PyBytes_AsString(result);
+            out = (unsigned char *)PyBytes_AsString(data);
+            id = PyBytes_AsString(ids);
         }
     }
-    return result;
-unusual:
-    Py_XDECREF(result);
-    Py_RETURN_NONE;
+    result = Py_BuildValue("Os#", data, PyBytes_AsString(ids), has_texts ? 0 : PyBytes_Size(ids) - 1);
 done:
-    Py_XDECREF(result);
-    return NULL;
+    Py_XDECREF(data);
+    Py_XDECREF(ids);
+    return result;
 }
 
 /* --- the module ----------------------------------------------------------------------------- */
@@ -1130,7 +1161,7 @@ static PyMethodDef functions[] = {
     {"decode_messages", decode_messages, METH_VARARGS, "Read the usual records of a pull's answer."},
     {"take_answers", (PyCFunction)(void (*)(void))take_answers, METH_FASTCALL, "Take the usual answers."},
     {"take_send", (PyCFunction)(void (*)(void))take_send, METH_FASTCALL, "Read the request of a usual send."},
-    {"join_batch", (PyCFunction)(void (*)(void))join_batch, METH_FASTCALL, "Write the body of a batch's request."},
+    {"join_batch", join_batch, METH_VARARGS, "Write the body of a batch's request."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1140,7 +1171,7 @@ PyMODINIT_FUNC PyInit_sparrowmq_speedups(void) {
     fill_crc_table();
     PyObject *made = PyModule_Create(&module);
     /* What the functions take and return; sparrowmq uses them only with the number it knows. */
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 8) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 9) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -14,6 +14,7 @@ from sparrowmq.protocol.message_id import (
     decode_offset_msg_id,
     encode_offset_msg_id,
     encode_offset_msg_ids,
+    list_ids,
     month_bounds,
 )
 
@@ -92,7 +93,8 @@ def test_ids_reserved_together_are_those_made_singly() -> None:
         head, first = together.reserve(NOON_MS, count)
         found += [f"{head}{(first + index) & 0xFFFF:04X}" for index in range(count)]
     assert found == expected
-    assert [id for count in (9, 11, 0, 1_000) for id in listed.next_ids(NOON_MS, count)] == expected
+    reserved = [(*listed.reserve(NOON_MS, count), count) for count in (9, 11, 0, 1_000)]
+    assert [id for each in reserved for id in list_ids(*each)] == expected
 
 
 def test_month_begins_anew_when_it_is_over() -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from fuzz.extension import FIRST_SEND, compare_bodies, compare_sends, frame_of_send
+from fuzz.extension import FIRST_SEND, compare_bodies, compare_parts, compare_sends, frame_of_send
 from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.model import Message
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import decode_request, encode_frame
 from sparrowmq.protocol.request_decoder import RequestDecoder, SendForm, learn_send
@@ -132,9 +134,19 @@ def test_wrong_parts_are_errors(built_speedups: Speedups) -> None:
     ):
         with pytest.raises((TypeError, ValueError)):
             take(*arguments)
-    for wrong in ([(0, "", "")], [(0, b"")], [0], ()):
-        with pytest.raises(TypeError):
-            built_speedups.join_batch(wrong, 9)  # type: ignore[arg-type]
+    join: Any = built_speedups.join_batch
+    entry = (28).to_bytes(4) + bytes(8) + bytes(4) + (1).to_bytes(4) + b"x" + (5).to_bytes(2)
+    alike = [(0, b"x", "")], 1, 0, -1, b"12345", 4, 0, 0, 9, 9
+    assert join(*alike) == (entry + b"10000", "0000")
+    for at, wrong in (
+        *((0, rows) for rows in ([(0, "", "")], [(0, b"")], [0], (), [])),
+        *((place, number) for place in (1, 2) for number in (-1, 3)),
+        (3, 3),
+        (5, 3),
+        (5, 6),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            join(*alike[:at], wrong, *alike[at + 1 :])
 
 
 @settings(deadline=None)
@@ -150,3 +162,29 @@ def test_bodies_of_batches_are_written_alike(
 ) -> None:
     compare_bodies(entries)
     compare_bodies([*entries, (0, b"", "a" * size)])
+
+
+_TEXTS = st.text(max_size=4)
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Message,
+        st.just("T"),
+        st.just(b"x"),
+        tags=st.none() | _TEXTS,
+        keys=st.lists(_TEXTS, max_size=2).map(tuple),
+        sharding_key=st.none() | _TEXTS,
+        properties=st.dictionaries(_TEXTS, _TEXTS, max_size=2),
+    ),
+    st.lists(st.binary(max_size=600), min_size=1, max_size=5),
+    st.sampled_from([0, 0xFFFE]),
+    st.integers(-5, 5),
+)
+def test_messages_that_are_alike_are_batched_alike(
+    message: Message, bodies: list[bytes], counter: int, other_at: int
+) -> None:
+    messages = [replace(message, body=body, flag=len(body)) for body in bodies]
+    compare_parts(messages, counter)
+    compare_parts([*messages[:other_at], replace(message, tags="another")], counter)

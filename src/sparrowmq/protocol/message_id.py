@@ -108,22 +108,11 @@ class UniqIdGenerator:
         self._counter = (counter + 1) & 0xFFFF
         return f"{start}{counter:04X}"
 
-    def next_ids(self, timestamp_ms: int, count: int) -> list[str]:
-        """Return at most 65,536 new ids, the same as successive calls of `next_id`."""
-        start, number = self.reserve(timestamp_ms, count)
-        ids: list[str] = []
-        while len(ids) < count:
-            # In one step, the ids with the same first two of their four digits.
-            head, last = f"{start}{number >> 8:02X}", number & 0xFF
-            ids += [head + digits for digits in _DIGITS[last : last + count - len(ids)]]
-            number = (number + 0x100 - last) & 0xFFFF
-        return ids
-
     def reserve(self, timestamp_ms: int, count: int) -> tuple[str, int]:
-        """Reserve at most 65,536 ids, for a caller that writes many ids at once.
+        """Reserve at most 65,536 ids, the same as those of successive calls of `next_id`.
 
         Returns: the common beginning of the ids, and the number of the first. Each id ends with
-            its number, modulo 65,536, as four digits of hex.
+            its number, modulo 65,536, as four digits of hex (`list_ids`).
         """
         assert count <= 1 << 16
         counter = self._counter
@@ -145,6 +134,17 @@ class UniqIdGenerator:
         self._month_start_ms, self._month_end_ms = month_bounds(
             timestamp_ms, utc_offset_ms=self._utc_offset_ms
         )
+
+
+def list_ids(start: str, number: int, count: int) -> list[str]:
+    """Return ids that `UniqIdGenerator.reserve` has reserved."""
+    ids: list[str] = []
+    while len(ids) < count:
+        # In one step, the ids with the same first two of their four digits.
+        head, last = f"{start}{number >> 8:02X}", number & 0xFF
+        ids += [head + digits for digits in _DIGITS[last : last + count - len(ids)]]
+        number = (number + 0x100 - last) & 0xFFFF
+    return ids
 
 
 def month_bounds(timestamp_ms: int, *, utc_offset_ms: int = 0) -> tuple[int, int]:

@@ -44,6 +44,7 @@ from sparrowmq.model import MessageExt
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.compression import COMPRESSED, inflate
+from sparrowmq.protocol.framing import FRAME_BYTES_MAX
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX, StoredProperties
 
 MAGIC_V1 = 0xDAA320A7
@@ -581,9 +582,11 @@ def encode_batch(entries: Iterable[tuple[int, bytes, str]]) -> bytes:
     """
     entries, functions = [*entries], speedups.functions
     if functions is not None:
-        joined = functions.join_batch(entries, PROPERTIES_BYTES_MAX)
+        joined = functions.join_batch(
+            entries, 1, 0, 2, b"", 0, 0, 0, FRAME_BYTES_MAX, PROPERTIES_BYTES_MAX
+        )
         if joined is not None:
-            return joined
+            return joined[0]
     parts: list[bytes] = []
     # Messages of one batch often have one size, and then equal heads.
     known, head, length = (0, -1, -1), b"", b""

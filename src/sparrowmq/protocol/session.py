@@ -84,7 +84,7 @@ class _UsualAnswers:
         has_body: whether usual answers have bodies.
     """
 
-    __slots__ = ("answer_type", "form", "has_body", "learn", "opaques", "read")
+    __slots__ = ("answer_type", "form", "has_body", "learn", "read", "tokens")
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _UsualAnswers:
         self.answer_type = answer_type
         self.read = read
         self.has_body = has_body
-        self.opaques: set[int] = set()
+        self.tokens: dict[int, Hashable] = {}
         self.form: AnswerForm | None = None
 
 
@@ -124,8 +124,9 @@ class RemotingSession:
         self._decoder = FrameDecoder(decode=self._decode)
         self._in_flight_max = in_flight_max
         self._next_opaque = 0
-        self._tokens: dict[int, Hashable] = {}
+        # Of all requests that wait, by token; and of those of another kind than the two, by opaque.
         self._opaques: dict[Hashable, int] = {}
+        self._tokens: dict[int, Hashable] = {}
         self._sends = _UsualAnswers(
             learn_send_answer, SendAnswered, read_send_answer, has_body=False
         )
@@ -165,11 +166,11 @@ class RemotingSession:
         if isinstance(request, RemotingCommand):
             request.opaque = opaque
             frame = encode_frame(request)
+            self._tokens[opaque] = token
         else:
             frame = request.encode(opaque)
             answers = self._pulls if isinstance(request, PullRequest) else self._sends
-            answers.opaques.add(opaque)
-        self._tokens[opaque] = token
+            answers.tokens[opaque] = token
         self._opaques[token] = opaque
         return frame
 
@@ -197,9 +198,9 @@ class RemotingSession:
         sends, pulls = self._sends, self._pulls
         self._decoder.feed(data)
         while True:
-            if sends.opaques and sends.form is not None:
+            if sends.tokens and sends.form is not None:
                 self._take_usual(sends, sends.form, events)
-            if pulls.opaques and pulls.form is not None:
+            if pulls.tokens and pulls.form is not None:
                 self._take_usual(pulls, pulls.form, events)
             if not self._take_command(events):
                 return events
@@ -207,7 +208,7 @@ class RemotingSession:
     def _decode(self, kind: int, header: bytes, body: bytes | None) -> RemotingCommand:
         command = decode_command(kind, header, body)
         for answers in (self._sends, self._pulls):
-            if answers.form is None and command.opaque in answers.opaques:
+            if answers.form is None and command.opaque in answers.tokens:
                 answers.form = answers.learn(command, header)
         return command
 
@@ -215,7 +216,7 @@ class RemotingSession:
         self, answers: _UsualAnswers, form: AnswerForm, events: list[SessionEvent]
     ) -> None:
         """Take the next answers while they have the usual form."""
-        decoder, waiting = self._decoder, answers.opaques
+        decoder, tokens = self._decoder, answers.tokens
         functions, place = speedups.functions, decoder.place
         if functions is not None and place is not None:
             at = functions.take_answers(
@@ -223,8 +224,7 @@ class RemotingSession:
                 form.literals,
                 form.kinds,
                 answers.has_body,
-                waiting,
-                self._tokens,
+                tokens,
                 self._opaques,
                 answers.answer_type,
                 ResponseReceived,
@@ -236,10 +236,9 @@ class RemotingSession:
         while (found := decoder.find_frame(pattern, has_body=has_body)) is not None:
             match, body = found
             opaque, answer = read(match, body)
-            if opaque not in waiting:
+            if opaque not in tokens:
                 return
-            waiting.discard(opaque)
-            token = self._tokens.pop(opaque)
+            token = tokens.pop(opaque)
             del self._opaques[token]
             events.append(ResponseReceived(token, answer))
             decoder.pass_to(match.end() if body is None else match.end() + len(body))
@@ -259,32 +258,35 @@ class RemotingSession:
         if not command.flag & RESPONSE_FLAG:
             events.append(RequestReceived(command))
             return True
-        token = self._tokens.pop(command.opaque, None)
-        if token is None:
+        tokens = self._tokens_with(command.opaque)
+        if tokens is None:
             self.late_responses += 1
             return True
+        token = tokens.pop(command.opaque)
         del self._opaques[token]
-        self._forget(command.opaque)
         events.append(ResponseReceived(token, command))
         return True
 
     def abandon(self, token: Hashable) -> bool:
         """Stop waiting for a token's answer; return whether the token was outstanding."""
         opaque = self._opaques.pop(token, None)
-        if opaque is None:
+        tokens = None if opaque is None else self._tokens_with(opaque)
+        if opaque is None or tokens is None:
             return False
-        del self._tokens[opaque]
-        self._forget(opaque)
+        del tokens[opaque]
         return True
 
-    def _forget(self, opaque: int) -> None:
-        self._sends.opaques.discard(opaque)
-        self._pulls.opaques.discard(opaque)
+    def _tokens_with(self, opaque: int) -> dict[int, Hashable] | None:
+        """Return the table that has an opaque, None if no request waits with it."""
+        for tokens in (self._sends.tokens, self._pulls.tokens, self._tokens):
+            if opaque in tokens:
+                return tokens
+        return None
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque
         # A long poll may still hold its number when the count wraps around.
-        while opaque in self._tokens:
+        while self._tokens_with(opaque) is not None:
             opaque = opaque + 1 if opaque < OPAQUE_MAX else 0
         self._next_opaque = opaque + 1 if opaque < OPAQUE_MAX else 0
         return opaque

@@ -13,7 +13,7 @@ Tests: store/test_speedups.py.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The extension's number of this interface; another number takes or returns other values. The
 # version that the extra `speedups` names begins with it.
-INTERFACE = 8
+INTERFACE = 9
 
 
 class Speedups(Protocol):
@@ -174,7 +174,6 @@ class Speedups(Protocol):
         literals: tuple[bytes, ...],
         kinds: bytes,
         has_body: bool,
-        waiting: set[int],
         tokens: dict[int, Hashable],
         opaques: dict[Hashable, int],
         answer_type: Callable[..., object],
@@ -188,7 +187,8 @@ class Speedups(Protocol):
             literals: the parts of the form around its values.
             kinds: the kinds and places of these values (`answer_form.AnswerForm`).
             has_body: whether the answers have bodies.
-            waiting: the opaques of the requests under way; the taken ones leave it and both tables.
+            tokens: those of the requests of this kind under way, by opaque; the taken ones leave
+                both tables.
             answer_type: called with the values and, if there are bodies, the body.
             event_type: called with a request's token and its answer, for `events`.
 
@@ -218,9 +218,32 @@ class Speedups(Protocol):
         ...
 
     def join_batch(
-        self, entries: list[tuple[int, bytes, str]], properties_bytes_max: int, /
-    ) -> bytes | None:
-        """Write the body of SEND_BATCH_MESSAGE, as `record.encode_batch` does."""
+        self,
+        rows: Sequence[tuple[object, ...]],
+        body_at: int,
+        flag_at: int,
+        text_at: int,
+        shared: bytes,
+        id_size: int,
+        number: int,
+        body_bytes_min: int,
+        body_bytes_max: int,
+        properties_bytes_max: int,
+        /,
+    ) -> tuple[bytes, str] | None:
+        """Write the body of SEND_BATCH_MESSAGE, as `record.encode_batch` does.
+
+        Args:
+            rows: a list of a tuple for each message.
+            body_at, flag_at, text_at: the places of body, flag and properties in a row. With -1
+                for the last, the rows must be alike but for body and flag, and share properties.
+            shared: the properties of all messages, with the first one's id at their end; the last
+                four digits of an id are the number of the message.
+            id_size: the characters of an id.
+            number: the number of the first message.
+
+        Returns: the body, and the ids of messages that share properties as a comma list.
+        """
         ...
 
 

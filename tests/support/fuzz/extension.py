@@ -19,15 +19,18 @@ from typing import Any
 
 from extension import build_speedups
 from fuzz.inputs import choose
+from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.operations.pull import make_pull_header
-from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
-from sparrowmq.model import MessageQueue
+from sparrowmq.client.outgoing import make_parts
+from sparrowmq.errors import LocalProtocolError, RemoteProtocolError, UsageError
+from sparrowmq.model import Message, MessageQueue
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import PreparedRequest, RemotingCommand
 from sparrowmq.protocol.framing import RefusedHeader, encode_frame
 from sparrowmq.protocol.headers import SendMessageRequestHeader
+from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.pull_request import PullRequest
 from sparrowmq.protocol.record import (
     MAGIC_V2,
@@ -59,6 +62,7 @@ from sparrowmq.store.stored_record import encode_plain
 
 HOSTS = tuple(map(encode_host, ("1.2.3.4:5", "[::1]:6")))
 _COUNT_MAX = 9
+_PRODUCER = ProducerConfig(group="G", client_id="c", body_bytes_max=1_000)
 _TOPIC_FIELD = b"\x05Topic"
 POSITION = 7 << 33
 _CHECKER = RecordChecker(DELAY_LEVELS_MS)
@@ -471,6 +475,35 @@ def compare_bodies(entries: list[tuple[int, bytes, str]]) -> None:
             except LocalProtocolError as error:
                 found.append(str(error))
     assert found[1] == found[0]
+
+
+def compare_parts(messages: list[Message], counter: int) -> None:
+    """Make the requests of a batch both ways."""
+    found: list[object] = []
+    for use in (None, _built):
+        ids = UniqIdGenerator(bytes(4), 1, process_number=2, counter=counter)
+        with _extension(use):
+            try:
+                parts = make_parts(messages, ids, 3, config=_PRODUCER, has_queue=False)
+                found.append((*parts, ids.next_id(3)))
+            except UsageError as error:
+                found.append(str(error))
+    assert found[1] == found[0]
+
+
+def check_parts(data: bytes) -> None:
+    """The extension makes the requests of messages that are alike as Python does."""
+    counter, data = choose(data, (0, 7, 0xFFFE))
+    tags, data = choose(data, (None, "", "a", "\u00e9", "a||b"))
+    messages: list[Message] = []
+    while data:
+        flag, data = choose(data, (0, 0, 0, 7, -1, 2**31))
+        topic, data = choose(data, "TTTTTTTTU")
+        keys, data = choose(data, (*5 * [()], ("k",)))
+        size, data = choose(data, range(256))
+        messages.append(Message(topic, data[:size], tags, keys, flag=flag))
+        data = data[size:]
+    compare_parts(messages, counter)
 
 
 def check_bodies(data: bytes) -> None:

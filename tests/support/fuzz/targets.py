@@ -217,5 +217,8 @@ TARGETS = {
     "c_bodies": Target(
         extension.check_bodies, _fixed(b"\0\4bodya\x01b\x02", b"\3\0\1\1\xff\xff"), is_in_c=True
     ),
+    "c_parts": Target(
+        extension.check_parts, _fixed(b"\0\0\0\0\0\4body", bytes(5) + b"\1x" * 3), is_in_c=True
+    ),
     "c_messages": Target(extension.check_messages, _RECORDS, is_in_c=True),
 }

@@ -34,8 +34,7 @@ from sparrowmq.calling.effects import (
     join,
     spawn,
 )
-from sparrowmq.client.arguments import check_message, check_messages, check_queue
-from sparrowmq.client.config import BATCH_COUNT_MAX
+from sparrowmq.client.arguments import check_message, check_queue
 from sparrowmq.client.operations.heartbeats import heartbeat_all, unregister
 from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
@@ -160,15 +159,14 @@ def send_batch(
     Raises: as `send`; UsageError if the messages do not make a batch; SendFailed names the number
     of messages that are stored, counted from the first.
     """
-    check_messages(messages)
-    topic = check_batch(messages, has_queue=queue is not None)
     if not in_turn:
+        topic = check_batch(messages, has_queue=queue is not None)
         began_ms: int = yield Now()
         key = messages[0].sharding_key
         yield from _await_turn(publisher, topic, queue, key, now_ms=began_ms)
     timestamp_ms: int = yield Timestamp()
     # All messages are checked before the first is sent.
-    loads = _load_batch(publisher, topic, messages, queue, timestamp_ms)
+    loads = _load_batch(publisher, messages, queue, timestamp_ms=timestamp_ms)
     results: list[SendResult] = []
     stored_count = 0
     for load in loads:
@@ -185,8 +183,8 @@ def send_batch(
             if not results:
                 raise
             raise SendFailed(
-                f"the first {stored_count} of {len(messages)} messages of a batch to {topic!r} are "
-                f"stored, but not all others: {error}",
+                f"the first {stored_count} of {len(messages)} messages of a batch to "
+                f"{messages[0].topic!r} are stored, but not all others: {error}",
                 brokers_tried=getattr(error, "brokers_tried", ()),
             ) from error
         results.append(result)
@@ -498,32 +496,32 @@ def prepare_batch(
 
     Raises: UsageError or ConfigError as `send_batch`.
     """
-    check_messages(messages)
-    if len(messages) > BATCH_COUNT_MAX or not _is_direct(publisher, now_ms):
-        return None
-    topic = check_batch(messages, has_queue=queue is not None)
-    loads = _load_batch(publisher, topic, messages, queue, timestamp_ms)
-    if len(loads) != 1:
+    if not _is_direct(publisher, now_ms):
         return None
     deadline_ms = now_ms + publisher.config.send_timeout_ms
-    load = msgspec.structs.replace(loads[0], deadline_ms=deadline_ms)
-    return _aim_at_known(publisher, load, now_ms=now_ms)
+    loads = _load_batch(
+        publisher, messages, queue, timestamp_ms=timestamp_ms, deadline_ms=deadline_ms
+    )
+    return _aim_at_known(publisher, loads[0], now_ms=now_ms) if len(loads) == 1 else None
 
 
 def _load_batch(
     publisher: Publisher,
-    topic: str,
     messages: Sequence[Message],
     queue: MessageQueue | None,
+    *,
     timestamp_ms: int,
+    deadline_ms: int = 0,
 ) -> list[Load]:
-    """Return the requests of a batch, whose time has not begun. Raises: as `send_batch`."""
-    topic, queue = _target_of(publisher, topic, queue)
+    """Return the requests of a batch. Raises: as `send_batch`."""
+    has_queue = queue is not None
+    config = publisher.config
+    parts = [*make_parts(messages, publisher.ids, timestamp_ms, config=config, has_queue=has_queue)]
+    topic, queue = _target_of(publisher, messages[0].topic, queue)
     key = messages[0].sharding_key
-    parts = make_parts(messages, publisher.ids, timestamp_ms, config=publisher.config)
     return [
-        Load(topic, code, outgoing, queue, key, ",".join(msg_ids), timestamp_ms, 0)
-        for code, outgoing, msg_ids in parts
+        Load(topic, code, outgoing, queue, key, msg_id, timestamp_ms, deadline_ms)
+        for code, outgoing, msg_id in parts
     ]
 
 
