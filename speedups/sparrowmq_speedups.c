@@ -1084,11 +1084,15 @@ static PyObject *join_batch(PyObject *self, PyObject *args) {
                           &shared_size, &id_size, &number, &body_min, &body_max, &text_max)) {
         return NULL;
     }
-    Py_ssize_t count = PyList_Size(rows), width = count ? PyTuple_Size(PyList_GetItem(rows, 0)) : 3;
+    Py_ssize_t count = PyList_Size(rows), width = 3;
     int has_texts = text_at >= 0;
-    if (width < 0 || body_at < 0 || body_at >= width || flag_at < 0 || flag_at >= width || text_at >= width ||
+    if (count) {
+        width = PyTuple_Check(PyList_GetItem(rows, 0)) ? PyTuple_Size(PyList_GetItem(rows, 0)) : 0;
+    }
+    if (body_at < 0 || body_at >= width || flag_at < 0 || flag_at >= width || text_at >= width ||
         (!has_texts && (count == 0 || id_size < 4 || id_size > shared_size))) {
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "places beyond a row or a text");
+        PyErr_SetString(PyExc_ValueError, "places beyond a row or a text");
+        return NULL;
     }
     unsigned char *out = NULL;
     char *id = NULL;

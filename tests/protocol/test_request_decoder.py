@@ -139,7 +139,7 @@ def test_wrong_parts_are_errors(built_speedups: Speedups) -> None:
     alike = [(0, b"x", "")], 1, 0, -1, b"12345", 4, 0, 0, 9, 9
     assert join(*alike) == (entry + b"10000", "0000")
     for at, wrong in (
-        *((0, rows) for rows in ([(0, "", "")], [(0, b"")], [0], (), [])),
+        *((0, rows) for rows in ([(0, "", "")], [(0,)], [0], (), [])),
         *((place, number) for place in (1, 2) for number in (-1, 3)),
         (3, 3),
         (5, 3),
