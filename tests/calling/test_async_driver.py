@@ -19,6 +19,7 @@ from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
     Event,
+    Invoke,
     Outcome,
     call,
     cancel,
@@ -300,7 +301,7 @@ async def ask_directly(
 ) -> Outcome:
     fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4, code=310)
     request = SendRequest(SendTemplate(310, fields), (0, 0, 0, 0), "", body)
-    return await driver.ask(address, request, timeout_ms=timeout_ms)
+    return await driver.ask(Invoke(address, request, timeout_ms))
 
 
 async def test_requests_without_tasks_are_answered_each_with_its_own(

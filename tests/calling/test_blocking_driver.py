@@ -20,6 +20,7 @@ from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
     Event,
+    Invoke,
     Outcome,
     call,
     invoke,
@@ -371,7 +372,7 @@ def ask_directly(
 ) -> Outcome:
     fields = make_fields("G", "T", template_topic="TBW102", template_queues_max=4, code=310)
     request = SendRequest(SendTemplate(310, fields), (0, 0, 0, 0), "", body)
-    return driver.ask(address, request, timeout_ms=timeout_ms)
+    return driver.ask(Invoke(address, request, timeout_ms))
 
 
 def hold(peer: Peer, request: RemotingCommand) -> None:

@@ -58,7 +58,6 @@ from sparrowmq.calling.tls import (
     describe,
 )
 from sparrowmq.errors import TransportError, UsageError
-from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.signatures import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
@@ -167,10 +166,8 @@ class AsyncDriver:
             raise
         return result
 
-    def ask(
-        self, address: str, request: SendRequest, *, timeout_ms: int
-    ) -> asyncio.Future[Outcome]:
-        """Send a request; the future gets its answer, or the error that an `Invoke` would raise.
+    def ask(self, invoke: Invoke) -> asyncio.Future[Outcome]:
+        """Send a request; the future gets its answer, or the error that `invoke` would raise.
 
         A future that is cancelled keeps its place among the requests under way until its answer
         comes or its time is up.
@@ -178,7 +175,7 @@ class AsyncDriver:
         Raises: UsageError as `run`.
         """
         answer = _Answer(self._scheduler, future=self._bind().create_future())
-        answer.ask(Invoke(address, request, timeout_ms))
+        answer.ask(invoke)
         if not self._turn_due:
             self._run_soon()
         return answer.future

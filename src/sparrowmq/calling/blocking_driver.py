@@ -56,7 +56,6 @@ from sparrowmq.calling.scheduler import (
 )
 from sparrowmq.calling.socket_network import SocketNetwork
 from sparrowmq.errors import TransportError, UsageError
-from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.protocol.signatures import Credentials
 
 LOG = logging.getLogger("sparrowmq.calling")
@@ -259,12 +258,11 @@ class BlockingDriver:
             return UsageError(what if self._is_closing else f"operation {name} was cancelled")
         return run.error
 
-    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Outcome:
-        """Send a request and return its answer, or the error that an `Invoke` would raise.
+    def ask(self, invoke: Invoke) -> Outcome:
+        """Send a request and return its answer, or the error that `invoke` would raise.
 
         Raises: LocalProtocolError if the request cannot be encoded; UsageError as `run`.
         """
-        invoke = Invoke(address, request, timeout_ms)
         answer = _Answer(self._scheduler, invoke=invoke)
         if (error := self._wait_for(answer, "ask")) is not None:
             raise error

@@ -31,7 +31,7 @@ from sparrowmq.errors import (
     TransportError,
 )
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.protocol.command import PreparedRequest, RemotingCommand, response_to
+from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.session import RemotingSession, RequestReceived
 from sparrowmq.protocol.signatures import Credentials, signed
 
@@ -247,29 +247,26 @@ class Channel:
         self, task: Waiter, effect: Invoke | Oneway, wire: Wire, scheduler: Scheduler
     ) -> None:
         try:
+            request = effect.request
+            if self._credentials is not None:
+                command = request if isinstance(request, RemotingCommand) else request.command()
+                request = signed(command, self._credentials)
             if isinstance(effect, Invoke):
-                frame = self._start(effect.request, task)
+                frame = self._session.start_request(request, task)
             else:
-                request = effect.request
-                if self._credentials is not None:
-                    request = signed(request, self._credentials)
+                assert isinstance(request, RemotingCommand)
                 frame = self._session.write_oneway(request)
                 self._flushing[task] = None
+        except TooManyInFlight as error:
+            named = TooManyInFlight(f"{self.address}: {error}", address=self.address)
+            scheduler.throw(task, named)
+            return
         # A faulty request fails its operation, not the connection.
         except Exception as error:
             scheduler.throw(task, error)
             return
         self.deadline_ms = scheduler.now_ms + IDLE_MS
         self._write_frame(frame, wire)
-
-    def _start(self, request: RemotingCommand | PreparedRequest, token: Waiter) -> bytes:
-        if self._credentials is not None:
-            command = request if isinstance(request, RemotingCommand) else request.command()
-            request = signed(command, self._credentials)
-        try:
-            return self._session.start_request(request, token)
-        except TooManyInFlight as error:
-            raise TooManyInFlight(f"{self.address}: {error}", address=self.address) from None
 
     def _write_frame(self, frame: bytes, wire: Wire) -> None:
         wire.write(frame)

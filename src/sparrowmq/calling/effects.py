@@ -26,7 +26,7 @@ import msgspec
 
 from sparrowmq.errors import InvokeTimeout, TransportError
 from sparrowmq.protocol.command import PreparedRequest, RemotingCommand
-from sparrowmq.protocol.send_request import SendAnswered, SendRequest
+from sparrowmq.protocol.send_request import SendAnswered
 
 T = TypeVar("T")
 
@@ -230,10 +230,10 @@ def invoke(
     return reply
 
 
-def try_send(address: str, request: SendRequest, *, timeout_ms: int) -> Operation[Outcome]:
-    """Yield `Invoke` for a send; return the error of the connection instead of raising it."""
+def try_invoke(effect: Invoke) -> Operation[Outcome]:
+    """Yield an effect; return the error of the connection instead of raising it."""
     try:
-        answer: RemotingCommand | SendAnswered = yield Invoke(address, request, timeout_ms)
+        answer: RemotingCommand | SendAnswered = yield effect
         return answer
     except TransportError as error:
         return error

@@ -103,10 +103,11 @@ class UniqIdGenerator:
 
     def next_id(self, timestamp_ms: int) -> str:
         """Return a new id. Ids differ while fewer than 65,536 are made in a millisecond."""
-        start = self._start(timestamp_ms)
+        if timestamp_ms != self._newest_ms:
+            self._begin_ms(timestamp_ms)
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
-        return f"{start}{counter:04X}"
+        return f"{self._newest_start}{counter:04X}"
 
     def reserve(self, timestamp_ms: int, count: int) -> tuple[str, int]:
         """Reserve at most 65,536 ids, the same as those of successive calls of `next_id`.
@@ -115,18 +116,18 @@ class UniqIdGenerator:
             its number, modulo 65,536, as four digits of hex (`list_ids`).
         """
         assert count <= 1 << 16
+        if timestamp_ms != self._newest_ms:
+            self._begin_ms(timestamp_ms)
         counter = self._counter
         self._counter = (counter + count) & 0xFFFF
-        return self._start(timestamp_ms), counter
+        return self._newest_start, counter
 
-    def _start(self, timestamp_ms: int) -> str:
-        if timestamp_ms != self._newest_ms:
-            if not self._month_start_ms <= timestamp_ms < self._month_end_ms:
-                self._begin_month(timestamp_ms)
-            span_ms = max(0, timestamp_ms - self._month_start_ms)
-            self._newest_ms = timestamp_ms
-            self._newest_start = f"{self._prefix}{span_ms & 0xFFFFFFFF:08X}"
-        return self._newest_start
+    def _begin_ms(self, timestamp_ms: int) -> None:
+        if not self._month_start_ms <= timestamp_ms < self._month_end_ms:
+            self._begin_month(timestamp_ms)
+        span_ms = max(0, timestamp_ms - self._month_start_ms)
+        self._newest_ms = timestamp_ms
+        self._newest_start = f"{self._prefix}{span_ms & 0xFFFFFFFF:08X}"
 
     def _begin_month(self, timestamp_ms: int) -> None:
         if 0 < self._month_start_ms - timestamp_ms < _CLOCK_STEP_BACK_MS_MAX:

@@ -285,8 +285,9 @@ class RemotingSession:
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque
+        sends, pulls, others = self._sends.tokens, self._pulls.tokens, self._tokens
         # A long poll may still hold its number when the count wraps around.
-        while self._tokens_with(opaque) is not None:
+        while opaque in pulls or opaque in others or opaque in sends:
             opaque = opaque + 1 if opaque < OPAQUE_MAX else 0
         self._next_opaque = opaque + 1 if opaque < OPAQUE_MAX else 0
         return opaque

@@ -22,12 +22,13 @@ from sparrowmq.calling.effects import (
     Call,
     CallEach,
     Event,
+    Invoke,
     Operation,
     Outcome,
     Wait,
     WaitingCalls,
     drop_empty,
-    try_send,
+    try_invoke,
 )
 from sparrowmq.calling.scheduler import (
     NEVER_MS,
@@ -36,7 +37,6 @@ from sparrowmq.calling.scheduler import (
     Scheduler,
     Waiter,
 )
-from sparrowmq.protocol.send_request import SendRequest
 from sparrowmq.simulation.network import End, Network
 from sparrowmq.simulation.process import Process
 from sparrowmq.simulation.virtual_time import Timer
@@ -146,9 +146,9 @@ class SimulatedDriver:
         """Run an operation as the other drivers do, for a coroutine in an operation of this one."""
         return _Run(self._scheduler, operation=operation, name="run")
 
-    def ask(self, address: str, request: SendRequest, *, timeout_ms: int) -> Awaitable[Outcome]:
+    def ask(self, invoke: Invoke) -> Awaitable[Outcome]:
         """Send a request for such a coroutine."""
-        return self.run(try_send(address, request, timeout_ms=timeout_ms))
+        return self.run(try_invoke(invoke))
 
     def close(self) -> None:
         """Cancel all tasks and close all connections."""

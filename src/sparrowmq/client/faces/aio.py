@@ -1,6 +1,6 @@
 """The asyncio face: each method awaits one operation on an asyncio driver, and nothing more.
 
-The usual send is the exception: it goes around the operation (`AsyncProducer._send`).
+The usual send is the exception: it goes around the operation (`AsyncProducer.send`).
 
 Sends that are awaited at the same time overlap on one connection. A listener is a coroutine
 function, which runs on the loop, or a plain function, which runs in a thread.
@@ -145,7 +145,10 @@ class AsyncProducer:
         if direct is None:
             send = partial(sending.send, publisher, queue=queue)
             return await self._run(observe(publisher, message, send))
-        return await self._send(direct)
+        outcome = await driver.ask(direct.invoke)
+        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
+            return result
+        return await driver.run(sending.go_on(publisher, direct, outcome))
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
@@ -172,7 +175,10 @@ class AsyncProducer:
         if direct is None:
             send = partial(sending.send_batch, publisher, queue=queue)
             return await self._run(observe_batch(publisher, messages, send))
-        return await self._send(direct)
+        outcome = await driver.ask(direct.invoke)
+        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
+            return result
+        return await driver.run(sending.go_on(publisher, direct, outcome))
 
     async def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
         """Write a message to the connection and await no answer; the message may be lost."""
@@ -272,17 +278,6 @@ class AsyncProducer:
         Raises: RouteError, ConnectFailed, BrokerError.
         """
         return await self._run(sending.select_queue(self._publisher, message))
-
-    async def _send(self, direct: sending.Attempt) -> SendResult:
-        publisher = self._publisher
-        outcome = await self._driver.ask(
-            direct.address,
-            direct.request,
-            timeout_ms=publisher.config.send_timeout_ms,
-        )
-        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
-            return result
-        return await self._driver.run(sending.go_on(publisher, direct, outcome))
 
     async def _run(self, operation: Operation[T]) -> T:
         self._check_open()

@@ -1,7 +1,7 @@
 # Made of aio.py by `make generate`; change that file.
 """The synchronous face: each method runs one operation, and nothing more.
 
-The usual send is the exception: it goes around the operation (`Producer._send`).
+The usual send is the exception: it goes around the operation (`Producer.send`).
 
 `Producer` and `Admin` have no thread of their own: the calling thread does the I/O, and threads
 that share one overlap on the same connections. A `PushConsumer` has one thread for its I/O, and
@@ -145,7 +145,10 @@ class Producer:
         if direct is None:
             send = partial(sending.send, publisher, queue=queue)
             return self._run(observe(publisher, message, send))
-        return self._send(direct)
+        outcome = driver.ask(direct.invoke)
+        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
+            return result
+        return driver.run(sending.go_on(publisher, direct, outcome))
 
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
@@ -172,7 +175,10 @@ class Producer:
         if direct is None:
             send = partial(sending.send_batch, publisher, queue=queue)
             return self._run(observe_batch(publisher, messages, send))
-        return self._send(direct)
+        outcome = driver.ask(direct.invoke)
+        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
+            return result
+        return driver.run(sending.go_on(publisher, direct, outcome))
 
     def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
         """Write a message to the connection and no answer; the message may be lost."""
@@ -270,17 +276,6 @@ class Producer:
         Raises: RouteError, ConnectFailed, BrokerError.
         """
         return self._run(sending.select_queue(self._publisher, message))
-
-    def _send(self, direct: sending.Attempt) -> SendResult:
-        publisher = self._publisher
-        outcome = self._driver.ask(
-            direct.address,
-            direct.request,
-            timeout_ms=publisher.config.send_timeout_ms,
-        )
-        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
-            return result
-        return self._driver.run(sending.go_on(publisher, direct, outcome))
 
     def _run(self, operation: Operation[T]) -> T:
         self._check_open()

@@ -230,10 +230,12 @@ def send_oneway(
     route, now_ms = yield from _get_route(
         publisher, load.topic, now_ms=now_ms, deadline_ms=load.deadline_ms
     )
-    attempt = _aim(publisher, load, _choose(publisher, route, load, now_ms=now_ms))
-    request = attempt.request.command()
+    target, timeout_ms = _choose(publisher, route, load, now_ms=now_ms), load.deadline_ms - now_ms
+    invoke = _aim(publisher, load, target, timeout_ms=max(1, timeout_ms)).invoke
+    assert isinstance(invoke.request, SendRequest)
+    request = invoke.request.command()
     request.flag = ONEWAY_FLAG
-    yield Oneway(attempt.address, request, max(1, load.deadline_ms - now_ms))
+    yield Oneway(invoke.address, request, invoke.timeout_ms)
 
 
 def _begin(
@@ -438,12 +440,11 @@ class Load(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One attempt of a send: its load, its queue, its broker's address and its request."""
+    """One attempt of a send: its load, its queue, and its request to the queue's broker."""
 
     load: Load
     target: MessageQueue
-    address: str
-    request: SendRequest
+    invoke: Invoke
 
 
 def prepare(
@@ -544,12 +545,13 @@ def _aim_at_known(publisher: Publisher, load: Load, *, now_ms: int) -> Attempt |
     if route is None or not _is_usable(publisher, route, now_ms):
         return None
     try:
-        return _aim(publisher, load, _choose(publisher, route, load, now_ms=now_ms))
+        target = _choose(publisher, route, load, now_ms=now_ms)
+        return _aim(publisher, load, target, timeout_ms=load.deadline_ms - now_ms)
     except NoWritableQueue:
         return None
 
 
-def _aim(publisher: Publisher, load: Load, target: MessageQueue) -> Attempt:
+def _aim(publisher: Publisher, load: Load, target: MessageQueue, *, timeout_ms: int) -> Attempt:
     """Make the request of an attempt. Raises: NoWritableQueue."""
     address = _master_of(publisher, target, has_timer=load.has_timer)
     template = publisher.templates.get((load.code, load.topic))
@@ -559,7 +561,7 @@ def _aim(publisher: Publisher, load: Load, target: MessageQueue) -> Attempt:
     outgoing = load.outgoing
     fields = (target.queue_id, outgoing.sys_flag, load.timestamp_ms, outgoing.flag)
     request = SendRequest(template, fields, outgoing.properties, outgoing.body)
-    return Attempt(load, target, address, request)
+    return Attempt(load, target, Invoke(address, request, timeout_ms))
 
 
 def read_outcome(publisher: Publisher, attempt: Attempt, outcome: Outcome) -> SendResult | None:
@@ -594,7 +596,7 @@ def _read(
 
 def go_on(publisher: Publisher, attempt: Attempt, outcome: Outcome) -> Operation[SendResult]:
     """Go on as `send` does after a prepared attempt that failed."""
-    tried = _Tried(attempt.target, attempt.address, outcome)
+    tried = _Tried(attempt.target, attempt.invoke.address, outcome)
     return _deliver(publisher, attempt.load, tried=tried)
 
 
@@ -675,9 +677,10 @@ def _try_once(
     target, address = _choose(publisher, route, load, avoid=avoid, now_ms=now_ms), ""
     outcome: Outcome | NoWritableQueue
     try:
-        attempt = _aim(publisher, load, target)
-        address = attempt.address
-        outcome = yield Invoke(address, attempt.request, max(1, load.deadline_ms - now_ms))
+        timeout_ms = max(1, load.deadline_ms - now_ms)
+        attempt = _aim(publisher, load, target, timeout_ms=timeout_ms)
+        address = attempt.invoke.address
+        outcome = yield attempt.invoke
     except (TransportError, NoWritableQueue) as error:
         outcome = error
     if publisher.config.avoid_slow_brokers:
