@@ -112,7 +112,8 @@ class RouteCache:
 
     def master_address(self, broker_name: str) -> str | None:
         """Return the address of a broker's master, or None if it has none."""
-        return self._brokers.get(broker_name, {}).get(MASTER_ID)
+        addresses = self._brokers.get(broker_name)
+        return None if addresses is None else addresses.get(MASTER_ID)
 
     def address(self, broker_name: str, *, broker_id: int = MASTER_ID) -> str | None:
         """Return the address of this broker id, else the next, else any; None if none is known."""

@@ -15,7 +15,12 @@ import msgspec
 from sparrowmq.protocol.answer_form import AnswerForm, ValueKind, learn_answer
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import PreparedRequest, RemotingCommand
-from sparrowmq.protocol.framing import HEADER_BYTES_MAX, encode_frame, encode_head
+from sparrowmq.protocol.framing import (
+    HEADER_BYTES_MAX,
+    encode_frame,
+    encode_head,
+    frame_json_header,
+)
 
 # Marks in the places of the differing fields; neither groups nor topics have such characters.
 _QUEUE_ID, _SYS_FLAG, _TIMESTAMP, _FLAG, _PROPERTIES = "<e>", "<f>", "<g>", "<h>", "<i>"
@@ -99,12 +104,9 @@ class SendRequest(PreparedRequest, frozen=True, gc=False):
         except UnicodeEncodeError:
             return self._encode_generally(opaque)
         header = self.template.header % (*self.fields, properties, opaque)
-        header_size = len(header)
-        if header_size > HEADER_BYTES_MAX:
+        if len(header) > HEADER_BYTES_MAX:
             return self._encode_generally(opaque)
-        size = 4 + header_size + len(self.body)
-        # A JSON header has the kind 0.
-        return b"%b%b%b%b" % (size.to_bytes(4), header_size.to_bytes(4), header, self.body)
+        return frame_json_header(header, len(self.body)) + self.body
 
     def command(self) -> RemotingCommand:
         """Return the request as a command."""

@@ -45,6 +45,7 @@ from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, enc
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.message_id import UniqIdGenerator
+from sparrowmq.protocol.send_request import SendRequest
 
 NAME_SERVER = "ns:1"
 SENDS = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
@@ -604,7 +605,9 @@ def send_directly(
     assert direct is not None
     outcome: RemotingCommand | TransportError
     try:
-        outcome = driver.handler(direct.address, direct.request.command())
+        request = direct.invoke.request
+        assert isinstance(request, SendRequest)
+        outcome = driver.handler(direct.invoke.address, request.command())
     except TransportError as error:
         outcome = error
     result = read_outcome(publisher, direct, outcome)
@@ -696,7 +699,9 @@ def test_batch_of_one_request_goes_around_the_operation(play: Callable[[Handler]
     many, large = [Message("T", b"x")] * BATCH_COUNT_MAX, Message("T", bytes(3_000_000))
     direct = prepared(*many)
     assert direct is not None
-    assert [e.body for e in decode_batch(direct.request.body)] == [b"x"] * BATCH_COUNT_MAX
+    request = direct.invoke.request
+    assert isinstance(request, SendRequest)
+    assert [e.body for e in decode_batch(request.body)] == [b"x"] * BATCH_COUNT_MAX
     assert len(direct.load.msg_id.split(",")) == BATCH_COUNT_MAX
     assert prepared(*many, many[0]) is None
     assert prepared(large, large) is None

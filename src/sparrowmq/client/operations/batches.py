@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import repeat
 
 from sparrowmq.calling.effects import Now, Operation, Spawn, Wait
@@ -114,4 +115,4 @@ def _results_of(result: SendResult, count: int) -> list[SendResult]:
         strict=False,
     )
     # A named tuple is made in half the time from a row.
-    return [*map(SendResult._make, rows)]
+    return [*map(partial(tuple.__new__, SendResult), rows)]
