@@ -14,6 +14,8 @@ from typing import Any
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model import Message, MessageExt, MessageQueue, MessageSelector
 
+_LISTS = (list, tuple)
+
 
 def check_function(
     name: str, function: object, arguments: tuple[str, ...], *, is_async: bool
@@ -81,7 +83,8 @@ def check_message(message: Message) -> None:
 
 def check_messages(messages: Sequence[Message]) -> None:
     """Raise a UsageError unless this is a list of messages."""
-    if not isinstance(messages, Sequence):
+    # The check of an abstract type costs as much as those of the messages.
+    if not isinstance(messages, _LISTS) and not isinstance(messages, Sequence):
         raise UsageError(f"{_short(messages)} is not a list of messages; give a list")
     if {*map(type, messages)} != {Message}:
         for message in messages:

@@ -190,20 +190,21 @@ def make_parts(
     *,
     config: ProducerConfig,
     has_queue: bool,
-) -> Iterator[BatchPart]:
+) -> list[BatchPart]:
     """Check a batch and encode it as requests within the brokers' limits of messages and bytes.
 
     Raises: as `check_batch` and `encode_message`.
     """
     if (part := _join_alike(messages, ids, timestamp_ms, config=config)) is not None:
-        yield part
-        return
+        return [part]
     check_batch(messages, has_queue=has_queue)
+    parts: list[BatchPart] = []
     for begin in range(0, len(messages), BATCH_COUNT_MAX):
         chunk = messages[begin : begin + BATCH_COUNT_MAX]
         msg_ids = list_ids(*ids.reserve(timestamp_ms, len(chunk)), len(chunk))
         entries = _check_and_encode_all(chunk, msg_ids, config=config)
-        yield from _cut(entries, msg_ids, config.body_bytes_max)
+        parts += _cut(entries, msg_ids, config.body_bytes_max)
+    return parts
 
 
 def _join_alike(

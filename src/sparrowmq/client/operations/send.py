@@ -515,9 +515,8 @@ def _load_batch(
     deadline_ms: int = 0,
 ) -> list[Load]:
     """Return the requests of a batch. Raises: as `send_batch`."""
-    has_queue = queue is not None
-    config = publisher.config
-    parts = [*make_parts(messages, publisher.ids, timestamp_ms, config=config, has_queue=has_queue)]
+    config, has_queue = publisher.config, queue is not None
+    parts = make_parts(messages, publisher.ids, timestamp_ms, config=config, has_queue=has_queue)
     topic, queue = _target_of(publisher, messages[0].topic, queue)
     key = messages[0].sharding_key
     return [
