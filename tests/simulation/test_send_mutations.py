@@ -89,12 +89,13 @@ def answer_of_another_request(
 
 @mistake(sending, "_aim", Faults(), " the answer to a send to ")
 def queue_chosen_twice(
-    aim: Any, publisher: Publisher, load: sending.Load, target: MessageQueue
+    aim: Any, publisher: Publisher, load: sending.Load, target: MessageQueue, *, timeout_ms: int
 ) -> Any:
     route = publisher.routes.find(load.topic)
     assert route is not None
     other = publisher.selector.next_queue(route.publish_queues)
-    return msgspec.structs.replace(aim(publisher, load, target), target=other)
+    attempt = aim(publisher, load, target, timeout_ms=timeout_ms)
+    return msgspec.structs.replace(attempt, target=other)
 
 
 @mistake(

@@ -217,14 +217,14 @@ def _join_alike(
     functions = speedups.functions
     if functions is None or not isinstance(messages, list) or len(messages) > BATCH_COUNT_MAX:
         return None
-    check_batch(messages[:1])
     start, number = ids.reserve(timestamp_ms, 0)
     msg_id = f"{start}{number:04X}"
-    properties = check_and_encode(messages[0], msg_id, config=config)
     try:
-        rows, shared = [*map(astuple, messages)], properties.encode()
-    except (TypeError, UnicodeEncodeError):
-        # For the check of all messages.
+        check_batch(messages[:1])
+        shared = check_and_encode(messages[0], msg_id, config=config).encode()
+        rows = [*map(astuple, messages)]
+    except (UsageError, TypeError, UnicodeEncodeError):
+        # The check of all messages says what is wrong.
         return None
     bytes_max = config.body_bytes_max
     places = _BODY_AT, _FLAG_AT, -1

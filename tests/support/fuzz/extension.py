@@ -486,7 +486,7 @@ def compare_parts(messages: list[Message], counter: int) -> None:
             try:
                 parts = make_parts(messages, ids, 3, config=_PRODUCER, has_queue=False)
                 found.append((*parts, ids.next_id(3)))
-            except UsageError as error:
+            except (LocalProtocolError, UsageError) as error:
                 found.append(str(error))
     assert found[1] == found[0]
 
