@@ -56,7 +56,12 @@ def delayed_message_that_comes_early(
     return deliver_due(schedule, timestamp_ms=timestamp_ms + 400, **details)
 
 
-@mistake(MessageStore, "put", draw_delay_faults, f"{LOST}| sent back, and no retry ")
+@mistake(
+    MessageStore,
+    "put",
+    draw_delay_faults,
+    f"{LOST}| sent back, and no retry |neither acknowledged nor a dead letter$",
+)
 def dead_letter_that_is_not_stored(
     put: Any, store: MessageStore, record: Record, *, timestamp_ms: int
 ) -> Any:
