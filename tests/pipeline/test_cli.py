@@ -73,7 +73,8 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
         (["balance", "--generate", "9", "--conf", "x"], "option 'x': write NAME=VALUE"),
         (["balance", "--generate", "9", "--py-files", "a.whl"], "rename the wheel to .zip"),
         (["balance", "--generate", "9", "--json", "--csv"], "give --json or --csv, not both"),
-        (["ingest", "-t", "t", "--schema", "a INTT"], "schema 'a INTT' is not DDL: "),
+        (["ingest", "-t", "t", "--schema", "a INTT"], "type 'intt' cannot be read in JSON; "),
+        (["ingest", "-t", "t", "--schema", "a INT b INT"], "the schema is not DDL: "),
         (
             ["ingest", "-t", "t", "--schema", "id INT, m MAP<INT, INT>"],
             "a map in JSON has texts as keys, not 'integer'",

@@ -35,7 +35,7 @@ class Night:
 
     def __init__(self, cluster: LiveCluster, name: str, *, queues: int) -> None:
         self.cluster, self.smq = cluster, Commands(cluster.name_server)
-        self.topic, self.group = f"T_{name}", f"GID_{name}"
+        self.topic, self.group = f"T_night_{name}", f"GID_night_{name}"
         self.begun_s = time.monotonic()
         cluster.create_topic(self.topic, queues=queues)
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from gate.rows import ROWS, Row
@@ -27,6 +28,7 @@ HEADS = (
     "| | promise | command | last figure | | others who promise it |",
     "| | 承诺 | 命令 | 最近结果 | | 作同样承诺者 |",
 )
+ENDS = (signal.SIGINT, signal.SIGTERM)
 NEVER = ("not run yet", "尚未运行")
 
 
@@ -73,6 +75,8 @@ def run(row: Row, *, share: float) -> dict[str, object]:
         "PYTHONPATH": str(ROOT / "tests/support"),
     }
     with log.open("w") as output:
+        # A signal during the start would leave the command running.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         process = subprocess.Popen(
             shlex.split(command),
             cwd=ROOT,
@@ -80,8 +84,10 @@ def run(row: Row, *, share: float) -> dict[str, object]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, ENDS),
         )
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
             code = _wait(process, row, begun_s)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
