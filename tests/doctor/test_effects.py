@@ -65,9 +65,9 @@ def test_the_page_folds_effects_under_their_cause(
     slow_group: tuple[GroupView, list[Finding]],
 ) -> None:
     templates = Path(sparrowmq.dash.__file__).parent / "templates"
-    pages = Environment(loader=FileSystemLoader(templates), autoescape=True)
+    pages: Any = Environment(loader=FileSystemLoader(templates), autoescape=True)
     pages.globals["cluster"] = {"options": ()}
-    draw: Any = pages.get_template("parts.html").module
+    draw = pages.get_template("parts.html").module
 
     page = str(draw.finding(slow_group[1][0], "warn", Words("en")))
 
