@@ -76,6 +76,9 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
     properties = parse_properties(half.properties)
     if properties.get(PROPERTY_PRODUCER_GROUP) != header.producer_group:
         raise Refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if header.msg_id and header.msg_id != properties.get(PROPERTY_UNIQ_KEY, header.msg_id):
+        # A power cut has taken the one that is meant, and another stands in its place.
+        raise Refusal(ResponseCode.SYSTEM_ERROR, "The message id wrong")
     # A position may also lead to what looks like a half message, in the body of another message.
     entry = state.store.queues.entry(TRANS_HALF_TOPIC, 0, header.tran_state_table_offset)
     if entry is None or entry[0] != half.position:
