@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -32,7 +33,7 @@ ROWS = (
     ("drain, a listener by 32", "drain", 32),
 )
 FLOOR = Path(__file__).with_name("asyncio_floor.py")
-TICKS_PER_S = 100
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def broker_cpu_s(pid: int) -> float:

@@ -216,7 +216,7 @@ class BrokerNode:
             broker.state.consumers = ConsumerGroups(
                 prompt_members_max=0, notice_pause_ms=self._notice_pause_ms
             )
-        self._pops = PopWatch(self.name, self._checkers.pops, wall_ms=self._wall_ms)
+        self._pops = PopWatch(self.name, self._checkers.pops)
         self._check_start()
         self._backs, self._to_confirm = {}, set()
         self._unwell_ms = self._timeline.now_ms
@@ -410,7 +410,6 @@ class BrokerNode:
         self._wall_ms += ms
         if self.process is not None:
             self.process.jump_clock(ms)
-            self._pops.wall_ms = self._wall_ms
         self._checkers.note_clock_jump(self.name, ms)
 
     # --- the world of the broker's host -----------------------------------------------------
@@ -537,7 +536,7 @@ class BrokerNode:
         if self._checkers.pops:
             # What an answer says may be in the log just now.
             self._check_stored()
-            self._pops.note_reply(connection, command)
+            self._pops.note_reply(connection, command, self._wall_ms)
         confirm = self._backs.pop(key, None)
         if confirm is not None and command.code == ResponseCode.SUCCESS:
             confirm()

@@ -33,13 +33,11 @@ class PopWatch:
 
     Args:
         ledgers: by group.
-        wall_ms: the lead of the broker's wall clock before the timeline.
     """
 
-    def __init__(self, name: str, ledgers: Mapping[str, PopLedger], *, wall_ms: int) -> None:
+    def __init__(self, name: str, ledgers: Mapping[str, PopLedger]) -> None:
         self._name = name
         self._ledgers = ledgers
-        self.wall_ms = wall_ms
         self._pops: dict[_Key, tuple[PopLedger, PopMessageRequestHeader, int]] = {}
         self._changes: dict[_Key, tuple[PopLedger, MessagePlace]] = {}
         # Each with the number of its acknowledgement and its offset, by which answers leave it out.
@@ -73,11 +71,15 @@ class PopWatch:
         queue = MessageQueue(header.topic, self._name, header.queue_id)
         return self._ledgers[header.consumer_group], MessagePlace(queue, header.offset)
 
-    def note_reply(self, connection: Connection, command: RemotingCommand) -> None:
-        """Note an answer of any kind, as it is written."""
+    def note_reply(self, connection: Connection, command: RemotingCommand, wall_ms: int) -> None:
+        """Note an answer of any kind, as it is written.
+
+        Args:
+            wall_ms: the lead of the broker's wall clock before the timeline.
+        """
         key, is_well = (connection, command.opaque), command.code == ResponseCode.SUCCESS
         popping, changing = self._pops.pop(key, None), self._changes.pop(key, None)
-        acks, wall_ms = self._acks.pop(key, None), self.wall_ms
+        acks = self._acks.pop(key, None)
         if popping is not None and is_well:
             found = decode_header(PopMessageResponseHeader, command.ext_fields)
             name = self._name

@@ -35,6 +35,7 @@ from sparrowmq.calling.effects import (
     spawn,
 )
 from sparrowmq.client.arguments import check_message, check_queue
+from sparrowmq.client.config import BATCH_COUNT_MAX
 from sparrowmq.client.operations.heartbeats import heartbeat_all, unregister
 from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
@@ -497,7 +498,9 @@ def prepare_batch(
 
     Raises: UsageError or ConfigError as `send_batch`.
     """
-    if not _is_direct(publisher, now_ms):
+    # Several requests would be made in vain. What is no list is refused by the check.
+    is_long = isinstance(messages, list | tuple) and len(messages) > BATCH_COUNT_MAX
+    if is_long or not _is_direct(publisher, now_ms):
         return None
     deadline_ms = now_ms + publisher.config.send_timeout_ms
     loads = _load_batch(
