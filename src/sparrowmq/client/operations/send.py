@@ -498,7 +498,7 @@ def prepare_batch(
 
     Raises: UsageError or ConfigError as `send_batch`.
     """
-    # Several requests would be made in vain. What is no list is refused by the check.
+    # A long batch takes several requests. The check refuses anything but a list or tuple.
     is_long = isinstance(messages, list | tuple) and len(messages) > BATCH_COUNT_MAX
     if is_long or not _is_direct(publisher, now_ms):
         return None
