@@ -196,3 +196,22 @@ def test_messages_popped_since_a_damaged_record_of_the_pop_log_come_again(damage
     machine.storage.kill()
     machine.load()
     assert pop(machine) == []
+
+
+def test_no_new_message_overtakes_those_of_a_pop_in_order_whose_first_has_expired() -> None:
+    machine = Machine(SimulatedStorage(Random(1)))
+    for body in (b"0", b"1", b"2"):
+        machine.send(body)
+    assert pop(machine, count_max=3, order=True) == [b"0", b"1", b"2"]
+    machine.send(b"3")
+    entry = machine.store.queues.entry("T", 0, 0)
+    assert entry is not None
+    # As of an expired message, nothing can be read.
+    machine.storage.inodes["commitlog/00000000000000000000"].data[entry[0] + 2] ^= 1
+    machine.pass_time(1_000)
+
+    found = []
+    for _ in range(2):
+        found += pop(machine, order=True)
+        machine.pass_time(1_000)
+    assert found == [b"1", b"1"]

@@ -110,9 +110,11 @@ class PopQueue:
         """Whether a message is invisible, so that a pop in order must wait."""
         return len(self.flights) > len(self.ready)
 
-    def find_ready(self, count_max: int) -> list[int]:
-        """Return the lowest offsets that are ready, ascending."""
-        return nsmallest(count_max, self.ready) if self.ready else []
+    def find_ready(self, count_max: int, taken: Sequence[int] = ()) -> list[int]:
+        """Return the lowest offsets that are ready, behind those taken before; ascending."""
+        if count_max <= 0 or len(self.ready) == len(taken):
+            return []
+        return nsmallest(count_max, self.ready.difference(taken))
 
 
 class _Due(NamedTuple):

@@ -114,6 +114,11 @@ class KnownOffsets:
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
 
+    def has(self, queue: MessageQueue, address: str) -> bool:
+        """Return whether the broker at an address is known to have had an offset of a queue."""
+        known = self._known.get(queue)
+        return known is not None and known.address == address
+
     def forget(self, queue: MessageQueue) -> None:
         """Believe the next offset, wherever it is found: the group is reset."""
         self._known.pop(queue, None)

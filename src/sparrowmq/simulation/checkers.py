@@ -270,7 +270,7 @@ class Checkers:
         """Note that a broker's wall clock was set forward, or back."""
         self.delays.note_clock_jump(ms)
         for ledger in self.pops.values():
-            ledger.note_clock_jump(broker_name, ms, now_ms=self._trace.now_ms)
+            ledger.note_clock_jump(broker_name, ms)
 
     def is_lost(self, queue: MessageQueue, message: MessageExt) -> bool:
         """Return whether a power cut has taken a message from its place."""

@@ -140,6 +140,7 @@ class SimulatedCluster:
             self.checkers.pops = {
                 group: PopLedger(
                     self.checkers.fail,
+                    lambda: self.timeline.now_ms,
                     group,
                     TOPIC,
                     retries_max=RETRIES_MAX,

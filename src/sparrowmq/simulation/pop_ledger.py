@@ -29,6 +29,8 @@ from sparrowmq.model.names import dlq_topic
 
 # From a message's time to its pop: ticks and syncs of the broker, within a second.
 SOON_MS = 1_000
+# From a pop to its answer and its change in the log, behind slow syncs or a broker standing still.
+ANSWER_MS = 120_000
 
 
 class MessagePlace(NamedTuple):
@@ -50,6 +52,7 @@ class PopLedger:
 
     Args:
         fail: called with a violation.
+        now_ms: reads the timeline.
         retries_max: how often a message comes again before it is a dead letter.
         is_orderly: whether the group pops in order.
     """
@@ -57,6 +60,7 @@ class PopLedger:
     def __init__(
         self,
         fail: Callable[[str], None],
+        now_ms: Callable[[], int],
         group: str,
         topic: str,
         *,
@@ -65,6 +69,7 @@ class PopLedger:
     ) -> None:
         self.group = group
         self._fail = fail
+        self._now_ms = now_ms
         self._topic = topic
         self._dlq = dlq_topic(group)
         self._retries_max = retries_max
@@ -81,6 +86,8 @@ class PopLedger:
         self._dead: set[bytes] = set()
         # By the log: when a message may be popped that is not finished.
         self._due_ms: dict[MessagePlace, int] = {}
+        # Of the brokers' wall clocks: the broker, when, and how far.
+        self._jumps: list[tuple[str, int, int]] = []
         self.delivered = 0
 
     # --- the store --------------------------------------------------------------------------
@@ -107,7 +114,8 @@ class PopLedger:
             for offset in change.offsets:
                 self._due_ms.pop(MessagePlace(queue, offset), None)
         elif isinstance(change, Popped | Changed):
-            due_ms = change.pop_timestamp_ms + change.invisible_ms - wall_ms
+            times = self._times_of(broker_name, change.pop_timestamp_ms, wall_ms)
+            hidden_ms, due_ms = (at_ms + change.invisible_ms for at_ms in times)
             offsets = change.offsets if isinstance(change, Popped) else [change.offset]
             for place in (MessagePlace(queue, offset) for offset in offsets):
                 if place in self._due_ms:
@@ -115,18 +123,29 @@ class PopLedger:
             if isinstance(change, Changed):
                 # It holds, whether or not its answer arrives.
                 place = MessagePlace(queue, change.offset)
-                self._hidden_ms[place] = due_ms
+                self._hidden_ms[place] = hidden_ms
                 if change.is_suspended:
                     self._times[place] = max(0, self._times.get(place, 1) - 1)
 
-    def note_clock_jump(self, broker_name: str, ms: int, *, now_ms: int) -> None:
-        """Note that a broker's wall clock, by which it keeps times, was set forward, or back."""
-        for place in [p for p in self._hidden_ms if p.queue.broker_name == broker_name]:
-            self._hidden_ms[place] -= ms
-        for place in [p for p in self._due_ms if p.queue.broker_name == broker_name]:
-            due_ms = self._due_ms[place]
-            # What was due before a jump forward is not late for it.
-            self._due_ms[place] = max(min(due_ms, now_ms), due_ms - ms)
+    def note_clock_jump(self, broker_name: str, ms: int) -> None:
+        """Note that a broker's wall clock was set forward, or back.
+
+        The broker keeps times by its monotonic clock, and after a restart by the wall clock. So a
+        jump may make a message visible earlier or later, and need not.
+        """
+        self._jumps.append((broker_name, self._now_ms(), ms))
+        changed = self._hidden_ms if ms > 0 else self._due_ms
+        for place in [p for p in changed if p.queue.broker_name == broker_name]:
+            changed[place] -= ms
+
+    def _times_of(self, broker_name: str, timestamp_ms: int, wall_ms: int) -> tuple[int, int]:
+        """Return when a broker made a pop, at the earliest and latest: before or after jumps."""
+        since_ms = self._now_ms() - ANSWER_MS
+        found = [timestamp_ms - wall_ms]
+        for name, at_ms, ms in reversed(self._jumps):
+            if name == broker_name and at_ms >= since_ms:
+                found.append(found[-1] + ms)
+        return min(found), max(found)
 
     def note_expired(self, queue: MessageQueue, offset: int) -> None:
         """Note that a message has expired, consumed or not."""
@@ -143,7 +162,8 @@ class PopLedger:
         for place, times in found:
             self.delivered += 1
             name = f"{place.queue.broker_name}:{place.queue.queue_id} offset {place.offset}"
-            early_ms = self._hidden_ms.get(place, 0) - (handle.pop_timestamp_ms - wall_ms)
+            _, latest_ms = self._times_of(place.queue.broker_name, handle.pop_timestamp_ms, wall_ms)
+            early_ms = self._hidden_ms.get(place, 0) - latest_ms
             known = self._handles.get(place)
             if place in self._ended:
                 self._fail(f"{name}: popped after its acknowledgement was confirmed")
@@ -172,7 +192,8 @@ class PopLedger:
     def note_hidden(self, place: MessagePlace, handle: Handle, *, wall_ms: int) -> None:
         """Note the confirmed time of a message."""
         self._handles[place] = handle
-        self._hidden_ms[place] = handle.pop_timestamp_ms + handle.invisible_ms - wall_ms
+        earliest_ms, _ = self._times_of(place.queue.broker_name, handle.pop_timestamp_ms, wall_ms)
+        self._hidden_ms[place] = earliest_ms + handle.invisible_ms
 
     def note_asked(self, place: MessagePlace) -> None:
         """Note that a broker gets an acknowledgement."""

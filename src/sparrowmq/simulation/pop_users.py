@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from sparrowmq.calling.effects import Invoke, Operation, Timestamp, sleep
+from sparrowmq.calling.effects import Invoke, Operation, sleep
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.member_events import begin_leaving
@@ -261,7 +261,6 @@ class PopUsers:
     def _pop_in_order(self, source: PopSource, broker_name: str) -> Operation[list[MessageExt]]:
         queue = MessageQueue(self._topic, broker_name, -1)
         address = yield from get_broker_address(source.directory, queue)
-        timestamp_ms: int = yield Timestamp()
         header = PopMessageRequestHeader(
             consumer_group=source.group,
             topic=queue.topic,
@@ -269,7 +268,8 @@ class PopUsers:
             max_msg_nums=self._dice.randrange(1, 9),
             invisible_time_ms=self._dice.randrange(*INVISIBLE_MS),
             poll_time_ms=self._dice.randrange(0, WAIT_MS_MAX),
-            born_timestamp_ms=timestamp_ms,
+            # As our client does: the broker's own time.
+            born_timestamp_ms=0,
             init_mode=source.init_mode,
             order=True,
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 
@@ -345,3 +346,39 @@ def test_queue_taken_anew_begins_nowhere_behind_what_the_member_knows(
 
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
     assert (name, told["offset"], told["is_committed"]) == ("acquired", *start)
+
+
+@pytest.mark.parametrize(
+    ("source", "newest", "start", "is_in_memory", "found"),
+    [
+        (HERE, None, "first", False, 0),
+        (HERE, None, "last", True, 0),
+        (HERE, None, "last", False, None),
+        (HERE, NEWEST, "first", False, None),
+        (ELSEWHERE, None, "first", False, None),
+    ],
+)
+def test_who_has_pulled_nothing_begins_anew_where_the_broker_forgot_the_offset(
+    subscriber: Subscriber,
+    play: Any,
+    source: str,
+    newest: Stored | None,
+    start: Literal["first", "last"],
+    is_in_memory: bool,
+    found: int | None,
+) -> None:
+    subscriber.config = replace(subscriber.config, start=start)
+    subscriber.known_offsets.note(OLD, KnownOffset(source, 9, None))
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        is_asked = request.code == RequestCode.QUERY_CONSUMER_OFFSET
+        if is_asked and is_in_memory and "setZeroIfNotFound" not in (request.ext_fields or ()):
+            return response_to(request, ext_fields={"offset": "0"})
+        if is_asked:
+            return response_to(request, ResponseCode.QUERY_NOT_FOUND)
+        return with_offset(0)(address, request)  # type: ignore[no-any-return]
+
+    play(answer)(regain(subscriber, Regain(OLD, 1, wants_lock=False, newest=newest)))
+
+    ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert (name, told["found"]) == ("regained", found)

@@ -364,18 +364,19 @@ def _read_queue(
         if not header.attempt_id or queue.attempt_id != header.attempt_id:
             return _Found(key, [], next_offset, [])
         state.pops.repeat_attempt(queue)
-    for offset in queue.find_ready(count_max) if queue is not None else ():
-        assert queue is not None
-        record = state.store.read_queued(key.topic, key.queue_id, offset)
-        if record is None:
-            # It has expired, or is damaged.
-            _finish(state, queue, [offset])
-            continue
-        if size + len(record) > bytes_max and (offsets or not is_first):
-            return _Found(key, offsets, next_offset, again)
-        offsets.append(offset)
-        again.append(record)
-        size += len(record)
+    # What cannot be read leaves room for later ones: in order, no new message overtakes them.
+    while queue is not None and (ready := queue.find_ready(count_max - len(offsets), offsets)):
+        for offset in ready:
+            record = state.store.read_queued(key.topic, key.queue_id, offset)
+            if record is None:
+                # It has expired, or is damaged.
+                _finish(state, queue, [offset])
+                continue
+            if size + len(record) > bytes_max and (offsets or not is_first):
+                return _Found(key, offsets, next_offset, again)
+            offsets.append(offset)
+            again.append(record)
+            size += len(record)
     count_max = min(count_max - len(offsets), state.pops.room(queue))
     is_any = is_first and not offsets
     if count_max <= 0 or (size >= bytes_max and not is_any):

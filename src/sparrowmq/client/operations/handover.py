@@ -37,7 +37,12 @@ from sparrowmq.membership.actions import (
 )
 from sparrowmq.membership.group_offset import KnownOffset
 from sparrowmq.membership.process_queue import stored_of
-from sparrowmq.membership.start_position import AskByTimestamp, UseOffset, choose_start_position
+from sparrowmq.membership.start_position import (
+    AskByTimestamp,
+    StartPosition,
+    UseOffset,
+    choose_start_position,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     LockBatchRequestBody,
@@ -157,6 +162,8 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
             )
         else:
             found = yield from _find_committed(subscriber, queue, is_sure=True)
+            if found is None and newest is None:
+                found = yield from _find_forgotten(subscriber, queue)
             has_newest = newest is None or (yield from _has_message(subscriber, queue, newest))
             if has_newest and not _tells_of_others(subscriber, queue, found):
                 found = None
@@ -175,6 +182,19 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
         if (owned := member.find_queue(queue, epoch)) is not None:
             owned.acquire_failed(now_ms)
     subscriber.wake.set()
+
+
+def _find_forgotten(subscriber: Subscriber, queue: MessageQueue) -> Operation[int | None]:
+    """Return where the group begins if the broker has forgotten its offset; None to go on.
+
+    With the offset the broker may have lost messages before it, and stored others in their place;
+    who has pulled none cannot tell. A group that begins at the end goes on: it would skip more.
+    """
+    if not subscriber.known_offsets.has(queue, subscriber.get_broker_address(queue)):
+        return None
+    committed = yield from _find_committed(subscriber, queue, is_sure=False)
+    start = _choose_start(subscriber, queue, committed)
+    return start.offset if isinstance(start, UseOffset) else None
 
 
 def _tells_of_others(subscriber: Subscriber, queue: MessageQueue, found: int | None) -> bool:
@@ -277,13 +297,7 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
         return _Start(known.offset, is_committed=False)
     if committed is not None and not subscriber.is_broadcasting:
         subscriber.known_offsets.note(queue, KnownOffset(address, committed, None))
-    start = choose_start_position(
-        config.consume_from_where,
-        committed,
-        topic=queue.topic,
-        consume_timestamp_ms=subscriber.consume_timestamp_ms,
-        queue_is_new=config.added_queues_from_first and subscriber.member.history.is_new(queue),
-    )
+    start = _choose_start(subscriber, queue, committed)
     if isinstance(start, UseOffset):
         return _Start(start.offset, is_committed=committed is not None)
     if isinstance(start, AskByTimestamp):
@@ -295,6 +309,19 @@ def _find_start(subscriber: Subscriber, queue: MessageQueue) -> Operation[_Start
         if offset:
             subscriber.report(BegunAtEnd(queue, offset))
     return _Start(offset, is_committed=False)
+
+
+def _choose_start(
+    subscriber: Subscriber, queue: MessageQueue, committed: int | None
+) -> StartPosition:
+    config = subscriber.config
+    return choose_start_position(
+        config.consume_from_where,
+        committed,
+        topic=queue.topic,
+        consume_timestamp_ms=subscriber.consume_timestamp_ms,
+        queue_is_new=config.added_queues_from_first and subscriber.member.history.is_new(queue),
+    )
 
 
 def renew_locks(subscriber: Subscriber, action: RenewLocks) -> Operation[None]:
