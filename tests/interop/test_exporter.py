@@ -54,12 +54,16 @@ async def test_owners_and_lag_of_a_group_at_apaches_broker(apache_cluster: Any) 
     assert value("sparrowmq_unowned_queues", group=GROUP) == 0
     assert value("sparrowmq_group_members", group=GROUP) == 1
     assert value("sparrowmq_topic_end_offset", topic=TOPIC) == 8
-    # Nothing has rebalanced since the first look, and Apache's brokers say rates only once they
-    # have run for a while.
+    # Nothing has rebalanced since the first look, no member shares by load, and Apache's brokers
+    # say rates only once they have run for a while, and never what is in flight.
     quiet = {
         "sparrowmq_rebalance",
+        "sparrowmq_member_load",
         "sparrowmq_broker_puts_per_second",
         "sparrowmq_broker_gets_per_second",
+        "sparrowmq_group_in_flight",
+        "sparrowmq_group_oldest_in_flight_seconds",
+        "sparrowmq_group_renewals",
     }
     found = {family.name for family in registry.collect()}
     assert {series.name for series in CLUSTER_SERIES} - found <= quiet
