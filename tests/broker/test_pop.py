@@ -10,6 +10,7 @@ import pytest
 from sparrowmq.broker import pop_queues
 from sparrowmq.broker.config_files import read_tables
 from sparrowmq.broker.processors import pop as pop_processor
+from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.model.names import POP_LOG_TOPIC
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -23,7 +24,7 @@ from sparrowmq.protocol.pop_handle import (
 )
 from sparrowmq.protocol.record import BatchEntry, Record, decode_record, encode_batch
 from sparrowmq.protocol.subscription import tags_code
-from sparrowmq.serving.connections import Output
+from sparrowmq.serving.connections import Fact, Output
 from sparrowmq.store.file_storage import FileStorage
 
 MINUTE_MS = 60_000
@@ -610,3 +611,17 @@ def test_pops_are_refused_while_the_log_cannot_be_written_and_nothing_is_forgott
     rig.advance(2 * MINUTE_MS)
     assert pop(rig) == [], "the refused acknowledgement of a had been accepted, and is logged now"
     rig.store.close()
+
+
+def test_pops_of_a_client_whose_clock_is_behind_are_refused_counted_and_warned_of(rig: Any) -> None:
+    rig.send(rig.connect())
+    rig.outputs.clear()
+
+    replies = [ask(rig, bornTime=rig.timestamp_ms - 20_000, pollTime=15_000) for _ in range(2)]
+
+    (fact,) = (output for output in rig.outputs if isinstance(output, Fact))
+    assert [reply.code for reply in replies] == [ResponseCode.POLLING_TIMEOUT] * 2
+    assert "group 'G' sent it 20000 ms ago by its clock, which may be behind" in fact.text
+    assert fact.warning
+    assert rig.broker.state.refusals.counts[BrokerRefusal.LATE_POP] == 2
+    assert len(read(ask(rig, bornTime=rig.timestamp_ms - 15_500, pollTime=15_000))) == 1

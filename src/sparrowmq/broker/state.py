@@ -58,6 +58,7 @@ class BrokerRefusal(Enum):
     GROUP_NAME = "groupNamesRefused"
     COMMIT_BEYOND_END = "commitsBeyondEndRefused"
     LATE_COMMIT = "lateCommitsIgnored"
+    LATE_POP = "latePopsRefused"
     LOCK = "locksRefused"
     ACCESS = "requestsDenied"
 

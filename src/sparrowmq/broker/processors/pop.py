@@ -47,7 +47,7 @@ from sparrowmq.broker.processors.pull import (
 )
 from sparrowmq.broker.processors.send_back import put_dead_letter
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
-from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model.names import POP_LOG_TOPIC
 from sparrowmq.protocol.bodies import TopicConfig, decode_body
@@ -145,11 +145,15 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with messages, with the reason why there are none, or hold the pop."""
     header = decode_header(PopMessageRequestHeader, request.command.ext_fields)
     timestamp_ms = request.timestamp_ms - state.pops.passed_ms
-    late_ms = timestamp_ms - header.born_timestamp_ms - header.poll_time_ms
-    if header.born_timestamp_ms > 0 and late_ms > LATE_MS_MAX:
-        raise Refusal(
+    age_ms = timestamp_ms - header.born_timestamp_ms
+    if header.born_timestamp_ms > 0 and age_ms - header.poll_time_ms > LATE_MS_MAX:
+        # To its sender it looks as if there were no messages.
+        raise state.refusal(
+            BrokerRefusal.LATE_POP,
+            request,
             ResponseCode.POLLING_TIMEOUT,
-            f"the broker[{state.config.address}] pop message is timeout too much",
+            f"the broker[{state.config.address}] pop message is timeout too much: group "
+            f"{header.consumer_group!r} sent it {age_ms} ms ago by its clock, which may be behind",
         )
     checked = _check(state, request, header)
     _refuse_while_failing(state)
