@@ -247,7 +247,7 @@ SICK_BROKERS: Mapping[str, BrokersScenario] = {
             "a broker does not filter by SQL92, to which a member subscribes",
             "Q18",
             _ERROR,
-            "enablePropertyFilter=true",
+            "once enablePropertyFilter is set",
         ),
         _refused,
         "Apache's",
