@@ -326,7 +326,10 @@ class BlockingDriver:
         self._shut(timeout_ms)
 
     def check_outside(self) -> None:
-        """Raise a UsageError in a callback that this driver makes, where `run` and `close` do."""
+        """Raise a UsageError in a callback that this driver makes, where `run` and `close` do.
+
+        A client asks before it begins to close.
+        """
         with self._mutex:
             self._check_outside()
 

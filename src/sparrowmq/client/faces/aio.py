@@ -34,7 +34,6 @@ from sparrowmq.client.faces.aio_member import AsyncMember
 from sparrowmq.client.faces.task_host import (
     TAKES_COROUTINES,
     Future,
-    check_outside,
     open_instance,
 )
 from sparrowmq.client.faces.user_calls import for_users
@@ -296,7 +295,7 @@ class AsyncProducer:
         """
         if self._is_closed:
             return
-        check_outside(self._driver)
+        self._driver.check_outside()
         self._is_closed = True
         self._dropped.detach()
         await self._batches.close()

@@ -18,7 +18,7 @@ from sparrowmq.client.assembly import (
     subscribe_pops,
     wait_ms,
 )
-from sparrowmq.client.faces.task_host import check_outside, open_driver
+from sparrowmq.client.faces.task_host import open_driver
 from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.operations import pop
 from sparrowmq.client.setting_types import SimpleConsumerSettings
@@ -162,7 +162,7 @@ class AsyncSimpleConsumer:
 
     async def close(self) -> None:
         """Close the connections. A second call does nothing."""
-        check_outside(self._driver)
+        self._driver.check_outside()
         self._is_closed = True
         await self._driver.aclose()
 

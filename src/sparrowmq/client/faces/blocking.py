@@ -34,7 +34,6 @@ from sparrowmq.client.faces.blocking_member import Member
 from sparrowmq.client.faces.thread_host import (
     TAKES_COROUTINES,
     Future,
-    check_outside,
     open_instance,
 )
 from sparrowmq.client.faces.user_calls import for_users
@@ -294,7 +293,7 @@ class Producer:
         """
         if self._is_closed:
             return
-        check_outside(self._driver)
+        self._driver.check_outside()
         self._is_closed = True
         self._dropped.detach()
         self._batches.close()

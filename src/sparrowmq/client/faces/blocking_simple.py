@@ -17,7 +17,7 @@ from sparrowmq.client.assembly import (
     subscribe_pops,
     wait_ms,
 )
-from sparrowmq.client.faces.thread_host import check_outside, open_driver
+from sparrowmq.client.faces.thread_host import open_driver
 from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.operations import pop
 from sparrowmq.client.setting_types import SimpleConsumerSettings
@@ -161,7 +161,7 @@ class SimpleConsumer:
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""
-        check_outside(self._driver)
+        self._driver.check_outside()
         self._is_closed = True
         self._driver.close()
 

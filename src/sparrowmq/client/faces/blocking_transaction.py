@@ -13,7 +13,7 @@ from typing import Self, Unpack
 from sparrowmq.client.arguments import check_function, check_message
 from sparrowmq.client.assembly import CLOSE_MARGIN_MS, RESTART_S, make_coordinator
 from sparrowmq.client.faces.blocking import Producer
-from sparrowmq.client.faces.thread_host import TAKES_COROUTINES, ThreadHost, check_outside
+from sparrowmq.client.faces.thread_host import TAKES_COROUTINES, ThreadHost
 from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.client.instances import INSTANCES
 from sparrowmq.client.operations import transactions
@@ -159,7 +159,7 @@ class TransactionProducer(Producer):
         asked for them.
         """
         if self._host.is_started and not self._is_leaving:
-            check_outside(self._driver)
+            self._driver.check_outside()
             self._is_leaving = True
             end = self._coordinator.close
             self._host.call(end)

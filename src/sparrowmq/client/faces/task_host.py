@@ -46,10 +46,6 @@ def _scope() -> Hashable:
         return object()
 
 
-def check_outside(driver: AsyncDriver) -> None:
-    """Allow all: a callback of a future cannot await, and a task of its own may."""
-
-
 class TaskFuture(asyncio.Future[SendResult]):
     """The future of a queued message.
 

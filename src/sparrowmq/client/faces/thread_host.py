@@ -42,11 +42,6 @@ def open_instance(
     )
 
 
-def check_outside(driver: BlockingDriver) -> None:
-    """Raise a UsageError in a callback of the driver's, before a client begins to close."""
-    driver.check_outside()
-
-
 class ThreadFuture(concurrent.futures.Future[SendResult]):
     """The future of a queued message; it cannot be cancelled.
 
