@@ -341,6 +341,8 @@ class BrokerNode:
     def _stop(self) -> Process | None:
         process, self.process = self.process, None
         if process is not None:
+            # Of the turn that did not end.
+            self._check_commits()
             process.kill()
             self._rounds = {}
             self._has_stopped = True
@@ -474,6 +476,9 @@ class BrokerNode:
     def _check(self) -> None:
         self._checkers.note_disk(self.name, is_full=self.storage.is_full)
         self._check_stored()
+        self._check_commits()
+
+    def _check_commits(self) -> None:
         self._checkers.check_commits(self.name, self._offset_tables(), now_ms=self._timeline.now_ms)
 
     def _check_stored(self) -> None:
