@@ -89,7 +89,7 @@ class TestCommitPoint:
         assert offsets_of(queue.take_batch(9, now_ms=0)) == [5, 6]
         assert queue.add([message(6, body=b"other")], next_offset=7) == 0
         assert queue.take_batch(9, now_ms=0) == []
-        assert queue.size_bytes == 6
+        assert (queue.count, queue.size_bytes) == (2, 2)
 
 
 class TestDelivery:
@@ -354,6 +354,26 @@ class CommitPointModel(RuleBasedStateMachine):
         if not self.is_dropped:
             assert commit is not None
             self.committed.append(commit)
+
+    @rule(count=st.integers(1, 5))
+    def deliver_and_finish(self, count: int) -> None:
+        messages = self.queue.take_batch(count, now_ms=self.clock_ms)
+        self.fates.update(dict.fromkeys(offsets_of(messages), "done"))
+        self.queue.complete_taken(messages)
+
+    @rule(data=st.data())
+    def finish_some_of_several_deliveries(self, data: st.DataObject) -> None:
+        taken = self.under("taken")
+        chosen = taken[: data.draw(st.integers(0, len(taken)))]
+        self.fates.update(dict.fromkeys(chosen, "done"))
+        self.queue.complete_taken([message(offset) for offset in chosen])
+
+    @precondition(lambda self: not self.is_revoked)
+    @rule(data=st.data())
+    def pull_again(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, self.next_offset))
+        again = [n for n in self.under("waits") + self.under("taken") if n >= offset]
+        self.queue.add([message(n) for n in sorted(again)], next_offset=self.next_offset)
 
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:

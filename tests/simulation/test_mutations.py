@@ -225,7 +225,7 @@ def skipped_message(
 def message_out_of_order(
     take_batch: Any, queue: ProcessQueue, count_max: int, **details: Any
 ) -> Any:
-    queue._pending.rotate(1)
+    queue._waiting.rotate(1)
     return take_batch(queue, count_max, **details)
 
 

@@ -703,10 +703,10 @@ class OwnedQueue:
     def consumed_all(self, batches: Sequence[tuple[MessageExt, ...]]) -> int:
         """Process calls of a listener that finished all messages; return how many messages."""
         self.call_count -= len(batches)
-        offsets = [message.queue_offset for batch in batches for message in batch]
+        messages = [message for batch in batches for message in batch]
         if not self.has_ended:
-            self.process_queue.complete(offsets)
-        return len(offsets)
+            self.process_queue.complete_taken(messages)
+        return len(messages)
 
     def consumed(
         self,

@@ -20,9 +20,11 @@ Source: ProcessQueue.java, DefaultMQPushConsumerImpl.pullMessage.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
+from operator import attrgetter
 
 import msgspec
 
@@ -74,25 +76,47 @@ class FlowLimits:
         return self.size_mib_max * MIB - READING_BYTES_MAX - held_bytes
 
 
+_offset_of = attrgetter("queue_offset")
+
+
+def _size_of(messages: Sequence[MessageExt]) -> int:
+    """Return the size of the bodies."""
+    return sum([len(message.body) for message in messages])
+
+
 def stored_of(message: MessageExt) -> Stored:
     """Return where and when a message was stored."""
     return Stored(message.queue_offset, message.commit_log_position, message.store_timestamp_ms)
 
 
+class _Taken:
+    """Messages under delivery that were taken at once, in offset order, at least one."""
+
+    __slots__ = ("begun_ms", "messages", "size_bytes")
+
+    def __init__(self, messages: list[MessageExt], size_bytes: int, begun_ms: int) -> None:
+        self.messages = messages
+        self.size_bytes = size_bytes
+        self.begun_ms = begun_ms
+
+
 class ProcessQueue:
     """The messages pulled from one queue and not yet consumed, with the offset to commit.
+
+    Messages are kept as they come and go: an answer's together, then a delivery's. A step for each
+    of them would be most of their cost here (benchmarks/against_apache.py: drain, a listener by
+    32).
 
     Args:
         now_ms: when the member was given the queue; idle pulls are counted from then.
     """
 
     __slots__ = (
-        "_cached",
         "_is_cut",
         "_is_open",
-        "_offsets",
-        "_pending",
         "_taken",
+        "_waiting",
+        "_waiting_bytes",
         "last_consume_ms",
         "last_pull_ms",
         "newest",
@@ -108,25 +132,22 @@ class ProcessQueue:
         self.pull_offset: int | None = None
         # The newest message pulled so far, finished or not.
         self.newest: Stored | None = None
+        # Of the bodies of all unfinished messages.
         self.size_bytes = 0
         self.last_pull_ms = now_ms
         self.last_consume_ms: int | None = None
-        # Every unfinished message by offset.
-        self._cached: dict[int, MessageExt] = {}
-        # Ascending offsets. A completed offset stays until it is the first, so that finding the
-        # lowest unfinished offset costs O(1) on average.
-        self._offsets: deque[int] = deque()
-        # Ascending offsets of unfinished messages that wait for delivery.
-        self._pending: deque[int] = deque()
+        # The unfinished messages that are not under delivery, in offset order.
+        self._waiting: deque[MessageExt] = deque()
+        self._waiting_bytes = 0
         # Whether the last pull answer had further messages, for which there was no room.
         self._is_cut = False
-        # Offsets under delivery, and since when.
-        self._taken: dict[int, int] = {}
+        # The unfinished messages under delivery.
+        self._taken: list[_Taken] = []
 
     def __repr__(self) -> str:
         return (
-            f"ProcessQueue({self.queue}, cached={len(self._cached)}, "
-            f"taken={len(self._taken)}, commit={self.commit_offset}, pull={self.pull_offset})"
+            f"ProcessQueue({self.queue}, cached={self.count}, "
+            f"taken={self.in_flight_count}, commit={self.commit_offset}, pull={self.pull_offset})"
         )
 
     # --- begin and end ----------------------------------------------------------------------
@@ -140,29 +161,28 @@ class ProcessQueue:
     def revoke(self) -> None:
         """Accept and deliver nothing more; deliveries under way may finish."""
         self._is_open = False
-        self._pending.clear()
 
     def drop(self) -> None:
         """Drop all messages; later results have no effect, and no offset is left to commit."""
         self.revoke()
         self._taken.clear()
-        self._offsets.clear()
-        self._cached.clear()
+        self._waiting.clear()
         self.pull_offset = None
-        self.size_bytes = 0
+        self.size_bytes = self._waiting_bytes = 0
 
     # --- pulling ----------------------------------------------------------------------------
 
     def room_bytes(self, limits: FlowLimits) -> int:
         """Return how many bytes of inflated bodies fit; one body always fits in an empty queue."""
         room_bytes = limits.room_bytes(self.size_bytes)
-        return room_bytes if self._cached else max(room_bytes, INFLATED_BYTES_MAX)
+        has_any = self._waiting or self._taken
+        return room_bytes if has_any else max(room_bytes, INFLATED_BYTES_MAX)
 
     def add(self, messages: Sequence[MessageExt], *, next_offset: int, is_cut: bool = False) -> int:
         """Add the messages of a pull, in offset order, and the offset of the next pull.
 
-        A message that is cached already is replaced and not delivered again. A pull answer that
-        comes after a revoke is dropped.
+        A message that is unfinished already is not taken in again. A pull answer that comes after a
+        revoke is dropped.
 
         Args:
             is_cut: whether there was no room for the next message; the next pull waits for it.
@@ -171,88 +191,75 @@ class ProcessQueue:
         """
         if not self._is_open:
             return 0
-        count_before = len(self._cached)
-        found = [message.queue_offset for message in messages]
-        if found and (not self._offsets or self._offsets[-1] < found[0]):
+        new, last = messages, self._last_unfinished()
+        if not messages or last is None or messages[0].queue_offset > last:
             # The usual case: all messages are new.
-            self._cached.update(zip(found, messages, strict=True))
-            self._offsets.extend(found)
-            self._pending.extend(found)
-            self.size_bytes += sum([len(message.body) for message in messages])
+            self._waiting.extend(messages)
+            self._count_waiting(messages)
         else:
-            for message in messages:
-                self._add_one(message)
+            held = set(map(_offset_of, self._unfinished()))
+            new = [message for message in messages if message.queue_offset not in held]
+            self._wait_again(new)
         if messages:
             self.newest = stored_of(messages[-1])
         self.pull_offset = next_offset
         self._is_cut = is_cut
-        return len(self._cached) - count_before
+        return len(new)
 
-    def _add_one(self, message: MessageExt) -> None:
-        """Add a message that may be cached already or may precede cached messages."""
-        offset = message.queue_offset
-        previous = self._cached.get(offset)
-        self._cached[offset] = message
-        self.size_bytes += len(message.body)
-        if previous is not None:
-            self.size_bytes -= len(previous.body)
-        elif self._offsets and offset <= self._offsets[-1]:
-            self._insert_out_of_order(offset)
-        else:
-            self._offsets.append(offset)
-            self._pending.append(offset)
+    def _count_waiting(self, messages: Sequence[MessageExt]) -> None:
+        """Count the bodies of messages that wait from now on."""
+        size_bytes = _size_of(messages)
+        self._waiting_bytes += size_bytes
+        self.size_bytes += size_bytes
+
+    def _wait_again(self, messages: Sequence[MessageExt]) -> None:
+        """Let messages wait in their places between others."""
+        self._waiting = deque(sorted([*self._waiting, *messages], key=_offset_of))
+        self._count_waiting(messages)
 
     def flow_control(self, limits: FlowLimits, *, in_order: bool = False) -> FlowControl | None:
         """Return why the next pull must wait, or None.
 
         Size counts whole MiB, as Java's integer division does. Delivery in order ignores the span.
         """
-        if len(self._cached) > limits.count_max:
+        if self.count > limits.count_max:
             return FlowControl.COUNT
         if self.size_bytes // MIB > limits.size_mib_max:
             return FlowControl.SIZE
         if self._is_cut and self.room_bytes(limits) < INFLATED_BYTES_MAX:
             return FlowControl.SIZE
-        offsets = self._offsets
-        if in_order or not offsets or offsets[-1] - offsets[0] <= limits.span_max:
-            return None
-        return FlowControl.SPAN if self.span > limits.span_max else None
-
-    def _insert_out_of_order(self, offset: int) -> None:
-        # The offset may be completed and not yet popped; its message was pulled again.
-        self._offsets = deque(sorted({*self._offsets, offset}))
-        self._pending = deque(sorted({*self._pending, offset}))
+        return None if in_order or self.span <= limits.span_max else FlowControl.SPAN
 
     # --- what is cached ---------------------------------------------------------------------
 
     @property
     def count(self) -> int:
         """Unfinished messages, those under delivery included."""
-        return len(self._cached)
+        return len(self._waiting) + self.in_flight_count
 
     @property
     def pending_count(self) -> int:
         """Messages that wait for delivery."""
-        return len(self._pending)
+        return len(self._waiting) if self._is_open else 0
 
     @property
     def in_flight_count(self) -> int:
         """Messages under delivery."""
-        return len(self._taken)
+        return sum([len(taken.messages) for taken in self._taken])
 
     def has(self, offset: int) -> bool:
         """Return whether the message at this offset is unfinished."""
-        return offset in self._cached
+        return offset in map(_offset_of, self._unfinished())
+
+    def _unfinished(self) -> Iterator[MessageExt]:
+        """Return the unfinished messages, those under delivery first."""
+        return chain(*[taken.messages for taken in self._taken], self._waiting)
 
     @property
     def span(self) -> int:
         """Highest unfinished offset less the lowest; 0 if there is none."""
-        first = self._first_unfinished()
-        if first is None:
-            return 0
-        while self._offsets[-1] not in self._cached:
-            self._offsets.pop()
-        return self._offsets[-1] - first
+        first, last = self._first_unfinished(), self._last_unfinished()
+        return 0 if first is None or last is None else last - first
 
     @property
     def commit_offset(self) -> int | None:
@@ -261,63 +268,86 @@ class ProcessQueue:
         return self.pull_offset if first is None else first
 
     def _first_unfinished(self) -> int | None:
-        offsets, cached = self._offsets, self._cached
-        while offsets and offsets[0] not in cached:
-            offsets.popleft()
-        return offsets[0] if offsets else None
+        firsts = [taken.messages[0].queue_offset for taken in self._taken]
+        if self._waiting:
+            firsts.append(self._waiting[0].queue_offset)
+        return min(firsts, default=None)
+
+    def _last_unfinished(self) -> int | None:
+        lasts = [taken.messages[-1].queue_offset for taken in self._taken]
+        if self._waiting:
+            lasts.append(self._waiting[-1].queue_offset)
+        return max(lasts, default=None)
 
     # --- concurrent delivery ----------------------------------------------------------------
 
     def take_batch(self, count_max: int, *, now_ms: int) -> list[MessageExt]:
-        """Take the lowest waiting messages for delivery."""
-        pending, cached = self._pending, self._cached
-        if len(pending) <= count_max:
-            offsets = list(pending)
-            pending.clear()
+        """Take the lowest waiting messages for delivery; the list is for reading only."""
+        waiting = self._waiting
+        if not waiting or not self._is_open or count_max < 1:
+            return []
+        if len(waiting) <= count_max:
+            messages = list(waiting)
+            waiting.clear()
+            size_bytes, self._waiting_bytes = self._waiting_bytes, 0
         else:
-            offsets = [pending.popleft() for _ in range(count_max)]
-        if offsets:
-            self._taken.update(dict.fromkeys(offsets, now_ms))
-            self.last_consume_ms = now_ms
-        return [cached[offset] for offset in offsets]
+            messages = [waiting.popleft() for _ in range(count_max)]
+            size_bytes = _size_of(messages)
+            self._waiting_bytes -= size_bytes
+        self._taken.append(_Taken(messages, size_bytes, now_ms))
+        self.last_consume_ms = now_ms
+        return messages
+
+    def complete_taken(self, messages: list[MessageExt]) -> None:
+        """Finish messages of one delivery, usually all that were taken at once."""
+        for place, taken in enumerate(self._taken):
+            if taken.messages == messages:
+                self.size_bytes -= taken.size_bytes
+                del self._taken[place]
+                return
+        self.complete(list(map(_offset_of, messages)))
 
     def complete(self, offsets: Collection[int]) -> int | None:
         """Finish messages (consumed, sent back or given up), whether or not they were taken.
 
         Returns: the offset that may be committed; None once the queue is dropped.
         """
-        taken, cached, size_bytes = self._taken, self._cached, self.size_bytes
-        if len(offsets) == len(cached) and cached.keys() == set(offsets):
-            # The usual case where the listener is quick: nothing is left.
-            for left in (taken, cached, self._offsets, self._pending):
-                left.clear()
-            self.size_bytes = 0
-            return self.pull_offset
-        were_taken = True
-        for offset in offsets:
-            if taken.pop(offset, None) is None:
-                were_taken = False
-            if (message := cached.pop(offset, None)) is not None:
-                size_bytes -= len(message.body)
-        self.size_bytes = size_bytes
-        if not were_taken:
-            self._pending = deque([offset for offset in self._pending if offset in cached])
+        done = set(offsets)
+        if len(self._take_out(done)) < len(done):
+            left = [message for message in self._waiting if message.queue_offset not in done]
+            if len(left) < len(self._waiting):
+                self.size_bytes -= self._waiting_bytes
+                self._waiting_bytes = 0
+                self._waiting.clear()
+                self._wait_again(left)
         return self.commit_offset
 
-    def put_back(self, offsets: Iterable[int]) -> None:
+    def _take_out(self, offsets: Container[int]) -> list[MessageExt]:
+        """Take messages out of their deliveries; leave out those that are not under delivery."""
+        found: list[MessageExt] = []
+        for taken in self._taken:
+            some = [message for message in taken.messages if message.queue_offset in offsets]
+            if some:
+                size_bytes = _size_of(some)
+                taken.size_bytes -= size_bytes
+                self.size_bytes -= size_bytes
+                taken.messages = [m for m in taken.messages if m.queue_offset not in offsets]
+                found += some
+        self._taken = [taken for taken in self._taken if taken.messages]
+        return found
+
+    def put_back(self, offsets: Collection[int]) -> None:
         """Let messages under delivery wait again and count one more re-consumption of each.
 
         These messages could be neither consumed nor sent back. In a draining queue they only leave
         the delivery; they stay unfinished, so the next owner gets them.
         """
-        returned = [offset for offset in offsets if self._taken.pop(offset, None) is not None]
-        for offset in returned:
-            message = self._cached[offset]
-            self._cached[offset] = msgspec.structs.replace(
-                message, reconsume_times=message.reconsume_times + 1
-            )
-        if self._is_open:
-            self._pending = deque(sorted({*self._pending, *returned}))
+        self._wait_again(
+            [
+                msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+                for message in self._take_out(offsets)
+            ]
+        )
 
     def find_expired(
         self, now_ms: int, *, timeout_ms: int = CONSUME_TIMEOUT_MS
@@ -328,37 +358,33 @@ class ProcessQueue:
         message holds up the commit. It is sent back and then completed; the listener's later result
         has no effect.
         """
-        expired: list[MessageExt] = []
-        self._first_unfinished()
-        for offset in self._offsets:
-            if offset not in self._cached:
-                continue
-            taken_ms = self._taken.get(offset)
-            if (
-                taken_ms is None
-                or now_ms - taken_ms <= timeout_ms
-                or len(expired) == EXPIRED_BATCH_MAX
-            ):
-                break
-            expired.append(self._cached[offset])
-        return expired
+        overdue: list[MessageExt] = []
+        # The lowest offset that is not overdue.
+        end = self._waiting[0].queue_offset if self._waiting else None
+        for taken in self._taken:
+            if now_ms - taken.begun_ms > timeout_ms:
+                overdue += taken.messages
+            elif end is None or taken.messages[0].queue_offset < end:
+                end = taken.messages[0].queue_offset
+        lowest = sorted(overdue, key=_offset_of)[:EXPIRED_BATCH_MAX]
+        return [message for message in lowest if end is None or message.queue_offset < end]
 
     # --- delivery in order ------------------------------------------------------------------
 
     def commit_in_order(self) -> int | None:
         """Finish the batch under delivery; return the offset that may be committed."""
-        return self.complete(list(self._taken))
+        return self.complete(list(map(_offset_of, self._under_delivery())))
 
     def rollback_in_order(self) -> None:
         """Let the whole batch wait again, unchanged."""
-        self.make_again([self._cached[offset] for offset in self._taken])
+        self.make_again(self._under_delivery())
+
+    def _under_delivery(self) -> list[MessageExt]:
+        return [message for taken in self._taken for message in taken.messages]
 
     def make_again(self, messages: Sequence[MessageExt]) -> None:
         """Let messages of the batch wait again, with the re-consume times they carry here."""
-        for message in messages:
-            if self._taken.pop(message.queue_offset, None) is None:
-                continue
-            self._cached[message.queue_offset] = message
-            if self._is_open:
-                self._pending.append(message.queue_offset)
-        self._pending = deque(sorted(self._pending))
+        given = {message.queue_offset: message for message in messages}
+        taken = self._take_out(given)
+        if taken:
+            self._wait_again([given[message.queue_offset] for message in taken])
