@@ -134,7 +134,6 @@ class Deliveries:
         ended = left.intersection(calls)
         left -= ended
         self._call_count -= len(ended)
-        each.owned.quiet_until_ms = 0
         batches = delivery.batches
         if not left:
             del self._under_way[delivery.delivery_id]

@@ -667,21 +667,29 @@ class GroupMember:
         next_offset: int,
         now_ms: int,
         is_cut: bool = False,
-    ) -> None:
+        goes_on: bool = False,
+    ) -> Pull | None:
         """Process the answer to the pull from `offset`; the next pull begins at `next_offset`.
 
         Args:
             is_cut: whether the answer had further messages, for which there was no room.
+            goes_on: whether the caller makes the next pull, which is returned if it is due now.
         """
-        owned = self.find_queue(queue, epoch)
-        if owned is not None:
-            owned.pulled(
-                offset,
-                messages,
-                next_offset=max(offset, next_offset),
-                now_ms=now_ms,
-                is_cut=is_cut,
-            )
+        owned = self._queues.get(queue)
+        if owned is None or owned.epoch != epoch:
+            return None
+        owned.pulled(
+            offset,
+            messages,
+            next_offset=max(offset, next_offset),
+            now_ms=now_ms,
+            is_cut=is_cut,
+        )
+        following = None
+        if goes_on and not self.is_suspended:
+            following = owned.begin_pull(now_ms, self._config.flow)
+        owned.wake_if_due()
+        return following
 
     def next_pull(self, queue: MessageQueue, epoch: int, now_ms: int) -> Pull | None:
         """Return the queue's next pull if it is due now, without waiting for `due`."""
@@ -738,12 +746,16 @@ class GroupMember:
         """Let the messages of calls wait again: the listener was not called with them."""
         owned, batches = self.deliveries.end(delivery, calls)
         if owned is not None:
+            owned.quiet_until_ms = 0
             owned.take_back(batches)
 
     def consumed_all(self, delivery: Deliver, calls: Collection[int]) -> int:
         """Process calls in which the listener finished every message; return how many messages."""
         owned, batches = self.deliveries.end(delivery, calls)
-        return 0 if owned is None else owned.consumed_all(batches)
+        if owned is None:
+            return 0
+        owned.wake_if_due()
+        return owned.consumed_all(batches)
 
     def consumed(
         self,
@@ -763,6 +775,7 @@ class GroupMember:
         owned, batches = self.deliveries.end(delivery, (at,))
         for messages in batches:
             assert owned is not None
+            owned.quiet_until_ms = 0
             owned.consumed(
                 messages,
                 acked_count=acked_count,
@@ -776,6 +789,7 @@ class GroupMember:
         owned, batches = self.deliveries.end(delivery, (0,))
         for messages in batches:
             assert owned is not None
+            owned.quiet_until_ms = 0
             sends_back = not self._config.is_broadcasting
             owned.consumed_in_order(messages, outcome, sends_back=sends_back, now_ms=now_ms)
 

@@ -314,6 +314,16 @@ class OwnedQueue:
         self._pull.begin(now_ms)
         return Pull(self.queue, self.epoch, process_queue.pull_offset)
 
+    def wake_if_due(self) -> None:
+        """Let `collect` look after messages have come or were consumed, unless it looks in time.
+
+        It has nothing to do about them while the next pull is under way, until a commit is due.
+        """
+        commit = self._commit
+        commit_waits = commit.started_ms is None and commit.due_ms < self.quiet_until_ms
+        if commit_waits or self._pull.started_ms is None:
+            self.quiet_until_ms = 0
+
     def _collect_backs(self, now_ms: int, actions: list[Action]) -> None:
         for messages, delay_level in self.backs.begin(now_ms):
             actions.append(SendBack(self.queue, self.epoch, messages, delay_level))

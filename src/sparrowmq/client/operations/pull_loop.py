@@ -38,7 +38,7 @@ def keep_pulling(subscriber: Subscriber, action: Pull) -> Operation[None]:
         queue, epoch, offset = following
         member = subscriber.member
         try:
-            now_ms = yield from _pull_once(subscriber, following)
+            following = yield from _pull_once(subscriber, following)
         except SparrowError as error:
             now_ms = yield Now()
             if isinstance(error, BrokerError) and error.code in _REGISTRATION_CODES:
@@ -48,8 +48,8 @@ def keep_pulling(subscriber: Subscriber, action: Pull) -> Operation[None]:
                 subscriber.report(RequestFailed("pull", queue, error))
             if (owned := member.find_queue(queue, epoch)) is not None:
                 owned.pull_failed(offset, now_ms)
+            following = member.next_pull(queue, epoch, now_ms)
         subscriber.wake.set()
-        following = member.next_pull(queue, epoch, now_ms)
 
 
 def _wait_for_turn(subscriber: Subscriber, rate: int) -> Operation[None]:
@@ -70,8 +70,8 @@ def _count_pulled(subscriber: Subscriber, rate: int, count: int, now_ms: int) ->
     )
 
 
-def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[int]:
-    """Pull once and report the answer to the member; return the time of that."""
+def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[Pull | None]:
+    """Pull once and report the answer to the member; return the next pull if it is due at once."""
     queue, epoch, offset = action
     config, member = subscriber.config, subscriber.member
     rate, count_max = config.messages_per_s_max, config.pull_batch_size
@@ -100,7 +100,7 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[int]:
         now_ms: int = yield Now()
         corrected = corrected_offset(offset, result)
         member.pull_moved(queue, epoch, offset=offset, corrected_offset=corrected, now_ms=now_ms)
-        return now_ms
+        return member.next_pull(queue, epoch, now_ms)
     messages, next_offset, is_cut = yield from read_answer(
         subscriber,
         queue,
@@ -119,7 +119,7 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[int]:
     if subscription.tags_set:
         # The broker compared only the hash codes of tags.
         messages = [message for message in messages if message.tags in subscription.tags_set]
-    member.pulled(
+    return member.pulled(
         queue,
         epoch,
         offset=offset,
@@ -127,5 +127,5 @@ def _pull_once(subscriber: Subscriber, action: Pull) -> Operation[int]:
         next_offset=next_offset,
         now_ms=now_ms,
         is_cut=is_cut,
+        goes_on=True,
     )
-    return now_ms
