@@ -18,9 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -31,6 +33,12 @@ from sparrowmq.spark import prepare_environment, spark_session
 from sparrowmq.testing import EmbeddedCluster
 
 TOPIC, GROUP = "starts", "GID_starts"
+# The pipe on stdin closes when the process that holds its other end has ended.
+BURN = (
+    "import os, sys, threading\n"
+    "threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()\n"
+    "while True: pass"
+)
 # The inputs of the jobs, beside their outputs.
 LOOKS, CONSUMED = "looks", "consumed.jsonl"
 DELIVERY = {
@@ -123,6 +131,16 @@ def measure(start: Callable[[str], None], place: str, starts: int) -> str:
     return words
 
 
+@contextmanager
+def computing(processes: int) -> Iterator[None]:
+    """Keep so many processes computing; they end with this process, however it ends."""
+    with ExitStack() as stack:
+        for _ in range(processes):
+            burner = stack.enter_context(subprocess.Popen([sys.executable, "-c", BURN], stdin=PIPE))
+            stack.callback(burner.kill)
+        yield
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--load", type=int, default=20)
@@ -141,18 +159,10 @@ def main() -> None:
             # Java compiles what it runs for the first time.
             measure(start, place, 1)
         print(flush=True)
-        computing = [
-            subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            for _ in range(arguments.load)
-        ]
-        try:
+        with computing(arguments.load):
             for name, start in starts.items():
                 found = measure(start, place, arguments.starts)
                 print(f"{name}: {found}; load average {os.getloadavg()[0]:.0f}", flush=True)
-        finally:
-            for process in computing:
-                process.kill()
-                process.wait()
         session.stop()
 
 

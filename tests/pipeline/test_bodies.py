@@ -80,8 +80,8 @@ def test_ddl_says_what_is_required() -> None:
     ) == ("struct<id:bigint,name:string>", ("id",))
     for ddl, words in {
         "id BIGINT id": "^the schema is not DDL: ',' is missing before 'id'$",
-        "id BIGINTT": "^type 'bigintt' cannot be read in JSON; there are",
-        "a INTERVAL": "^type 'interval' cannot be read in JSON; there are",
+        "id BIGINTT": "column .id. of the schema: type .bigintt. cannot be read in JSON",
+        "a INTERVAL": "column .a. of the schema: type .interval. cannot be read in JSON",
     }.items():
         with pytest.raises(ConfigError, match=words):
             parse_ddl(ddl)

@@ -126,7 +126,6 @@ ODD_BODIES = [
     ).encode(),
     b'{"h": 1e6, "k": "2026-03-01", "o": [{"p": "2026-03-01 12:30:00Z"}], "r": "text", "v": {}}',
 ]
-SAME_NAMES = {"properties": {"id": {"type": "integer"}, "ID": {"type": "integer"}}}
 
 
 @pytest.fixture(scope="module")
@@ -578,18 +577,9 @@ def test_a_compaction_that_was_killed_is_finished_by_the_next_run(
     assert list(range(30)) == sorted(ids)
 
 
-def test_wrong_settings_are_refused_before_anything_is_written(
+def test_a_directory_of_another_ingest_is_refused(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="field 'keys' would clash"):
-        ingest.run(spark, settings_for(cluster, tmp_path, schema="keys STRING"))
-    with pytest.raises(ConfigError, match="field 'ID' would clash"):
-        ingest.run(spark, settings_for(cluster, tmp_path, schema=json.dumps(SAME_NAMES)))
-    with pytest.raises(ConfigError, match="a map in JSON has texts as keys, not 'integer'"):
-        ingest.run(spark, settings_for(cluster, tmp_path, schema="time_hour DATE, m MAP<INT, INT>"))
-    with pytest.raises(ConfigError, match="no column 'hour_time' to take the date from"):
-        ingest.run(spark, settings_for(cluster, tmp_path, date_column="hour_time"))
-    assert list(tmp_path.iterdir()) == []
     (tmp_path / "ingest.json").write_text('{"topic": "other"}')
     with pytest.raises(ConfigError, match="was begun with topic 'other', and this run has 'flig"):
         ingest.run(spark, settings_for(cluster, tmp_path))

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from sparrowmq.errors import ConfigError
@@ -25,6 +26,7 @@ SCHEMAS = (
     "a TIMESTAMP, b TIMESTAMP_LTZ NOT NULL, c timestamp_ntz",
     "a: array<struct<x: int not null, y map<string, array<date>>>>\n, b struct<c:struct<d:int>>",
     "`a.b` INT, `c``d e` STRING, `麻雀` STRING COMMENT 'a, \"b\" \\' >', `NOT` INT NOT NULL",
+    "1a INT, 1e INT, 5Q INT, 1_2 INT, 0x1f INT, `12` INT, a DECIMAL(38,38), b DECIMAL(0)",
     "not INT, comment STRING, struct STRUCT<array: ARRAY<INT>, map: INT>",
 )
 WRONG = {
@@ -39,6 +41,18 @@ WRONG = {
     "a INT NOT": "',' is missing before 'NOT'",
     "a INT COMMENT": "a text is missing at its end",
     "a-b INT": "a type is missing before '-b INT'",
+    "12 INT": "the backquote of a name is missing before '12 INT'",
+    "1e5 INT": "the backquote of a name is missing before '1e5 INT'",
+    "5s INT": "the backquote of a name is missing before '5s INT'",
+    "麻雀 INT": "the backquote of a name is missing before '麻雀 INT'",
+}
+
+# Spark reads no columns, or a type alone, which no body has.
+SPARKS_ALONE = {"", "a ARRAY<STRUCT<>>"}
+DECIMALS = {
+    "id INT, a DECIMAL(50,0)": "'a' of the schema: decimal(50,0)",
+    "a ARRAY<NUMERIC(39)>": "'a[]' of the schema: decimal(39,0)",
+    "a MAP<STRING, STRUCT<b: DEC(4, 9)>>": "'a[].b' of the schema: decimal(4,9)",
 }
 
 
@@ -68,6 +82,31 @@ def test_types_that_json_has_no_value_for_are_refused() -> None:
         parse_schema(json.dumps({"type": "struct", "fields": [{"name": "by", "type": by_number}]}))
 
 
+@pytest.mark.parametrize(("text", "words"), DECIMALS.items())
+def test_decimals_that_spark_does_not_have_are_refused_with_their_column(
+    text: str, words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_schema(text)
+
+    assert str(caught.value) == (
+        f"column {words} is not a type of Spark's; a decimal has at most 38 digits, and at most "
+        f"all of them after the point"
+    )
+
+
+def test_a_name_that_stands_twice_is_refused() -> None:
+    for text, column in {
+        "a INT, b INT, a STRING": "a",
+        "a ARRAY<STRUCT<b: INT, b: INT>>": "a[].b",
+    }.items():
+        with pytest.raises(ConfigError, match="is named twice; leave one out") as caught:
+            parse_schema(text)
+        assert repr(column) in str(caught.value)
+
+    assert parse_schema("a INT, A INT")
+
+
 def test_each_type_has_a_reader() -> None:
     assert {*_INTEGERS, *_TYPES} == set(TYPES)
 
@@ -94,3 +133,6 @@ def test_ddl_is_read_as_spark_reads_it(spark: SparkSession) -> None:
             each.metadata = {}
 
         assert StructType.fromJson(parse_ddl(text)) == expected
+    for text in (*WRONG.keys() - SPARKS_ALONE, *DECIMALS):
+        with pytest.raises(PySparkException):
+            StructType.fromDDL(text)

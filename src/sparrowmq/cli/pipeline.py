@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -292,10 +292,14 @@ def _run(
 ) -> None:
     """Run a job, write the page of its result, and print the result or its main table."""
     from sparrowmq.pipeline.files import Files
+    from sparrowmq.pipeline.local_paths import check_paths
 
+    conf = _parse_options(options.conf or ())
+    if _has_local_paths(options.master, conf):
+        check_paths(settings.out, settings.inputs)
     runs_long = batches is not None and batches.runs_long
     shows_tasks = batches is None or settings.follow_interval_s is None
-    with _session(job.__name__, options, memory, runs_long=runs_long) as session:
+    with _session(job.__name__, options, conf, memory, runs_long=runs_long) as session:
         with _signals_noted(runs_long) as stops, _progress_shown(shows_tasks) as on_progress:
             given: dict[str, Any] = {"on_progress": on_progress}
             if batches is not None:
@@ -400,6 +404,15 @@ def _check_format(name: str) -> None:
         raise ConfigError(f"cannot write tables of format {name!r}; write parquet")
 
 
+def _has_local_paths(master: str | None, conf: Mapping[str, str]) -> bool:
+    """Return whether a path without a scheme is one of this machine's."""
+    from sparrowmq.spark.local_session import is_submitted
+
+    is_local = not is_submitted() if master is None else master.startswith("local")
+    is_told = {"HADOOP_CONF_DIR", "SPARK_CONF_DIR"} & os.environ.keys()
+    return is_local and not is_told and "spark.hadoop.fs.defaultFS" not in conf
+
+
 def _check_ships(path: str) -> str:
     if path.endswith(".whl"):
         raise ConfigError(f"Spark ships no {path}; rename the wheel to .zip")
@@ -440,7 +453,7 @@ def _signals_noted(is_wanted: bool) -> Generator[Callable[[], bool]]:
 
 @contextmanager
 def _session(
-    job: str, options: _Options, memory: str, *, runs_long: bool
+    job: str, options: _Options, given: Mapping[str, str], memory: str, *, runs_long: bool
 ) -> Generator[SparkSession]:
     """Yield a Spark session that ends with the job."""
     from pyspark.logger import PySparkLogger
@@ -452,7 +465,7 @@ def _session(
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     if options.as_json and options.as_csv:
         raise ConfigError("give --json or --csv, not both")
-    conf = {"spark.log.level": "ERROR", **_parse_options(options.conf or ())}
+    conf = {"spark.log.level": "ERROR", **given}
     if options.py_files:
         conf["spark.submit.pyFiles"] = ",".join(map(_check_ships, options.py_files))
     running = SparkSession.getActiveSession()

@@ -15,7 +15,10 @@ from sparrowmq.errors import ConfigError
 
 # A name in backquotes, a word, a comment's text, or a sign.
 _TOKEN = re.compile(r"`(?:[^`]|``)+`|\w+|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\S", re.DOTALL)
-_NAME = re.compile(r"`.*`|\w+", re.DOTALL)
+# Without backquotes Spark takes no name of other letters, nor one that is a number.
+_NAME = re.compile(
+    r"`.*`|(?!\d+(?:[lsydf]|bd|e\d+)?\b)[a-z0-9_]+", re.DOTALL | re.IGNORECASE | re.ASCII
+)
 # The names in JSON of the types that have another one in DDL.
 _JSON_NAMES = {
     "tinyint": "byte",
@@ -33,6 +36,8 @@ TYPES = (
     *("date", "timestamp", "variant", "timestamp_ntz"),
 )
 DECIMAL = re.compile(r"decimal\(([0-9]+), ?(-?[0-9]+)\)")
+# DecimalType.MAX_PRECISION
+_DIGITS_MAX = 38
 
 
 def parse_schema(text: str) -> str:
@@ -57,7 +62,7 @@ def fields_ddl(schema: str) -> str:
         found = json.loads(schema)
         if found["type"] != "struct":
             raise TypeError(f"type {found['type']!r} is not a struct")
-        return _ddl(found)
+        return _ddl(found, "")
     except ConfigError:
         raise
     except (ValueError, LookupError, TypeError) as error:
@@ -97,9 +102,14 @@ class _Tokens:
         if not self.skip(word):
             raise self.error(repr(word))
 
+    def has_next(self, pattern: str | re.Pattern[str]) -> bool:
+        """Return whether a token of a pattern comes next."""
+        at = self._at
+        return at < len(self._found) and bool(re.fullmatch(pattern, self._found[at][0]))
+
     def take(self, pattern: str | re.Pattern[str], what: str) -> str:
         """Take and return a token of a pattern."""
-        if self._at == len(self._found) or not re.fullmatch(pattern, self._found[self._at][0]):
+        if not self.has_next(pattern):
             raise self.error(what)
         self._at += 1
         return self._found[self._at - 1][0]
@@ -116,7 +126,8 @@ def _read_struct(tokens: _Tokens, *, end: str) -> dict[str, Any]:
     while not fields or not tokens.skip(end):
         if fields:
             tokens.expect(",")
-        name = tokens.take(_NAME, "a column's name")
+        is_word = tokens.has_next(r"\w+")
+        name = tokens.take(_NAME, "the backquote of a name" if is_word else "a column's name")
         if name[0] == "`":
             name = name[1:-1].replace("``", "`")
         tokens.skip(":")
@@ -158,21 +169,41 @@ def _read_inner(tokens: _Tokens, count: int) -> list[Any]:
     return found
 
 
-def _ddl(kind: str | Mapping[str, Any]) -> str:
+def _ddl(kind: str | Mapping[str, Any], place: str) -> str:
     if isinstance(kind, str):
-        if kind not in TYPES and DECIMAL.fullmatch(kind) is None:
-            known = ", ".join((*TYPES, "decimal"))
-            raise ConfigError(
-                f"type {kind!r} cannot be read in JSON; there are {known}, struct, array, map of "
-                f"texts"
-            )
+        _check_type(kind, place)
         # The name alone would be what the session takes for it.
         return "timestamp_ltz" if kind == "timestamp" else kind
     if kind["type"] == "array":
-        return f"array<{_ddl(kind['elementType'])}>"
+        return f"array<{_ddl(kind['elementType'], f'{place}[]')}>"
     if kind["type"] == "map":
         if kind["keyType"] != "string":
-            raise ConfigError(f"a map in JSON has texts as keys, not {kind['keyType']!r}")
-        return f"map<string,{_ddl(kind['valueType'])}>"
-    fields = [(each["name"].replace("`", "``"), _ddl(each["type"])) for each in kind["fields"]]
-    return f"struct<{','.join(f'`{name}`:{ddl}' for name, ddl in fields)}>"
+            raise ConfigError(
+                f"column {place!r} of the schema: a map in JSON has texts as keys, not "
+                f"{kind['keyType']!r}"
+            )
+        return f"map<string,{_ddl(kind['valueType'], f'{place}[]')}>"
+    found: dict[str, str] = {}
+    for each in kind["fields"]:
+        name = each["name"]
+        inner = f"{place}.{name}" if place else name
+        if name in found:
+            raise ConfigError(f"column {inner!r} of the schema is named twice; leave one out")
+        found[name] = _ddl(each["type"], inner)
+    quoted = (f"`{name.replace('`', '``')}`:{ddl}" for name, ddl in found.items())
+    return f"struct<{','.join(quoted)}>"
+
+
+def _check_type(kind: str, place: str) -> None:
+    digits = DECIMAL.fullmatch(kind)
+    if digits is None and kind not in TYPES:
+        known = ", ".join((*TYPES, "decimal"))
+        raise ConfigError(
+            f"column {place!r} of the schema: type {kind!r} cannot be read in JSON; there are "
+            f"{known}, struct, array, map of texts"
+        )
+    if digits is not None and not int(digits[2]) <= int(digits[1]) <= _DIGITS_MAX:
+        raise ConfigError(
+            f"column {place!r} of the schema: {kind} is not a type of Spark's; a decimal has at "
+            f"most {_DIGITS_MAX} digits, and at most all of them after the point"
+        )

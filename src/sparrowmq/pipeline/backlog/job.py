@@ -98,6 +98,11 @@ class BacklogSettings:
     groups: Sequence[str] = ()
     lag_min: int = 100
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The paths that the job reads."""
+        return (f"{self.snapshots.rstrip('/')}/queues",)
+
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
@@ -191,7 +196,7 @@ def run(
 
 
 def _explain(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
-    table = f"{settings.snapshots.rstrip('/')}/queues"
+    (table,) = settings.inputs
     queues = read_table(session, table, QUEUE_COLUMNS, optional=QUEUE_OPTIONAL)
     if settings.groups:
         queues = queues.where(queues["consumerGroup"].isin(list(settings.groups)))

@@ -107,6 +107,12 @@ class BalanceSettings:
             check_size(self.generate, self.topics)
         choose_strategies(self.strategies)
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The paths that the job reads."""
+        root = None if self.snapshot is None else self.snapshot.rstrip("/")
+        return () if root is None else (f"{root}/topics", f"{root}/members")
+
 
 @dataclass(frozen=True, slots=True)
 class StrategySummary:

@@ -19,6 +19,7 @@ from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.running_query import never
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.local_session import register
+from sparrowmq.spark.options import parse_options
 
 EVENTS_MAX = 200
 LOST_NAMED_MAX = 20
@@ -39,7 +40,8 @@ class DuplicatesSettings:
             ends the run once it has read all present ones.
         delay_s: the age at which a run that follows judges a delivery.
 
-    Raises: ConfigError if the settings contradict each other.
+    Raises: ConfigError if the settings contradict each other, or there is no such name server or
+        topic by its form.
     """
 
     out: str
@@ -58,6 +60,14 @@ class DuplicatesSettings:
             raise ConfigError("a trace has what was produced itself; leave it out")
         if self.follow_interval_s is not None and self.produced is not None:
             raise ConfigError("who follows learns from a trace alone what was produced")
+        if self.trace is not None:
+            parse_options({"nameServer": self.trace, "topic": self.trace_topic}, scope="any")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The paths that the job reads."""
+        paths = (self.consumed, self.produced, self.events)
+        return tuple(path for path in paths if path is not None)
 
     @property
     def knows_produced(self) -> bool:

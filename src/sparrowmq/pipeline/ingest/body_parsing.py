@@ -64,13 +64,19 @@ def parse_schema(text: str) -> BodySchema:
 
     Raises: ConfigError, as `parse_ddl`, `parse_json_schema` and `parse_avro`.
     """
-    if not text.lstrip().startswith("{"):
+    schema = _load_json(text)
+    if schema is None:
         return parse_ddl(text)
-    try:
-        schema = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"the schema is not JSON: {error}") from None
-    return parse_avro(schema) if schema.get("type") == "record" else parse_json_schema(schema)
+    return parse_avro(schema) if is_avro(text) else parse_json_schema(schema)
+
+
+def is_avro(text: str) -> bool:
+    """Return whether this is an Avro schema, which only Spark can parse.
+
+    Raises: ConfigError if the text begins with a brace and is not JSON.
+    """
+    schema = _load_json(text)
+    return schema is not None and schema.get("type") == "record"
 
 
 def parse_avro(schema: Mapping[str, Any]) -> BodySchema:
@@ -182,6 +188,17 @@ def table_rows(
 def quoted(name: str) -> str:
     """Return a column's name for Spark, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def _load_json(text: str) -> dict[str, Any] | None:
+    """Return a schema that begins with a brace; None for another."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"the schema is not JSON: {error}") from None
+    return found
 
 
 def _data_type(schema: Mapping[str, Any], place: str) -> DataType:

@@ -38,6 +38,7 @@ from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.ingest.body_parsing import (
     ERROR,
     BodySchema,
+    is_avro,
     parse_schema,
     quoted,
     table_rows,
@@ -61,6 +62,7 @@ from sparrowmq.spark.dead_letter_rows import to_dlq
 from sparrowmq.spark.local_session import clone_session, register
 from sparrowmq.spark.options import SourceOptions, parse_options, starting_at
 from sparrowmq.spark.queue_watch import QueueWatch
+from sparrowmq.spark.schema import COLUMNS
 
 METADATA = (
     *QUEUE_COLUMNS,
@@ -79,6 +81,8 @@ _CONF = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.files.openCostInBytes": "65536",
 }
+# A text is cast to a date, and ends the job if it is none.
+_DATE_TYPES = ("date", "timestamp", "timestamp_ntz", "string")
 # The columns of a written batch from which it is counted. Python has no dates before the year 1 and
 # after 9999, which Spark has; so a date is the text that its directory has.
 _COUNTED = "topic string, brokerName string, queueId int, queueOffset bigint, date string"
@@ -123,6 +127,15 @@ class IngestSettings:
         self.parse_options()
         if self.dlq_group is not None:
             check_group(self.dlq_group)
+        if self.schema is None:
+            _check_columns(self, None)
+        elif not is_avro(self.schema):
+            _check_columns(self, parse_schema(self.schema))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The paths that the job reads."""
+        return ()
 
     @property
     def source_options(self) -> dict[str, str]:
@@ -229,7 +242,8 @@ def _ingest(
     should_stop: Callable[[], bool],
 ) -> IngestResult:
     schema = None if settings.schema is None else parse_schema(settings.schema)
-    _check_columns(settings, schema)
+    if schema is not None and schema.avro is not None:
+        _check_columns(settings, schema)
     bodies = {} if schema is None or schema.avro else {"bodySchema": schema.struct.json()}
     files = Files(session, settings.out)
     ledger = Ledger(
@@ -398,6 +412,15 @@ def _check_columns(settings: IngestSettings, schema: BodySchema | None) -> None:
         raise ConfigError(
             f"there is no column {settings.date_column!r} to take the date from; there are "
             f"{', '.join((*METADATA, *fields))}"
+        )
+    kinds = {column.name: column.ddl for column in COLUMNS}
+    if schema is not None:
+        kinds |= {each.name: each.dataType.typeName() for each in schema.struct}
+    kind = kinds[settings.date_column]
+    if kind not in _DATE_TYPES:
+        raise ConfigError(
+            f"column {settings.date_column!r} has no date: its type is {kind}; take one of "
+            f"{', '.join(_DATE_TYPES)}"
         )
 
 

@@ -1,0 +1,36 @@
+"""Checks the local paths of a job before Spark starts, which takes seconds.
+
+A path with a scheme, such as `hdfs:` or `file:`, and a glob are left to Spark.
+Tests: pipeline/test_local_paths.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparrowmq.errors import ConfigError
+
+_LEFT_TO_SPARK = re.compile(r"[A-Za-z][\w+.-]*:|.*[*?\[{]", re.DOTALL)
+
+
+def check_paths(out: str, inputs: Iterable[str]) -> None:
+    """Check that the inputs exist and that the output's directory can be written or made.
+
+    Raises: ConfigError that names the path.
+    """
+    for path in inputs:
+        if not _LEFT_TO_SPARK.match(path) and not Path(path).exists():
+            raise ConfigError(f"cannot read {path}: there is no such file or directory")
+    if _LEFT_TO_SPARK.match(out):
+        return
+    wanted = Path(out).absolute()
+    found = next(each for each in (wanted, *wanted.parents) if each.exists())
+    if not found.is_dir():
+        raise ConfigError(f"cannot write to {out}: {found} is a file; choose another directory")
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"cannot write to {out}: this user may not write to {found}; choose another directory"
+        )

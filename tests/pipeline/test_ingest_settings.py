@@ -1,0 +1,65 @@
+"""Wrong settings are refused where they are made: without Spark, whose start takes seconds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from sparrowmq.cli.main import build_app
+from sparrowmq.errors import ConfigError
+from sparrowmq.pipeline.ingest import IngestSettings
+
+SAME_NAMES = {"properties": {"id": {"type": "integer"}, "ID": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "date_column", "words"),
+    [
+        ("keys STRING", "storeTimestamp", "field 'keys' would clash"),
+        (json.dumps(SAME_NAMES), "storeTimestamp", "field 'ID' would clash"),
+        ("a DECIMAL(50,0)", "storeTimestamp", r"column 'a' of the schema: decimal\(50,0\) is not"),
+        ("a INT, a INT", "storeTimestamp", "column 'a' of the schema is named twice"),
+        ("d DATE, m MAP<INT, INT>", "d", "a map in JSON has texts as keys, not 'integer'"),
+        ("{", "storeTimestamp", "the schema is not JSON"),
+        ("a DATE", "b", "no column 'b' to take the date from"),
+        (None, "b", "no column 'b' to take the date from"),
+        ("a DECIMAL(5)", "a", "column 'a' has no date: its type is decimal; take one of date"),
+        (None, "queueId", "column 'queueId' has no date: its type is int; take one of date"),
+    ],
+)
+def test_wrong_schemas_and_dates(schema: str | None, date_column: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        IngestSettings(
+            name_server="127.0.0.1:1",
+            topic="flights",
+            out="/nowhere",
+            schema=schema,
+            date_column=date_column,
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "out", "words"),
+    [
+        ("backlog --snapshots /nowhere", "/out", "cannot read /nowhere/queues: there is no such"),
+        ("balance --snapshot /nowhere", "/out", "cannot read /nowhere/topics: there is no such"),
+        ("duplicates --consumed /nowhere", "/out", "cannot read /nowhere: there is no such"),
+        ("duplicates --trace nowhere", "/out", "option 'nameServer'"),
+        ("balance --generate 9", f"{__file__}/out", f"{__file__} is a file; choose another"),
+    ],
+)
+def test_wrong_paths_of_a_command(arguments: str, out: str, words: str) -> None:
+    session = SparkSession.getActiveSession()
+
+    result = CliRunner().invoke(build_app(), ["pipeline", *arguments.split(), "--out", out])
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert SparkSession.getActiveSession() is session
