@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -132,7 +132,7 @@ def measure(start: Callable[[str], None], place: str, starts: int) -> str:
 
 
 @contextmanager
-def computing(processes: int) -> Iterator[None]:
+def computing(processes: int) -> Generator[None]:
     """Keep so many processes computing; they end with this process, however it ends."""
     with ExitStack() as stack:
         for _ in range(processes):

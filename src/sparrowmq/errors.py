@@ -231,6 +231,11 @@ def _is_own(module: str) -> bool:
     return module.partition(".")[0] == "sparrowmq"
 
 
+def install_command(extras: str) -> str:
+    """Return how to install extras. From a checkout: no package index has SparrowMQ yet."""
+    return f"pip install '.[{extras}]' in a checkout"
+
+
 def did_you_mean(name: str, known: Iterable[str], then: str = "", *, cutoff: float = 0.5) -> str:
     """Return the end of an error about a mistyped name: the nearest name, if one is near.
 

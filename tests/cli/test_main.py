@@ -51,8 +51,8 @@ def run(missing: list[str], *arguments: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("missing", "command", "words"),
     [
-        ("typer", "up", "typer is not installed; pip install 'sparrowmq[cli]'"),
-        ("rich", "demo", "rich is not installed; pip install 'sparrowmq[demo]'"),
+        ("typer", "up", "typer is not installed; pip install '.[cli]' in a checkout"),
+        ("rich", "demo", "rich is not installed; pip install '.[demo]' in a checkout"),
     ],
 )
 def test_missing_package_is_one_line_that_says_what_to_install(

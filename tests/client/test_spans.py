@@ -297,7 +297,7 @@ def test_missing_library_is_named() -> None:
 
     assert printed_by(code) == (
         "tracer_provider is given, but opentelemetry is not installed; "
-        "pip install 'sparrowmq[opentelemetry]'"
+        "pip install '.[opentelemetry]' in a checkout"
     )
 
 

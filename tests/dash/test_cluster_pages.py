@@ -76,6 +76,18 @@ async def test_a_topic_shows_the_producers_at_its_brokers(
     assert shown["brokers"] == "broker-a"
 
 
+async def test_views_of_topics_ask_brokers_for_producers_once_in_a_while(
+    reader: Reader, cluster: EmbeddedCluster
+) -> None:
+    brokers = {"broker-a": cluster.broker}
+
+    found = await reader.watcher.producers(brokers)
+
+    assert await reader.watcher.producers(dict(brokers)) is found
+    with pytest.raises(ConnectFailed):
+        await reader.watcher.producers({"broker-a": "127.0.0.1:1"})
+
+
 async def test_producers_are_not_none_where_no_broker_answers(reader: Reader) -> None:
     nobody = {"broker-a": "127.0.0.1:1"}
     with pytest.raises(ConnectFailed):

@@ -72,6 +72,37 @@ def test_rates_are_the_greatest_of_each_bucket_and_none_where_nothing_moved(
     assert history.rates("T", is_topic=False, since_ms=0, bucket_ms=10_000) == []
 
 
+def test_of_rates_older_than_an_hour_the_greatest_of_three_minutes_are_kept(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "_PRUNE_EVERY", 1)
+    begin_ms, rates = 100 * 180_000, {}
+    for number in range(180):
+        rates[begin_ms + 5_000 * number] = FlowRates(number % 36, 36 - number % 36)
+        history.note_rates(begin_ms + 5_000 * number, {"G": list(rates.values())[-1]}, {})
+    charts = {
+        ms: history.rates("G", is_topic=False, since_ms=0, bucket_ms=ms)
+        for ms in (5_000, 180_000, 720_000)
+    }
+
+    # Nine minutes of the fifteen become older than an hour, in two steps.
+    for now_ms in (begin_ms + 3_600_000 + 185_000, begin_ms + 3_600_000 + 540_000):
+        history.note("G", view_at(now_ms, members=BOTH), None)
+
+    def kept(bucket_ms: int) -> list[RateSample]:
+        return history.rates("G", is_topic=False, since_ms=0, bucket_ms=bucket_ms)
+
+    assert kept(180_000) == charts[180_000]
+    assert kept(720_000) == charts[720_000]
+    assert len(charts[5_000]) == 180
+    assert [each.at_ms for each in kept(5_000)] == [
+        *(begin_ms + 180_000 * number for number in range(3)),
+        *(begin_ms + 540_000 + 5_000 * number for number in range(72)),
+    ]
+    history.note("G", view_at(begin_ms + 8 * 86_400_000, members=BOTH), None)
+    assert kept(5_000) == []
+
+
 def test_the_file_outlives_the_process_and_tells_clusters_and_groups_apart(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "dash.sqlite"
     first = History(path, "one:9876")

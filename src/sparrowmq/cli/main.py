@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparrowmq.cli.guesses import GUESSED_WITHIN, translate_guess
 from sparrowmq.cli.language import translate_help, words
+from sparrowmq.errors import install_command
 
 if TYPE_CHECKING:
     import typer
@@ -148,7 +149,7 @@ def main() -> None:
             raise
         asked = COMMANDS.get(next(iter(sys.argv[1:]), ""))
         extras = "cli" if asked is None else asked.extras
-        sys.exit(f"sparrowmq: {missing} is not installed; pip install 'sparrowmq[{extras}]'")
+        sys.exit(f"sparrowmq: {missing} is not installed; {install_command(extras)}")
 
 
 def _translate(arguments: list[str]) -> list[str]:

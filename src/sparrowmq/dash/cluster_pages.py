@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.brokers import broker_config, find_broker
-from sparrowmq.client.operations.producers import ConnectedProducer, list_producers
+from sparrowmq.client.operations.producers import ConnectedProducer
 from sparrowmq.client.operations.topics import TopicStatus, perm_name, topic_status
 from sparrowmq.dash.group_page import (
     RATE_HEIGHT,
@@ -141,9 +141,7 @@ async def _find_producers(
     """Return the producers at the topic's brokers; None if the brokers do not list them."""
     masters = {name: at[min(at)] for name, at in status.addresses.items() if at}
     try:
-        return await watcher.driver.run(
-            list_producers(masters, timeout_ms=watcher.directory.timeout_ms)
-        )
+        return await watcher.producers(masters)
     except SparrowError:
         return None
 

@@ -30,6 +30,9 @@ SAMPLE_MS = 10_000
 ROWS_MAX = 200_000
 # The most events and changes of a group that a page reads.
 SEEN_MAX = 5_000
+# Charts of more than an hour have bars of three minutes or a multiple: of older rates the greatest
+# of three minutes are kept.
+_EACH_RATE_KEPT_MS, _RATE_MS = 3_600_000, 180_000
 # The rows are counted once in so many looks.
 _PRUNE_EVERY = 500
 # A member's number gives its letter and colour; the number is reused this long after its last use.
@@ -88,6 +91,7 @@ class History:
     def __init__(self, path: Path | None, cluster: str) -> None:
         self._cluster = cluster
         self._looks = 0
+        self._thinned_ms = 0
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -301,7 +305,29 @@ class History:
         """Run a statement; its first parameter is the cluster."""
         return self._db.execute(statement, (self._cluster, *values))
 
+    def _thin_rates(self, now_ms: int) -> None:
+        """Join what has become older than an hour since the last call; the first row stays."""
+        since_ms = self._thinned_ms
+        self._thinned_ms = (now_ms - _EACH_RATE_KEPT_MS) // _RATE_MS * _RATE_MS
+        joined = (
+            "SELECT min(id) AS id, max(in_per_s) AS most_in, max(out_per_s) AS most_out FROM rate"
+            " WHERE at_ms >= ?1 AND at_ms < ?2 GROUP BY cluster, name, is_topic, at_ms / ?3"
+        )
+        values = (since_ms, self._thinned_ms, _RATE_MS)
+        self._db.execute(
+            f"UPDATE rate SET in_per_s = most_in, out_per_s = most_out FROM ({joined}) AS joined"
+            f" WHERE rate.id = joined.id",
+            values,
+        )
+        self._db.execute(
+            f"DELETE FROM rate WHERE at_ms >= ?1 AND at_ms < ?2"
+            f" AND id NOT IN (SELECT id FROM ({joined}))",
+            values,
+        )
+
     def _prune(self, now_ms: int) -> None:
+        self._thin_rates(now_ms)
+        self._db.execute("DELETE FROM rate WHERE at_ms < ?", (now_ms - _GROUP_KEPT_MS,))
         for table in ("seen", "watched", "sample", "rate"):
             self._db.execute(
                 f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (ROWS_MAX,)

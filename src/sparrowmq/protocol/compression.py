@@ -19,7 +19,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.errors import RemoteProtocolError, install_command
 from sparrowmq.model import CompressionType
 
 # MessageSysFlag.java.
@@ -39,7 +39,7 @@ _SYS_FLAGS: Mapping[CompressionType, int] = MappingProxyType(
 _MODULES: Mapping[CompressionType, str] = MappingProxyType(
     {CompressionType.LZ4: "lz4.frame", CompressionType.ZSTD: "zstandard"}
 )
-_INSTALL = "pip install 'sparrowmq[compression]'"
+_INSTALL = install_command("compression")
 
 
 def find_missing_package(kind: CompressionType) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path as FilePath
 from typing import Any
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, install_command
 from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.serving.access_control import AccessControl, AccessFault, Document, Path
 from sparrowmq.serving.watched_files import Stamps, WatchedFiles
@@ -126,7 +126,7 @@ def _import_yaml() -> Any:
         import yaml
     except ImportError as error:
         raise ConfigError(
-            "access control needs PyYAML; install it by pip install 'sparrowmq[server]'"
+            f"access control needs PyYAML, which is not installed; {install_command('server')}"
         ) from error
     return yaml
 

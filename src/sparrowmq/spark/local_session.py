@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.errors import ConfigError, UsageError, install_command
 from sparrowmq.spark.java import JavaHome, find_java, write_program
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def spark_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError(
-            f"PySpark is not installed ({error}); install sparrowmq with the extra 'spark'"
+            f"PySpark is not installed ({error}); {install_command('spark')}"
         ) from None
     settings |= conf or {}
     builder = SparkSession.builder.appName(app_name)

@@ -15,7 +15,7 @@ from sparrowmq.client.config import SightConfig
 from sparrowmq.client.polling import Polling
 from sparrowmq.client.publisher import Publisher, SendObserver
 from sparrowmq.client.subscriber import AsyncListener, AsyncOrderlyListener, Subscriber
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, install_command
 from sparrowmq.model import MessageExt
 
 # A context around one call of a listener; the caller reports the call's result inside.
@@ -86,6 +86,5 @@ def _import(module: str, setting: str, extra: str) -> Any:
         return importlib.import_module(f"sparrowmq.client.sight.{module}")
     except ImportError as error:
         raise ConfigError(
-            f"{setting} is given, but {error.name} is not installed; "
-            f"pip install 'sparrowmq[{extra}]'"
+            f"{setting} is given, but {error.name} is not installed; {install_command(extra)}"
         ) from error
