@@ -118,12 +118,9 @@ class TaskHost:
     def __init__(self, driver: AsyncDriver) -> None:
         self._driver = driver
         self._task: asyncio.Task[None] | None = None
+        # Whether `start` was called.
+        self.is_started = False
         self._ending = asyncio.Event()
-
-    @property
-    def is_started(self) -> bool:
-        """Whether `start` was called."""
-        return self._task is not None
 
     @property
     def has_ended(self) -> bool:
@@ -133,6 +130,7 @@ class TaskHost:
     def start(self, loop: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
         """Run the loop beside the caller."""
         self._task = asyncio.create_task(loop(), name=name)
+        self.is_started = True
 
     async def serve(self, operation: Operation[None]) -> None:
         """Run the operation of the membership, in the loop."""

@@ -10,6 +10,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures._base import FINISHED, RUNNING
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -104,12 +105,6 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
                 return
         super().add_done_callback(call)
 
-    def take(self, result: SendResult | None, error: Exception | None) -> None:
-        """End with a result or an error; under the producer's lock."""
-        self._result, self._exception = result, error
-        # Last: `result` reads without the lock.
-        self._state = FINISHED
-
     def tell(self) -> None:
         """Wake the threads that wait for the end, and call the callbacks."""
         if "_condition" in self.__dict__:
@@ -147,10 +142,8 @@ class ThreadFutures:
         self.note = note_unread
         # Failed futures that somebody holds, perhaps without a look at them.
         self._failed: WeakSet[ThreadFuture] = WeakSet()
-
-    def make(self) -> ThreadFuture:
-        """Return the future of a message."""
-        return ThreadFuture(self)
+        # Returns the future of a message.
+        self.make = partial(ThreadFuture, self)
 
     def settle(
         self, futures: Sequence[ThreadFuture], outcome: Sequence[SendResult] | Exception
@@ -159,13 +152,17 @@ class ThreadFutures:
         with self.lock:
             if isinstance(outcome, Exception):
                 for future in futures:
-                    future.take(None, outcome)
+                    future._exception = outcome
                     self._failed.add(future)
             else:
                 for future, result in zip(futures, outcome, strict=True):
-                    future.take(result, None)
+                    future._result = result
+            for future in futures:
+                # Last: `result` reads without the lock.
+                future._state = FINISHED
         for future in futures:
-            future.tell()
+            if future._done_callbacks or "_condition" in future.__dict__:
+                future.tell()
 
     def note_unread(self) -> None:
         """Note the errors that nobody has read yet."""
@@ -180,14 +177,11 @@ class ThreadHost:
     def __init__(self, driver: BlockingDriver) -> None:
         self._driver = driver
         self._thread: threading.Thread | None = None
+        # Whether `start` was called.
+        self.is_started = False
         self._ending = threading.Event()
         # Whether no operation is under way.
         self._has_served = threading.Event()
-
-    @property
-    def is_started(self) -> bool:
-        """Whether `start` was called."""
-        return self._thread is not None
 
     @property
     def has_ended(self) -> bool:
@@ -198,6 +192,7 @@ class ThreadHost:
         """Run the loop beside the caller."""
         self._thread = threading.Thread(target=loop, name=name, daemon=True)
         self._thread.start()
+        self.is_started = True
 
     def serve(self, operation: Operation[None]) -> None:
         """Run the operation of the membership, in the loop."""

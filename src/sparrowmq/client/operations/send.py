@@ -284,8 +284,11 @@ def check_outgoing(publisher: Publisher, message: Message, queue: QueueChoice | 
 
     Raises: UsageError or ConfigError, as `send`.
     """
-    check_message(message)
-    _target_of(publisher, message.topic, None if callable(queue) else queue)
+    # One condition for the usual case.
+    is_usual = type(message) is Message and queue is None
+    if not is_usual or message.topic not in publisher.checked_topics:
+        check_message(message)
+        _target_of(publisher, message.topic, None if callable(queue) else queue)
     check_and_encode(message, _SOME_MSG_ID, config=publisher.config)
 
 
