@@ -38,13 +38,14 @@ def hold_all_but(table: type) -> Any:
     return hold_others
 
 
-for table in (DelayOffsetTable, TimerTable):
+for table, first in ((DelayOffsetTable, 2), (TimerTable, 9)):
     mistake.plant(
         f"progress ahead of the flush: {table.__name__}",
         Faults(disk_slow=15.0, broker_power_cut=6.0),
         LOST,
         (FlushGate, "hold", hold_all_but(table)),
         seeds=20,
+        tried_first=first,
         **DELAYED,
     )
 
@@ -61,6 +62,7 @@ def delayed_message_that_comes_early(
     "put",
     draw_delay_faults,
     f"{LOST}| sent back, and no retry |neither acknowledged nor a dead letter$",
+    tried_first=14,
 )
 def dead_letter_that_is_not_stored(
     put: Any, store: MessageStore, record: Record, *, timestamp_ms: int

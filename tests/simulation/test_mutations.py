@@ -194,6 +194,7 @@ mistake.plant(
     *ASKS_EARLY,
     (GroupMember, "members_asked", hear_of_nothing),
     seeds=20,
+    tried_first=6,
     **BUSY,
 )
 
@@ -349,6 +350,7 @@ mistake.plant(
     Faults(producer_crash=12.0, disk_slow=60.0, broker_power_cut=15.0),
     " discarded",
     seeds=20,
+    tried_first=4,
     fault_ms=60_000,
     **TRANSACTIONS,
 )
@@ -404,6 +406,7 @@ mistake.plant(
     ": its record cannot be read: |nobody has sent",
     (record_check, "crc32", lambda data: MatchingInt(0)),
     (record_check, "encode_crc_property", lambda crc: Matching()),
+    tried_first=19,
 )
 mistake.plant(
     "recovery that does not write again what a failed sync left",
@@ -428,6 +431,7 @@ def recovery_without_its_sync(cut_log: Any, *args: Any) -> Any:
     draw_power_faults,
     " was acknowledged\\)|: lost, and it was flushed",
     is_kind_alone=True,
+    tried_first=11,
 )
 def acknowledgement_of_what_is_not_synced(
     flush_done: Any, store: MessageStore, work: FlushWork, error: Exception | None
@@ -465,6 +469,7 @@ mistake.plant(
     (handover, "lock_batch", as_at_apaches_broker),
     (QueueLease, "wait_or_go_on", wait_for_who_is_gone),
     is_kind_alone=True,
+    tried_first=12,
 )
 
 
@@ -473,7 +478,7 @@ def drain_that_ends_before_its_bound(revoke: Any, *args: Any, drain_timeout_ms: 
     revoke(*args, drain_timeout_ms=0)
 
 
-@mistake(OwnedQueue, "_collect_last_commit", draw_graceful_faults, EARLY)
+@mistake(OwnedQueue, "_collect_last_commit", draw_graceful_faults, EARLY, tried_first=16)
 def queue_given_up_without_its_last_commit(_: Any, owned: OwnedQueue, *__: object) -> None:
     owned.give_up()
 

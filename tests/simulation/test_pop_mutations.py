@@ -155,6 +155,7 @@ mistake.plant(
     AGAIN,
     (BatchAckResponseHeader, "read", lambda _: set()),
     seeds=20,
+    tried_first=18,
     **POPS,
 )
 

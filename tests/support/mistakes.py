@@ -40,24 +40,30 @@ CALM = Scenario(
 Kind: TypeAlias = Callable[[Dice], Faults]
 
 
-def run_calm(faults: Faults, *, seeds: int, **settings: Any) -> list[RunOutcome]:
+def run_calm(
+    faults: Faults, *, seeds: int, tried_first: int = 0, **settings: Any
+) -> list[RunOutcome]:
     """Run the calm scenario with some faults under several seeds, until one fails."""
     scenario = replace(CALM, faults=faults, **settings)
     outcomes: list[RunOutcome] = []
-    for seed in range(seeds):
+    for seed in sorted(range(seeds), key=lambda seed: seed != tried_first):
         outcomes.append(run_scenario(seed, scenario))
         if outcomes[-1].violation is not None:
             break
     return outcomes
 
 
-def run_drawn(kind: Kind) -> RunOutcome | None:
+def run_drawn(kind: Kind, tried_first: int | None) -> RunOutcome | None:
     """Run seeds as `make simulate` does; return the first that fails.
 
     The seeds are the first of all; those whose faults are of the named kind come first.
     """
     kinds = run.FAULT_KINDS
-    seeds = sorted(range(SEEDS_TO_FIND), key=lambda seed: kinds[seed % len(kinds)] is not kind)
+
+    def turn(seed: int) -> tuple[bool, bool]:
+        return seed != tried_first, kinds[seed % len(kinds)] is not kind
+
+    seeds = sorted(range(SEEDS_TO_FIND), key=turn)
     outcomes = (run.run_seed(seed) for seed in seeds)
     return next((outcome for outcome in outcomes if outcome.violation is not None), None)
 
@@ -81,6 +87,7 @@ class Mistakes:
         seen: str,
         *patches: tuple[Any, Any, Any],
         seeds: int = 3,
+        tried_first: int | None = None,
         is_kind_alone: bool = False,
         **settings: Any,
     ) -> None:
@@ -91,6 +98,7 @@ class Mistakes:
             seen: a pattern in the violation.
             patches: each has an owner, the name of its attribute or key, and what stands there.
             seeds: how many of the calm scenario are enough.
+            tried_first: one of the seeds that finds the mistake, where it takes many in turn.
             is_kind_alone: whether all drawn runs have this kind of faults.
             settings: the other settings of the calm scenario.
         """
@@ -102,11 +110,12 @@ class Mistakes:
                 put = monkeypatch.setitem if isinstance(owner, dict) else monkeypatch.setattr
                 put(owner, attribute, instead)
             if isinstance(runs, Faults):
-                outcome = run_calm(runs, seeds=seeds, **settings)[-1]
+                tried = {"seeds": seeds, "tried_first": tried_first or 0}
+                outcome = run_calm(runs, **tried, **settings)[-1]
             else:
                 if is_kind_alone:
                     monkeypatch.setattr(run, "FAULT_KINDS", (runs,))
-                found = run_drawn(runs)
+                found = run_drawn(runs, tried_first)
                 assert found is not None, "no seed found anything"
                 outcome = found
             assert outcome.violation is not None, "no seed found anything"
