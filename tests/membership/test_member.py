@@ -983,6 +983,30 @@ def test_leaving_releases_everything_and_then_tells_the_brokers() -> None:
     assert member.due(7) == []
 
 
+def test_who_leaves_looks_for_brokers_and_is_listed_until_the_queues_are_drained() -> None:
+    member, epoch, (delivery,) = delivered([0, 1])
+    member.leave(2)
+    member.due(2)
+
+    member.connection_lost(["b"], 3)
+    begun = member.due(3)
+    member.routes_refreshed(found=["T"], has_changed=False, now_ms=4)
+    member.heartbeat_done(reached=1, failed=0, now_ms=4)
+    again = member.due(4)
+    member.regained(Q0, epoch, found=None, has_newest=True, now_ms=5)
+    member.consumed(delivery, acked_count=2)
+    last = member.due(6)
+    member.committed(Q0, epoch, offset=2, now_ms=7)
+    left = member.due(7)
+    member.connection_lost(["b"], 8)
+
+    assert begun == [RefreshRoutes(), Heartbeat()]
+    assert len(of_type(again, Regain)) == 1
+    assert last == [Commit(Q0, 1, 2, is_last=True)]
+    assert left == [Leave()]
+    assert member.due(8) == []
+
+
 def test_leave_that_is_never_answered_ends_all_the_same() -> None:
     member, _ = joined()
     member.leave(0)

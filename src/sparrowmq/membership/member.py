@@ -201,8 +201,7 @@ class GroupMember:
         actions, self._abandoned = self._abandoned, []
         if now_ms - self._still_until_ms > STANDSTILL_TOLD_MS:
             self._still_ms = 0
-        if not self._is_leaving:
-            self._collect_jobs(now_ms, actions)
+        self._collect_jobs(now_ms, actions)
         if now_ms >= self._expiry_due_ms:
             self._expiry_due_ms = now_ms + EXPIRY_CHECK_MS
             self._send_back_expired(now_ms)
@@ -223,20 +222,20 @@ class GroupMember:
             self._locks.collect(self._queues.values(), now_ms, actions)
         if not self.is_suspended:
             actions += self.deliveries.begin(self._queues, now_ms)
-        if self._is_leaving and all(owned.has_ended for owned in self._queues.values()):
-            # Every drain has ended; only locks are still to be given back.
+        if self._is_leaving and self._has_drained():
+            # Only locks are still to be given back.
             self._collect_leave(now_ms, actions)
         return actions
 
     def next_due_ms(self, now_ms: int) -> int:
         """Return the time at which `due` may return an action although no event has come."""
         candidates = [now_ms if self.is_done else now_ms + LOST_MS]
-        if not self._is_leaving:
+        if self._is_member():
             candidates.append(self._routes.next_due_ms(now_ms))
             if self._has_routes:
                 candidates.append(self.heartbeat.next_due_ms(now_ms))
-            if self._can_rebalance():
-                candidates.append(self._rebalance.next_due_ms(now_ms))
+        if self._can_rebalance():
+            candidates.append(self._rebalance.next_due_ms(now_ms))
         if self.deliveries:
             candidates.append(self._expiry_due_ms)
         if self.locks_queues:
@@ -307,12 +306,21 @@ class GroupMember:
 
     def _can_rebalance(self) -> bool:
         # A rebalance reads the list of members after our heartbeat has put our client id there.
-        return self._is_known and self.heartbeat.started_ms is None
+        is_listed = self._is_known and self.heartbeat.started_ms is None
+        return is_listed and not self._is_leaving
+
+    def _is_member(self) -> bool:
+        # Who leaves stays a member until the queues are drained: a broker that was restarted
+        # meanwhile is found, gives their locks again, and takes their last commits.
+        return not (self._is_leaving and self._has_drained())
+
+    def _has_drained(self) -> bool:
+        return all(owned.has_ended for owned in self._queues.values())
 
     def _collect_jobs(self, now_ms: int, actions: list[Action]) -> None:
-        if self._routes.begin(now_ms):
+        if self._is_member() and self._routes.begin(now_ms):
             actions.append(RefreshRoutes())
-        if self._has_routes and self.heartbeat.begin(now_ms):
+        if self._is_member() and self._has_routes and self.heartbeat.begin(now_ms):
             actions.append(Heartbeat())
         if self._can_rebalance() and self._rebalance.begin(now_ms):
             actions.append(Rebalance())
@@ -825,8 +833,7 @@ class GroupMember:
         if self._is_leaving:
             return
         self._is_leaving = True
-        self._topics.clear()
-        self._apply_targets({}, now_ms)
+        self._apply_targets(dict.fromkeys(self._topics, ()), now_ms)
 
     def left(self) -> None:
         """Note that every broker has removed the member from its list or could not be reached."""
