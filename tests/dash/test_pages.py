@@ -123,6 +123,8 @@ async def test_twins_are_shown_where_they_hurt_with_the_doctors_finding_beside_t
     assert re.search(r'<tr class="unowned">.*?href="#finding-R0[12]"', page, re.S)
     assert 'id="finding-R0' in page
     assert "Remedy" in text
+    assert re.search(r"<code>ss -tnp sport = :\d+</code>", page)
+    assert "`" not in text
     chinese_group, chinese_doctor = [
         words_of(await reader.read(f"{path}?lang=zh"))
         for path in (f"/groups/{stage.group}", "/doctor")

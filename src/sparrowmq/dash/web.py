@@ -6,6 +6,7 @@ Tests: test_pages.py, test_login.py.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
@@ -163,6 +165,7 @@ class Site:
             "number": format_number,
             "rate": format_rate,
             "path": _quote_part,
+            "code": _mark_code,
         }
         names: dict[str, Any] = self._pages.globals
         names |= {
@@ -400,3 +403,8 @@ def _safe_target(target: str) -> str:
 
 def _quote_part(text: object) -> str:
     return quote(str(text), safe="")
+
+
+def _mark_code(text: str) -> Markup:
+    """Show as code what stands in backquotes."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
