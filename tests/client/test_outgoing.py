@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 
 from sparrowmq.client.config import ProducerConfig
-from sparrowmq.client.outgoing import check_batch, check_sendable_topic, encode_message
+from sparrowmq.client.outgoing import (
+    check_batch,
+    check_sendable_topic,
+    encode_message,
+    make_parts,
+)
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model import CompressionType, Message
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.compression import COMPRESSED, inflate
+from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.record import scan_batch
 
 CONFIG = ProducerConfig(group="G", client_id="c", body_bytes_max=10_000)
 
@@ -78,6 +86,8 @@ def test_large_body_is_compressed_as_the_producer_is_configured(kind: Compressio
         ({"tags": "A || B"}, "a message has only one tag"),
         ({"delay_level": 19}, "delay_level is 19"),
         ({"delay_level": -1}, "delay_level is -1"),
+        ({"flag": 2**31}, "flag of a message to 'T' is 2147483648; it must be -2147483648 to"),
+        ({"flag": -(2**31) - 1}, "flag of a message to 'T' is -2147483649"),
         ({"properties": {"x": "y" * 33_000}}, "properties"),
     ],
 )
@@ -87,6 +97,24 @@ def test_message_that_cannot_be_sent_is_refused(fields: dict[str, Any], words: s
 
     with pytest.raises(UsageError, match=words):
         encode_message(message, "ID", config=CONFIG)
+
+
+@pytest.mark.parametrize("has_extension", [True, False])
+def test_flag_of_33_bits_in_a_batch_is_refused(
+    has_extension: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_extension:
+        monkeypatch.setattr(speedups, "functions", None)
+    ids = UniqIdGenerator(bytes(4), 1, process_number=2)
+    whole = [Message("T", b"x", flag=2**31 - 1), Message("T", b"x", flag=-(2**31))]
+
+    (part,) = make_parts(whole, ids, 0, config=CONFIG, has_queue=False)
+
+    assert [flag for flag, *_ in scan_batch(part.outgoing.body)] == [2**31 - 1, -(2**31)]
+    with pytest.raises(UsageError, match="flag of a message to 'T' is 2147483648"):
+        make_parts(
+            [whole[0], Message("T", b"x", flag=2**31)], ids, 0, config=CONFIG, has_queue=False
+        )
 
 
 def test_property_with_a_separator_is_refused() -> None:

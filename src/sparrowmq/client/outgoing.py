@@ -45,6 +45,7 @@ from sparrowmq.protocol.record import TRANSACTION_PREPARED, encode_batch
 from sparrowmq.protocol.subscription import TAG_SEPARATOR
 
 _UNIQ_KEY_START = f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}"
+_FLAG_MIN, _FLAG_MAX = -(2**31), 2**31 - 1
 _BODY_AT, _FLAG_AT = map(Message.__struct_fields__.index, ("body", "flag"))
 # MessageStoreConfig.messageDelayLevel has 18 levels by default; brokers cut a higher one down.
 DELAY_LEVEL_MAX = 18
@@ -105,6 +106,11 @@ def check_and_encode(
             f"the body of a message to {message.topic!r} has {len(message.body)} bytes; it must "
             f"have 1 to {config.body_bytes_max} (body_bytes_max; brokers have a limit too)"
         )
+    if message.flag and not _FLAG_MIN <= message.flag <= _FLAG_MAX:
+        raise UsageError(
+            f"flag of a message to {message.topic!r} is {message.flag}; it must be {_FLAG_MIN} to "
+            f"{_FLAG_MAX}, a signed number of 32 bits"
+        )
     namespace = config.namespace.name
     if not (
         message.tags
@@ -132,6 +138,7 @@ def _check_and_encode_all(
             or message.keys
             or message.properties
             or message.sharding_key
+            or message.flag
             or has_namespace
             or not 0 < len(body) <= bytes_max
         ):
