@@ -67,6 +67,49 @@ def test_power_cut_at_any_step_leaves_old_or_new(
     assert len(reached) == 3
 
 
+def test_full_disk_takes_content_that_has_not_grown(storage: Any) -> None:
+    for n in range(2):
+        write_config(storage, PATH, b"%d" % n * 700)
+    storage.is_full = True
+    for n in range(2, 5):
+        write_config(storage, PATH, b"%d" % n * (700 - n))
+
+        assert read_config(storage, PATH, bytes).value == b"%d" % n * (700 - n)
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space"):
+            write_config(storage, PATH, b"5" * 9_000)
+        assert read_config(storage, PATH, bytes).value == b"4" * 696
+    storage.is_full = False
+    write_config(storage, PATH, b"6" * 90)
+    assert read_config(storage, PATH, bytes).value == b"6" * 90
+    assert storage.list_names("config") == ["topics.json", "topics.json.bak"]
+
+
+def test_power_cut_on_a_full_disk_leaves_old_or_new(new_storage: Callable[..., Any]) -> None:
+    reached = set()
+    for seed in range(200):
+        rng = Random(seed)
+        storage = new_storage(rng)
+        for old in (b"0" * 1100, b"1" * 1100):
+            write_config(storage, PATH, old)
+        storage.is_full = True
+        storage.changes_left = rng.randrange(8)
+        is_written = False
+        try:
+            write_config(storage, PATH, b"2" * 1100)
+            is_written = True
+        except PowerCut:
+            pass
+        storage.changes_left = None
+        storage.lose_power() if rng.random() < 0.7 else storage.kill()
+
+        content = read_config(storage, PATH, bytes).value
+        assert content in ((b"2" * 1100,) if is_written else (b"1" * 1100, b"2" * 1100)), seed
+        reached.add((is_written, content))
+    assert len(reached) == 3
+
+
 def test_failed_write_keeps_the_old_content(storage: Any) -> None:
     write_config(storage, PATH, b"old")
     storage.bytes_left = 2

@@ -21,6 +21,7 @@ from sparrowmq.broker.config_saving import (
     OFFSETS_FILE,
     PLANS_FILE,
     POPS_FILE,
+    PROGRESS_FILES,
     TOPICS_FILE,
     SavedTables,
     SaveWork,
@@ -149,15 +150,19 @@ _NAMED_MAX = 20
 def write_files(storage: Storage, work: SaveWork) -> None:
     """Write config files, then remove the journal's segments that the files replace.
 
+    The offsets come first: what a full disk refuses later costs no group its progress.
+
     Raises: OSError.
     """
-    if work.filed is not None:
-        journal = Journal(storage, CONFIG_DIRECTORY)
-        try:
-            journal.append(work.segment, encode_changes([work.filed]))
-        finally:
-            journal.close()
+    filed = work.filed
     for name, content in work.encode():
+        if filed is not None and name not in PROGRESS_FILES:
+            journal = Journal(storage, CONFIG_DIRECTORY)
+            try:
+                journal.append(work.segment, encode_changes([filed]))
+            finally:
+                journal.close()
+            filed = None
         write_config(storage, f"{CONFIG_DIRECTORY}/{name}", content)
     if work.ends_journal:
         drop_segments(storage, CONFIG_DIRECTORY, up_to=work.segment)

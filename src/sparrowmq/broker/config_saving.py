@@ -58,6 +58,8 @@ LOCKS_FILE = "queueLock.json"
 PLANS_FILE = "groupPlan.json"
 AUDIT_FILE = "auditLog.json"
 POPS_FILE = "popState.json"
+# Their tables precede all others in a `SaveWork`, and need no versions in the journal.
+PROGRESS_FILES = (OFFSETS_FILE, POPS_FILE, DELAYS_FILE, TIMER_CHECK_FILE, AUDIT_FILE)
 # After this many changes in the journal the files are written even if more changes keep coming.
 JOURNAL_CHANGES_MAX = 20_000
 
@@ -172,6 +174,8 @@ class ConfigSaving:
         self.offsets_cut = state.offsets.load(
             saved.offsets or ConsumerOffsetTable(), end_of=state.store.queues.max_offset
         )
+        # Both files of the offsets exist from the start: on a full disk they have no other room.
+        state.offsets.is_changed |= saved.offsets is None
         state.delays.load(saved.delays or DelayOffsetTable(), timestamp_ms=timestamp_ms)
         state.timers.load(saved.timers or TimerTable(), timestamp_ms=timestamp_ms)
         state.audit.load(saved.audit or AuditTable())

@@ -9,10 +9,12 @@ import asyncio
 import logging
 import sys
 from collections.abc import Coroutine
+from contextlib import closing
 from typing import Any
 
 from sparrowmq.cli.exit_codes import EXIT_USAGE
 from sparrowmq.errors import ConfigError, SparrowError
+from sparrowmq.hosting.descriptor_limit import ensure_descriptors
 
 EXIT_NOT_SERVED = 1
 
@@ -25,7 +27,9 @@ def run_server(serving: Coroutine[Any, Any, None]) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        asyncio.run(serving)
+        with closing(serving):
+            ensure_descriptors()
+            asyncio.run(serving)
     except ConfigError as error:
         print(f"sparrowmq: {error}", file=sys.stderr)
         return EXIT_USAGE

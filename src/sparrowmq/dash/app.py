@@ -56,6 +56,7 @@ from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import HERE, ShownCluster, Site, View, Visit
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
+from sparrowmq.serving.acceptor import Acceptor
 from sparrowmq.serving.open_connections import OpenConnections
 from sparrowmq.serving.remoting_server import bind
 
@@ -171,7 +172,29 @@ def make_server(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers, which raise each caught signal again."""
+    """uvicorn's server with an `Acceptor`.
+
+    It has none of uvicorn's signal handlers, which raise each caught signal again.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections on the sockets."""
+        # uvicorn's own servers are none.
+        await super().startup(sockets=[])
+        make_protocol = partial(  # type: ignore[call-arg]
+            self.config.http_protocol_class,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        tls = self.config.ssl
+        self._acceptors = [Acceptor(each, make_protocol, tls=tls) for each in sockets or ()]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, and close the open ones."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        await super().shutdown(sockets=sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

@@ -38,7 +38,7 @@ from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected, ok
 from sparrowmq.protocol.codes import LanguageCode
 from sparrowmq.serving.access_control import AccessControl
-from sparrowmq.serving.descriptors import peer_descriptors_max
+from sparrowmq.serving.descriptors import descriptor_limit, peer_descriptors_max
 from sparrowmq.serving.remoting_server import bind
 
 # A frame of the remoting protocol has as much. Apache's proxy takes 130 MiB.
@@ -133,7 +133,7 @@ class GrpcServer:
         # gRPC's own error says neither why nor what to do.
         with contextlib.closing(bind(ip, port)):
             pass
-        connections_max = min(CONNECTIONS_MAX, peer_descriptors_max() // 2)
+        connections_max = min(CONNECTIONS_MAX, peer_descriptors_max(descriptor_limit()) // 2)
         options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max))
         self._server = grpc.aio.server(options=options)
         handlers = {

@@ -43,6 +43,7 @@ from sparrowmq.hosting.broker_processes import (
     serve_brokers,
 )
 from sparrowmq.hosting.certificate_files import CertificateFiles
+from sparrowmq.hosting.descriptor_limit import ensure_descriptors
 from sparrowmq.hosting.grpc_port import GrpcCertificate, is_grpc_installed, serving_grpc
 from sparrowmq.hosting.health import serve_health
 from sparrowmq.hosting.settings import PORT_MAX, HostSettings, TlsMode
@@ -51,8 +52,8 @@ from sparrowmq.protocol import speedups
 from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.access_file import AccessFile, read_credentials
-from sparrowmq.serving.descriptors import raise_descriptor_limit
 from sparrowmq.serving.remoting_server import bind
+from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 
 LOG = logging.getLogger("sparrowmq.hosting")
 
@@ -399,6 +400,10 @@ async def _name_server(
             await server.stop()
 
 
+def _count_names(directory: Path) -> int:
+    return len(list(directory.iterdir())) if directory.is_dir() else 0
+
+
 @asynccontextmanager
 async def _following(
     *followers: tuple[CertificateFiles | None, Callable[[ssl.SSLContext], None]],
@@ -422,6 +427,7 @@ async def _broker(
     wall_clock: Callable[[], int] = clock.timestamp_ms,
 ) -> AsyncGenerator[tuple[str, BrokerServer]]:
     """Run a broker; yield its address for clients, and the server."""
+    ensure_descriptors(log_files=_count_names(root / COMMIT_LOG_DIRECTORY))
     tls = _server_tls(settings)
     listening = bind(ip, settings.broker_port)
     with contextlib.closing(listening):
@@ -458,7 +464,6 @@ def _run(
         level=logging.DEBUG if settings.verbose else logging.INFO,
         format=f"%(asctime)s{label} %(levelname)s %(name)s: %(message)s",
     )
-    raise_descriptor_limit()
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -477,6 +482,7 @@ def _run(
         await serve(stop)
 
     try:
+        ensure_descriptors()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(run())
     except ConfigError as error:

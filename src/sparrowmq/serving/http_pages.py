@@ -17,6 +17,7 @@ from http import HTTPStatus
 from typing import NamedTuple, TypeAlias, cast
 
 from sparrowmq.calling.bounded_log import BoundedLog
+from sparrowmq.serving.acceptor import Acceptor
 from sparrowmq.serving.open_connections import OpenConnections
 
 LOG = logging.getLogger("sparrowmq.serving")
@@ -56,13 +57,11 @@ async def serve_pages(
     """Serve pages, by their paths, on a bound socket while the block runs."""
     opened = OpenConnections(CONNECTIONS_MAX) if connections is None else connections
     log = BoundedLog(LOG)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: _Exchange(pages, opened, log), sock=listening
-    )
+    acceptor = Acceptor(listening, lambda: _Exchange(pages, opened, log))
     try:
         yield
     finally:
-        server.close()
+        acceptor.close()
         opened.abort_all()
 
 

@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sparrowmq.calling.bounded_log import BoundedLog
+from sparrowmq.calling.line_bound import LineBound
 from sparrowmq.calling.sockets import join_address
 from sparrowmq.errors import ProtocolError
 from sparrowmq.protocol.codes import ResponseCode
@@ -37,6 +38,7 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.foreign import Foreign, ForeignProtocolError
 from sparrowmq.protocol.framing import RefusedHeader, encode_head
 from sparrowmq.protocol.record import encode_host
+from sparrowmq.serving.acceptor import Acceptor
 from sparrowmq.serving.connections import (
     Aside,
     Close,
@@ -50,7 +52,7 @@ from sparrowmq.serving.connections import (
     ResumeReading,
     Written,
 )
-from sparrowmq.serving.descriptors import peer_descriptors_max
+from sparrowmq.serving.descriptors import descriptor_limit, peer_descriptors_max
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.link import Link
 from sparrowmq.serving.refusals import Refusals
@@ -63,6 +65,8 @@ _CLOSING_TURN_S = 0.02
 
 # The most lines in a period about the connections and requests of one host, failures excepted.
 PEER_LINES_MAX = 100
+# One line in this time counts the connections that were refused for their number.
+REFUSALS_MS = 60_000
 
 LOG = logging.getLogger("sparrowmq.serving")
 
@@ -131,11 +135,12 @@ class RemotingServer:
         # When the current turn began.
         self._turn_began_ms = 0
         self._is_stopping = False
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._sweeper: ServerTimer | None = None
         self._accepted = 0
         self._refused = 0
-        self._descriptors_max = peer_descriptors_max()
+        self._refusals = LineBound(period_ms=REFUSALS_MS)
+        self._descriptors_max = peer_descriptors_max(descriptor_limit())
         self._started_bytes = 0
         self._foreign = Refusals(Foreign)
         # An upper bound of the bytes that all peers have not taken.
@@ -151,13 +156,8 @@ class RemotingServer:
 
         Raises: OSError if another socket listens at the address already.
         """
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                self.make_link,
-                sock=listening,
-                backlog=1024,
-            )
+            self._acceptor = Acceptor(listening, self.make_link)
         except OSError as error:
             raise _cannot_listen(error, *listening.getsockname()[:2]) from error
         self.begin_sweeps()
@@ -184,8 +184,8 @@ class RemotingServer:
         self._is_stopping = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for link in self._links.values():
             link.pause()
 
@@ -485,7 +485,7 @@ class RemotingServer:
         # First of all: a failed sweep must not be the last.
         self.begin_sweeps()
         now_ms = self._monotonic_ms()
-        if self._refused:
+        if self._refused and self._refusals.admit("refused", now_ms) is not None:
             LOG.warning(
                 "%d connections refused: %d are open, and the process may have %d descriptors "
                 "for connections; raise the limit (ulimit -n) if clients need more",

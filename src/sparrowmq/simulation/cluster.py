@@ -427,6 +427,8 @@ class SimulatedCluster:
             broker.let_write()
             broker.slow_lanes = ()
             broker.storage.mend()
+            # Otherwise times that have begun would end after the run.
+            broker.set_clock_right()
             if broker.process is None:
                 broker.start()
             elif broker.process.is_frozen:

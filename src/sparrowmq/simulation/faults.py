@@ -44,7 +44,10 @@ class Faults:
         member_leave: a member closes gracefully.
         broker_clock_jump: a broker's wall clock is set forward by an hour at most, or back by
             seconds.
+        broker_clock_back: a broker's wall clock is set back by a minute or an hour, and set right
+            later.
         client_clock_jump: a client's wall clock is set forward or back by up to a day.
+        clock_speed: a broker's or client's wall clock runs at half to twice its speed for a while.
         slow_listener: the share of the listener's calls that last up to `SLOW_MS_MAX`.
         failing_listener: the share of messages whose first calls fail.
         duplicate_ids: the share of members that take another member's client id.
@@ -77,7 +80,9 @@ class Faults:
     member_join: float = 0.0
     member_leave: float = 0.0
     broker_clock_jump: float = 0.0
+    broker_clock_back: float = 0.0
     client_clock_jump: float = 0.0
+    clock_speed: float = 0.0
     slow_listener: float = 0.0
     failing_listener: float = 0.0
     duplicate_ids: float = 0.0

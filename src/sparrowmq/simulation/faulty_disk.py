@@ -40,13 +40,20 @@ class Inode:
 
     def touch(self, begin: int, end: int) -> None:
         """Note that these bytes were written."""
-        sectors = range(begin // SECTOR_SIZE, -(-end // SECTOR_SIZE))
+        sectors = _sectors(begin, end)
         self.dirty.update(sectors)
         self.allocated.update(sectors)
 
+    def resize(self, size: int) -> None:
+        """Cut the content, or extend it with a hole."""
+        before = len(self.data)
+        self.dirty.update(_sectors(min(size, before), max(size, before)))
+        self.allocated.difference_update(_sectors(size + SECTOR_SIZE - 1, before))
+        _resize(self.data, size)
+
     def room(self, begin: int, end: int) -> int:
         """Return the number of these bytes that can be written without another sector."""
-        for sector in range(begin // SECTOR_SIZE, -(-end // SECTOR_SIZE)):
+        for sector in _sectors(begin, end):
             if sector not in self.allocated:
                 return max(0, sector * SECTOR_SIZE - begin)
         return end - begin
@@ -79,6 +86,11 @@ class Inode:
         for sector in sectors:
             begin = sector * SECTOR_SIZE
             self.durable[begin : begin + SECTOR_SIZE] = self.data[begin : begin + SECTOR_SIZE]
+
+
+def _sectors(begin: int, end: int) -> range:
+    """Return the sectors that contain these bytes."""
+    return range(begin // SECTOR_SIZE, -(-end // SECTOR_SIZE))
 
 
 def _resize(data: bytearray, size: int) -> None:
@@ -127,8 +139,7 @@ class SimulatedFile:
     def resize(self, size: int) -> None:
         """Cut or extend."""
         self._storage.begin_change()
-        self._inode.touch(min(size, self.size), max(size, self.size))
-        _resize(self._inode.data, size)
+        self._inode.resize(size)
 
     def next_data(self, position: int) -> int | None:
         """Return the position of the next byte other than zero."""

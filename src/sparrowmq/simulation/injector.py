@@ -14,6 +14,7 @@ from sparrowmq.simulation.faults import TIMED_FAULTS
 from sparrowmq.simulation.members import MemberHost
 from sparrowmq.simulation.network import End
 from sparrowmq.simulation.nodes import BrokerNode, WriteMoment
+from sparrowmq.simulation.process import Process
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 
 V = TypeVar("V")
@@ -27,6 +28,8 @@ TRANSACTIONS_MAX = 20
 RETRIES_HIDDEN_MS = 20_000
 # From the end of a broker to its start, if members must still trust their locks.
 SOON_MS = 50
+# A clock of another speed gains or loses time in steps, each after this time.
+SPEED_STEP_MS = 50
 
 
 def _of(
@@ -319,6 +322,31 @@ class Injector:
         broker.jump_clock(jump_ms)
         return f"the clock of {broker.name} jumps by {jump_ms} ms"
 
+    @_of_broker
+    def _broker_clock_back(self, broker: BrokerNode) -> str:
+        back_ms = self.dice.choice((60_000, 3_600_000))
+        broker.jump_clock(-back_ms)
+        self._later(self.dice.randrange(1_000, 60_000), broker.set_clock_right)
+        return f"the clock of {broker.name} is set back by {back_ms} ms"
+
+    def _clock_speed(self) -> str:
+        running = [broker for broker in self.cluster.brokers if broker.process is not None]
+        nodes: list[BrokerNode | Process] = [*running, *self._clients()]
+        node = self.dice.choice(nodes)
+        percent = self.dice.choice((50, 90, 110, 200))
+        left_ms = self.dice.randrange(1_000, 20_000)
+        gain_ms = (percent - 100) * SPEED_STEP_MS // 100
+
+        def step() -> None:
+            nonlocal left_ms
+            node.jump_clock(gain_ms)
+            left_ms -= SPEED_STEP_MS
+            if left_ms > 0:
+                self._later(SPEED_STEP_MS, step)
+
+        step()
+        return f"the clock of {node.name} runs at {percent} % of its speed"
+
     # --- clients ----------------------------------------------------------------------------
 
     @_of_member
@@ -364,11 +392,14 @@ class Injector:
         return f"{member.name} leaves"
 
     def _client_clock_jump(self) -> str:
-        cluster = self.cluster
-        processes = [member.process for member in cluster.live_members]
-        processes += [producer.process for producer in cluster.producers]
-        processes += [producer.process for producer in cluster.live_transactions]
-        process = self.dice.choice(processes)
+        process = self.dice.choice(self._clients())
         jump_ms = self.dice.choice((-86_400_000, -5_000, 5_000, 86_400_000))
         process.jump_clock(jump_ms)
         return f"the clock of {process.name} jumps by {jump_ms} ms"
+
+    def _clients(self) -> list[Process]:
+        """Return the processes of members and producers."""
+        cluster = self.cluster
+        processes = [member.process for member in cluster.live_members]
+        processes += [producer.process for producer in cluster.producers]
+        return processes + [producer.process for producer in cluster.live_transactions]

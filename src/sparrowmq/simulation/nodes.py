@@ -146,7 +146,7 @@ class BrokerNode:
         self._checkers = world.checkers
         self._group = group
         self._topics = (topic, retry_topic(group))
-        self._wall_ms = WALL_MS + wall_ms
+        self._wall_ms = self._right_ms = WALL_MS + wall_ms
         self._rounds: dict[RoundLane, Round] = {}
         self._save_ms = 0
         # The last instant at which the log was not flushed to its end.
@@ -413,6 +413,11 @@ class BrokerNode:
         if self.process is not None:
             self.process.jump_clock(ms)
         self._checkers.note_clock_jump(self.name, ms)
+
+    def set_clock_right(self) -> None:
+        """Set the machine's wall clock forward if it is behind."""
+        if self._wall_ms < self._right_ms:
+            self.jump_clock(self._right_ms - self._wall_ms)
 
     # --- the world of the broker's host -----------------------------------------------------
 

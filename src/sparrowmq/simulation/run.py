@@ -63,6 +63,8 @@ _NOTICE_PAUSE_MS = 100
 _EXPIRY_SHARE = 0.2
 # The share of runs in which clocks jump; those of brokers only beside unnoticed faults.
 _CLOCKS_SHARE = 0.3
+# The share of runs with unnoticed faults in which clocks are set far back, or have other speeds.
+_WRONG_CLOCKS_SHARE = 0.2
 # The share of runs with transactions, and the most kills of their producers per minute.
 _TRANSACTIONS_SHARE = 0.3
 _PRODUCER_CRASHES_MAX = 6.0
@@ -209,11 +211,19 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
         if not faults.are_prompt:
             faults = replace(faults, broker_clock_jump=1 + 4 * dice.random())
         scenario = replace(scenario, faults=faults)
+    dice = Random(f"{seed} wrong clocks")
+    if dice.random() < _WRONG_CLOCKS_SHARE and not scenario.faults.are_prompt:
+        back, speed = 1 + 2 * dice.random(), 2 + 4 * dice.random()
+        faults = replace(scenario.faults, broker_clock_back=back, clock_speed=speed)
+        scenario = replace(scenario, faults=faults)
     if Random(f"{seed} notices").random() < _GATHERED_SHARE:
         scenario = replace(scenario, notice_pause_ms=_NOTICE_PAUSE_MS)
     if not scenario.faults.duplicate_ids:
         scenario = _with_transactions(scenario, Random(f"{seed} transactions"))
-        if scenario.sync_flush and Random(f"{seed} pops").random() < _POPS_SHARE:
+        # The pop ledger reads the instant of a pop from its time by the broker's clock.
+        has_right_clocks = not scenario.faults.clock_speed
+        is_wanted = Random(f"{seed} pops").random() < _POPS_SHARE
+        if scenario.sync_flush and has_right_clocks and is_wanted:
             scenario = replace(scenario, pop_user_count=_POP_USERS)
     if only is not None:
         scenario = replace(scenario, faults=keep_only(scenario.faults, only))

@@ -1,14 +1,19 @@
 """The broker's configuration files: after a crash a file has its old or new content, never none.
 
-Writing: the content goes to `X.tmp` and is synced; `X` becomes `X.bak`; `X.tmp` becomes `X`; the
-directory is synced. Reading: `X`, or `X.bak` if `X` is missing, empty or unreadable. If both files
-exist and neither is readable, the reader raises an error and does not begin with empty content.
+Writing: the content goes to `X.tmp` and is synced; `X` becomes `X.bak`, which the first write makes
+too; `X.tmp` becomes `X`; the directory is synced. Reading: `X`, or `X.bak` if `X` is missing, empty
+or unreadable. If both files exist and neither is readable, the reader raises an error and does not
+begin with empty content.
+
+On a full disk the content overwrites `X.bak`, which then becomes `X.tmp`: its room is enough for a
+content that has hardly grown, so a group's offsets are still written.
 
 Differs from RocketMQ 4.9, which does not sync and so may find an empty file after a power cut.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -17,6 +22,8 @@ from sparrowmq.store.storage import Storage, parent_directory, write_file
 
 T = TypeVar("T")
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 
 def write_config(storage: Storage, path: str, data: bytes) -> None:
     """Replace a file's content durably, in any thread, but one call per path at a time.
@@ -24,11 +31,36 @@ def write_config(storage: Storage, path: str, data: bytes) -> None:
     Raises: OSError; the file then still has its old content.
     """
     temporary, backup = f"{path}.tmp", f"{path}.bak"
-    write_file(storage, temporary, data)
+    try:
+        _write_over(storage, temporary, data)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or not (storage.has(path) and storage.has(backup)):
+            raise
+        storage.rename(backup, temporary)
+        _write_over(storage, temporary, data)
     if storage.has(path):
         storage.rename(path, backup)
+    elif not storage.has(backup):
+        write_file(storage, backup, data)
     storage.rename(temporary, path)
     storage.sync_directory(parent_directory(path))
+
+
+def _write_over(storage: Storage, path: str, data: bytes) -> None:
+    """Write a file's content; what a failed write has left keeps its room."""
+    if not storage.has(path):
+        write_file(storage, path, data)
+        return
+    file = storage.open(path, pinned=True)
+    try:
+        if file.size < len(data):
+            file.resize(len(data))
+        file.write(0, data)
+        if file.size > len(data):
+            file.resize(len(data))
+        file.sync()
+    finally:
+        file.close()
 
 
 class ConfigContent(NamedTuple, Generic[T]):

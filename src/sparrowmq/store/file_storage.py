@@ -425,10 +425,14 @@ class ReadOnlyStorage:
         """Do nothing."""
 
 
+def open_files_max(limit: int) -> int:
+    """Return how many unpinned files stay open if the process may have `limit` descriptors."""
+    return min(_OPEN_FILES_MAX, limit // _OPEN_FILES_SHARE)
+
+
 def _open_files_max() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # On Linux, -1 means no limit.
-    return min(_OPEN_FILES_MAX, limit // _OPEN_FILES_SHARE) if limit > 0 else _OPEN_FILES_MAX
+    return _OPEN_FILES_MAX if limit == resource.RLIM_INFINITY else open_files_max(limit)
 
 
 def sync_names(full_path: str | Path) -> None:
