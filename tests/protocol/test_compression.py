@@ -115,7 +115,7 @@ def test_a_missing_package_is_named_with_its_cure(
     monkeypatch.setitem(sys.modules, PACKAGES[kind], None)
 
     name = PACKAGES[kind].partition(".")[0]
-    cure = rf"the package {name}, which is not installed \(pip install 'sparrowmq\[compression\]'\)"
+    cure = rf"the package {name}, which is not installed \(pip install '\.\[compression\]' in a"
     with pytest.raises(RemoteProtocolError, match=cure):
         inflate(packed, sys_flag=sys_flag, bytes_max=4)
     assert find_missing_package(kind) is not None
