@@ -410,12 +410,13 @@ class BrokerNode:
     def jump_clock(self, ms: int) -> None:
         """Set the machine's wall clock forward, or back."""
         self._wall_ms += ms
+        self._right_ms = max(self._right_ms, self._wall_ms)
         if self.process is not None:
             self.process.jump_clock(ms)
         self._checkers.note_clock_jump(self.name, ms)
 
     def set_clock_right(self) -> None:
-        """Set the machine's wall clock forward if it is behind."""
+        """Set the machine's wall clock to its highest lead, by which it has set times."""
         if self._wall_ms < self._right_ms:
             self.jump_clock(self._right_ms - self._wall_ms)
 
