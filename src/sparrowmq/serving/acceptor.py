@@ -34,7 +34,7 @@ class Acceptor:
     """Accepts connections on the running loop until `close`.
 
     Args:
-        listening: a bound, non-blocking socket, which the acceptor owns from now on.
+        listening: a bound socket, which the acceptor owns from now on.
         make_protocol: makes the protocol of a connection.
         tls: the TLS context of the connections' transports; None for plain ones.
 
@@ -57,6 +57,8 @@ class Acceptor:
         self._retry: asyncio.TimerHandle | None = None
         # The loop itself keeps no task.
         self._opening: set[asyncio.Task[None]] = set()
+        # A client may have gone before it is accepted.
+        listening.setblocking(False)
         listening.listen(BACKLOG)
         self._address = join_address(*listening.getsockname()[:2])
         self._resume()

@@ -511,7 +511,6 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.setblocking(False)
     except OSError as error:
         listening.close()
         raise _cannot_listen(error, host, port) from error
