@@ -158,7 +158,7 @@ def set_group(machine: Machine) -> None:
 
 def run(*, is_power_cut: bool) -> None:
     """Let users work while the power goes again and again, and check what they got."""
-    for seed in range(8):
+    for seed in range(12):
         rng = Random(seed)
         machine, users = Machine(SimulatedStorage(rng)), PopUsers(rng)
         set_group(machine)

@@ -67,6 +67,7 @@ def test_the_page_folds_effects_under_their_cause(
     templates = Path(sparrowmq.dash.__file__).parent / "templates"
     pages: Any = Environment(loader=FileSystemLoader(templates), autoescape=True)
     pages.globals["cluster"] = {"options": ()}
+    pages.filters["code"] = str
     draw = pages.get_template("parts.html").module
 
     page = str(draw.finding(slow_group[1][0], "warn", Words("en")))

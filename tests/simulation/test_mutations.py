@@ -44,7 +44,6 @@ from sparrowmq.simulation.faults import (
     Faults,
     draw_graceful_faults,
     draw_kill_faults,
-    draw_lock_faults,
     draw_power_faults,
     draw_prompt_faults,
     draw_retry_faults,
@@ -482,19 +481,6 @@ def drain_that_ends_before_its_bound(revoke: Any, *args: Any, drain_timeout_ms: 
 def queue_given_up_without_its_last_commit(_: Any, owned: OwnedQueue, *__: object) -> None:
     owned.give_up()
 
-
-@mistake(QueueLease, "refuse", draw_lock_faults, ": locked by member-")
-def refused_lease_that_is_believed_in(_: Any, lease: QueueLease, sent_ms: int, now_ms: int) -> None:
-    if sent_ms < lease.sent_ms:
-        lease.may_hold, lease.until_ms = False, now_ms
-
-
-mistake.plant(
-    "refused lease that is not noticed",
-    draw_lock_faults,
-    ": locked by member-",
-    (QueueLease, "refuse", do_nothing),
-)
 
 # --- connections that close, and brokers that come back --------------------------------------
 
