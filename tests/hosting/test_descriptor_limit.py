@@ -133,6 +133,11 @@ def test_a_server_waits_for_descriptors_and_serves_again(
     process = limited(SERVERS[server], NEEDED)
     url = next(iter(addresses(process).values()))
     host, _, port = url.removeprefix("http://").partition("/")[0].rpartition(":")
+    if url.startswith("http"):
+        # It has opened all that it needs, once it answers.
+        with socket.create_connection((host, int(port))) as first:
+            first.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert first.recv(1)
     before = processor_s(process)
     highest = max(map(int, os.listdir(f"/proc/{process.pid}/fd")))
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (highest + 1, NEEDED))
