@@ -161,7 +161,8 @@ class ThreadFutures:
                 # Last: `result` reads without the lock.
                 future._state = FINISHED
         for future in futures:
-            if future._done_callbacks or "_condition" in future.__dict__:
+            callbacks = future._done_callbacks  # pyright: ignore[reportPrivateUsage]
+            if callbacks or "_condition" in future.__dict__:
                 future.tell()
 
     def note_unread(self) -> None:
