@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import encodings.idna  # noqa: F401 - no file can be opened once descriptors lack
 import errno
 import logging
 import os
