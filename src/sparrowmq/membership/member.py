@@ -222,7 +222,7 @@ class GroupMember:
             self._locks.collect(self._queues.values(), now_ms, actions)
         if not self.is_suspended:
             actions += self.deliveries.begin(self._queues, now_ms)
-        if self._is_leaving and self._has_drained():
+        if not self._is_member():
             # Only locks are still to be given back.
             self._collect_leave(now_ms, actions)
         return actions
@@ -312,16 +312,14 @@ class GroupMember:
     def _is_member(self) -> bool:
         # Who leaves stays a member until the queues are drained: a broker that was restarted
         # meanwhile is found, gives their locks again, and takes their last commits.
-        return not (self._is_leaving and self._has_drained())
-
-    def _has_drained(self) -> bool:
-        return all(owned.has_ended for owned in self._queues.values())
+        return not (self._is_leaving and all(each.has_ended for each in self._queues.values()))
 
     def _collect_jobs(self, now_ms: int, actions: list[Action]) -> None:
-        if self._is_member() and self._routes.begin(now_ms):
-            actions.append(RefreshRoutes())
-        if self._is_member() and self._has_routes and self.heartbeat.begin(now_ms):
-            actions.append(Heartbeat())
+        if self._is_member():
+            if self._routes.begin(now_ms):
+                actions.append(RefreshRoutes())
+            if self._has_routes and self.heartbeat.begin(now_ms):
+                actions.append(Heartbeat())
         if self._can_rebalance() and self._rebalance.begin(now_ms):
             actions.append(Rebalance())
 
@@ -693,18 +691,17 @@ class GroupMember:
             now_ms=now_ms,
             is_cut=is_cut,
         )
-        following = None
-        if goes_on and not self.is_suspended:
-            following = owned.begin_pull(now_ms, self._config.flow)
+        following = self._begin_pull(owned, now_ms) if goes_on else None
         owned.wake_if_due()
         return following
 
     def next_pull(self, queue: MessageQueue, epoch: int, now_ms: int) -> Pull | None:
         """Return the queue's next pull if it is due now, without waiting for `due`."""
         owned = self.find_queue(queue, epoch)
-        if owned is None or self.is_suspended:
-            return None
-        return owned.begin_pull(now_ms, self._config.flow)
+        return None if owned is None else self._begin_pull(owned, now_ms)
+
+    def _begin_pull(self, owned: OwnedQueue, now_ms: int) -> Pull | None:
+        return None if self.is_suspended else owned.begin_pull(now_ms, self._config.flow)
 
     def pull_moved(
         self, queue: MessageQueue, epoch: int, *, offset: int, corrected_offset: int, now_ms: int
