@@ -67,7 +67,7 @@ def parse_schema(text: str) -> BodySchema:
     schema = _load_json(text)
     if schema is None:
         return parse_ddl(text)
-    return parse_avro(schema) if is_avro(text) else parse_json_schema(schema)
+    return parse_avro(schema) if _is_record(schema) else parse_json_schema(schema)
 
 
 def is_avro(text: str) -> bool:
@@ -76,7 +76,7 @@ def is_avro(text: str) -> bool:
     Raises: ConfigError if the text begins with a brace and is not JSON.
     """
     schema = _load_json(text)
-    return schema is not None and schema.get("type") == "record"
+    return schema is not None and _is_record(schema)
 
 
 def parse_avro(schema: Mapping[str, Any]) -> BodySchema:
@@ -199,6 +199,10 @@ def _load_json(text: str) -> dict[str, Any] | None:
     except ValueError as error:
         raise ConfigError(f"the schema is not JSON: {error}") from None
     return found
+
+
+def _is_record(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "record"
 
 
 def _data_type(schema: Mapping[str, Any], place: str) -> DataType:
