@@ -329,7 +329,7 @@ class Checkers:
             now_ms=self._trace.now_ms,
         )
         for ledger in self.pops.values():
-            ledger.note_copy(queue, offset, *copy, now_ms=self._trace.now_ms)
+            ledger.note_copy(queue, offset, *copy)
             for change in decode_pop_changes(record.body) if queue.topic == POP_LOG_TOPIC else ():
                 ledger.note_change(change, queue.broker_name, wall_ms=wall_ms)
         self._copies[queue].append(copy)

@@ -380,10 +380,7 @@ class BrokerNode:
             self._unflushed_ms = self._timeline.now_ms
         if self._is_unflushed or self.storage.is_full or self.has_failed:
             self._unwell_ms = self._timeline.now_ms
-        self._pops.check(
-            well_since_ms=max(self._unwell_ms, self.process.woken_ms),
-            now_ms=self._timeline.now_ms,
-        )
+        self._pops.check(well_since_ms=max(self._unwell_ms, self.process.woken_ms))
         if RoundLane.SAVE not in self._rounds:
             self._checkers.check_saving(
                 self.name,

@@ -93,7 +93,7 @@ class PopLedger:
     # --- the store --------------------------------------------------------------------------
 
     def note_copy(
-        self, queue: MessageQueue, offset: int, payload: bytes, reconsume_times: int, *, now_ms: int
+        self, queue: MessageQueue, offset: int, payload: bytes, reconsume_times: int
     ) -> None:
         """Note a message that became readable in any topic."""
         if queue.topic == self._dlq:
@@ -103,7 +103,7 @@ class PopLedger:
         elif queue.topic == self._topic:
             place = MessagePlace(queue, offset)
             self._payloads[place] = payload
-            self._due_ms[place] = now_ms
+            self._due_ms[place] = self._now_ms()
 
     def note_change(self, change: PopChange, broker_name: str, *, wall_ms: int) -> None:
         """Note a change in the pop log; the broker's wall clock leads the timeline by `wall_ms`."""
@@ -209,10 +209,10 @@ class PopLedger:
 
     # --- what must come ---------------------------------------------------------------------
 
-    def check_waiting(self, broker_name: str, *, waits_since_ms: int, now_ms: int) -> None:
+    def check_waiting(self, broker_name: str, *, waits_since_ms: int) -> None:
         """Check that no message is due while a pop has waited since an instant."""
         for place, due_ms in self._due_ms.items():
-            late_ms = now_ms - max(due_ms, waits_since_ms)
+            late_ms = self._now_ms() - max(due_ms, waits_since_ms)
             if late_ms > SOON_MS and place.queue.broker_name == broker_name:
                 self._fail(f"{place}: {late_ms} ms late, and a pop of {self.group} waits for it")
                 return

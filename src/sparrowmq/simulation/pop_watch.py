@@ -107,9 +107,9 @@ class PopWatch:
             for key in [key for key in requests if key[0] is connection]:
                 del requests[key]
 
-    def check(self, *, well_since_ms: int, now_ms: int) -> None:
+    def check(self, *, well_since_ms: int) -> None:
         """Check the pops that wait at a broker that is well since an instant."""
         for ledger, header, asked_ms in self._pops.values():
             if not header.order:
                 since_ms = max(asked_ms, well_since_ms)
-                ledger.check_waiting(self._name, waits_since_ms=since_ms, now_ms=now_ms)
+                ledger.check_waiting(self._name, waits_since_ms=since_ms)
