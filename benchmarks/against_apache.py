@@ -468,14 +468,21 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def describe_run(machine: dict[str, Any], programs: str, rounds: int) -> str:
+    """Return the line above a table: where and how its figures were measured."""
+    return (
+        f"{machine['date']}, commit {machine['commit']}, {machine['processor']} with "
+        f"{machine['cores']} cores, {programs}, "
+        f"{'with' if machine['speedups'] else 'without'} sparrowmq-speedups; "
+        f"{'one round' if rounds == 1 else f'medians of {rounds} rounds'} in turn."
+    )
+
+
 def render(result: dict[str, Any]) -> str:
     """Return the tables as Markdown."""
     machine, rounds = result["machine"], result["rounds"]
     lines = [
-        f"{machine['date']}, commit {machine['commit']}, {machine['processor']} with "
-        f"{machine['cores']} cores, Python {machine['python']}, {machine['java']}, "
-        f"{'with' if machine['speedups'] else 'without'} sparrowmq-speedups; "
-        f"{'one round' if rounds == 1 else f'medians of {rounds} rounds'} in turn.",
+        describe_run(machine, f"Python {machine['python']}, {machine['java']}", rounds),
     ]
     for key, title in (("broker", "broker"), ("client", "client, on Apache's broker")):
         head = f"| {title} | {machine['peer']} | SparrowMQ | ratio | wanted | rates, messages/s |"

@@ -43,6 +43,7 @@ from against_apache import (
     Row,
     Target,
     describe_machine,
+    describe_run,
     load_rig,
     resident_mb,
 )
@@ -425,10 +426,7 @@ def render(result: dict[str, Any]) -> str:
     """Return the table as Markdown."""
     machine, rounds = result["machine"], result["rounds"]
     lines = [
-        f"{machine['date']}, commit {machine['commit']}, {machine['processor']} with "
-        f"{machine['cores']} cores, Python {machine['python']}, {machine['java']}, "
-        f"{'with' if machine['speedups'] else 'without'} sparrowmq-speedups; "
-        f"{'one round' if rounds == 1 else f'medians of {rounds} rounds'} in turn.",
+        describe_run(machine, f"Python {machine['python']}, {machine['java']}", rounds),
         "",
         "| µs of the server a message | beside | SparrowMQ | ratio | wanted |",
         "|---|---|---|---|---|",

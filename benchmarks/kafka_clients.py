@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from against_apache import describe_machine
+from against_apache import describe_machine, describe_run
 from sparrowmq import AsyncProducer, Message, Producer, SendResult
 from sparrowmq.testing import EmbeddedCluster
 
@@ -226,16 +226,12 @@ VERSIONS = (
 
 def describe(samples: dict[str, list[dict[str, float]]], python: str, rounds: int) -> str:
     """Return the table of results."""
-    machine = describe_machine()
     versions = subprocess.run(
         [python, "-c", VERSIONS], capture_output=True, text=True, check=True
     ).stdout.strip()
     head = "| µs of the client's processor | SparrowMQ | Kafka's | ratio | wanted | messages/s |"
     lines = [
-        f"{machine['date']}, commit {machine['commit']}, {machine['processor']} with "
-        f"{machine['cores']} cores, {versions}, "
-        f"{'with' if machine['speedups'] else 'without'} sparrowmq-speedups; "
-        f"{'one round' if rounds == 1 else f'medians of {rounds} rounds'} in turn.",
+        describe_run(describe_machine(), versions, rounds),
         "",
         head,
         "|---|---|---|---|---|---|",
