@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.broker.conftest import send_fields
 
+from sparrowmq.broker.config_files import read_tables
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX, BrokerRefusal
 from sparrowmq.protocol.bodies import ConsumerOffsetTable, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.connections import Fact, Produce, Reply
+from sparrowmq.store.file_storage import FileStorage
 
 
 def commit(rig: Any, offset: int, **fields: str) -> Any:
@@ -139,6 +142,28 @@ def test_offsets_are_written_within_a_second_and_only_if_they_changed(rig: Any) 
     assert table.offset_table == {"T@GID_c": {0: 5}}
     assert not rig.broker.state.offsets.is_changed
     assert rig.broker.save_work(now_ms=rig.now_ms) is None
+
+
+def test_offsets_that_wait_for_the_flush_are_written_right_after_it(rig: Any) -> None:
+    # Beside a group that pops, offsets wait for the flush of all that was appended before them.
+    rig.send(rig.connect())
+    rig.broker.state.offsets.commit_popped("GID_p", "T", 0, offset=0)
+    rig.advance(3_000)
+    rig.holds_work = True
+    commit(rig, 5)
+    send = RemotingCommand(
+        code=RequestCode.SEND_MESSAGE_V2, ext_fields=send_fields("T", 0), body=b"not flushed"
+    )
+    rig.handle(rig.connect(), send)
+    rig.now_ms += 1_000
+    rig.broker.tick(now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    rig.holds_work = False
+    rig.host.begin_rounds()
+
+    saved = read_tables(FileStorage(rig.root)).tables.offsets
+
+    assert saved is not None
+    assert saved.offset_table == {"T@GID_p": {0: 0}, "T@GID_c": {0: 5}}
 
 
 def test_encoded_offsets_have_rocketmqs_form(rig: Any) -> None:

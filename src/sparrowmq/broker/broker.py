@@ -412,6 +412,7 @@ class Broker:
         if error is not None:
             return pending.fail_flush()
         self._flush_is_short = False
+        self._saving.note_flushed()
         released = pending.note_flushed(store.flushed_position, now_ms=now_ms)
         return released + self.settle(now_ms=now_ms)
 

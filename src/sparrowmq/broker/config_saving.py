@@ -7,8 +7,8 @@ change came for an interval, when the journal has grown long, and at the end. Th
 journal before them; after a clean stop there is no journal.
 
 Committed offsets and the progress of delayed messages change constantly, and no reply waits for
-them. Their files are written whole once in an interval, as in RocketMQ, and never run ahead of the
-log's flush (`FlushGate`).
+them. Their tables are copied once in an interval, as in RocketMQ, and each copy is written once the
+log is flushed as far as it was written at the copy (`FlushGate`).
 """
 
 from __future__ import annotations
@@ -157,6 +157,8 @@ class ConfigSaving:
         self._change_count = 0
         self._seen_round = 0
         self._due_files: set[str] = set()
+        # Whether the progress is to be copied: once in an interval, not after each flush.
+        self._is_copy_due = False
         self._locks_writing = 0
         self._gates: dict[str, FlushGate[dict[str, Struct]]] = {
             OFFSETS_FILE: FlushGate(),
@@ -221,9 +223,16 @@ class ConfigSaving:
             or state.timers.is_changed
             or state.pops.is_changed
         )
+        self._is_copy_due = True
         is_held = any(not gate.is_empty for gate in self._gates.values())
         if self._due_files or is_progress_due or is_held or state.audit.is_changed:
             state.saves.ask()
+
+    def note_flushed(self) -> None:
+        """Ask for the files whose progress the log's flush has reached."""
+        position = self._state.store.flushed_position
+        if any(gate.is_open(position) for gate in self._gates.values()):
+            self._state.saves.ask()
 
     def ask_last(self) -> None:
         """Ask for every file that lacks a change, before the broker stops."""
@@ -240,6 +249,7 @@ class ConfigSaving:
         if state.modes.is_unwritten:
             self._due_files.add(MODES_FILE)
         state.pops.is_changed |= state.pops.needs_table
+        self._is_copy_due = True
         state.saves.ask()
 
     # -- the journal ---------------------------------------------------------------------------
@@ -314,10 +324,10 @@ class ConfigSaving:
         ):
             gate = self._gates[name]
             tables |= gate.take(store.flushed_position) or {}
-            is_due = progress.is_changed
             # The table of pops needs the offsets of its time in their file, which is written first.
             is_with_pops = name == OFFSETS_FILE and state.pops.is_changed
-            if (is_due or is_with_pops) and gate.is_empty:
+            is_due = self._is_copy_due and (progress.is_changed or is_with_pops)
+            if is_due and gate.is_empty:
                 progress.is_changed = False
                 held: dict[str, Struct] = {name: progress.table()}
                 if is_with_pops:
@@ -325,10 +335,15 @@ class ConfigSaving:
                     held[POPS_FILE] = state.pops.table()
                 gate.hold(held, position=position)
                 tables |= gate.take(store.flushed_position) or {}
+        self._is_copy_due = False
         if state.audit.is_changed:
             tables[AUDIT_FILE] = state.audit.table()
             state.audit.is_changed = False
         due, self._due_files = self._due_files, set()
+        if not due and not tables:
+            # All that changed waits for the flush.
+            state.saves.finish()
+            return None
         if not due:
             return SaveWork(number, tables)
         filed = self._filed

@@ -36,6 +36,10 @@ class FlushGate(Generic[T]):
         assert self._held is None
         self._held = position, progress
 
+    def is_open(self, flushed_position: int) -> bool:
+        """Whether something is held, and the log is flushed far enough for it."""
+        return self._held is not None and self._held[0] <= flushed_position
+
     def take(self, flushed_position: int) -> T | None:
         """Return the progress if the log is flushed far enough; None if not, or if none is held."""
         if self._held is None or self._held[0] > flushed_position:
