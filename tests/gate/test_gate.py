@@ -174,6 +174,28 @@ def test_gate_that_is_ended_ends_the_command_that_runs(tmp_path: Path) -> None:
     wait_until("its end", lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())
 
 
+def test_gate_keeps_the_rows_that_another_gate_writes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "gate.json"
+    monkeypatch.setattr(gate, "LOGS", tmp_path)
+    monkeypatch.setattr(gate, "RESULTS", results)
+    other = {"other": {"passed": True, "figure": "1 passed"}}
+    command = f"sh -c 'echo \"$0\" > {results}; echo 2 passed' '{json.dumps(other)}'"
+    monkeypatch.setattr(
+        gate, "ROWS", (Row("r", ("", ""), command.replace("{", "{{").replace("}", "}}")),)
+    )
+    monkeypatch.setattr(sys, "argv", ["gate"])
+
+    assert gate.main() == 0
+
+    written = json.loads(results.read_text())
+    assert {name: each["figure"] for name, each in written.items()} == {
+        "other": "1 passed",
+        "r": "2 passed",
+    }
+
+
 def test_proof_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     notes, ran = tmp_path / "notes", list[int]()
 

@@ -18,6 +18,7 @@ import time
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gate.rows import ROWS, Row
 
@@ -47,7 +48,7 @@ def main() -> int:
     commit = _git("rev-parse", "--short=8", "HEAD")
     if _git("status", "--porcelain", "--untracked-files=no", "--", "src", "tests"):
         commit += " and changes"
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = read()
     for row in ROWS:
         if options.rows and row.name not in options.rows:
             continue
@@ -55,7 +56,9 @@ def main() -> int:
         if former.get("passed") and former["commit"] == commit and former["share"] >= options.share:
             print(f"{row.name}: passed before, on {commit}")
             continue
-        results[row.name] = run(row, share=options.share) | {"commit": commit}
+        result = run(row, share=options.share) | {"commit": commit}
+        # Another gate may have written other rows meanwhile.
+        results = read() | {row.name: result}
         write(results)
     failed = [name for name, result in results.items() if not result["passed"]]
     print(f"failed: {', '.join(failed)}" if failed else "nothing failed")
@@ -123,6 +126,11 @@ def _wait(process: subprocess.Popen[bytes], row: Row, begun_s: float) -> int | N
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 return None
+
+
+def read() -> dict[str, Any]:
+    """Return the results so far."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
 
 def write(results: dict[str, dict[str, object]]) -> None:
