@@ -301,6 +301,8 @@ def test_spark_connect_reads_streams_and_writes(
         "connect",
         cluster.name_server,
         PYTHONPATH=python_path(package, extra),
+        # PySpark takes a free port so, not 15002, where another session may listen.
+        SPARK_TESTING="1",
     )
 
     assert "error" not in found, found["error"]
