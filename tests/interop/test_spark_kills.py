@@ -29,6 +29,7 @@ from spark_kills import (
     Job,
     committed_ends,
     produce,
+    set_queues,
 )
 from sparrowmq import Admin, MessageQueue
 from sparrowmq.testing import EmbeddedCluster
@@ -89,7 +90,7 @@ def test_every_message_is_in_parquet_once(cluster: EmbeddedCluster, tmp_path: Pa
         master = campaign.next_run()
         if campaign.runs % 3 == 0:
             queues += 1
-            cluster.create_topic("in", queues=queues)
+            set_queues(cluster, queues)
         produce(cluster, queues, total, 900, body_of)
         total += 900
         job = Job(SCRIPT, cluster, place, master)

@@ -29,6 +29,7 @@ from spark_kills import (
     committed_ends,
     produce,
     read_messages,
+    set_queues,
 )
 from sparrowmq import Admin, MessageQueue
 from sparrowmq.testing import EmbeddedCluster
@@ -96,7 +97,7 @@ def test_every_row_is_read_once(cluster: EmbeddedCluster, tmp_path: Path) -> Non
         master, run = campaign.next_run(), campaign.runs
         if run % 3 == 0:
             queues += 1
-            cluster.create_topic("in", queues=queues)
+            set_queues(cluster, queues)
         produce(cluster, queues, (run - 1) * ROWS_A_RUN, ROWS_A_RUN)
         job = Job(SCRIPT, cluster, place, master, "copy")
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from sparrowmq import Message, MessageExt, MessageQueue, PollConsumer, Producer
+from sparrowmq import Admin, Message, MessageExt, MessageQueue, PollConsumer, Producer
 from sparrowmq.spark.checkpoint_offsets import decode_offsets
 from sparrowmq.testing import EmbeddedCluster
 
@@ -149,6 +149,12 @@ class Campaign:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def set_queues(cluster: EmbeddedCluster, queues: int) -> None:
+    """Give the topic of the messages so many queues."""
+    with Admin(name_server=cluster.name_server) as admin:
+        admin.update_topic("in", read_queues=queues, write_queues=queues)
 
 
 def produce(
