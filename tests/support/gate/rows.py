@@ -92,6 +92,12 @@ def _fuzzed(output: str) -> str:
     return f"{len(runs)} targets for {max(map(int, runs))} s each, {output.count('===')} failed"
 
 
+def _spark_killed(output: str) -> str:
+    """Return how often each of the two queries was killed, and pytest's count."""
+    kills = [re.findall(r"run \d+, (\d+) kills", each) for each in output.split("all runs")[:-1]]
+    return f"{' and '.join(each[-1] for each in kills if each)} kills; {_passed(output)}"
+
+
 @dataclass(frozen=True)
 class Row:
     """A promise and its proof.
@@ -254,6 +260,7 @@ ROWS = (
             "driver、executor 与 Python worker 被 kill 的查询，每条消息恰好写入一次",
         ),
         "make soak-spark SPARK_KILLS={count} SINK_KILLS={count}",
+        _spark_killed,
         count=100,
         minutes=120,
     ),
