@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparrowmq.membership.actions import Stored
 from sparrowmq.membership.group_offset import (
     KNOWN_MAX,
     WRITTEN_MS,
@@ -12,6 +13,8 @@ from sparrowmq.membership.group_offset import (
     KnownOffsets,
 )
 from sparrowmq.model import MessageQueue
+
+STORED = Stored(offset=4, position=100, timestamp_ms=0)
 
 
 def committed(*offsets: tuple[int, int]) -> GroupOffset:
@@ -60,6 +63,30 @@ def test_no_offset_at_the_broker_and_no_commit_of_ours_contradict_nothing() -> N
 
     assert committed((5, 0)).is_ours(None, own_offset=5)
     assert sought.is_ours(9, own_offset=4)
+
+
+def test_broker_that_is_killed_may_forget_a_commit_of_a_moment_ago() -> None:
+    fresh = committed((5, 1))
+    written = committed((5, 1), (5, WRITTEN_MS + 1), (5, 2 * WRITTEN_MS + 1))
+
+    assert (fresh.may_fall_back, written.may_fall_back) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("address", "offset", "newest"),
+    [("a:1", 5, STORED), ("a:1", 6, None), ("b:1", 5, None)],
+    ids=["nothing behind it", "something behind it", "another broker"],
+)
+def test_newest_message_stays_known_while_the_group_stands_behind_it(
+    address: str, offset: int, newest: Stored | None
+) -> None:
+    known, queue = KnownOffsets(), MessageQueue("T", "b", 0)
+    known.note(queue, KnownOffset("a:1", 5, STORED))
+
+    known.note(queue, KnownOffset(address, offset, None))
+
+    assert known.find(queue, address) == KnownOffset(address, offset, newest)
+    assert known.find(queue, "c:1") is None
 
 
 def test_offsets_of_the_queues_noted_last_are_known() -> None:

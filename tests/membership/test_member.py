@@ -31,6 +31,7 @@ from sparrowmq.membership.actions import (
     Regain,
     SendBack,
     StoodStill,
+    Stored,
 )
 from sparrowmq.membership.listed_ids import RETURN_MS
 from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
@@ -948,7 +949,39 @@ def test_queue_wanted_again_while_it_drains_is_acquired_after_its_release() -> N
     member.consumed(delivery, acked_count=2)
     assert of_type(member.due(4), Commit) == [Commit(Q0, 1, 2, is_last=True)]
     member.committed(Q0, epoch, offset=2, now_ms=5)
-    assert member.due(5) == [Acquire(Q0, 2, False)]
+    (acquire,) = member.due(5)
+    assert isinstance(acquire, Acquire)
+    # A broker that is killed now may forget the commit, but not the message.
+    assert acquire == Acquire(Q0, 2, False, acquire.newest)
+    assert acquire.newest == Stored(offset=1, position=100, timestamp_ms=0)
+
+
+@pytest.mark.parametrize("found", [2, 0, None], ids=["known", "forgotten", "none"])
+def test_queue_that_is_taken_again_goes_on_though_its_broker_forgets_the_last_commit(
+    found: int | None,
+) -> None:
+    member, epoch, (delivery,) = delivered([0, 1])
+    member.rebalanced([share()], 2)
+    member.due(2)
+    member.rebalanced([share(Q0)], 3)
+    member.consumed(delivery, acked_count=2)
+    member.due(4)
+    member.committed(Q0, epoch, offset=2, now_ms=5)
+    (acquire,) = member.due(5)
+    assert isinstance(acquire, Acquire)
+    member.acquired(Q0, acquire.epoch, offset=2, is_committed=True, now_ms=6)
+    member.due(6)
+
+    member.connection_lost({"b"}, 20)
+    member.due(20)
+    member.heartbeat_done(reached=1, failed=0, now_ms=30)
+    (regain,) = of_type(member.due(30), Regain)
+    assert isinstance(regain, Regain)
+    member.regained(Q0, acquire.epoch, found=found, has_newest=True, now_ms=40)
+
+    assert regain.newest == acquire.newest
+    assert [fact for fact in member.take_facts() if isinstance(fact, QueueLost)] == []
+    assert member.committed_offset(Q0) == found
 
 
 def test_queue_not_wanted_after_all_while_it_drains_is_not_ours() -> None:

@@ -514,7 +514,7 @@ for what, owner, method, effect in (
     mistake.plant(
         f"{what} that is forgotten with a broker",
         draw_kill_faults,
-        ": delivered again|, is not committed again",
+        ": delivered again|, is not committed again|committed, finished only up to",
         (owner, method, lambda *_, effect=effect, **__: effect),
     )
 

@@ -56,6 +56,11 @@ class GroupOffset:
                 min(offset, lowest) for lowest in (self._lowest, self._next_lowest)
             )
 
+    @property
+    def may_fall_back(self) -> bool:
+        """Whether the broker, if it is killed, may forget the last offset."""
+        return self.known is not None and self._lowest < self.known
+
     def is_ours(self, found: int | None, *, own_offset: int) -> bool:
         """Return whether nobody but this member has moved the group to the offset found.
 
@@ -70,7 +75,7 @@ class GroupOffset:
 
 
 class UncommittedProgress(NamedTuple):
-    """What a member had finished of a queue and could not commit before it let go of the queue.
+    """What a member had finished of a queue that it let go, and the broker may lack.
 
     Args:
         group_offset: what the member knew of the group's offset.
@@ -108,16 +113,23 @@ class KnownOffsets:
         self._known: dict[MessageQueue, KnownOffset] = {}
 
     def note(self, queue: MessageQueue, known: KnownOffset) -> None:
-        """Note a queue's offset that a broker has."""
-        self._known.pop(queue, None)
+        """Note a queue's offset that a broker has.
+
+        A newest message that was known there stays known if nothing was consumed behind it.
+        """
+        former = self._known.pop(queue, None)
+        if known.newest is None and former is not None and former.address == known.address:
+            newest = former.newest
+            if newest is not None and known.offset <= newest.offset + 1:
+                known = known._replace(newest=newest)
         self._known[queue] = known
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
 
-    def has(self, queue: MessageQueue, address: str) -> bool:
-        """Return whether the broker at an address is known to have had an offset of a queue."""
+    def find(self, queue: MessageQueue, address: str) -> KnownOffset | None:
+        """Return what is known of a queue at an address; None if no offset of it was there."""
         known = self._known.get(queue)
-        return known is not None and known.address == address
+        return known if known is not None and known.address == address else None
 
     def forget(self, queue: MessageQueue) -> None:
         """Believe the next offset, wherever it is found: the group is reset."""

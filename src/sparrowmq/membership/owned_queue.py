@@ -384,7 +384,9 @@ class OwnedQueue:
         """Drop the queue's messages; what was finished and not committed is kept."""
         process_queue, own_offset = self.process_queue, self.process_queue.commit_offset
         # A broker that was restarted may have forgotten even what it had answered.
-        if own_offset is not None and (self._is_doubted or self._is_dirty()):
+        if own_offset is not None and (
+            self._is_doubted or self._is_dirty() or self._group_offset.may_fall_back
+        ):
             self.progress = UncommittedProgress(
                 self._group_offset, own_offset, process_queue.newest
             )
@@ -457,7 +459,9 @@ class OwnedQueue:
         if progress is not None and has_newest:
             found, own_offset = offset if is_committed else None, progress.own_offset
             if progress.group_offset.is_ours(found, own_offset=own_offset):
-                offset = own_offset
+                offset, self.process_queue.newest = own_offset, progress.newest
+                self._group_offset = progress.group_offset
+                self._group_offset.found_again(found)
         self.process_queue.start(offset, now_ms=now_ms)
         self._commit_again_ms = now_ms + COMMIT_AGAIN_MS
         self._failures = 0

@@ -69,6 +69,7 @@ _OWN_TOPICS = (TRANS_OP_HALF_TOPIC, TIMER_TOPIC, POP_LOG_TOPIC)
 AGAIN_MS = 3_500
 # Members hear of a change and divide the queues within this.
 SHARE_NOTICE_MS = 5_000
+_NEVER_MS = 2**62
 
 
 class Copy(NamedTuple):
@@ -428,6 +429,11 @@ class Checkers:
             if not self._may_redeliver:
                 self._check_once(queue, offset)
 
+    def note_given_up(self, queue: MessageQueue) -> None:
+        """Note that a queue was given up: what is not committed may come again."""
+        prefix = self.prefix(queue)
+        self._delivered[queue] = {at for at in self._delivered.get(queue, ()) if at < prefix}
+
     def _check_once(self, queue: MessageQueue, offset: int) -> None:
         delivered = self._delivered.setdefault(queue, set())
         if offset in delivered:
@@ -671,6 +677,12 @@ class Checkers:
         for queue, commits in self._unsaved.items():
             if queue.broker_name == broker_name and commits and commits[0].at_ms < latest_ms:
                 self.fail(f"{_name(queue)}: offset {commits[0].offset} is not written")
+
+    def note_stopped(self, broker_name: str) -> None:
+        """Note that a broker is down: until it is back nobody can commit there."""
+        for queue, (offset, _) in self._forgotten.items():
+            if queue.broker_name == broker_name:
+                self._forgotten[queue] = offset, _NEVER_MS
 
     def check_reloaded(
         self, broker_name: str, tables: Mapping[str, Mapping[int, int]], *, now_ms: int

@@ -204,6 +204,7 @@ class MemberHost:
 
     def _forgive(self, queue: MessageQueue) -> None:
         """Allow the listener's calls of a queue to go on although the queue is not held."""
+        self._checkers.note_given_up(queue)
         self._forgiven.update(key for key, call in self._running.items() if call.queue == queue)
 
     def _report(self, notice: Notice) -> None:

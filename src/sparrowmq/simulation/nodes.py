@@ -343,6 +343,7 @@ class BrokerNode:
         if process is not None:
             # Of the turn that did not end.
             self._check_commits()
+            self._checkers.note_stopped(self.name)
             process.kill()
             self._rounds = {}
             self._has_stopped = True

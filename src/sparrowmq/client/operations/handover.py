@@ -163,7 +163,10 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
         else:
             found = yield from _find_committed(subscriber, queue, is_sure=True)
             if found is None and newest is None:
-                found = yield from _find_forgotten(subscriber, queue)
+                address = subscriber.get_broker_address(queue)
+                known = subscriber.known_offsets.find(queue, address)
+                if known is not None and (newest := known.newest) is None:
+                    found = yield from _find_forgotten(subscriber, queue)
             has_newest = newest is None or (yield from _has_message(subscriber, queue, newest))
             if has_newest and not _tells_of_others(subscriber, queue, found):
                 found = None
@@ -190,8 +193,6 @@ def _find_forgotten(subscriber: Subscriber, queue: MessageQueue) -> Operation[in
     With the offset the broker may have lost messages before it, and stored others in their place;
     who has pulled none cannot tell. A group that begins at the end goes on: it would skip more.
     """
-    if not subscriber.known_offsets.has(queue, subscriber.get_broker_address(queue)):
-        return None
     committed = yield from _find_committed(subscriber, queue, is_sure=False)
     start = _choose_start(subscriber, queue, committed)
     return start.offset if isinstance(start, UseOffset) else None
