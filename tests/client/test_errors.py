@@ -60,8 +60,10 @@ accounts:
   defaultTopicPerm: SUB
 """
 # What the servers of `up` run under with a bound on the size of a file, as a full disk is one.
+# Python itself would write its bytecode cut off there, and could not import it again.
 SMALL_FILES = """
 import resource, sys
+sys.dont_write_bytecode = True
 from sparrowmq.hosting.__main__ import parse_settings, run_both
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 sys.exit(run_both(parse_settings(sys.argv[1:])))
