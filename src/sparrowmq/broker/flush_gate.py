@@ -42,7 +42,7 @@ class FlushGate(Generic[T]):
 
     def take(self, flushed_position: int) -> T | None:
         """Return the progress if the log is flushed far enough; None if not, or if none is held."""
-        if self._held is None or self._held[0] > flushed_position:
+        if self._held is None or not self.is_open(flushed_position):
             return None
         progress, self._held = self._held[1], None
         return progress
