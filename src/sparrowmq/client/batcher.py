@@ -32,7 +32,7 @@ UNREAD_GATHER_MS = 1_000
 LaneKey: TypeAlias = tuple[str, MessageQueue | int]
 
 
-class Pending(msgspec.Struct, frozen=True, eq=False):
+class Pending(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A message that waits, and who waits for what becomes of it.
 
     Args:
@@ -191,6 +191,7 @@ class Batcher:
         """
         # A message may have come at any time since the loop began to linger.
         begun_ms = now_ms if self._lingers_ms is None else self._lingers_ms
+        count_max, bytes_max = self.config.batch_count_max, self.config.batch_bytes_max
         free: Lane | None = None
         for pending in pendings:
             message, queue = pending.message, pending.queue
@@ -212,7 +213,7 @@ class Batcher:
             lane.waiting.append(pending)
             lane.placed_count += 1
             lane.body_bytes += len(message.body)
-            if lane is free and self._is_full(lane):
+            if lane is free and (len(lane.waiting) >= count_max or lane.body_bytes >= bytes_max):
                 self._open[message.topic] = (self._open[message.topic] + 1) % FREE_LANES
                 free = None
 

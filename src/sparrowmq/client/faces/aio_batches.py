@@ -50,36 +50,31 @@ class AsyncBatches:
 
         Raises: UsageError or ConfigError for a wrong message; BufferFull; UsageError after `close`.
         """
-        publisher = self._publisher
+        publisher, config = self._publisher, self._publisher.config
         check_outgoing(publisher, message, queue)
-        if not publisher.observers:
-            return self._queue(message, queue, None)
-        (message,), ended = begin_send(publisher, (message,))
+        ended: Ended | None = None
+        if publisher.observers:
+            (message,), ended = begin_send(publisher, (message,))
+        size, future = len(message.body), self._futures.make()
         try:
-            return self._queue(message, queue, ended)
+            with self._lock:
+                if self._is_closing:
+                    raise batches.closed_error()
+                if self._waiting_bytes + size > config.buffer_bytes_max:
+                    raise BufferFull(
+                        f"{self._waiting_bytes} bytes of messages wait to be sent, and "
+                        f"buffer_bytes_max is {config.buffer_bytes_max}; wait for the results of "
+                        "earlier messages, or for flush"
+                    )
+                self._waiting_bytes += size
+                self._waiting_count += 1
+                must_wake = self._batcher.hand_over(Pending(message, queue, future, ended))
+                if not self._host.is_started:
+                    self._host.start(self._loop, name=f"sparrowmq-batches-{config.group}")
         except SparrowError as error:
-            ended(None, error)
+            if ended is not None:
+                ended(None, error)
             raise
-
-    def _queue(
-        self, message: Message, queue: QueueChoice | None, ended: Ended | None
-    ) -> Future[SendResult]:
-        size, config = len(message.body), self._publisher.config
-        future = self._futures.make()
-        with self._lock:
-            if self._is_closing:
-                raise batches.closed_error()
-            if self._waiting_bytes + size > config.buffer_bytes_max:
-                raise BufferFull(
-                    f"{self._waiting_bytes} bytes of messages wait to be sent, and "
-                    f"buffer_bytes_max is {config.buffer_bytes_max}; wait for the results of "
-                    "earlier messages, or for flush"
-                )
-            self._waiting_bytes += size
-            self._waiting_count += 1
-            must_wake = self._batcher.hand_over(Pending(message, queue, future, ended))
-            if not self._host.is_started:
-                self._host.start(self._loop, name=f"sparrowmq-batches-{config.group}")
         if must_wake:
             self._host.call(self._batcher.wake.set)
         return future

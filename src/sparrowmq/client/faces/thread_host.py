@@ -46,44 +46,47 @@ def open_instance(
 class ThreadFuture(concurrent.futures.Future[SendResult]):
     """The future of a queued message; it cannot be cancelled.
 
-    The base's condition costs as much as a message's other steps. So a future has a condition only
-    once a thread waits for it, and one lock guards all futures of a producer.
+    What the base makes for each future costs as much as a message's other steps. So a future has a
+    condition only once a thread waits for it, and one lock guards all futures of a producer.
 
     Args:
         futures: the producer's futures.
     """
 
+    _is_read = False
+
     def __init__(self, futures: ThreadFutures) -> None:
-        # The fields of the base, but for the condition.
+        self._futures = futures
+        # The fields of the base, but for the condition and the lists of those who wait.
         self._state = RUNNING
         self._result = None
         self._exception = None
-        self._waiters = []
-        self._done_callbacks: list[Callable[[Future[SendResult]], Any]] = []
-        self._futures = futures
-        self._is_read = False
 
     def __getattr__(self, name: str) -> Any:
         if name != "_condition":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         with self._futures.lock:
-            return self.__dict__.setdefault(name, threading.Condition())
+            if name not in self.__dict__:
+                self._waiters = []
+                self._condition = threading.Condition()
+                self._futures.watch(self)
+            return self._condition
 
     def done(self) -> bool:
         """Return whether there is a result or an error."""
-        return self._state == FINISHED
+        return self._result is not None or self._state == FINISHED
 
     def result(self, timeout: float | None = None) -> SendResult:
         """Return the result, or raise the error."""
-        self._is_read = True
-        if self._state == FINISHED and self._result is not None:
+        if self._result is not None:
             return self._result
+        self._is_read = True
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error, None for a result."""
         self._is_read = True
-        return self._exception if self._state == FINISHED else super().exception(timeout)
+        return super().exception(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[SendResult]], Any]) -> None:
         """Call a function at the end; the function reads the result."""
@@ -101,7 +104,8 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
         self._is_read = True
         with self._futures.lock:
             if self._state != FINISHED:
-                self._done_callbacks.append(call)
+                self.__dict__.setdefault("_done_callbacks", []).append(call)
+                self._futures.watch(self)
                 return
         super().add_done_callback(call)
 
@@ -115,7 +119,7 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
                     else:
                         waiter.add_exception(self)
                 self._condition.notify_all()
-        if self._done_callbacks:
+        if "_done_callbacks" in self.__dict__:
             self._invoke_callbacks()
 
     def take_unread(self) -> BaseException | None:
@@ -126,7 +130,7 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
         return self._exception
 
     def __del__(self) -> None:
-        if not self._is_read and (error := self.take_unread()) is not None:
+        if self._result is None and (error := self.take_unread()) is not None:
             self._futures.note(error)
 
 
@@ -140,30 +144,38 @@ class ThreadFutures:
     def __init__(self, note_unread: Callable[[BaseException], None]) -> None:
         self.lock = threading.Lock()
         self.note = note_unread
+        # Those that somebody waits for, in a thread or by a function.
+        self._watched: set[ThreadFuture] = set()
         # Failed futures that somebody holds, perhaps without a look at them.
         self._failed: WeakSet[ThreadFuture] = WeakSet()
         # Returns the future of a message.
         self.make = partial(ThreadFuture, self)
 
+    def watch(self, future: ThreadFuture) -> None:
+        """Tell a future of its end. The caller has the lock."""
+        if future._state != FINISHED:
+            self._watched.add(future)
+
     def settle(
         self, futures: Sequence[ThreadFuture], outcome: Sequence[SendResult] | Exception
     ) -> None:
         """End futures with a result each, or all with one error."""
+        watched = self._watched
         with self.lock:
             if isinstance(outcome, Exception):
                 for future in futures:
                     future._exception = outcome
                     self._failed.add(future)
+                    future._state = FINISHED
             else:
                 for future, result in zip(futures, outcome, strict=True):
+                    # In this order: `result` reads without the lock.
                     future._result = result
-            for future in futures:
-                # Last: `result` reads without the lock.
-                future._state = FINISHED
-        for future in futures:
-            callbacks = future._done_callbacks  # pyright: ignore[reportPrivateUsage]
-            if callbacks or "_condition" in future.__dict__:
-                future.tell()
+                    future._state = FINISHED
+            ended = [future for future in futures if future in watched] if watched else ()
+            watched.difference_update(ended)
+        for future in ended:
+            future.tell()
 
     def note_unread(self) -> None:
         """Note the errors that nobody has read yet."""
