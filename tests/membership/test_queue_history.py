@@ -13,6 +13,8 @@ from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
 from sparrowmq.strategies.registry import strategy_from
 
 QUEUES = [MessageQueue("T", "b", n) for n in range(4)]
+HANDOVER_MS = 11_000
+LATE_MS = HANDOVER_MS
 
 
 def is_owner_listed(history: QueueHistory, queue_id: int, *, strategy: str = "AVG") -> bool:
@@ -23,9 +25,9 @@ def is_owner_listed(history: QueueHistory, queue_id: int, *, strategy: str = "AV
 
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
 def test_owner_that_was_killed_is_not_listed(strategy: str) -> None:
-    history = QueueHistory()
-    history.note("T", QUEUES, cid_all=["dead", "me"])
-    history.note("T", QUEUES, cid_all=["me"])
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["dead", "me"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["me"], now_ms=LATE_MS)
     share = strategy_from(strategy).allocate("G", "dead", QUEUES, ["dead", "me"]) or []
 
     assert share
@@ -33,19 +35,57 @@ def test_owner_that_was_killed_is_not_listed(strategy: str) -> None:
 
 
 def test_owner_that_shrinks_is_listed() -> None:
-    history = QueueHistory()
-    history.note("T", QUEUES, cid_all=["dead", "alive", "me"])
-    history.note("T", QUEUES, cid_all=["alive", "me"])
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["dead", "alive", "me"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["alive", "me"], now_ms=LATE_MS)
 
     # AVG: dead had 0 and 1, alive 2, me 3; now me has 2 and 3.
     assert [is_owner_listed(history, n) for n in range(3)] == [False, False, True]
 
 
+def test_owner_before_a_member_that_has_left_meanwhile_is_waited_for() -> None:
+    strategy, history = "AVG_BY_CIRCLE", QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["b", "me"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["a", "b", "me"], now_ms=LATE_MS)
+    # "a" was given the queues 0, which "b" may still drain, and 3; it leaves without them.
+    history.note("T", QUEUES, cid_all=["b", "me"], now_ms=LATE_MS + 1_000)
+
+    assert [is_owner_listed(history, n, strategy=strategy) for n in range(4)] == [True] * 4
+
+
+def test_owners_of_all_views_within_a_handover_have_left() -> None:
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["dead", "dead too", "me"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["dead too", "me"], now_ms=LATE_MS)
+    history.note("T", QUEUES, cid_all=["me", "new"], now_ms=LATE_MS + 1_000)
+
+    # AVG: "dead" had 0 and 1, then "dead too".
+    assert [is_owner_listed(history, n) for n in range(4)] == [False, False, True, True]
+
+
+def test_view_that_ended_longer_ago_than_a_handover_shows_no_owner() -> None:
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["alive", "me"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["alive", "dead", "me"], now_ms=LATE_MS)
+    history.note("T", QUEUES, cid_all=["alive", "me"], now_ms=LATE_MS + HANDOVER_MS)
+
+    # AVG: "alive" had 0 and 1, then 0 and 1 beside "dead" with 2; now it has 0 and 1 again.
+    assert [is_owner_listed(history, n) for n in range(4)] == [True, True, False, True]
+
+
+def test_newcomer_knows_no_owner_from_before_its_first_view() -> None:
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["dead", "me", "other"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["me", "other"], now_ms=HANDOVER_MS - 1)
+
+    assert is_owner_listed(history, 0)
+
+
 def test_member_that_left_is_not_taken_for_the_owner_of_what_everybody_is_given() -> None:
     strategy = AllocateMessageQueueByConfig(QUEUES[:1])
-    history = QueueHistory()
-    history.note("T", QUEUES, cid_all=["dead", "me", "other"])
-    history.note("T", QUEUES, cid_all=["me", "other"])
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["dead", "me", "other"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["me", "other"], now_ms=LATE_MS)
 
     assert history.is_owner_listed(QUEUES[0], strategy, group="G", client_id="me")
 
@@ -64,9 +104,9 @@ def test_strategy_is_asked_once_for_each_member_that_left() -> None:
             asked.append(current_cid)
             return super().allocate(consumer_group, current_cid, mq_all, cid_all)
 
-    strategy, history = Counted(), QueueHistory()
-    history.note("T", QUEUES, cid_all=["alive", "dead", "me"])
-    history.note("T", QUEUES, cid_all=["alive", "me"])
+    strategy, history = Counted(), QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["alive", "dead", "me"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["alive", "me"], now_ms=LATE_MS)
     for queue in QUEUES:
         history.is_owner_listed(queue, strategy, group="G", client_id="me")
 
@@ -74,25 +114,25 @@ def test_strategy_is_asked_once_for_each_member_that_left() -> None:
 
 
 def test_newcomer_finds_owners_in_the_list_without_itself() -> None:
-    history = QueueHistory()
-    history.note("T", QUEUES, cid_all=["me", "other"])
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["me", "other"], now_ms=0)
 
     assert is_owner_listed(history, 0)
 
 
 def test_nobody_is_waited_for_who_is_alone() -> None:
-    history = QueueHistory()
+    history = QueueHistory(HANDOVER_MS)
 
     assert not is_owner_listed(history, 0)
-    history.note("T", QUEUES, cid_all=["me"])
+    history.note("T", QUEUES, cid_all=["me"], now_ms=0)
     assert not is_owner_listed(history, 0)
 
 
 def test_same_view_again_keeps_the_one_before() -> None:
-    history = QueueHistory()
-    history.note("T", QUEUES, cid_all=["dead", "me", "other"])
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["dead", "me", "other"], now_ms=0)
     for _ in range(3):
-        history.note("T", QUEUES, cid_all=["me", "other"])
+        history.note("T", QUEUES, cid_all=["me", "other"], now_ms=LATE_MS)
 
     assert not is_owner_listed(history, 0)
 
@@ -104,15 +144,15 @@ def test_strategy_that_raises_leaves_any_other_member() -> None:
         def allocate(self, *_: object, **__: object) -> list[MessageQueue]:
             raise RuntimeError("no")
 
-    history = QueueHistory()
-    history.note("T", QUEUES, cid_all=["me", "other"])
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["me", "other"], now_ms=0)
 
     assert history.is_owner_listed(QUEUES[0], Broken(), group="G", client_id="me")
 
 
 def test_holder_that_was_seen_counts_for_a_strategy_that_looks_at_owners() -> None:
-    history = QueueHistory()
-    history.note("T", QUEUES, cid_all=["me", "other"])
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["me", "other"], now_ms=0)
     history.note_holders({QUEUES[0]: "dead", QUEUES[1]: "other"})
 
     listed = [is_owner_listed(history, n, strategy="MINIMAL_MOVE") for n in range(3)]
@@ -122,7 +162,7 @@ def test_holder_that_was_seen_counts_for_a_strategy_that_looks_at_owners() -> No
 
 
 def test_broker_is_silent_until_it_answers() -> None:
-    history = QueueHistory()
+    history = QueueHistory(HANDOVER_MS)
     for _ in range(2):
         history.note_answer("b", is_silent=True)
 
@@ -132,9 +172,9 @@ def test_broker_is_silent_until_it_answers() -> None:
 
 
 def test_queue_is_new_that_came_after_the_first_view() -> None:
-    history = QueueHistory()
-    history.note("T", QUEUES[:2], cid_all=["me"])
-    history.note("T", QUEUES, cid_all=["me"])
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES[:2], cid_all=["me"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["me"], now_ms=LATE_MS)
 
     assert [history.is_new(queue) for queue in QUEUES] == [False, False, True, True]
     assert not history.is_new(MessageQueue("other", "b", 0))

@@ -56,7 +56,7 @@ from sparrowmq.membership.owned_queue import OwnedQueue, commit_wait_ms
 from sparrowmq.membership.process_queue import CONSUME_TIMEOUT_MS, FlowLimits
 from sparrowmq.membership.queue_callbacks import QueueCallbacks
 from sparrowmq.membership.queue_history import QueueHistory
-from sparrowmq.membership.queue_lease import QueueLease
+from sparrowmq.membership.queue_lease import QueueLease, handover_ms
 from sparrowmq.membership.queue_state import QueueState
 from sparrowmq.membership.reconcile import RebalancePlan, reconcile
 from sparrowmq.membership.repeated_job import LOST_MS, RepeatedJob
@@ -174,7 +174,7 @@ class GroupMember:
         self.heartbeat_answered_ms: int | None = None
         self._listed_until_ms = 0
         self._listed_ids = ListedIds(config.group, config.client_id)
-        self.history = QueueHistory()
+        self.history = QueueHistory(handover_ms(config.drain_timeout_ms))
         self._epoch = 0
         self.deliveries = Deliveries(
             count_max=config.deliveries_max,
@@ -448,7 +448,7 @@ class GroupMember:
         for share in shares:
             is_early = bool(share.cid_all) and ids.is_early
             if share.mq_all is not None and not is_early:
-                self.history.note(share.topic, share.mq_all, cid_all=share.cid_all)
+                self.history.note(share.topic, share.mq_all, cid_all=share.cid_all, now_ms=now_ms)
                 self._locks.note_members(len(share.cid_all))
             is_complete = is_complete and share.is_settled
             if share.queues is None or is_early:

@@ -1,13 +1,16 @@
-"""A member's views of each topic: the queues it saw first, and the last two views. Pure.
+"""A member's views of each topic: the queues it saw first, and the last views. Pure.
 
-The view before the last one shows which member owned a queue before us, and so whether a refused
-lock is worth waiting for. The first view shows which queues were added since.
+The views before the last one show which members owned a queue before us, and so whether a refused
+lock is worth waiting for. All views count that were valid within the time of a handover: who owned
+the queue two views ago may still drain it, and the member that the next view gave it to may have
+left without it. The first view shows which queues were added since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.group_strategy import Owners, is_group_strategy
@@ -16,21 +19,29 @@ from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 # The shares of this many members that have left are computed; further ones count as still there.
 # A strategy may take long, and a needless wait is bounded.
 SHARES_COMPUTED_MAX = 200
+# The views of one topic that are kept. Where more were valid within a handover, every former owner
+# counts as listed.
+VIEWS_MAX = 16
 
 
-@dataclass(slots=True)
-class _View:
+class _View(NamedTuple):
     mq_all: tuple[MessageQueue, ...]
     cid_all: tuple[str, ...]
+    since_ms: int
 
 
 @dataclass(slots=True)
 class QueueHistory:
-    """The views of each topic, the queues' last known owners, and each broker's silences."""
+    """The views of each topic, the queues' last known owners, and each broker's silences.
 
+    Args:
+        handover_ms: how long the former owner of a queue may take to give it back.
+    """
+
+    handover_ms: int
     _first: dict[str, frozenset[MessageQueue]] = field(default_factory=dict)
-    _last: dict[str, _View] = field(default_factory=dict)
-    _before: dict[str, _View] = field(default_factory=dict)
+    # By topic, the last view at the end.
+    _views: dict[str, list[_View]] = field(default_factory=dict)
     # By topic: the queues of members that the last view no longer lists, once computed.
     _freed: dict[str, frozenset[MessageQueue]] = field(default_factory=dict)
     # The last known owner of each queue, for strategies that use the owners.
@@ -51,23 +62,31 @@ class QueueHistory:
         self._holders = holders
 
     def note(
-        self, topic: str, mq_all: Sequence[MessageQueue], *, cid_all: Sequence[str] = ()
+        self,
+        topic: str,
+        mq_all: Sequence[MessageQueue],
+        *,
+        now_ms: int,
+        cid_all: Sequence[str] = (),
     ) -> None:
         """Record a view of a topic: its queues and, if members share them, the client ids."""
         if topic not in self._first:
             self._first[topic] = frozenset(mq_all)
-        view, last = _View(tuple(mq_all), tuple(cid_all)), self._last.get(topic)
-        if view == last:
+        views = self._views.setdefault(topic, [])
+        view = _View(tuple(mq_all), tuple(cid_all), now_ms)
+        if views and view[:2] == views[-1][:2]:
             return
-        if last is not None:
-            self._before[topic] = last
-        self._last[topic] = view
+        # A view was valid until the next one.
+        while len(views) > 1 and views[1].since_ms <= now_ms - self.handover_ms:
+            del views[0]
+        views.append(view)
+        del views[:-VIEWS_MAX]
         self._freed.pop(topic, None)
 
     def members(self, topic: str) -> tuple[str, ...]:
         """Return the client ids that the last view of a topic lists."""
-        last = self._last.get(topic)
-        return () if last is None else last.cid_all
+        views = self._views.get(topic)
+        return () if views is None else views[-1].cid_all
 
     def is_new(self, queue: MessageQueue) -> bool:
         """Return whether the queue was added after the member's first view of the topic."""
@@ -82,19 +101,17 @@ class QueueHistory:
         group: str,
         client_id: str,
     ) -> bool:
-        """Return whether the queue's former owner is still in the group.
+        """Return whether a member that may still have the queue is in the group.
 
-        If the strategy does not show the former owner, or this member was the former owner, the
-        result is whether the group has any other member.
+        If the views do not show all former owners, or this member was one of them, the result is
+        whether the group has any other member.
         """
-        last = self._last.get(queue.topic)
-        if last is None:
-            return False
-        if all(cid == client_id for cid in last.cid_all):
+        cid_all = self.members(queue.topic)
+        if all(cid == client_id for cid in cid_all):
             return False
         if is_group_strategy(strategy):
             owner = self._holders.get(queue)
-            return owner in (None, client_id) or owner in last.cid_all
+            return owner in (None, client_id) or owner in cid_all
         if queue.topic not in self._freed:
             self._freed[queue.topic] = self._find_freed(queue.topic, strategy, group, client_id)
         return queue not in self._freed[queue.topic]
@@ -102,21 +119,27 @@ class QueueHistory:
     def _find_freed(
         self, topic: str, strategy: AllocateMessageQueueStrategy, group: str, client_id: str
     ) -> frozenset[MessageQueue]:
-        """Return the queues that the view before gave to members that have left since."""
-        view = self._before.get(topic)
-        if view is None:
+        """Return the queues that each view before gave to members that have left since."""
+        *before, last = self._views[topic]
+        if not before or before[0].since_ms > last.since_ms - self.handover_ms:
             return frozenset()
-        listed = frozenset(self._last[topic].cid_all)
-        gone = [cid for cid in dict.fromkeys(view.cid_all) if cid not in listed]
-        freed: set[MessageQueue] = set()
+        listed = frozenset(last.cid_all)
+        freed: set[MessageQueue] | None = None
         try:
-            for cid in gone[:SHARES_COMPUTED_MAX]:
-                freed.update(_share(strategy, group, cid, view))
-            # A queue that the strategy gives this member as well has no single former owner.
-            return frozenset(freed.difference(_share(strategy, group, client_id, view)))
+            for view in reversed(before):
+                gone = [cid for cid in dict.fromkeys(view.cid_all) if cid not in listed]
+                queues: set[MessageQueue] = set()
+                for cid in gone[:SHARES_COMPUTED_MAX]:
+                    queues.update(_share(strategy, group, cid, view))
+                # A queue that the strategy gives this member as well has no single former owner.
+                queues.difference_update(_share(strategy, group, client_id, view))
+                freed = queues if freed is None else freed & queues
+                if not freed:
+                    break
         except Exception:
             # A strategy may be the user's own; the rebalance that uses it reports the failure.
             return frozenset()
+        return frozenset(freed or ())
 
 
 def _share(

@@ -38,6 +38,11 @@ PATIENCE_MARGIN_MS = 1_000
 assert MARKED_LEASE_MS < QUEUE_LEASE_BROKER_MS
 
 
+def handover_ms(drain_timeout_ms: int) -> int:
+    """Return how long a queue's former owner may take to give it back."""
+    return drain_timeout_ms + PATIENCE_MARGIN_MS
+
+
 class QueueLease:
     """A member's belief in its lock of one queue.
 
@@ -148,7 +153,7 @@ class QueueLease:
             return now_ms + (LOCK_RETRY_FIRST_MS if has_waited else ORDERLY_LOCK_RETRY_MS)
         if self.waits_since_ms is None:
             self.waits_since_ms = now_ms
-        patience_ms = drain_timeout_ms + PATIENCE_MARGIN_MS
+        patience_ms = handover_ms(drain_timeout_ms)
         if self._unheld_ms is not None and sent_ms < self._unheld_ms:
             # The former owner may have released the lock after our request.
             return now_ms

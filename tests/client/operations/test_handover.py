@@ -42,6 +42,8 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 
 OLD, ADDED = (MessageQueue("T", "b", n) for n in range(2))
 MAX_OFFSET = 77
+HANDOVER_MS = 11_000
+LATE_MS = 2 * HANDOVER_MS
 
 
 class BrokerCondition:
@@ -52,9 +54,9 @@ class BrokerCondition:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.history = QueueHistory()
-        self.history.note("T", [OLD], cid_all=["me", "other"])
-        self.history.note("T", [OLD, ADDED], cid_all=["me", "other"])
+        self.history = QueueHistory(HANDOVER_MS)
+        self.history.note("T", [OLD], cid_all=["me", "other"], now_ms=0)
+        self.history.note("T", [OLD, ADDED], cid_all=["me", "other"], now_ms=HANDOVER_MS)
 
     def find_queue(self, *_: object) -> BrokerCondition:
         return self
@@ -177,7 +179,7 @@ def test_lock_is_done_without_only_where_no_master_can_hold_it(
 def test_lock_and_start_of_an_owner_that_left_are_asked_for_at_once(
     subscriber: Subscriber, play: Any, is_locked: bool
 ) -> None:
-    subscriber.member.history.note("T", [OLD, ADDED], cid_all=["me"])
+    subscriber.member.history.note("T", [OLD, ADDED], cid_all=["me"], now_ms=LATE_MS)
     played = play(broker(is_locked=is_locked))
     played(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
 
@@ -214,7 +216,7 @@ def ask(subscriber: Subscriber, play: Any, bodies: dict[str, bytes]) -> Any:
 
 
 def test_other_members_tell_what_they_have_in_hand(subscriber: Subscriber, play: Any) -> None:
-    subscriber.member.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"])
+    subscriber.member.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"], now_ms=LATE_MS)
 
     in_hand = ask(subscriber, play, {"c1": member_info(ADDED), "c2": member_info()})
 
@@ -224,7 +226,7 @@ def test_other_members_tell_what_they_have_in_hand(subscriber: Subscriber, play:
 def test_queue_may_be_in_hand_of_a_member_that_is_not_connected_now(
     subscriber: Subscriber, play: Any
 ) -> None:
-    subscriber.member.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"])
+    subscriber.member.history.note("T", [OLD, ADDED], cid_all=["me", "c1", "c2"], now_ms=LATE_MS)
 
     assert frozenset([OLD]) == ask(subscriber, play, {"c1": member_info(), "c2": b""})
 
@@ -236,7 +238,7 @@ def test_queue_may_be_in_hand_of_a_member_that_is_not_connected_now(
 def test_nothing_is_known_while_a_member_does_not_tell_or_there_are_many(
     subscriber: Subscriber, play: Any, cid_all: list[str]
 ) -> None:
-    subscriber.member.history.note("T", [OLD, ADDED], cid_all=cid_all)
+    subscriber.member.history.note("T", [OLD, ADDED], cid_all=cid_all, now_ms=LATE_MS)
 
     assert ask(subscriber, play, {"c1": member_info()}) is None
 
