@@ -264,9 +264,9 @@ def test_driver_belongs_to_one_loop() -> None:
         await driver.aclose()
 
     assert asyncio.run(use()) > 0
-    with pytest.raises(UsageError, match="another event loop"):
-        asyncio.run(use())
-    asyncio.run(close())
+    for again in (use, close):
+        with pytest.raises(UsageError, match="another event loop"):
+            asyncio.run(again())
 
 
 async def test_operation_of_clocks_and_requests_needs_no_task(

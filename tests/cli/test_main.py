@@ -124,6 +124,33 @@ def test_an_option_with_one_value_is_refused_if_it_is_given_twice(
     assert "is given 2 times and takes one value: " in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("up", "--retention-hours", "48h"),
+            "--retention-hours is '48h'; give a whole number from 0 to 876000, without a unit",
+        ),
+        (
+            ("up", "--broker-port", "65536"),
+            "--broker-port is '65536'; give a whole number from 0 to 65535\n",
+        ),
+        (("topic", "create", "T", "-q", "x"), "--queues is 'x'; give a whole number from 1 on"),
+        (("ls", "--timeout", "2 s"), "--timeout is '2 s'; give a number from 0.1 to 60.0, without"),
+        (("up", "--data", ""), "--data is empty; give the directory for all data, or leave"),
+        (("ls", "-n", ""), "--nameserver is empty; "),
+        (("ls", "--context", " "), "--context is empty; "),
+        (("topic", "create", "%DLQ%G"), "'%DLQ%G' is reserved"),
+        (("topic", "create", "TBW102"), "'TBW102' is reserved"),
+    ],
+)
+def test_wrong_values_are_named_with_what_to_give(arguments: tuple[str, ...], words: str) -> None:
+    found = CliRunner().invoke(build_app(), arguments)
+
+    assert found.exit_code == 2
+    assert words in found.stderr
+
+
 def test_flags_and_lists_may_be_given_twice() -> None:
     options = ("--json", "--json", "--group", "a", "--group", "b", "-n", "127.0.0.1:1")
     found = CliRunner().invoke(build_app(), ["check", *options])

@@ -138,8 +138,9 @@ def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> No
         out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (1, "")
-    assert f"sparrowmq: cannot listen on 127.0.0.1:{port}: " in err
-    assert "choose another port" in err
+    server = {"--nameserver-port": "name server", "--broker-port": "broker"}[option]
+    assert f"sparrowmq: the {server} cannot listen on 127.0.0.1:{port}: " in err
+    assert f"choose another port by {option} " in err
     assert "Traceback" not in err
 
 

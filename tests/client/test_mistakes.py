@@ -6,20 +6,27 @@ nobody gets, a dead letter.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import logging
+import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
 
 import pytest
 
 from hostile import HostileCluster
 from sparrowmq import (
     Admin,
+    AsyncAdmin,
+    AsyncPollConsumer,
     AsyncProducer,
     AsyncPushConsumer,
+    AsyncSimpleConsumer,
+    AsyncTransactionProducer,
     ConsumeContext,
     Message,
     MessageExt,
@@ -28,8 +35,11 @@ from sparrowmq import (
     PollConsumer,
     Producer,
     PushConsumer,
+    SimpleConsumer,
+    TransactionProducer,
+    TransactionState,
 )
-from sparrowmq.errors import ConfigError, SparrowError, UsageError
+from sparrowmq.errors import ConfigError, ConnectFailed, SparrowError, UsageError
 from sparrowmq.testing import InProcessCluster
 from waiting import wait_until
 
@@ -104,6 +114,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"topics": []}, "topics is []; give a topic, a list of topics, or a dict"),
     ({"topics": 7}, "topics is 7; give a topic, a list of topics, or a dict"),
     ({"topics": [7]}, "the topic is 7"),
+    ({"topics": b"T"}, "topics is b'T'; give a topic, a list of topics, or a dict"),
     ({"topics": "a b"}, "'a b'"),
 ]
 
@@ -394,6 +405,7 @@ def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], wo
         (lambda a: a.create_topic(["T"]), "the topic is ['T']"),
         (lambda a: a.update_committed_offset("G", QUEUE, -1), "offset is -1"),
         (lambda a: a.create_topic("T", partitions=8), "did you mean queues?"),
+        (lambda a: a.create_topic("%RETRY%G"), "'%RETRY%G' is reserved"),
         (lambda a: a.max_offset("T"), "'T' is not a queue"),
     ],
 )
@@ -404,6 +416,132 @@ def test_what_an_administrator_cannot_ask_for_is_refused(
         call(admin)
 
     assert said(caught.value, words)
+
+
+# --- clients after their end, and on a second event loop ---------------------------------------
+
+Make: TypeAlias = Callable[[str], Any]
+CLIENTS: dict[str, tuple[Make, Make]] = {
+    "producer": (
+        lambda at: Producer("G", name_server=at),
+        lambda at: AsyncProducer("G", name_server=at),
+    ),
+    "transactions": (
+        lambda at: TransactionProducer("G", name_server=at, check=decide),
+        lambda at: AsyncTransactionProducer("G", name_server=at, check=decide),
+    ),
+    "push": (
+        lambda at: PushConsumer("G", name_server=at, listener=listener),
+        lambda at: AsyncPushConsumer("G", name_server=at, listener=listener),
+    ),
+    "poll": (
+        lambda at: PollConsumer("G", name_server=at),
+        lambda at: AsyncPollConsumer("G", name_server=at),
+    ),
+    "simple": (
+        lambda at: SimpleConsumer("G", name_server=at),
+        lambda at: AsyncSimpleConsumer("G", name_server=at),
+    ),
+    "admin": (lambda at: Admin(name_server=at), lambda at: AsyncAdmin(name_server=at)),
+}
+
+
+def decide(message: MessageExt) -> TransactionState:
+    return TransactionState.COMMIT
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_closed_client_cannot_be_entered(kind: str) -> None:
+    plain, awaited = [make(NOWHERE) for make in CLIENTS[kind]]
+    plain.close()
+    await awaited.close()
+
+    with pytest.raises(UsageError, match=r"(make a|open a) new"), plain:
+        raise AssertionError
+    with pytest.raises(UsageError, match=r"(make a|open a) new"):
+        async with awaited:
+            raise AssertionError
+
+
+async def use(client: Any) -> None:
+    """Use a client for the first time."""
+    if isinstance(client, AsyncAdmin):
+        await client.list_topics()
+    elif isinstance(client, AsyncProducer):
+        await client.fetch_publish_queues("T")
+    elif isinstance(client, AsyncSimpleConsumer):
+        client.subscribe("T")
+        await client.receive(wait=timedelta())
+    elif isinstance(client, AsyncPollConsumer):
+        await client.fetch_subscribe_queues("T")
+    else:
+        await client.health()
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_client_of_another_event_loop_can_neither_be_closed_nor_entered(kind: str) -> None:
+    async def enter(client: Any) -> None:
+        async with client:
+            raise AssertionError
+
+    async def close(client: Any) -> None:
+        await client.close()
+
+    with InProcessCluster() as cluster, asyncio.Runner() as first, asyncio.Runner() as second:
+        cluster.create_topic("T")
+        client = CLIENTS[kind][1](cluster.name_server)
+        first.run(use(client))
+        for call in (close, enter) if kind != "producer" else (close,):
+            with pytest.raises(UsageError, match="use and close a client in one loop"):
+                second.run(call(client))
+        first.run(close(client))
+        second.run(close(client))
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_messages_are_queued_on_one_event_loop_only(is_sent: bool) -> None:
+    async def send(producer: AsyncProducer) -> None:
+        await producer.send(Message("T", b"x"))
+
+    async def queue(producer: AsyncProducer) -> None:
+        await producer.send_nowait(Message("T", b"x"))
+
+    with InProcessCluster() as cluster, asyncio.Runner() as first, asyncio.Runner() as second:
+        cluster.create_topic("T")
+        producer = AsyncProducer("G", name_server=cluster.name_server)
+        first.run(send(producer) if is_sent else queue(producer))
+        for _ in range(2):
+            with pytest.raises(UsageError, match="use and close a client in one loop"):
+                second.run(queue(producer))
+        first.run(queue(producer))
+        first.run(producer.close())
+
+
+def test_consumer_whose_event_loop_ends_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def begin(consumer: AsyncPushConsumer) -> None:
+        await consumer.start()
+        await consumer.wait_assigned()
+
+    async def end_all() -> None:
+        # As asyncio.run does.
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with InProcessCluster() as cluster, asyncio.Runner() as runner:
+        cluster.create_topic("T")
+        consumer = AsyncPushConsumer(
+            "G", "T", name_server=cluster.name_server, listener=coroutine_listener
+        )
+        runner.run(begin(consumer))
+        runner.run(end_all())
+        runner.run(consumer.close())
+
+    (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert "close a consumer before its event loop ends" in record.getMessage()
+    assert record.exc_info is None
 
 
 # Without types: a type checker sees these mistakes.
@@ -467,3 +605,21 @@ def test_type_error_of_users_code_is_not_ours() -> None:
         pytest.raises(TypeError, match="choose"),
     ):
         producer.send(Message("T", b"x"), queue=choose)
+
+
+def test_error_that_a_caller_gets_is_not_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    def answer() -> None:
+        peer, _ = listening.accept()
+        with peer:
+            peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            peer.recv(4_096)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with Admin(name_server=address) as admin, pytest.raises(ConnectFailed, match="HTTP"):
+            admin.list_topics()
+        thread.join()
+
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []

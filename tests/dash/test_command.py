@@ -148,5 +148,5 @@ def test_a_port_in_use_is_one_line(start: Start, tmp_path: Path) -> None:
     _, err = second.communicate(timeout=60)
 
     assert second.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}: " in err
-    assert "choose another port" in err
+    assert err.startswith(f"sparrowmq: the live page cannot listen on 127.0.0.1:{port}: ")
+    assert "choose another port by --port " in err

@@ -28,7 +28,11 @@ from typing import Any
 import pytest
 
 from sparrowmq import Admin
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.client.directory_setup import make_directory
+from sparrowmq.client.operations import administer
 from sparrowmq.errors import SparrowError
+from sparrowmq.model.names import retry_topic
 from waiting import JVM_LIMIT_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -262,6 +266,11 @@ class Cluster:
         with Admin(name_server=self.name_server, tls=self.tls) as admin:
             admin.create_topic(topic, queues)
         return topic
+
+    def create_retry_topic(self, group: str) -> None:
+        directory = make_directory(self.name_server, tls=self.tls)
+        with BlockingDriver(tls=self.tls) as driver:
+            driver.run(administer.create_topic(directory, retry_topic(group), queues=1))
 
 
 class ApacheCluster(Cluster):

@@ -73,7 +73,7 @@ def test_a_failing_message_comes_again_from_the_retry_topic(
     topic = our_cluster.create_topic("java-retry", queues=4)
     if java.version.startswith("5"):
         # The group's first heartbeat makes this topic; 5.x looks for it anew after 40 s only.
-        our_cluster.create_topic("%RETRY%GID_java_retry", queues=1)
+        our_cluster.create_retry_topic("GID_java_retry")
     consumer = java_push_consumer(
         our_cluster, topic=topic, group="GID_java_retry", failPrefix="m-3", failTimes=2
     )

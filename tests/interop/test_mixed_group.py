@@ -130,7 +130,7 @@ def test_failed_messages_come_again_to_whoever_owns_the_retry_queue(
 ) -> None:
     topic = cluster.create_topic("mixed-retry", queues=QUEUE_COUNT)
     # The group's first heartbeat makes this topic; Java's 5.x looks for it anew after 40 s only.
-    cluster.create_topic("%RETRY%GID-mixed-retry", queues=1)
+    cluster.create_retry_topic("GID-mixed-retry")
     options = {"topic": topic, "group": "GID-mixed-retry", "strategy": "AVG"}
     java = java_push_consumer(cluster, failPrefix="bad", failTimes=1, **options)
     python = python_member(cluster, **options)

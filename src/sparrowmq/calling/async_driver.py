@@ -134,7 +134,12 @@ class AsyncDriver:
         self._tls = tls
 
     def check_outside(self) -> None:
-        """Allow all: a callback of a future cannot await, and a task of its own may."""
+        """Raise a UsageError on another event loop, which cannot await this driver's tasks.
+
+        A client asks before it begins to close.
+        """
+        if self._loop not in (None, asyncio.get_running_loop()):
+            raise other_loop()
 
     async def run(self, operation: Operation[T], *, name: str = "run") -> T:
         """Run an operation and return its result.
@@ -206,9 +211,12 @@ class AsyncDriver:
         Args:
             timeout_ms: how long to wait for functions in `Call`. Functions that have not ended
                 then are logged and left running.
+
+        Raises: UsageError on another event loop.
         """
         if self._is_closing:
             return
+        self.check_outside()
         self._is_closing = True
         self._turn_due = True  # No further turn begins.
         self._scheduler.stop()
@@ -230,11 +238,7 @@ class AsyncDriver:
     def _bind(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            if self._loop is not None:
-                raise UsageError(
-                    "this client runs on another event loop, where it was used first; open a "
-                    "client in each loop (asyncio.run makes a new one at each call)"
-                )
+            self.check_outside()
             self._loop = loop
         if self._is_closing:
             raise UsageError("this client is closed; open a new one")
@@ -403,6 +407,14 @@ class AsyncDriver:
         except TimeoutError:
             pass
         log_left(pool.join(timeout_ms=100 if ended.is_set() else 0))
+
+
+def other_loop() -> UsageError:
+    """Return the error of a client that is used on a second event loop."""
+    return UsageError(
+        "this client runs on another event loop, where it was used first; use and close a client "
+        "in one loop (asyncio.run makes a new one at each call)"
+    )
 
 
 class _Run(Continuation, kw_only=True):

@@ -200,6 +200,7 @@ class BlockingDriver:
         self._is_left_to_leader = False
 
     def __enter__(self) -> Self:
+        self._check_usable()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -103,7 +103,10 @@ class ChannelTable:
         try:
             channel.received(data, self._scheduler)
         except Exception as error:
-            self._on_failure(f"closing connection to {channel.address}, whose bytes are bad", error)
+            # Whoever waits for an answer gets the peer's mistake as an error.
+            if channel.is_idle or not isinstance(error, RemoteProtocolError):
+                what = f"closing connection to {channel.address}, whose bytes are bad"
+                self._on_failure(what, error)
             self.lose(channel, str(error) or repr(error), error)
 
     def expire(self, timed: Timed | Waiter) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+from typer import BadParameter, Context
 from typer.core import TyperCommand, TyperGroup
 
 from sparrowmq.cli.language import words
@@ -13,42 +15,90 @@ from sparrowmq.cli.language import words
 _SENTENCE_CHARS_MAX = 200
 
 
-def _refusing_repeated(parse_args: Callable[..., list[str]]) -> Callable[..., list[str]]:
+_WITH_UNIT = re.compile(r"[0-9.]+ ?[A-Za-z]+")
+
+
+def _checking(parse_args: Callable[..., list[str]]) -> Callable[..., list[str]]:
     """Return a `parse_args` that refuses an option with one value if it is given twice.
 
-    The last value would win.
+    The last value would win. An empty path is refused too, and the error of a number names the
+    bounds.
     """
 
-    def parse_once(command: Any, ctx: Any, args: list[str]) -> list[str]:
+    def parse(command: Any, ctx: Context, args: list[str]) -> list[str]:
+        given, _, order = command.make_parser(ctx).parse_args([*args])
         # A line that is being completed may have an option again.
-        given = [] if ctx.resilient_parsing else command.make_parser(ctx).parse_args([*args])[2]
-        for option in given:
+        for option in [] if ctx.resilient_parsing else order:
             takes_one = option.param_type_name == "option" and not option.multiple
-            if takes_one and not option.is_flag and given.count(option) > 1:
-                name = max(option.opts, key=len)
+            if takes_one and not option.is_flag and order.count(option) > 1:
                 ctx.fail(
                     words()(
                         "{option} is given {n} times and takes one value: {help}",
-                        option=name,
-                        n=given.count(option),
+                        option=_name(option),
+                        n=order.count(option),
                         help=option.help,
                     )
                 )
-        return parse_args(command, ctx, args)
+            # Python would take it for the current directory.
+            if option.type.name == "path" and given[option.name] == "":
+                ctx.fail(
+                    words()(
+                        "{option} is empty; give {help}, or leave the option out",
+                        option=_name(option),
+                        help=option.help,
+                    )
+                )
+        try:
+            return parse_args(command, ctx, args)
+        except BadParameter as error:
+            option = error.param
+            if option is None or (wanted := _number_wanted(option)) is None:
+                raise
+            value, _ = option.consume_value(ctx, given)
+            if isinstance(value, str) and _WITH_UNIT.fullmatch(value.strip()):
+                wanted += words()(", without a unit")
+            ctx.fail(
+                words()(
+                    "{option} is {value}; give {wanted}",
+                    option=_name(option),
+                    value=repr(value),
+                    wanted=wanted,
+                )
+            )
 
-    return parse_once
+    return parse
+
+
+def _name(parameter: Any) -> str:
+    """Return an option's long name, or an argument's name as help shows it."""
+    is_option = parameter.param_type_name == "option"
+    return str(max(parameter.opts, key=len) if is_option else parameter.human_readable_name)
+
+
+def _number_wanted(option: Any) -> str | None:
+    """Return what to give to an option that takes a number; None for another option."""
+    name = option.type.name
+    if not name.startswith(("int", "float")):
+        return None
+    low, high = getattr(option.type, "min", None), getattr(option.type, "max", None)
+    wanted = words()("a whole number" if name.startswith("int") else "a number")
+    if low is not None and high is not None:
+        return words()("{number} from {low} to {high}", number=wanted, low=low, high=high)
+    if low is not None:
+        return words()("{number} from {low} on", number=wanted, low=low)
+    return wanted
 
 
 class Command(TyperCommand):
-    """A command that refuses an option with one value if it is given twice."""
+    """A command that explains options given twice and wrong numbers."""
 
-    parse_args = _refusing_repeated(TyperCommand.parse_args)
+    parse_args = _checking(TyperCommand.parse_args)
 
 
 class Group(TyperGroup):
     """A group whose list shows each command's whole first sentence; options as of `Command`."""
 
-    parse_args = _refusing_repeated(TyperGroup.parse_args)
+    parse_args = _checking(TyperGroup.parse_args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands."""

@@ -166,8 +166,17 @@ def choose_context(
         name_server, name, tls_ca: the options, None if not given. environ: the environment's
         variables.
 
-    Raises: ConfigError for two options that contradict, an unknown context or a damaged file.
+    Raises: ConfigError for two options that contradict, an empty option, an unknown context or
+        a damaged file.
     """
+    for option, value in (
+        ("--nameserver", name_server),
+        ("--context", name),
+        ("--tls-ca", tls_ca),
+    ):
+        # Such as `--nameserver "$ADDRESS"` without the variable: the default is another cluster.
+        if value is not None and not value.strip():
+            raise ConfigError(f"{option} is empty; give one, or leave the option out")
     if name_server and name:
         raise ConfigError("give --nameserver or --context, not both")
     if name_server:

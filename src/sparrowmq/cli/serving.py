@@ -34,6 +34,7 @@ def run_server(serving: Coroutine[Any, Any, None]) -> int:
         print(f"sparrowmq: {error}", file=sys.stderr)
         return EXIT_USAGE
     except (OSError, SparrowError) as error:
-        print(f"sparrowmq: {error}", file=sys.stderr)
+        text = str(error) if isinstance(error, SparrowError) else error.strerror or str(error)
+        print(f"sparrowmq: {text}", file=sys.stderr)
         return EXIT_NOT_SERVED
     return 0

@@ -17,6 +17,7 @@ from sparrowmq.cli.output import OutputColumn, columns_of, make_console, print_j
 from sparrowmq.client.operations import administer, topics
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.errors import UsageError
+from sparrowmq.model.names import check_new_topic
 
 topic = typer.Typer(
     help="List, show, create, update and delete topics.",
@@ -128,7 +129,7 @@ def create_topic(
     Examples:
       sparrowmq topic create orders --queues 16
     """
-    if name in cluster.run(topics.list_topics(cluster.directory)):
+    if check_new_topic(name) in cluster.run(topics.list_topics(cluster.directory)):
         raise UsageError(f"topic {name!r} exists already; `sparrowmq topic update` changes it")
     operation = administer.create_topic(
         cluster.directory,

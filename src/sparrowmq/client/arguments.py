@@ -118,7 +118,7 @@ def read_topics(
         given = topics
     elif isinstance(topics, str):
         given = {topics: "*"}
-    elif isinstance(topics, Sequence):
+    elif isinstance(topics, Sequence) and not isinstance(topics, bytes | bytearray):
         given = dict.fromkeys(topics, "*")
     else:
         given = {}

@@ -17,7 +17,7 @@ _PORT_MAX = 65_535
 
 
 def parse_name_servers(value: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses in `host:port;host:port` (or with commas), or in a list.
+    """Return the addresses in `host:port;host:port`, also with commas, or in a list.
 
     Raises: ConfigError if there is no address, or one is not `host:port`.
     """
@@ -39,7 +39,7 @@ def parse_name_servers(value: str | Sequence[str]) -> tuple[str, ...]:
             raise ConfigError(
                 f"name_server {address!r} is not an address; give host:port, such as "
                 "127.0.0.1:9876, "
-                f"without http:// or a path, and separate several by ';'"
+                f"without http:// or a path, and separate several by ';' or ','"
             )
     return tuple(dict.fromkeys(addresses))
 

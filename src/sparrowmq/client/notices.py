@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from asyncio import CancelledError
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
@@ -125,15 +126,7 @@ class NoticeLog:
         if isinstance(notice, AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup):
             self._log_progress(notice)
         elif isinstance(notice, ConsumerFailed):
-            LOG.error(
-                "consumer group %s: consumer %s has failed and consumes nothing more: %r; close it "
-                "and start a new one",
-                self._group,
-                notice.client_id,
-                notice.error,
-                exc_info=notice.error,
-                extra=self._fields,
-            )
+            self._log_end(notice)
         elif isinstance(notice, BegunAtEnd):
             text = (
                 "%s has no committed offset, so consumption begins at its end, offset %d, and "
@@ -241,6 +234,27 @@ class NoticeLog:
                 "producer, or use it in a with block"
             )
             self._warn((text,), text, _count(notice.message_count, "message"))
+
+    def _log_end(self, notice: ConsumerFailed) -> None:
+        if isinstance(notice.error, CancelledError):
+            LOG.error(
+                "consumer group %s: the task of consumer %s was cancelled, as all tasks are when "
+                "asyncio.run ends, and consumes nothing more; close a consumer before its event "
+                "loop ends, or use it in a with block",
+                self._group,
+                notice.client_id,
+                extra=self._fields,
+            )
+            return
+        LOG.error(
+            "consumer group %s: consumer %s has failed and consumes nothing more: %r; close it "
+            "and start a new one",
+            self._group,
+            notice.client_id,
+            notice.error,
+            exc_info=notice.error,
+            extra=self._fields,
+        )
 
     def _log_progress(
         self, notice: AssignmentChanged | JoinedGroup | FirstMessage | LeftGroup

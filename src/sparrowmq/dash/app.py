@@ -97,7 +97,9 @@ async def serve(settings: DashSettings) -> None:
     """Serve until a signal. Raises: ConfigError for a wrong setting; OSError, SparrowError."""
     tls = _server_tls(settings)
     ip = _check_host(settings, has_tls=tls is not None)
-    listening = bind(ip, settings.port)
+    listening = bind(
+        ip, settings.port, "the live page", "--port (--dashboard-port of `sparrowmq up`)"
+    )
     with closing(listening):
         port: int = listening.getsockname()[1]
         password = make_password()

@@ -17,7 +17,7 @@ from sparrowmq.client.operations import accounts, administer, groups, topics
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.web import Site, View, Visit, group_href
 from sparrowmq.errors import BrokerError, UsageError
-from sparrowmq.model.names import check_group, check_topic
+from sparrowmq.model.names import check_group, check_new_topic, check_topic
 
 Values: TypeAlias = Mapping[str, str]
 
@@ -134,7 +134,7 @@ async def _new_topic(site: Site, visit: Visit) -> list[FormField]:
 
 
 async def _plan_new_topic(site: Site, visit: Visit, values: Values) -> FormPlan:
-    name, queues = check_topic(values["topic"]), _number(values, "queues") or 8
+    name, queues = check_new_topic(values["topic"]), _number(values, "queues") or 8
     run, directory = site.watcher.driver.run, site.watcher.directory
     if name in await run(topics.list_topics(directory)):
         raise UsageError(f"topic {name!r} exists already")

@@ -55,7 +55,8 @@ async def serve(settings: ExporterSettings) -> None:
         registry = CollectorRegistry()
         registry.register(watch)
         page = partial(_make_page, registry)
-        with closing(bind(ip, settings.port)) as listening:
+        option = "--port (--metrics-port of `sparrowmq up`)"
+        with closing(bind(ip, settings.port, "the metrics page", option)) as listening:
             async with serve_pages(listening, {"/metrics": page, "/": page}):
                 looking = asyncio.create_task(watch.run(), name="exporter")
                 try:

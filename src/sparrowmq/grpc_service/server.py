@@ -131,7 +131,7 @@ class GrpcServer:
         Raises: OSError if the address cannot be bound.
         """
         # gRPC's own error says neither why nor what to do.
-        with contextlib.closing(bind(ip, port)):
+        with contextlib.closing(bind(ip, port, "the gRPC service", "--grpc-port")):
             pass
         connections_max = min(CONNECTIONS_MAX, peer_descriptors_max(descriptor_limit()) // 2)
         options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max))

@@ -122,7 +122,9 @@ async def serving_both(
     tls = _server_tls(settings)
     async with (
         _access(settings, own=own) as access,
-        _name_server(ip, settings, data / "nameserver", access=access) as port,
+        _name_server(
+            ip, settings, data / "nameserver", access=access, port_option="--nameserver-port"
+        ) as port,
         _broker(
             ip,
             settings,
@@ -175,7 +177,9 @@ def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None)
             )
         async with (
             _access(settings, own=own) as access,
-            _name_server(ip, settings, data / "nameserver", access=access) as port,
+            _name_server(
+                ip, settings, data / "nameserver", access=access, port_option="--nameserver-port"
+            ) as port,
         ):
 
             def make_order(place: Place) -> bytes:
@@ -290,7 +294,7 @@ def run_name_server(settings: HostSettings) -> int:
         ip = _check_host(settings)
         async with (
             _access(settings) as access,
-            _name_server(ip, settings, settings.data, access=access) as port,
+            _name_server(ip, settings, settings.data, access=access, port_option="--port") as port,
             _health(ip, settings) as health,
         ):
             _print_ready(f"nameserver={join_address(_advertised(ip, ''), port)}{health}")
@@ -318,6 +322,7 @@ def run_broker(settings: HostSettings) -> int:
                 name_server_tls=_client_tls(settings),
                 access=access,
                 credentials=credentials,
+                port_option="--port",
             ) as (address, server),
             _health(ip, settings, server) as health,
         ):
@@ -363,7 +368,7 @@ async def _health(
     if settings.health_port is None:
         yield ""
         return
-    listening = bind(ip, settings.health_port)
+    listening = bind(ip, settings.health_port, "the health page", "--health-port")
     with contextlib.closing(listening):
         async with serve_health(
             listening,
@@ -380,10 +385,11 @@ async def _name_server(
     root: Path,
     *,
     access: AccessControl | None,
+    port_option: str,
 ) -> AsyncGenerator[int]:
     """Run a name server; yield its port."""
     tls = _server_tls(settings)
-    listening = bind(ip, settings.nameserver_port)
+    listening = bind(ip, settings.nameserver_port, "the name server", port_option)
     with contextlib.closing(listening):
         server = NameServerServer(
             root,
@@ -424,12 +430,13 @@ async def _broker(
     name_server_tls: CertificateFiles | None,
     access: AccessControl | None,
     credentials: Credentials | None,
+    port_option: str = "--broker-port",
     wall_clock: Callable[[], int] = clock.timestamp_ms,
 ) -> AsyncGenerator[tuple[str, BrokerServer]]:
     """Run a broker; yield its address for clients, and the server."""
     ensure_descriptors(log_files=_count_names(root / COMMIT_LOG_DIRECTORY))
     tls = _server_tls(settings)
-    listening = bind(ip, settings.broker_port)
+    listening = bind(ip, settings.broker_port, "the broker", port_option)
     with contextlib.closing(listening):
         address = join_address(_advertised(ip, settings.advertise), listening.getsockname()[1])
         config = replace(settings.broker, address=address, retention=settings.retention)

@@ -17,6 +17,8 @@ CONSUMER_GROUP_LENGTH_MAX = 120
 # MixAll.java.
 RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
 DLQ_GROUP_TOPIC_PREFIX = "%DLQ%"
+# What the topics hold that a broker makes for a group.
+_GROUP_TOPICS = {RETRY_GROUP_TOPIC_PREFIX: "retries", DLQ_GROUP_TOPIC_PREFIX: "dead letters"}
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
 # The producer group of `sparrowmq send`: brokers note the sends of operators.
 COMMAND_PRODUCER_GROUP = "SPARROWMQ_CLI"
@@ -96,6 +98,26 @@ def check_topic(topic: str) -> str:
     Raises: ConfigError if the name is blank, too long, or has a character that RocketMQ refuses.
     """
     return _check(topic, "topic", TOPIC_LENGTH_MAX)
+
+
+def check_new_topic(topic: str) -> str:
+    """Return the name of a topic to be created, unchanged.
+
+    Raises: ConfigError as `check_topic`, and if RocketMQ itself uses the name.
+    """
+    check_topic(topic)
+    for prefix, holds in _GROUP_TOPICS.items():
+        if topic.startswith(prefix):
+            raise ConfigError(
+                f"the topic name {topic!r} is reserved: brokers make the topic {prefix}GROUP for a "
+                f"group's {holds} themselves; choose a name without {prefix}"
+            )
+    if is_system_topic(topic):
+        raise ConfigError(
+            f"the topic name {topic!r} is reserved: it is one of RocketMQ's own topics, which "
+            "brokers make themselves; choose another name"
+        )
+    return topic
 
 
 def check_group(group: str) -> str:

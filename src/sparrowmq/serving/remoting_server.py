@@ -159,7 +159,8 @@ class RemotingServer:
         try:
             self._acceptor = Acceptor(listening, self.make_link)
         except OSError as error:
-            raise _cannot_listen(error, *listening.getsockname()[:2]) from error
+            host, port = listening.getsockname()[:2]
+            raise _cannot_listen(error, host, port, "the server", "") from error
         self.begin_sweeps()
 
     def make_link(self) -> Link:
@@ -501,8 +502,11 @@ class RemotingServer:
         self._measure_unsent()
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, server: str = "the server", option: str = "") -> socket.socket:
     """Return a bound, not yet listening TCP socket; port 0 takes any free one.
+
+    Args:
+        server, option: whose port it is, and the option that chooses it, for the error.
 
     Raises: OSError, with the address in its text, if the address cannot be bound.
     """
@@ -513,15 +517,18 @@ def bind(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         listening.close()
-        raise _cannot_listen(error, host, port) from error
+        raise _cannot_listen(error, host, port, server, option) from error
     return listening
 
 
-def _cannot_listen(error: OSError, host: str, port: int) -> OSError:
+def _cannot_listen(error: OSError, host: str, port: int, server: str, option: str) -> OSError:
     reason = error.strerror or str(error)
+    other = f"choose another port{option and ' by '}{option} (0 takes any free one)"
     if error.errno == errno.EADDRINUSE:
-        reason += "; stop what listens there or choose another port (0 takes any free one)"
-    return OSError(error.errno, f"cannot listen on {join_address(host, port)}: {reason}")
+        reason += f"; stop what listens there, or {other}"
+    elif error.errno == errno.EACCES:
+        reason += f"; {other}"
+    return OSError(error.errno, f"{server} cannot listen on {join_address(host, port)}: {reason}")
 
 
 def _refuse(request: Request, refused: RefusedHeader) -> Sequence[Output]:

@@ -107,6 +107,7 @@ class AsyncProducer:
         return f"<{type(self).__name__} of {group}: {self.client_id}, {state}>"
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -376,6 +377,7 @@ class AsyncPushConsumer:
         return self._member.describe(type(self).__name__)
 
     async def __aenter__(self) -> Self:
+        self._member.check_open()
         if self._has_topics:
             await self._member.enter(self)
         return self

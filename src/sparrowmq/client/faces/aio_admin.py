@@ -37,6 +37,7 @@ from sparrowmq.model import (
     MessageExt,
     MessageQueue,
 )
+from sparrowmq.model.names import check_new_topic
 from sparrowmq.protocol.bodies import ConsumerConnection
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class AsyncAdmin:
         return f"<{type(self).__name__} of {addresses}>"
 
     async def __aenter__(self) -> Self:
+        await self._driver.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -88,9 +90,15 @@ class AsyncAdmin:
             cluster: create the topic only at the brokers of this cluster; None for all.
             message_type: the type of the messages that clients of RocketMQ 5 may send: NORMAL,
                 FIFO, DELAY, TRANSACTION or MIXED; None for NORMAL. Other clients send any.
+
+        Raises: ConfigError for a bad name, and for one that RocketMQ itself uses.
         """
         operation = administer.create_topic(
-            self._directory, topic, queues=queues, cluster=cluster, message_type=message_type
+            self._directory,
+            check_new_topic(topic),
+            queues=queues,
+            cluster=cluster,
+            message_type=message_type,
         )
         return await self._driver.run(operation)
 

@@ -55,7 +55,7 @@ class AsyncBatches:
         ended: Ended | None = None
         if publisher.observers:
             (message,), ended = begin_send(publisher, (message,))
-        size, future = len(message.body), self._futures.make()
+        size = len(message.body)
         try:
             with self._lock:
                 if self._is_closing:
@@ -66,11 +66,12 @@ class AsyncBatches:
                         f"buffer_bytes_max is {config.buffer_bytes_max}; wait for the results of "
                         "earlier messages, or for flush"
                     )
+                if not self._host.is_started:
+                    self._host.start(self._loop, name=f"sparrowmq-batches-{config.group}")
+                future = self._futures.make()
                 self._waiting_bytes += size
                 self._waiting_count += 1
                 must_wake = self._batcher.hand_over(Pending(message, queue, future, ended))
-                if not self._host.is_started:
-                    self._host.start(self._loop, name=f"sparrowmq-batches-{config.group}")
         except SparrowError as error:
             if ended is not None:
                 ended(None, error)

@@ -97,6 +97,7 @@ class AsyncPollConsumer:
         return self._member.describe(type(self).__name__)
 
     async def __aenter__(self) -> Self:
+        self._member.check_open()
         if self._has_topics:
             await self._member.enter(self)
         return self

@@ -71,6 +71,7 @@ class AsyncSimpleConsumer:
         return f"<{type(self).__name__} of group {self._group}>"
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -162,10 +163,12 @@ class AsyncSimpleConsumer:
 
     async def close(self) -> None:
         """Close the connections. A second call does nothing."""
+        if self._is_closed:
+            return
         self._driver.check_outside()
         self._is_closed = True
         await self._driver.aclose()
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise UsageError(f"the SimpleConsumer of group {self._group} is closed")
+            raise UsageError(f"the SimpleConsumer of group {self._group} is closed; make a new one")

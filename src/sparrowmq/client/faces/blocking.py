@@ -107,6 +107,7 @@ class Producer:
         return f"<{type(self).__name__} of {group}: {self.client_id}, {state}>"
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -373,6 +374,7 @@ class PushConsumer:
         return self._member.describe(type(self).__name__)
 
     def __enter__(self) -> Self:
+        self._member.check_open()
         if self._has_topics:
             self._member.enter(self)
         return self

@@ -36,6 +36,7 @@ from sparrowmq.model import (
     MessageExt,
     MessageQueue,
 )
+from sparrowmq.model.names import check_new_topic
 from sparrowmq.protocol.bodies import ConsumerConnection
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class Admin:
         return f"<{type(self).__name__} of {addresses}>"
 
     def __enter__(self) -> Self:
+        self._driver.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,9 +89,15 @@ class Admin:
             cluster: create the topic only at the brokers of this cluster; None for all.
             message_type: the type of the messages that clients of RocketMQ 5 may send: NORMAL,
                 FIFO, DELAY, TRANSACTION or MIXED; None for NORMAL. Other clients send any.
+
+        Raises: ConfigError for a bad name, and for one that RocketMQ itself uses.
         """
         operation = administer.create_topic(
-            self._directory, topic, queues=queues, cluster=cluster, message_type=message_type
+            self._directory,
+            check_new_topic(topic),
+            queues=queues,
+            cluster=cluster,
+            message_type=message_type,
         )
         return self._driver.run(operation)
 

@@ -75,6 +75,7 @@ class Member:
         config = self._subscriber.config
         if self._host.is_started or self.is_closed:
             raise UsageError(f"consumer {config.client_id} was started before; make a new consumer")
+        self.driver.check_outside()
         check_start(self._subscriber)
         warn_no_subscription(self._subscriber)
         self._forgotten.detach()
@@ -84,6 +85,7 @@ class Member:
 
     def enter(self, consumer: AbstractContextManager[object]) -> None:
         """Start a consumer and wait until it consumes its share; if that fails, close it."""
+        self.driver.check_outside()
         try:
             self.start(consumer)
             self.driver.run(wait_share(self._subscriber))
@@ -117,7 +119,7 @@ class Member:
 
     def check_running(self) -> None:
         """Raise a UsageError before `start`, after `close`, and if the consumer has failed."""
-        self._check_open()
+        self.check_open()
         if self._host.has_ended:
             client_id = self._subscriber.config.client_id
             raise UsageError(
@@ -127,19 +129,21 @@ class Member:
             client_id = self._subscriber.config.client_id
             raise UsageError(f"consumer {client_id} is not started; call start first")
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise a UsageError after `close`."""
         if self.is_closed:
             # Other clients of the same id may keep the driver running.
-            raise UsageError(f"consumer {self._subscriber.config.client_id} is closed")
+            client_id = self._subscriber.config.client_id
+            raise UsageError(f"consumer {client_id} is closed; make a new one")
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation, also before `start`; a UsageError after `close`."""
-        self._check_open()
+        self.check_open()
         return self.driver.run(operation)
 
     def call(self, change: Callable[[], None]) -> None:
         """Run a function that changes the state, now or soon. Raises: UsageError after `close`."""
-        self._check_open()
+        self.check_open()
         self._host.call(change)
 
     def close(self, end: Callable[[], None] | None = None) -> None:
@@ -150,9 +154,12 @@ class Member:
 
         Args:
             end: called on the driver's thread before the membership ends.
+
+        Raises: UsageError where the client's driver cannot be waited for.
         """
         if self.is_closed and not self._is_cut_short:
             return
+        self.driver.check_outside()
         self.is_closed = True
         try:
             self._close(None if self._is_cut_short else end)
@@ -197,6 +204,8 @@ class Member:
         except BaseException as error:
             if not self.is_closed:
                 self._failure = error
+                if self._dropped is not None:
+                    self._dropped.detach()
                 self._subscriber.report(ConsumerFailed(self._subscriber.config.client_id, error))
             raise
 

@@ -96,6 +96,7 @@ class PollConsumer:
         return self._member.describe(type(self).__name__)
 
     def __enter__(self) -> Self:
+        self._member.check_open()
         if self._has_topics:
             self._member.enter(self)
         return self

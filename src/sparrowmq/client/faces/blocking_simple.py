@@ -70,6 +70,7 @@ class SimpleConsumer:
         return f"<{type(self).__name__} of group {self._group}>"
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -161,10 +162,12 @@ class SimpleConsumer:
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""
+        if self._is_closed:
+            return
         self._driver.check_outside()
         self._is_closed = True
         self._driver.close()
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise UsageError(f"the SimpleConsumer of group {self._group} is closed")
+            raise UsageError(f"the SimpleConsumer of group {self._group} is closed; make a new one")

@@ -80,6 +80,7 @@ class TransactionProducer(Producer):
         """
         if self._host.is_started or self._is_closed:
             raise UsageError(f"producer {self.client_id} was started before; make a new producer")
+        self._driver.check_outside()
         group = self._publisher.config.group
         INSTANCES.register_coordinator(self._coordinator, self._instance)
         self._host.start(self._loop, name=f"sparrowmq-transactions-{group}")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.async_driver import AsyncDriver, other_loop
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.instances import INSTANCES, ClientInstance
@@ -83,10 +83,17 @@ class TaskFutures:
         self._note_unread = note_unread
         # Failed futures that somebody holds, perhaps without a look at them.
         self._failed: WeakSet[TaskFuture] = WeakSet()
+        # That of the first message, whose task sends all.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def make(self) -> TaskFuture:
-        """Return the future of a message."""
-        future = TaskFuture(loop=asyncio.get_running_loop())
+        """Return the future of a message. Raises: UsageError on another event loop."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None:
+                raise other_loop()
+            self._loop = loop
+        future = TaskFuture(loop=loop)
         future.note_unread = self._note_unread
         return future
 
@@ -128,7 +135,8 @@ class TaskHost:
         return self._task is not None and self._task.done()
 
     def start(self, loop: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
-        """Run the loop beside the caller."""
+        """Run the loop beside the caller. Raises: UsageError on another event loop."""
+        self._driver.check_outside()
         self._task = asyncio.create_task(loop(), name=name)
         self.is_started = True
 
