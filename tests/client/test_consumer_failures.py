@@ -182,8 +182,10 @@ async def test_consumer_whose_task_is_ended_says_that_it_has_failed(
     await asyncio.wait({task})
 
     assert "failed: CancelledError()" in repr(consumer)
-    assert f"consumer group {group}: consumer " in caplog.text
-    assert " has failed and consumes nothing more: CancelledError()" in caplog.text
+    (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert record.getMessage().startswith(f"consumer group {group}: the task of consumer ")
+    assert "close a consumer before its event loop ends" in record.getMessage()
+    assert record.exc_info is None
     labels = {"group": group, "event": "ConsumerFailed"}
     assert registry.get_sample_value("sparrowmq_client_events_total", labels) == 1
     with pytest.raises(UsageError, match="has failed; close it and start a new one"):

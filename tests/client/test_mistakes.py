@@ -518,32 +518,6 @@ def test_messages_are_queued_on_one_event_loop_only(is_sent: bool) -> None:
         first.run(producer.close())
 
 
-def test_consumer_whose_event_loop_ends_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def begin(consumer: AsyncPushConsumer) -> None:
-        await consumer.start()
-        await consumer.wait_assigned()
-
-    async def end_all() -> None:
-        # As asyncio.run does.
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    with InProcessCluster() as cluster, asyncio.Runner() as runner:
-        cluster.create_topic("T")
-        consumer = AsyncPushConsumer(
-            "G", "T", name_server=cluster.name_server, listener=coroutine_listener
-        )
-        runner.run(begin(consumer))
-        runner.run(end_all())
-        runner.run(consumer.close())
-
-    (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
-    assert "close a consumer before its event loop ends" in record.getMessage()
-    assert record.exc_info is None
-
-
 # Without types: a type checker sees these mistakes.
 a_producer: Any = Producer
 a_consumer: Any = PushConsumer
