@@ -113,6 +113,16 @@ def test_failed_journal_answers_an_error_to_what_waited_for_it_alone() -> None:
     assert len(pending) == 1
 
 
+def test_failed_journal_leaves_records_stored_that_waited_for_it() -> None:
+    pending = PendingReplies(Rounds(), Rounds())
+    pending.add_for_rounds(reply(), journal_round=1, position=10, waits_for_flush=True, now_ms=0)
+
+    (failed,) = pending.fail_journal(1, "disk full")
+
+    assert isinstance(failed, Reply)
+    assert failed.command.code == ResponseCode.FLUSH_DISK_TIMEOUT
+
+
 def test_replies_behind_what_was_written_say_that_the_message_is_lost() -> None:
     pending = make()
     kept, lost, lost_in_sync = reply(1), reply(2), reply(3)

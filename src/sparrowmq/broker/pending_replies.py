@@ -200,13 +200,21 @@ class PendingReplies:
         )
 
     def fail_journal(self, journal_round: int, reason: str) -> list[Output]:
-        """Answer SYSTEM_ERROR to the requests that waited for a failed journalling round."""
-        failed = [e.reply for e in self._for_rounds if 0 < e.journal_round <= journal_round]
+        """Answer an error to the requests that waited for a failed journalling round.
+
+        A record that was stored stays: its answer is that of a failed flush, FLUSH_DISK_TIMEOUT.
+        The others' is SYSTEM_ERROR.
+        """
+        failed = [e for e in self._for_rounds if 0 < e.journal_round <= journal_round]
         self._for_rounds = [e for e in self._for_rounds if not 0 < e.journal_round <= journal_round]
-        for reply in failed:
-            reply.command.code = ResponseCode.SYSTEM_ERROR
+        released: list[Output] = []
+        for entry in failed:
+            reply = _flush_failed(entry.reply)
+            if not entry.position:
+                reply.command.code = ResponseCode.SYSTEM_ERROR
             reply.command.remark = f"the configuration could not be written: {reason}"
-        return list(failed)
+            released.append(reply)
+        return released
 
     def forget(self, connection: Connection) -> None:
         """Forget the counts of a closed connection; its replies are dropped when released."""
