@@ -61,6 +61,10 @@ class QueueHistory:
         """Record the current owner of each queue."""
         self._holders = holders
 
+    def held_by(self, client_id: str) -> frozenset[MessageQueue]:
+        """Return the queues whose owner is a member, as recorded last."""
+        return frozenset(queue for queue, owner in self._holders.items() if owner == client_id)
+
     def note(
         self,
         topic: str,

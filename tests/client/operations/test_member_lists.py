@@ -30,6 +30,7 @@ class Brokers:
 
     def __init__(self, play: Callable[[Handler], Play], strategy: Any) -> None:
         self.lists = {"a:1": ALL, "b:1": ALL}
+        self.owners: dict[str, list[MessageQueue]] = {}
         self.play = play(self._answer)
         self.member = Subscriber(
             config=ConsumerConfig(group="G", client_id="c0", strategy=strategy),
@@ -45,7 +46,7 @@ class Brokers:
     def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand:
         if request.code == RequestCode.HEART_BEAT:
             return response_to(request)
-        body = OwnersListBody(consumer_id_list=self.lists[address], sparrowmq_owners={})
+        body = OwnersListBody(consumer_id_list=self.lists[address], sparrowmq_owners=self.owners)
         return response_to(request, body=encode_body(body))
 
     def heartbeat(self, *addresses: str) -> None:
@@ -92,3 +93,37 @@ def test_a_new_member_counts_the_members_of_all_brokers(play: Callable[[Handler]
     brokers.heartbeat("a:1", "b:1")
 
     assert brokers.rebalance() == ("c0", "c2")
+
+
+@pytest.mark.parametrize("queue_id", range(3))
+def test_a_queue_that_was_ours_and_has_no_owner_now_stays_in_our_share(
+    play: Callable[[Handler], Play], queue_id: int
+) -> None:
+    brokers = Brokers(play, "MINIMAL_MOVE")
+    brokers.lists["b:1"] = [*ALL, "idle"]
+    ours, *others = (MessageQueue("T", "b", (queue_id + each) % 3) for each in range(3))
+    brokers.owners = {"c0": [ours], "c1": others[:1], "c2": others[1:]}
+    brokers.rebalance()
+    del brokers.owners["c0"]
+
+    shares = []
+    for _ in range(2):
+        brokers.rebalance()
+        shares.append(brokers.member.member.assigned)
+
+    # "idle" has seen the queue in our hand, and does not look again for long.
+    assert shares == [(ours,), (ours,)]
+
+
+def test_a_queue_of_our_share_that_another_member_has_taken_is_that_members(
+    play: Callable[[Handler], Play],
+) -> None:
+    brokers = Brokers(play, "MINIMAL_MOVE")
+    queues = [MessageQueue("T", "b", number) for number in range(3)]
+    brokers.lists["b:1"] = [*ALL, "other"]
+    brokers.owners = {"c0": queues[:1], "c1": queues[1:2], "c2": queues[2:]}
+    brokers.rebalance()
+    brokers.owners["other"] = brokers.owners.pop("c0")
+    brokers.rebalance()
+
+    assert brokers.member.member.assigned == ()

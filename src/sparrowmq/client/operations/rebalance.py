@@ -93,32 +93,38 @@ def allocate_group(
     now_ms: int = yield Now()
     views = _views_without(subscriber, topics, looks, now_ms)
     queues_of = {view.topic: view.mq_all for view in topics}
-    owners = yield from find_owners(subscriber, looks)
-    history.note_holders(owners or NO_OWNERS)
+    found_owners = yield from find_owners(subscriber, looks)
+    owners: Owners = NO_OWNERS
+    if found_owners is not None:
+        # A queue that was ours at the last look, stays ours and has no owner now is on its way back
+        # to us. The others saw it in our hand: nobody else would come for it soon.
+        ours = history.held_by(config.client_id).intersection(subscriber.member.assigned)
+        owners = dict.fromkeys(ours, config.client_id) | dict(found_owners)
+    history.note_holders(owners)
     plan = None
     if views and isinstance(strategy, AllocateMessageQueueByLoad):
         plan = yield from find_plan(
             subscriber,
             views,
             brokers=sorted(looks),
-            owners=owners or NO_OWNERS,
+            owners=owners,
             is_complete=not silent,
         )
     mine: Sequence[MessageQueue] | None = None
     if views:
         try:
             if isinstance(strategy, AllocateMessageQueueByLoad):
-                share = strategy.follow_plan(config.client_id, views, owners or NO_OWNERS, plan)
+                share = strategy.follow_plan(config.client_id, views, owners, plan)
             else:
-                share = strategy.allocate_group(
-                    config.group, config.client_id, views, owners or NO_OWNERS
-                )
+                share = strategy.allocate_group(config.group, config.client_id, views, owners)
             mine = check_queues(share or ())
         except BaseException as error:
             # A strategy may be the user's own and raise anything; we then keep our queues.
             names = ", ".join(view.topic for view in views)
             subscriber.report(AllocationFailed(names, strategy.name, error))
-    is_settled = owners is None or _is_settled(views, owners, mine or (), config.client_id)
+    is_settled = found_owners is None or _is_settled(
+        views, found_owners, mine or (), config.client_id
+    )
     shares = []
     for view in views:
         queues = None
