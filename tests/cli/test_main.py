@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import sparrowmq
+from sparrowmq.cli import main
+from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED
 from sparrowmq.cli.main import build_app
 
 pytestmark = pytest.mark.slow
@@ -156,3 +158,18 @@ def test_flags_and_lists_may_be_given_twice() -> None:
     found = CliRunner().invoke(build_app(), ["check", *options])
 
     assert (found.exit_code, "127.0.0.1:1" in found.stderr) == (3, True)
+
+
+def test_interrupt_while_modules_are_loaded_shows_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "build_app", interrupt)
+    monkeypatch.setattr(sys, "argv", ["sparrowmq", "ls"])
+
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+
+    assert ended.value.code == EXIT_INTERRUPTED

@@ -31,6 +31,7 @@ from sparrowmq.cli.message_view import (
     shorten_body,
 )
 from sparrowmq.cli.messages import find_operator
+from sparrowmq.model.message import BODY_BYTES_MAX as MESSAGE_BYTES_MAX
 from sparrowmq.testing import EmbeddedCluster
 from sparrowmq.words.body import BODY_BYTES_MAX
 from waiting import wait_until
@@ -131,6 +132,24 @@ def test_lines_of_standard_input_and_of_files_are_messages(
     read = bodies(smq, "T_lines", "--from", "earliest")
     assert [str(number) for number in range(1_000)] == read[:1_000]
     assert ["a", "b", "c" * 100_000, file.read_bytes().decode()] == read[1_000:]
+
+
+def test_lines_that_were_sent_before_a_failure_are_counted(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_broken_lines", queues=1)
+    long = "x" * (MESSAGE_BYTES_MAX + 1)
+
+    found = smq("send", "T_broken_lines", stdin="\n".join([*"ab" * 500, "", long]))
+    none = smq("send", "T_broken_lines", stdin=long)
+
+    assert (found.exit_code, none.exit_code) == (2, 2)
+    counted, failed = found.stderr.splitlines()
+    sent = len(bodies(smq, "T_broken_lines", "--from", "earliest"))
+    assert sent
+    assert counted == f"sparrowmq: sent {sent:,} messages to T_broken_lines, up to line {sent}"
+    assert failed.startswith("sparrowmq: line 1002 is longer than ")
+    assert len(none.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -413,8 +413,8 @@ def test_connections_that_a_broker_breaks_again_and_again_are_few_lines(
                 producer.send(Message("T", b"x"))
 
     about = [line for line in caplog.messages if hostile.broker_address in line]
-    # Opened, bad bytes, lost: one of each in ten seconds; the machine may be slow.
-    assert 3 <= len(about) <= 9
+    # Opened, lost: one of each in ten seconds; the machine may be slow.
+    assert 2 <= len(about) <= 6
     assert hostile.broker.count(RequestCode.SEND_MESSAGE_V2) >= 30
 
 

@@ -86,6 +86,7 @@ def test_listen_port_is_that_of_the_server_that_asks(written: Path) -> None:
         ("storePathRootDir = /data", "write data"),
         ("aclEnable = true", "write acl"),
         ("flush = sync\nflushDiskType = SYNC_FLUSH", ":3: flush is given twice"),
+        ("data =", "data is empty; write the directory for all data"),
     ],
 )
 def test_wrong_line_is_named_with_what_to_write(written: Path, line: str, words: str) -> None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import typer
 
 
+# As in `exit_codes`, which needs typer.
+_EXIT_INTERRUPTED = 130
+
+
 class _Command(NamedTuple):
     """A subcommand: its module, its line in `--help`, and the extras that it needs."""
 
@@ -139,10 +143,13 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line, whose first word may also be mqadmin's, or a guess."""
     arguments = sys.argv[1:]
-    if arguments and (arguments[0] not in COMMANDS or arguments[0] in GUESSED_WITHIN):
-        arguments = _translate(arguments)
     try:
+        if arguments and (arguments[0] not in COMMANDS or arguments[0] in GUESSED_WITHIN):
+            arguments = _translate(arguments)
         build_app()(arguments)
+    except KeyboardInterrupt:
+        # While the command's modules are loaded.
+        sys.exit(_EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "sparrowmq"):

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, BinaryIO, Protocol
+from typing import Annotated, BinaryIO, NamedTuple, Protocol
 
 import typer
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import print_json
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.routes import get_route
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
 from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
@@ -107,39 +107,56 @@ def send(
 def _send_lines(
     producer: Producer, stream: BinaryIO, pattern: Message, queue: MessageQueue | None
 ) -> int:
-    """Send a copy of the pattern for each line that is not empty; return the number sent."""
-    sent = 0
+    """Send a copy of the pattern for each line that is not empty; return the number sent.
+
+    If sending fails or is interrupted, a line on stderr says where.
+    """
+    sent, number = 0, 1
     lines = _lines(stream)
     # RocketMQ cannot delay a batch, and puts a batch into one queue regardless of sharding keys.
     can_batch = not pattern.delay_level and pattern.sharding_key is None
     with _progress() as advance:
-        while batch := _take_batch(lines, BATCH_COUNT if can_batch else 1):
-            messages = [replace(pattern, body=line) for line in batch]
-            if len(messages) == 1:
-                producer.send(messages[0], queue=queue)
-            else:
-                producer.send_batch(messages, queue=queue)
-            sent += len(messages)
-            advance(len(messages), sum(map(len, batch)))
+        try:
+            while batch := _take_batch(lines, BATCH_COUNT if can_batch else 1):
+                number = batch[0].number
+                messages = [replace(pattern, body=line.body) for line in batch]
+                if len(messages) == 1:
+                    producer.send(messages[0], queue=queue)
+                else:
+                    producer.send_batch(messages, queue=queue)
+                sent += len(messages)
+                number = batch[-1].number + 1
+                advance(len(messages), sum(map(len, [line.body for line in batch])))
+        except (SparrowError, KeyboardInterrupt):
+            if sent:
+                say(f"sent {count_of(sent, 'message')} to {pattern.topic}, up to line {number - 1}")
+            raise
     return sent
 
 
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
+class _Line(NamedTuple):
+    """A line that is not empty; the first has number 1."""
+
+    number: int
+    body: bytes
+
+
+def _lines(stream: BinaryIO) -> Iterator[_Line]:
     number = 0
     while line := stream.readline(BODY_BYTES_MAX + 1):
         number += 1
         if len(line) > BODY_BYTES_MAX:
             raise UsageError(f"line {number} is longer than {BODY_BYTES_MAX:,} bytes")
         if bare := line.rstrip(b"\r\n"):
-            yield bare
+            yield _Line(number, bare)
 
 
-def _take_batch(lines: Iterator[bytes], count_max: int) -> list[bytes]:
-    batch: list[bytes] = []
+def _take_batch(lines: Iterator[_Line], count_max: int) -> list[_Line]:
+    batch: list[_Line] = []
     size = 0
     for line in islice(lines, count_max):
         batch.append(line)
-        size += len(line)
+        size += len(line.body)
         if size >= BATCH_BYTES:
             break
     return batch

@@ -85,15 +85,18 @@ def show_topic(cluster: CommandCluster, name: TopicName) -> None:
         )
         return
     console = make_console()
-    columns = columns_of("broker", "addresses", "read_queues", "write_queues", "perm")
+    columns = (
+        *columns_of("broker", "addresses", "read_queues", "write_queues"),
+        OutputColumn("perm", optional=True),
+    )
     print_rows(brokers, columns, title=status.topic, console=console)
     queue_columns = (
         OutputColumn("broker"),
         OutputColumn("queue"),
-        OutputColumn("min_offset", "first"),
+        OutputColumn("min_offset", "first", optional=True),
         OutputColumn("max_offset", "end"),
         OutputColumn("messages"),
-        OutputColumn("last_timestamp_ms", "last message"),
+        OutputColumn("last_timestamp_ms", "last message", optional=True),
     )
     print_rows(queues, queue_columns, title="Queues", console=console)
     print_rows(

@@ -138,6 +138,9 @@ def _check(where: str, name: str, row: Setting, value: str) -> str:
             raise ConfigError(f"{where}: {name} is {value!r}; write a whole number")
         if row.low is not None and row.high is not None and not row.low <= int(value) <= row.high:
             raise ConfigError(f"{where}: {name} is {value}; it must be {row.low} to {row.high}")
+    elif row.kind is Path and not value:
+        # Python would take it for the current directory.
+        raise ConfigError(f"{where}: {name} is empty; write {row.help}, or leave the line out")
     elif row.choices and value not in row.choices:
         raise ConfigError(f"{where}: {name} is {value!r}; it must be {' or '.join(row.choices)}")
     return value
