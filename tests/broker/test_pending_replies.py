@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import pytest
+
 from sparrowmq.broker.pending_replies import FLUSH_TIMEOUT_MS, IN_FLIGHT_MAX, PendingReplies
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.serving.connections import Connection, PauseReading, Reply, ResumeReading
+from sparrowmq.protocol.framing import frame_json_header
+from sparrowmq.serving.connections import Connection, PauseReading, Reply, ResumeReading, Written
 
 PEER = Connection(1, "10.0.0.1:5", bytes(8))
 
@@ -113,14 +116,17 @@ def test_failed_journal_answers_an_error_to_what_waited_for_it_alone() -> None:
     assert len(pending) == 1
 
 
-def test_failed_journal_leaves_records_stored_that_waited_for_it() -> None:
+@pytest.mark.parametrize("is_written", [False, True], ids=["Reply", "Written"])
+def test_failed_journal_leaves_records_stored_that_waited_for_it(is_written: bool) -> None:
     pending = PendingReplies(Rounds(), Rounds())
-    pending.add_for_rounds(reply(), journal_round=1, position=10, waits_for_flush=True, now_ms=0)
+    given = Written(PEER, frame_json_header(b'{"code":0,"opaque":7}')) if is_written else reply(7)
+    pending.add_for_rounds(given, journal_round=1, position=10, waits_for_flush=True, now_ms=0)
 
     (failed,) = pending.fail_journal(1, "disk full")
 
     assert isinstance(failed, Reply)
-    assert failed.command.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert (failed.command.code, failed.command.opaque) == (ResponseCode.FLUSH_DISK_TIMEOUT, 7)
+    assert "disk full" in (failed.command.remark or "")
 
 
 def test_replies_behind_what_was_written_say_that_the_message_is_lost() -> None:
