@@ -576,8 +576,13 @@ def test_offset_is_lowered_by_who_may(rig: Any) -> None:
     lock(rig, holder, "c0", 0)
     rig.broker.connection_closed(holder, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
     after.append(commit(rig, other, 5))
+    # Back on a connection that has sent no heartbeat yet.
+    after.append(commit(rig, rig.connect(), 4, sparrowmqClientId="c1"))
 
-    assert after == [8, 7, 6, 5]
+    assert after == [8, 7, 6, 5, 4]
+    # What the tool did is an operator's doing.
+    moves = [move for each in rig.broker.state.audit.table().records for move in each.moves]
+    assert [(move.before, move.after) for move in moves] == [(8, 7)]
 
 
 def test_locks_of_a_closed_connection_last_for_the_clients_own_lease(rig: Any) -> None:

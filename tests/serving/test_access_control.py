@@ -19,6 +19,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.signatures import Credentials, sign_request
+from sparrowmq.serving import access_control
 from sparrowmq.serving.access_control import ADMIN_CODES, AccessControl, AccessFault, Document
 from sparrowmq.serving.addresses import AddressFault, parse_addresses
 
@@ -203,6 +204,17 @@ def test_rules_that_make_no_sense_are_refused_with_their_place(
 
     assert path == caught.value.path
     assert words in str(caught.value)
+
+
+def test_accounts_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_control, "ACCOUNTS_MAX", 2)
+    accounts = [{"accessKey": f"account{n}", "secretKey": "1234567"} for n in range(3)]
+    control({"accounts": accounts[:2]})
+
+    with pytest.raises(AccessFault, match="more than 2 accounts") as caught:
+        control({"accounts": accounts})
+
+    assert caught.value.path == ("accounts", 2)
     assert "secret" not in str(caught.value) or "must be" in str(caught.value)
 
 
