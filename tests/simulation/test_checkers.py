@@ -364,6 +364,22 @@ def test_message_that_was_sent_back_must_come_again(
     assert found == [text, text, text, None]
 
 
+@pytest.mark.parametrize(("times", "wait_ms"), [(0, 10_000), (4, 180_000), (20, 7_200_000)])
+def test_retries_that_wait_have_longer_delays_each_time(
+    dice: object, times: int, wait_ms: int
+) -> None:
+    bench = Bench(dice, [b"m0"])
+    before_ms = bench.checkers.longest_retry_ms()
+    bench.put(b"m0", is_sent=False, reconsume_times=times)
+    entry = bench.store.queues.entry(TOPIC, 0, 1)
+    assert entry is not None
+    bench.checkers.note_sent_back(BROKER, entry[0])
+    waits_ms = bench.checkers.longest_retry_ms()
+    bench.put(b"m0", is_sent=False, topic="%RETRY%G", reconsume_times=times + 1)
+
+    assert (before_ms, waits_ms, bench.checkers.longest_retry_ms()) == (0, wait_ms, 0)
+
+
 def test_dead_letter_must_have_its_retries_behind_it(dice: object) -> None:
     bench = Bench(dice, [b"m0"], retries_max=2)
     bench.put(b"m0", is_sent=False, topic="%DLQ%G", reconsume_times=2)

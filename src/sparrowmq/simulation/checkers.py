@@ -41,12 +41,13 @@ message is finished.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sparrowmq.broker.pop_changes import decode_pop_changes
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.names import (
     POP_LOG_TOPIC,
     TIMER_TOPIC,
@@ -70,6 +71,8 @@ AGAIN_MS = 3_500
 # Members hear of a change and divide the queues within this.
 SHARE_NOTICE_MS = 5_000
 _NEVER_MS = 2**62
+# The delay level of a message's first retry; each further one is the next level.
+_FIRST_RETRY_LEVEL = 3
 
 
 class Copy(NamedTuple):
@@ -735,14 +738,24 @@ class Checkers:
 
     def find_owed(self) -> str | None:
         """Return a message that was sent back and is nowhere again, None for none."""
+        for copy, topics in self._list_owed():
+            return (
+                f"message {copy.payload!r} sent back, and no retry {copy.reconsume_times} "
+                f"in {topics[0]}"
+            )
+        return None
+
+    def longest_retry_ms(self) -> int:
+        """Return the longest delay of the messages that were sent back and are nowhere again."""
+        times = max((copy.reconsume_times for copy, _ in self._list_owed()), default=0)
+        level = min(_FIRST_RETRY_LEVEL - 1 + times, len(DELAY_LEVELS_MS))
+        return DELAY_LEVELS_MS[level - 1] if times else 0
+
+    def _list_owed(self) -> Iterator[tuple[Copy, Sequence[str]]]:
         for copy, topics in self._owed.items():
             is_here = any((topic, copy) in self._again for topic in topics)
             if not is_here and copy.payload not in self._expired:
-                return (
-                    f"message {copy.payload!r} sent back, and no retry {copy.reconsume_times} "
-                    f"in {topics[0]}"
-                )
-        return None
+                yield copy, topics
 
     def find_open_transaction(self) -> str | None:
         """Return the fault of a transaction after the decision on all half messages."""

@@ -14,6 +14,7 @@ from sparrowmq.broker.broker import SCAN_INTERVAL_MS
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS
 from sparrowmq.membership.owned_queue import LAST_COMMIT_MS
+from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.cluster import Scenario, SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import (
@@ -44,9 +45,11 @@ assert MARKED_EXPIRY_MS + SCAN_INTERVAL_MS < OWNERSHIP_BOUND_MS
 # for both have passed.
 GRACEFUL_OWNERSHIP_BOUND_MS = _DEFAULTS.drain_timeout_ms + LAST_COMMIT_MS + 1_000
 assert _DEFAULTS.rebalance_interval_ms > GRACEFUL_OWNERSHIP_BOUND_MS
-# From that instant, or from the last send, until every message is consumed: the longest retry, and
-# the pulls that wait meanwhile.
-CONSUMPTION_BOUND_MS = 60_000 + 2 * _DEFAULTS.pull_timeout_ms
+# From that instant, or from the last send, until every message is consumed: the pulls that wait,
+# and a third retry. A retry that waits already may be a later one: with a message that fails, the
+# others of its call come again.
+CONSUMPTION_BOUND_MS = 2 * _DEFAULTS.pull_timeout_ms
+RETRY_BOUND_MS = 60_000
 # The share of runs that last longer than a silent member is kept in the group.
 _LONG_SHARE = 0.2
 # The longest calls of the listener, by run; all end before a drain's bound.
@@ -299,7 +302,7 @@ def _expect_health(cluster: SimulatedCluster) -> None:
     owned_by_ms = timeline.now_ms + bound_ms
     scenario = cluster.scenario
     sent_by_ms = owned_by_ms + scenario.message_count * scenario.pause_ms_max
-    finished_by_ms = sent_by_ms + CONSUMPTION_BOUND_MS
+    finished_by_ms = sent_by_ms + _consumption_bound_ms(checkers)
     has_probed = False
     while checkers.violation is None:
         cluster.run(until_ms=timeline.now_ms + LOOK_MS)
@@ -315,13 +318,18 @@ def _expect_health(cluster: SimulatedCluster) -> None:
         if not has_probed:
             has_probed = True
             cluster.probe()
-            finished_by_ms = max(timeline.now_ms, owned_by_ms) + CONSUMPTION_BOUND_MS
+            sent_by_ms = max(timeline.now_ms, owned_by_ms)
+            finished_by_ms = sent_by_ms + _consumption_bound_ms(checkers)
             continue
         unfinished = checkers.find_unfinished() or cluster.find_undecided()
         if unfinished is None and not leaving:
             return
         if unfinished is not None and timeline.now_ms >= finished_by_ms:
             checkers.fail(f"long after the heal: {unfinished}")
+
+
+def _consumption_bound_ms(checkers: Checkers) -> int:
+    return max(RETRY_BOUND_MS, checkers.longest_retry_ms()) + CONSUMPTION_BOUND_MS
 
 
 def _expect_duplicates(cluster: SimulatedCluster) -> bool:
