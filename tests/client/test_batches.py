@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -350,3 +351,26 @@ async def test_cancelled_future_holds_up_nothing(cluster: EmbeddedCluster, topic
         first.cancel()
 
         assert (await second).status is SendStatus.SEND_OK
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("is_running", [False, True])
+def test_message_queued_after_a_fork_is_refused(cluster: EmbeddedCluster, is_running: bool) -> None:
+    """No thread of the forked process would send it."""
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        topic = "T_forked"
+        cluster.create_topic(topic)
+        if is_running:
+            producer.send_nowait(Message(topic, b"x")).result()
+        child = os.fork()
+        if child == 0:
+            try:
+                producer.send_nowait(Message(topic, b"x"))
+            except UsageError as error:
+                producer.close()
+                os._exit(42 if "made before a fork" in str(error) else 2)
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+
+        assert os.waitstatus_to_exitcode(status) == 42
+        producer.send_nowait(Message(topic, b"x")).result()

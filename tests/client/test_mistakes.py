@@ -7,9 +7,11 @@ nobody gets, a dead letter.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import gc
 import logging
+import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -111,6 +113,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"name_server": ("127.0.0.1", 9876)}, "give host:port, such as 127.0.0.1:9876"),
     ({"name_server": b"127.0.0.1:9876"}, "give host:port, such as 127.0.0.1:9876"),
     ({"tls": True}, "tls is True"),
+    ({"tls": []}, "tls is []"),
     ({"topics": []}, "topics is []; give a topic, a list of topics, or a dict"),
     ({"topics": 7}, "topics is 7; give a topic, a list of topics, or a dict"),
     ({"topics": [7]}, "the topic is 7"),
@@ -386,12 +389,14 @@ def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: st
         (lambda c: c.pull(QUEUE, -1), "offset is -1"),
         (lambda c: c.getmany(max_records=10), "did you mean count_max?"),
         (lambda c: c.search_offset(QUEUE, datetime.now(UTC)), "give milliseconds since 1970"),
+        (lambda c: c.getmany(float("nan")), "count_max is nan; it must be a whole number"),
+        (lambda c: c.unsubscribe(None), "the topic is None; it must be a text"),
     ],
 )
 def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], words: str) -> None:
     with PollConsumer("GID_c", name_server=NOWHERE) as made:
         made.start()
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(SparrowError) as caught:
             call(made)
 
     assert said(caught.value, words)
@@ -402,11 +407,21 @@ def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], wo
     [
         (lambda a: a.create_topic("T", 0), "queues is 0; it must be a whole number from 1 to"),
         (lambda a: a.create_topic("T", "8"), "queues is '8'"),
-        (lambda a: a.create_topic(["T"]), "the topic is ['T']"),
+        (lambda a: a.create_topic(["T"]), "create_topic: topic is ['T']; it must be a text"),
         (lambda a: a.update_committed_offset("G", QUEUE, -1), "offset is -1"),
         (lambda a: a.create_topic("T", partitions=8), "did you mean queues?"),
         (lambda a: a.create_topic("%RETRY%G"), "'%RETRY%G' is reserved"),
-        (lambda a: a.max_offset("T"), "'T' is not a queue"),
+        (lambda a: a.max_offset("T"), "queue is 'T'; it must be a MessageQueue, such as "),
+        (lambda a: a.committed_offset(5, QUEUE), "group is 5; it must be a text"),
+        (lambda a: a.group_lag(group=b"G", topic="T"), "group is b'G'; it must be a text"),
+        (lambda a: a.dead_letters("G", "9"), "count_max is '9'; it must be a whole number"),
+        (lambda a: a.resend_dead_letters("G", "x"), "it must be a list of received messages"),
+        (lambda a: a.put_account("key12345", topic_perms="T=PUB"), "must be a list of texts"),
+        (lambda a: a.update_broker_config("b", {"a": 1}), "must be a dict of texts and texts"),
+        (
+            lambda a: a.set_broker_writable("b", is_writable=1),
+            "is_writable is 1; it must be True or False",
+        ),
     ],
 )
 def test_what_an_administrator_cannot_ask_for_is_refused(
@@ -492,11 +507,19 @@ def test_client_of_another_event_loop_can_neither_be_closed_nor_entered(kind: st
         cluster.create_topic("T")
         client = CLIENTS[kind][1](cluster.name_server)
         first.run(use(client))
-        for call in (close, enter) if kind != "producer" else (close,):
+        for call in (close, enter):
             with pytest.raises(UsageError, match="use and close a client in one loop"):
                 second.run(call(client))
         first.run(close(client))
         second.run(close(client))
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_client_is_not_copied(kind: str) -> None:
+    with CLIENTS[kind][0](NOWHERE) as client:
+        for copy_it in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(UsageError, match="make one in each process"):
+                copy_it(client)
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
@@ -567,6 +590,15 @@ async def test_wrong_arguments_of_a_coroutine_are_explained() -> None:
     async with AsyncProducer("GID_p", name_server=NOWHERE) as producer:
         with pytest.raises(UsageError, match=r"AsyncProducer\.send has no argument 'timeout'"):
             await producer.send(Message("T", b"x"), timeout=3)  # type: ignore[call-arg]
+
+
+async def test_argument_of_another_type_is_named_where_the_call_fails() -> None:
+    async with AsyncProducer("GID_p", name_server=NOWHERE) as producer:
+        with pytest.raises(UsageError) as caught:
+            await producer.fetch_publish_queues(["T"])  # type: ignore[arg-type]
+
+    assert said(caught.value, "fetch_publish_queues: topic is ['T']; it must be a text")
+    assert caught.value.__suppress_context__
 
 
 def test_type_error_of_users_code_is_not_ours() -> None:

@@ -141,6 +141,10 @@ class AsyncDriver:
         if self._loop not in (None, asyncio.get_running_loop()):
             raise other_loop()
 
+    def check_usable(self) -> None:
+        """Raise a UsageError after `aclose`, on another event loop, and in a forked process."""
+        self._bind()
+
     async def run(self, operation: Operation[T], *, name: str = "run") -> T:
         """Run an operation and return its result.
 

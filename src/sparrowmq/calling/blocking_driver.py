@@ -200,7 +200,7 @@ class BlockingDriver:
         self._is_left_to_leader = False
 
     def __enter__(self) -> Self:
-        self._check_usable()
+        self.check_usable()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -241,7 +241,7 @@ class BlockingDriver:
         ident = threading.get_ident()
         follower = None
         with self._mutex:
-            self._check_usable()
+            self.check_usable()
             if self._leader is None:
                 self._leader = ident
             else:
@@ -274,7 +274,7 @@ class BlockingDriver:
         """Start an operation beside others; it runs while a thread leads. From any thread."""
         task = OperationTask(operation, name)
         with self._mutex:
-            self._check_usable()
+            self.check_usable()
             self.call_soon_threadsafe(partial(self._scheduler.add, task))
         return task
 
@@ -334,6 +334,12 @@ class BlockingDriver:
         with self._mutex:
             self._check_outside()
 
+    def check_usable(self) -> None:
+        """Raise a UsageError after `close`, and in a forked process."""
+        if self._is_closing:
+            raise UsageError("this client is closed; open a new one")
+        self._network.channels.check_process()
+
     # The lead.
 
     def _check_outside(self) -> None:
@@ -343,11 +349,6 @@ class BlockingDriver:
                 "a queue), which would wait for itself; make the call in another thread, or only "
                 "queue a message there, by send_nowait"
             )
-
-    def _check_usable(self) -> None:
-        if self._is_closing:
-            raise UsageError("this client is closed; open a new one")
-        self._network.channels.check_process()
 
     def _lead(self, run: _Run | _Answer, *, is_new: bool) -> None:
         self._makes_calls = isinstance(run, _Run) and run.makes_calls

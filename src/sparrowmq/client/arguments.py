@@ -78,14 +78,14 @@ def check_message(message: Message) -> None:
         hint = "a MessageExt was received; make a new Message from its topic, body and tags"
     elif isinstance(message, list | tuple):
         hint = "use send_batch for several messages"
-    raise UsageError(f"{_short(message)} is not a Message: {hint}")
+    raise UsageError(f"{short(message)} is not a Message: {hint}")
 
 
 def check_messages(messages: Sequence[Message]) -> None:
     """Raise a UsageError unless this is a list of messages."""
     # The check of an abstract type costs as much as those of the messages.
     if not isinstance(messages, _LISTS) and not isinstance(messages, Sequence):
-        raise UsageError(f"{_short(messages)} is not a list of messages; give a list")
+        raise UsageError(f"{short(messages)} is not a list of messages; give a list")
     if {*map(type, messages)} != {Message}:
         for message in messages:
             check_message(message)
@@ -95,7 +95,7 @@ def check_queue(queue: MessageQueue) -> MessageQueue:
     """Return a queue unchanged. Raises: UsageError if it is not a MessageQueue."""
     if not isinstance(queue, MessageQueue):
         raise UsageError(
-            f"{_short(queue)} is not a queue; give a MessageQueue, such as fetch_publish_queues, "
+            f"{short(queue)} is not a queue; give a MessageQueue, such as fetch_publish_queues, "
             f"fetch_subscribe_queues or assignment return"
         )
     return queue
@@ -104,7 +104,7 @@ def check_queue(queue: MessageQueue) -> MessageQueue:
 def check_queues(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
     """Return the queues as a tuple. Raises: UsageError unless each is a MessageQueue."""
     if isinstance(queues, MessageQueue) or not isinstance(queues, Iterable):
-        raise UsageError(f"{_short(queues)} is not a list of queues; give a list")
+        raise UsageError(f"{short(queues)} is not a list of queues; give a list")
     return tuple(map(check_queue, queues))
 
 
@@ -124,7 +124,7 @@ def read_topics(
         given = {}
     if not given:
         raise ConfigError(
-            f"topics is {_short(topics)}; give a topic, a list of topics, or a dict of topics and "
+            f"topics is {short(topics)}; give a topic, a list of topics, or a dict of topics and "
             'expressions, such as {"orders": "new || paid"}'
         )
     return given
@@ -154,11 +154,12 @@ def refuse_awaitable(name: str, value: object) -> None:
         # Closed, because Python warns of a coroutine that was never awaited.
         value.close()
     raise UsageError(
-        f"{name} returned {_short(value)}, which is never awaited; give the coroutine function "
+        f"{name} returned {short(value)}, which is never awaited; give the coroutine function "
         "itself to a consumer whose name begins with Async, not a plain function that calls it"
     )
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """Write a value for an error, cut if it is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -22,6 +22,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Answer
+from sparrowmq.calling.tls import check_context
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.member_events import note_connection_lost, serve_request
 from sparrowmq.client.replies import Replies, note_reply
@@ -103,7 +104,10 @@ class ClientInstances:
         Args:
             scope: only clients of equal scope share; a scope has drivers of one kind.
             client: only clients that connect and sign alike share.
+
+        Raises: ConfigError if `tls` is not a TLS context.
         """
+        check_context(client.tls)
         key = (client_id, frozenset(addresses), scope, client.tls, client.credentials)
         with self._lock:
             instance = self._instances.get(key)

@@ -12,7 +12,7 @@ from typing import Literal, Self, TypeVar, Unpack
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.faces.task_host import open_driver
-from sparrowmq.client.faces.user_calls import for_users
+from sparrowmq.client.faces.user_calls import for_administrators
 from sparrowmq.client.operations import (
     accounts,
     administer,
@@ -43,7 +43,7 @@ from sparrowmq.protocol.bodies import ConsumerConnection
 T = TypeVar("T")
 
 
-@for_users
+@for_administrators
 class AsyncAdmin:
     """Administers topics, groups, offsets, brokers and accounts.
 
@@ -67,7 +67,7 @@ class AsyncAdmin:
         return f"<{type(self).__name__} of {addresses}>"
 
     async def __aenter__(self) -> Self:
-        await self._driver.__aenter__()
+        self._driver.check_usable()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -25,6 +25,7 @@ from sparrowmq.client.setting_types import SimpleConsumerSettings
 from sparrowmq.client.subscriber import Topics
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageSelector
+from sparrowmq.model.names import check_topic
 
 # The messages of one `receive`: brokers give at most so many.
 COUNT_MAX = 32
@@ -72,6 +73,7 @@ class AsyncSimpleConsumer:
 
     async def __aenter__(self) -> Self:
         self._check_open()
+        self._driver.check_usable()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -102,7 +104,8 @@ class AsyncSimpleConsumer:
 
     def unsubscribe(self, topic: str) -> None:
         """Receive no more messages of a topic."""
-        self._source.subscriptions.pop(self._source.directory.namespace.wrap(topic), None)
+        wrapped = self._source.directory.namespace.wrap(check_topic(topic))
+        self._source.subscriptions.pop(wrapped, None)
 
     async def receive(
         self,

@@ -67,6 +67,7 @@ from sparrowmq.model import (
     MessageSelector,
     SendResult,
 )
+from sparrowmq.model.names import check_topic
 
 T = TypeVar("T")
 
@@ -108,6 +109,7 @@ class Producer:
 
     def __enter__(self) -> Self:
         self._check_open()
+        self._driver.check_usable()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -413,7 +415,7 @@ class PushConsumer:
 
     def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic; its queues are drained and committed."""
-        self._member.call(partial(remove_subscription, self._subscriber, topic))
+        self._member.call(partial(remove_subscription, self._subscriber, check_topic(topic)))
 
     def start(self) -> None:
         """Join the group, in a separate thread, which runs until `close` despite failures.

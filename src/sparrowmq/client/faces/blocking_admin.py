@@ -11,7 +11,7 @@ from typing import Literal, Self, TypeVar, Unpack
 from sparrowmq.client.directory import QueueLag
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.faces.thread_host import open_driver
-from sparrowmq.client.faces.user_calls import for_users
+from sparrowmq.client.faces.user_calls import for_administrators
 from sparrowmq.client.operations import (
     accounts,
     administer,
@@ -42,7 +42,7 @@ from sparrowmq.protocol.bodies import ConsumerConnection
 T = TypeVar("T")
 
 
-@for_users
+@for_administrators
 class Admin:
     """Administers topics, groups, offsets, brokers and accounts.
 
@@ -66,7 +66,7 @@ class Admin:
         return f"<{type(self).__name__} of {addresses}>"
 
     def __enter__(self) -> Self:
-        self._driver.__enter__()
+        self._driver.check_usable()
         return self
 
     def __exit__(self, *_: object) -> None:

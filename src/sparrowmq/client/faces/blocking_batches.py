@@ -7,9 +7,11 @@ Tests: client/test_batches.py.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
+from weakref import WeakSet
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.assembly import DRIVER_CLOSE_MS, RESTART_S
@@ -45,6 +47,7 @@ class Batches:
         self._waiting_bytes = 0
         self._waiting_count = 0
         self._is_closing = False
+        _BATCHES.add(self)
 
     def add(self, message: Message, queue: QueueChoice | None) -> Future[SendResult]:
         """Queue a message.
@@ -60,6 +63,7 @@ class Batches:
         try:
             with self._lock:
                 if self._is_closing:
+                    self._driver.check_usable()
                     raise batches.closed_error()
                 if self._waiting_bytes + size > config.buffer_bytes_max:
                     raise BufferFull(
@@ -107,6 +111,12 @@ class Batches:
         timeout_ms = self._publisher.config.send_timeout_ms + DRIVER_CLOSE_MS
         self._host.end(timeout_ms / 1000, give_up=self._give_up)
 
+    def become_copy(self) -> None:
+        """Refuse messages in a forked process, where no loop would send them."""
+        # Another thread may have held it in the parent.
+        self._lock = Lock()
+        self._is_closing = True
+
     def drop(self) -> None:
         """Send what waits: nobody holds the producer any more, and no code can close it."""
         with self._lock:
@@ -145,3 +155,16 @@ class Batches:
                     "sending batches of %s failed, and continues", self._publisher.config.client_id
                 )
                 self._host.pause(RESTART_S)
+
+
+# To ask the kernel for the process id would cost each message as much as its future.
+_BATCHES: WeakSet[Batches] = WeakSet()
+
+
+def _mark_copies() -> None:
+    for each in _BATCHES:
+        each.become_copy()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_copies)

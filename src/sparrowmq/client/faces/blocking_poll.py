@@ -35,6 +35,7 @@ from sparrowmq.client.subscriber import (
 )
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
+from sparrowmq.model.names import check_topic
 
 # Threads for the callbacks, and beside them for a BROADCASTING consumer's offset file.
 POOL_SIZE = 2
@@ -143,7 +144,7 @@ class PollConsumer:
 
     def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic; its queues are committed and given up."""
-        self._member.call(partial(remove_subscription, self._state.subscriber, topic))
+        self._member.call(partial(remove_subscription, self._state.subscriber, check_topic(topic)))
 
     def assign(self, queues: Sequence[MessageQueue]) -> None:
         """Consume these queues and no others, without regard to other members of the group.

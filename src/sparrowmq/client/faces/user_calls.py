@@ -7,14 +7,16 @@ Tests: client/test_mistakes.py, client/test_errors.py.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import wraps
-from typing import Any, Never, TypeVar
+from typing import Any, NamedTuple, Never, TypeVar
 
-from sparrowmq.client.arguments import check_message
+from sparrowmq.client.arguments import check_message, short
 from sparrowmq.client.config import KINDS, did_you_mean_argument
 from sparrowmq.errors import SparrowError, UsageError, did_you_mean, drop_own_frames
-from sparrowmq.model import Message
+from sparrowmq.model import Message, MessageExt, MessageQueue
 
 T = TypeVar("T")
 
@@ -42,7 +44,15 @@ _METHODS_ELSEWHERE = {
 _ENTRIES = ("__init__", "__enter__", "__aenter__")
 
 
-def for_users(cls: type[T]) -> type[T]:
+def for_administrators(cls: type[T]) -> type[T]:
+    """As `for_users`, and check each argument's type before a method runs.
+
+    A group of another type would be one of which brokers know nothing.
+    """
+    return for_users(cls, checks_first=True)
+
+
+def for_users(cls: type[T], *, checks_first: bool = False) -> type[T]:
     """Let a class's public methods explain wrong calls, and hide the frames below them."""
     for name, member in list(vars(cls).items()):
         if name.startswith("_") and name not in _ENTRIES:
@@ -50,19 +60,22 @@ def for_users(cls: type[T]) -> type[T]:
         if inspect.isfunction(member) and not (
             inspect.isgeneratorfunction(member) or inspect.isasyncgenfunction(member)
         ):
-            setattr(cls, name, _guarded(cls.__name__, member))
+            setattr(cls, name, _guarded(cls.__name__, member, checks_first=checks_first))
     cls.__getattr__ = _refuse_name  # type: ignore[attr-defined]
+    cls.__reduce__ = _refuse_copy  # type: ignore[method-assign]
     return cls
 
 
-def _guarded(owner: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded(owner: str, function: Callable[..., Any], *, checks_first: bool) -> Callable[..., Any]:
     # A bare `raise` adds no frame of this function to the traceback.
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
+            if checks_first and (refusal := _explain(owner, function, args, kwargs)):
+                raise refusal
             try:
                 return function(*args, **kwargs)
-            except TypeError:
+            except (TypeError, AttributeError):
                 if (refusal := _explain(owner, function, args, kwargs)) is None:
                     raise
                 raise refusal from None
@@ -73,9 +86,11 @@ def _guarded(owner: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     async def awaited(*args: Any, **kwargs: Any) -> Any:
         try:
+            if checks_first and (refusal := _explain(owner, function, args, kwargs)):
+                raise refusal
             try:
                 return await function(*args, **kwargs)
-            except TypeError:
+            except (TypeError, AttributeError):
                 if (refusal := _explain(owner, function, args, kwargs)) is None:
                     raise
                 raise refusal from None
@@ -91,13 +106,13 @@ def _explain(
 ) -> SparrowError | None:
     """Return what is wrong with a call; None if the function can be called so."""
     signature = inspect.signature(function)
+    called = owner if function.__name__ == "__init__" else f"{owner}.{function.__name__}"
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         reason = str(error)
     else:
-        return None
-    called = owner if function.__name__ == "__init__" else f"{owner}.{function.__name__}"
+        return _explain_kinds(called, signature, args, kwargs)
     _, *parameters = signature.parameters.values()
     names = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
     by_place = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
@@ -120,6 +135,74 @@ def _explain(
     return UsageError(f"{called}: {reason}")
 
 
+class _Kind(NamedTuple):
+    """A type of arguments in words: one of it, and several."""
+
+    type: type
+    one: str
+    several: str
+
+
+_KINDS = {
+    "str": _Kind(str, "a text", "texts"),
+    "int": _Kind(int, "a whole number", "whole numbers"),
+    "bool": _Kind(bool, "True or False", "True or False"),
+    "bytes": _Kind(bytes, "bytes", "bytes"),
+    "timedelta": _Kind(timedelta, "a timedelta", "timedeltas"),
+    "MessageExt": _Kind(MessageExt, "a received message", "received messages"),
+    "MessageQueue": _Kind(
+        MessageQueue,
+        "a MessageQueue, such as fetch_publish_queues, fetch_subscribe_queues or assignment return",
+        "MessageQueues",
+    ),
+}
+_SEVERAL = re.compile(r"(?:Sequence|Mapping)\[(\w+)(?:, (\w+))?\]")
+
+
+def _explain_kinds(
+    called: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> SparrowError | None:
+    """Return which argument is not of its type; None if all are, as far as is known."""
+    for name, given in signature.bind(*args, **kwargs).arguments.items():
+        parameter = signature.parameters[name]
+        for value in given if parameter.kind is parameter.VAR_POSITIONAL else (given,):
+            wanted = _wanted(str(parameter.annotation).split(" | "), value)
+            if wanted is not None:
+                return UsageError(f"{called}: {name} is {short(value)}; it must be {wanted}")
+    return None
+
+
+def _wanted(annotations: Sequence[str], value: object) -> str | None:
+    """Return what a value must be; None if it is of one of the types, or one is not known here."""
+    wanted = []
+    for each in annotations:
+        several = _SEVERAL.fullmatch(each)
+        kind = _KINDS.get(several[1] if several else each)
+        if each == "None" and value is not None:
+            continue
+        if kind is None:
+            return None
+        if several is None:
+            is_wanted = _is_of(kind, value)
+            wanted.append(kind.one)
+        elif several[2]:
+            of = _KINDS[several[2]]
+            is_wanted = isinstance(value, Mapping) and all(
+                _is_of(kind, key) and _is_of(of, item) for key, item in value.items()
+            )
+            wanted.append(f"a dict of {kind.several} and {of.several}")
+        else:
+            is_wanted = isinstance(value, list | tuple) and all(_is_of(kind, v) for v in value)
+            wanted.append(f"a list of {kind.several}")
+        if is_wanted:
+            return None
+    return " or ".join(wanted)
+
+
+def _is_of(kind: _Kind, value: object) -> bool:
+    return isinstance(value, kind.type) and (kind.type is bool or not isinstance(value, bool))
+
+
 def _hint(owner: str, name: str, names: list[str]) -> str:
     """Return the end of an error about an argument that a method does not have."""
     if hint := did_you_mean_argument(name, names):
@@ -130,6 +213,14 @@ def _hint(owner: str, name: str, names: list[str]) -> str:
     if kind is not None and (hint := did_you_mean_argument(name, KINDS[kind].rows())):
         return f"{hint} {owner}(...) takes it"
     return f"; there are {', '.join(names)}" if names else "; it takes none"
+
+
+def _refuse_copy(self: object) -> Never:
+    """Answer `pickle` and `copy`. Raises: UsageError."""
+    raise UsageError(
+        f"a {type(self).__name__} cannot be copied or sent to another process, as it has "
+        "connections; make one in each process, or inside the function that is sent there"
+    )
 
 
 def _refuse_name(self: object, name: str) -> Never:

@@ -121,8 +121,8 @@ def fetch(state: Polling, count_max: int, *, timeout_ms: int | None) -> Operatio
 
     Raises: UsageError if `count_max` is below 1, or if nothing was subscribed or assigned.
     """
-    if count_max < 1:
-        raise UsageError(f"count_max is {count_max}; it must be at least 1")
+    if not isinstance(count_max, int) or count_max < 1:
+        raise UsageError(f"count_max is {count_max!r}; it must be a whole number from 1 on")
     if not isinstance(timeout_ms, int | None):
         # Kafka's clients take seconds.
         raise UsageError(
