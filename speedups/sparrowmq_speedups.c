@@ -910,9 +910,9 @@ static PyObject *take_answers(PyObject *self, PyObject *const *args, Py_ssize_t 
     return PyLong_FromSsize_t(at - (Bytes)buffer);
 }
 
-/* --- the requests of sends -------------------------------------------------------------------- */
+/* --- the requests of sends and pulls ------------------------------------------------------------ */
 
-/* The values of a send's header: what `request_decoder.SendForm` says of each kind. */
+/* The values of a header: what `request_decoder.RequestForm` says of each kind. */
 enum { SEND_OPAQUE, SEND_INT, SEND_LONG, SEND_TEXT, SEND_KINDS };
 #define SEND_VALUES_MAX 8
 #define SEND_HEADER_MAX 32768
@@ -964,7 +964,7 @@ static PyObject *send_value(int kind, Value value) {
     return PyUnicode_FromStringAndSize(text, out - text);
 }
 
-/* Reads the header of a send that differs from a known one in its values only. */
+/* Reads the header of a send or pull that differs from a known one in its values only. */
 static PyObject *take_send(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     enum { BUFFER, AT, BYTES_MAX, LITERALS, VALUE_KINDS, NAMES, COPY_COMMAND, COPY_HEADER, COUNT };
     char *buffer, *kinds;
@@ -1164,7 +1164,7 @@ static PyMethodDef functions[] = {
     {"check_records", check_records, METH_VARARGS, "Check the usual records of the log."},
     {"decode_messages", decode_messages, METH_VARARGS, "Read the usual records of a pull's answer."},
     {"take_answers", (PyCFunction)(void (*)(void))take_answers, METH_FASTCALL, "Take the usual answers."},
-    {"take_send", (PyCFunction)(void (*)(void))take_send, METH_FASTCALL, "Read the request of a usual send."},
+    {"take_send", (PyCFunction)(void (*)(void))take_send, METH_FASTCALL, "Read the request of a usual send or pull."},
     {"join_batch", join_batch, METH_VARARGS, "Write the body of a batch's request."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,4 @@
-"""A server reads the sends of a connection alike with and without the extension in C."""
+"""A server reads the sends and pulls of a connection alike with and without the extension in C."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fuzz.extension import FIRST_SEND, compare_bodies, compare_parts, compare_sends, frame_of_send
+from fuzz.extension import (
+    FIRST_PULL,
+    FIRST_SEND,
+    compare_bodies,
+    compare_parts,
+    compare_requests,
+    frame_of_pull,
+    frame_of_send,
+)
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import Message
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import decode_request, encode_frame
-from sparrowmq.protocol.request_decoder import RequestDecoder, SendForm, learn_send
+from sparrowmq.protocol.request_decoder import RequestDecoder, RequestForm, learn_request
 from sparrowmq.protocol.speedups import Speedups
 
 NUMBERS = st.one_of(st.sampled_from([0, 999_999_999, 10**9, 10**18 - 1, 10**18]), st.integers(0, 9))
@@ -24,9 +32,9 @@ TEXTS = st.one_of(
 )
 
 
-def form_of(frame: bytes) -> SendForm:
+def form_of(frame: bytes) -> RequestForm:
     header = frame[8 : 8 + int.from_bytes(frame[5:8])]
-    form = learn_send(decode_request(0, header, None), header)
+    form = learn_request(decode_request(0, header, None), header)
     assert form is not None
     return form
 
@@ -55,12 +63,68 @@ def test_sends_are_read_alike(
         if data:
             data[at % len(data)] = value
 
-    read = compare_sends(bytes(data[: len(data) - cut % 7]))
+    read = compare_requests(bytes(data[: len(data) - cut % 7]))
 
     if not damage and not cut % 7:
         assert [each[4] for each in sends] == [
             each.opaque for each in read if isinstance(each, RemotingCommand)
         ]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            NUMBERS.filter(lambda number: number < 2**31),
+            NUMBERS,
+            st.integers(0, 2**31 - 1),
+            TEXTS,
+            st.sampled_from(["T", "%RETRY%g"]),
+            st.integers(0, 15),
+        ),
+        max_size=4,
+    ),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
+    st.integers(0, 300),
+)
+def test_pulls_are_read_alike(
+    pulls: list[tuple[int, int, int, str, str, int]], damage: list[tuple[int, int]], cut: int
+) -> None:
+    frames = [
+        frame_of_pull(*each[:3], group=each[3], topic=each[4], flag=each[5]) for each in pulls
+    ]
+    data = bytearray(FIRST_SEND.join(frames))
+    for at, value in damage:
+        if data:
+            data[at % len(data)] = value
+
+    read = compare_requests(bytes(data[: len(data) - cut % 7]), first=FIRST_PULL)
+
+    if not damage and not cut % 7:
+        assert [each[2] for each in pulls] == [
+            each.opaque for each in read if isinstance(each, RemotingCommand)
+        ][::2]
+
+
+@pytest.mark.parametrize(
+    ("frame", "is_taken"),
+    [
+        (frame_of_pull(7, 10**18 - 1, 8, group="another", topic="%RETRY%g", flag=2), True),
+        (frame_of_pull(7, 10**18, 8), False),
+        (frame_of_pull(7, 12, 8).replace(b'"maxMsgNums":"32"', b'"maxMsgNums":"16"'), False),
+        (frame_of_pull(7, 12, 8).replace(b'"queueOffset":"12"', b'"queueOffset":"-1"'), False),
+        (FIRST_SEND, False),
+    ],
+)
+def test_extension_takes_pulls_of_the_known_form_alone(
+    built_speedups: Speedups, frame: bytes, is_taken: bool
+) -> None:
+    taken = built_speedups.take_send(frame, 0, 4_096, *form_of(FIRST_PULL))
+
+    assert is_taken is (taken is not None)
+    compare_requests(frame, first=FIRST_PULL)
+    if taken is not None:
+        assert taken == (*RequestDecoder().receive_data(frame), len(frame))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +152,7 @@ def test_extension_takes_sends_of_the_known_form_alone(
     taken = built_speedups.take_send(b"?" + frame, 1, 4_096, *form_of(FIRST_SEND))
 
     assert is_taken is (taken is not None)
-    compare_sends(frame)
+    compare_requests(frame)
     if taken is not None:
         command, end = taken
         assert RequestDecoder().receive_data(frame) == [command]

@@ -208,10 +208,10 @@ class Speedups(Protocol):
         copy_header: Callable[[], object],
         /,
     ) -> tuple[RemotingCommand, int] | None:
-        """Read the send in the frame at `at`, if it differs from a known send in values alone.
+        """Read the send or pull in the frame at `at`, if only its values differ from a known one's.
 
         Args:
-            literals, kinds, names, copy_command, copy_header: `request_decoder.SendForm`.
+            literals, kinds, names, copy_command, copy_header: `request_decoder.RequestForm`.
 
         Returns: the command, and the position behind its frame.
         """

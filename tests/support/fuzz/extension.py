@@ -17,6 +17,8 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec.structs import replace
+
 from extension import build_speedups
 from fuzz.inputs import choose
 from sparrowmq.client.config import ProducerConfig
@@ -29,7 +31,7 @@ from sparrowmq.protocol import speedups
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import PreparedRequest, RemotingCommand
 from sparrowmq.protocol.framing import RefusedHeader, encode_frame
-from sparrowmq.protocol.headers import SendMessageRequestHeader
+from sparrowmq.protocol.headers import SendMessageRequestHeader, encode_header
 from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.pull_request import PullRequest
 from sparrowmq.protocol.record import (
@@ -417,7 +419,7 @@ def check_pull_answers(data: bytes) -> None:
     compare_pull_answers(data)
 
 
-# --- the requests of sends ----------------------------------------------------------------------
+# --- the requests of sends and pulls ------------------------------------------------------------
 
 
 def frame_of_send(
@@ -432,8 +434,24 @@ def frame_of_send(
 FIRST_SEND = frame_of_send(1, 1_700_000_000_000, "UNIQ_KEY\x01A\x02WAIT\x01true", b"body", 1)
 
 
-def compare_sends(data: bytes, *, first: bytes = FIRST_SEND) -> list[object]:
-    """Read bytes behind a first send both ways; return the requests, and the texts of errors."""
+def frame_of_pull(
+    queue_id: int, offset: int, opaque: int, *, group: str = "g", topic: str = "T", flag: int = 3
+) -> bytes:
+    """Return the frame of a pull, as Java's consumers write it."""
+    header = make_pull_header(
+        group, MessageQueue(topic, "b", queue_id), offset=offset, count_max=32, expression=None
+    )
+    fields = encode_header(replace(header, sys_flag=flag, commit_offset=offset, sub_version=offset))
+    return encode_frame(
+        RemotingCommand(code=RequestCode.PULL_MESSAGE, ext_fields=fields, opaque=opaque)
+    )
+
+
+FIRST_PULL = frame_of_pull(1, 0, 1)
+
+
+def compare_requests(data: bytes, *, first: bytes = FIRST_SEND) -> list[object]:
+    """Read bytes behind a first request both ways; return the requests, and texts of errors."""
     found: list[tuple[list[object], int]] = []
     for use in (None, _built):
         with _extension(use):
@@ -459,7 +477,12 @@ def compare_sends(data: bytes, *, first: bytes = FIRST_SEND) -> list[object]:
 
 def check_sends(data: bytes) -> None:
     """The extension reads the sends that Python reads."""
-    compare_sends(data)
+    compare_requests(data)
+
+
+def check_pulls(data: bytes) -> None:
+    """The extension reads the pulls that Python reads."""
+    compare_requests(data, first=FIRST_SEND + FIRST_PULL)
 
 
 # --- the body of a batch's request --------------------------------------------------------------

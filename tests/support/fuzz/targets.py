@@ -214,6 +214,14 @@ TARGETS = {
         ),
         is_in_c=True,
     ),
+    "c_pulls": Target(
+        extension.check_pulls,
+        _fixed(
+            extension.FIRST_PULL,
+            extension.frame_of_pull(0, 10**17, 999_999_999, flag=2) + extension.FIRST_SEND,
+        ),
+        is_in_c=True,
+    ),
     "c_bodies": Target(
         extension.check_bodies, _fixed(b"\0\4bodya\x01b\x02", b"\3\0\1\1\xff\xff"), is_in_c=True
     ),
