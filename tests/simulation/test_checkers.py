@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from queue_messages import message
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageQueue, SendResult, SendStatus
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.checkers import Checkers, judge_ownership
 from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
+from sparrowmq.simulation.sends import Queued, Sends
 from sparrowmq.simulation.virtual_time import Timeline
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.message_store import MessageStore
@@ -387,3 +388,20 @@ def test_dead_letter_must_have_its_retries_behind_it(dice: object) -> None:
 
     bench.put(b"m0", is_sent=False, topic="%DLQ%G", reconsume_times=1)
     assert bench.checkers.violation == "%DLQ%G@b:0 offset 1: a dead letter after 0 retries"
+
+
+@pytest.mark.parametrize(
+    ("status", "is_found"), [(SendStatus.SEND_OK, True), (SendStatus.FLUSH_DISK_TIMEOUT, False)]
+)
+def test_message_of_a_key_stands_behind_earlier_ones_that_are_safe(
+    bench: Bench, status: SendStatus, is_found: bool
+) -> None:
+    nothing: Any = None
+    sends = Sends(nothing, nothing, [QUEUE], bench.checkers, nothing)
+    earlier = Queued(b"m0")
+    earlier.done(SendResult(status, "id0", "", QUEUE, 3), None)
+
+    sends._check_key("m1", "k", SendResult(SendStatus.SEND_OK, "id1", "", QUEUE, 3), [earlier])
+
+    violation = "m1 of key k stands before a message queued before"
+    assert bench.checkers.violation == (violation if is_found else None)

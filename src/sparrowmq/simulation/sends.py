@@ -199,6 +199,9 @@ class Sends:
             is_lost = queued.payload in self._checkers.lost
             if found is None or found.queue != result.queue or is_lost:
                 continue
+            if found.status is not SendStatus.SEND_OK:
+                # Its flush failed: it may be gone, and this message in its place.
+                continue
             if found.queue_offset >= result.queue_offset:
                 self._checkers.fail(f"{name} of key {key} stands before a message queued before")
 
