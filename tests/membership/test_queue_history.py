@@ -178,3 +178,14 @@ def test_queue_is_new_that_came_after_the_first_view() -> None:
 
     assert [history.is_new(queue) for queue in QUEUES] == [False, False, True, True]
     assert not history.is_new(MessageQueue("other", "b", 0))
+
+
+def test_last_view_has_the_queues_and_members() -> None:
+    history = QueueHistory(HANDOVER_MS)
+    before = history.queues("T"), history.members("T")
+    history.note("T", QUEUES, cid_all=["me"], now_ms=0)
+    history.note("T", QUEUES[:2], cid_all=["me", "other"], now_ms=1)
+
+    assert before == ((), ())
+    assert history.queues("T") == tuple(QUEUES[:2])
+    assert history.members("T") == ("me", "other")

@@ -405,3 +405,13 @@ def test_message_of_a_key_stands_behind_earlier_ones_that_are_safe(
 
     violation = "m1 of key k stands before a message queued before"
     assert bench.checkers.violation == (violation if is_found else None)
+
+
+def test_shares_must_be_right_soon_after_the_lists_are(bench: Bench) -> None:
+    wrong = judge_ownership([QUEUE], {"a": []})
+    for found, now_ms in ((wrong, 0), (None, 4_000), (wrong, 6_000), (wrong, 11_000)):
+        bench.checkers.check_shares(found, now_ms=now_ms)
+    assert bench.checkers.violation is None
+
+    bench.checkers.check_shares(wrong, now_ms=11_001)
+    assert "5000 ms after a change of members" in (bench.checkers.violation or "")

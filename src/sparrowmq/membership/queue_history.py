@@ -92,6 +92,11 @@ class QueueHistory:
         views = self._views.get(topic)
         return () if views is None else views[-1].cid_all
 
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues that the last view of a topic has."""
+        views = self._views.get(topic)
+        return () if views is None else views[-1].mq_all
+
     def is_new(self, queue: MessageQueue) -> bool:
         """Return whether the queue was added after the member's first view of the topic."""
         first = self._first.get(queue.topic)

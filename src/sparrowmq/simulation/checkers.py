@@ -588,13 +588,13 @@ class Checkers:
                 f"{host} delivers messages of {_name(queue)}, but stood still and did not ask"
             )
 
-    def check_shares(self, found: OwnershipCheck, *, now_ms: int) -> None:
+    def check_shares(self, found: OwnershipCheck | None, *, now_ms: int) -> None:
         """Check that every queue is in one share, or has been in none or several for a short time.
 
         Args:
-            found: of the live members' shares.
+            found: of the live members' shares; None while there are none, or brokers list others.
         """
-        if found.is_exact:
+        if found is None or found.is_exact:
             self._unshared_since_ms = None
             return
         if self._unshared_since_ms is None:

@@ -330,8 +330,9 @@ class SimulatedCluster:
                     now_ms=self.timeline.now_ms,
                     bound_ms=LIST_NOTICE_MS,
                 )
-        if self.live_members and not self.has_ghosts():
-            self.checkers.check_shares(self.ownership(), now_ms=self.timeline.now_ms)
+        may_share = bool(self.live_members) and not self.has_ghosts()
+        found = self.ownership() if may_share else None
+        self.checkers.check_shares(found, now_ms=self.timeline.now_ms)
         self.timeline.call_in(LIST_LOOK_MS, self._look_at_lists)
 
     # --- running ----------------------------------------------------------------------------

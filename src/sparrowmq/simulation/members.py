@@ -185,12 +185,12 @@ class MemberHost:
         if subscriber.plan is None or not topics:
             return
         history = subscriber.member.history
-        found = [route for topic in topics if (route := subscriber.routes.find(topic)) is not None]
-        # The queues of a broker that is silent stay with their owners for a while.
+        # Those that were divided: a route may have come since. The queues of a broker that is
+        # silent stay with their owners for a while.
         queues = frozenset(
             queue
-            for route in found
-            for queue in route.subscribe_queues
+            for topic in topics
+            for queue in history.queues(topic)
             if not history.silence_of(queue.broker_name)
         )
         self._checkers.plans.check_share(
