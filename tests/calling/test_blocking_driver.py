@@ -224,7 +224,7 @@ def test_close_ends_the_calls_of_all_other_threads(no_leaks: None) -> None:
     for thread in threads:
         thread.join()
         assert isinstance(thread.error, UsageError)
-        assert str(thread.error) == "the driver was closed meanwhile"
+        assert str(thread.error) == "this client was closed meanwhile"
 
 
 def test_close_that_waits_in_vain_is_left_to_the_thread_that_leads(
@@ -458,7 +458,7 @@ def test_request_without_a_task_ends_when_the_driver_is_closed(
     blocking.close()
     thread.join(PATIENCE_S)
 
-    assert errors == ["the driver was closed meanwhile"]
+    assert errors == ["this client was closed meanwhile"]
     with pytest.raises(UsageError, match="is closed"):
         ask_directly(blocking, server.address, b"y")
 

@@ -14,6 +14,7 @@ import logging
 import pickle
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -198,6 +199,24 @@ def test_plain_function_that_returns_a_coroutine_is_named_in_the_log(
         consumer.subscribe("T")
         consumer.start()
         wait_until("the line", lambda: "which is never awaited" in caplog.text)
+
+    # The error is SparrowMQ's own, and no code of the user's is in its traceback.
+    assert [each for each in caplog.records if each.exc_info] == []
+
+
+def test_traceback_of_a_listener_begins_in_the_users_code(
+    hostile: HostileCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(messages: list[MessageExt], context: ConsumeContext) -> None:
+        raise ValueError("no such flight")
+
+    hostile.broker.add_messages("T", b"1")
+    with PushConsumer("GID_c", "T", name_server=hostile.address, start="first", listener=fail):
+        wait_until("the line", lambda: "the listener failed" in caplog.text)
+
+    (record,) = [each for each in caplog.records if "the listener failed" in each.getMessage()]
+    assert record.exc_info is not None
+    assert [frame.name for frame in traceback.extract_tb(record.exc_info[2])] == ["fail"]
 
 
 # --- subscriptions ----------------------------------------------------------------------------
@@ -520,6 +539,24 @@ def test_client_is_not_copied(kind: str) -> None:
         for copy_it in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(UsageError, match="make one in each process"):
                 copy_it(client)
+
+
+async def test_client_of_asyncio_in_a_thread_without_a_loop_is_refused() -> None:
+    with InProcessCluster() as cluster:
+        cluster.create_topic("T")
+        async with AsyncProducer("G", name_server=cluster.name_server) as producer:
+
+            def step() -> None:
+                producer.send(Message("T", b"x")).send(None)
+
+            def queue() -> Any:
+                return producer.send_nowait(Message("T", b"x"))
+
+            for begin in (producer.send, producer.send_nowait):
+                await begin(Message("T", b"x"))
+                for call in (step, queue):
+                    with pytest.raises(UsageError, match="this thread runs none"):
+                        await asyncio.to_thread(call)
 
 
 @pytest.mark.parametrize("is_sent", [False, True])

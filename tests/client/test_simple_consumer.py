@@ -210,6 +210,29 @@ def test_asyncio_face_waits_for_a_message_and_acknowledges_it(
     assert bodies(asyncio.run(consume())) == ["a", "b"]
 
 
+async def test_close_ends_an_iteration_that_waits(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    consumer = AsyncSimpleConsumer(group, topic, name_server=cluster.name_server)
+    found: list[MessageExt] = []
+    has_come = asyncio.Event()
+
+    async def consume() -> None:
+        async for message in consumer:
+            await consumer.ack(message)
+            found.append(message)
+            has_come.set()
+
+    consuming = asyncio.create_task(consume())
+    await asyncio.to_thread(send, producer, topic, "a")
+    # The consumer waits for the next one then.
+    await has_come.wait()
+    await consumer.close()
+    await consuming
+
+    assert bodies(found) == ["a"]
+
+
 def test_mistakes_are_named(consumer: SimpleConsumer, cluster: EmbeddedCluster) -> None:
     for count in (0, 33):
         with pytest.raises(ConfigError, match="count_max"):

@@ -138,7 +138,7 @@ class AsyncDriver:
 
         A client asks before it begins to close.
         """
-        if self._loop not in (None, asyncio.get_running_loop()):
+        if self._loop not in (None, running_loop()):
             raise other_loop()
 
     def check_usable(self) -> None:
@@ -171,7 +171,7 @@ class AsyncDriver:
                 run.cancel()
             elif isinstance(error, Cancelled):
                 raise UsageError(
-                    "the driver was closed meanwhile"
+                    "this client was closed meanwhile"
                     if self._is_closing
                     else f"operation {name} was cancelled"
                 ) from error
@@ -240,7 +240,7 @@ class AsyncDriver:
     # Turns.
 
     def _bind(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         if self._loop is not loop:
             self.check_outside()
             self._loop = loop
@@ -421,6 +421,18 @@ def other_loop() -> UsageError:
     )
 
 
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the thread's running event loop. Raises: UsageError if there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "a client of asyncio is used in its event loop, and this thread runs none; from "
+            "another thread use asyncio.run_coroutine_threadsafe(..., loop), or a client without "
+            "Async"
+        ) from None
+
+
 class _Run(Continuation, kw_only=True):
     """An operation in `run`, whose end resolves the caller's future."""
 
@@ -446,7 +458,7 @@ class _Answer(Asking, kw_only=True):
         if self.future.done():
             return
         if self.scheduler.is_stopped:
-            self.future.set_exception(UsageError("the driver was closed meanwhile"))
+            self.future.set_exception(UsageError("this client was closed meanwhile"))
         elif thrown is None or isinstance(thrown, TransportError):
             self.future.set_result(value if thrown is None else thrown)
         else:

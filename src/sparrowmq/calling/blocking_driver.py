@@ -255,7 +255,7 @@ class BlockingDriver:
         else:
             self._follow(follower)
         if isinstance(run.error, Cancelled):
-            what = "the driver was closed meanwhile"
+            what = "this client was closed meanwhile"
             return UsageError(what if self._is_closing else f"operation {name} was cancelled")
         return run.error
 
@@ -366,7 +366,7 @@ class BlockingDriver:
         with self._mutex:
             if self._is_closing:
                 run.cancel()
-                raise UsageError("the driver was closed meanwhile")
+                raise UsageError("this client was closed meanwhile")
             self._followers[follower] = None
         self._follow(follower)
 
@@ -389,7 +389,7 @@ class BlockingDriver:
             self._lead(run, is_new=False)
         elif not run.done:
             assert self._is_closing
-            raise UsageError("the driver was closed meanwhile")
+            raise UsageError("this client was closed meanwhile")
 
     def _add_follower(self, follower: _Follower) -> None:
         follower.run.on_done = follower.signal.set
@@ -438,13 +438,13 @@ class BlockingDriver:
             if run.done if run is not None else self._has_led_enough:
                 return True
             if self._is_closing:
-                raise UsageError("the driver was closed meanwhile")
+                raise UsageError("this client was closed meanwhile")
             deadline_ms = scheduler.next_deadline_ms()
             while self._calls:
                 if not self._make_call(*self._calls.popleft()):
                     return False
                 if self._is_closing:
-                    raise UsageError("the driver was closed meanwhile")
+                    raise UsageError("this client was closed meanwhile")
                 # What came meanwhile is processed together with the outcomes.
                 deadline_ms = 0
             now_ms = network.attend(deadline_ms)

@@ -36,7 +36,7 @@ from sparrowmq.client.subscriber import (
 )
 from sparrowmq.client.transaction_outcomes import CheckFailed, EndFailed
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
-from sparrowmq.errors import TransportError, UnreadableMessage
+from sparrowmq.errors import SparrowError, TransportError, UnreadableMessage, drop_own_frames
 from sparrowmq.membership.actions import (
     AssignmentChanged,
     CommitLost,
@@ -344,10 +344,10 @@ class NoticeLog:
             messages = _count(notice.message_count, "message")
             fate = self._fate_of(notice)
             place = (notice.queue, notice.first_offset)
-            self._warn(kind, text, messages, *place, fate, error, error=error)
+            self._warn(kind, text, messages, *place, fate, error, error=_users_part(error))
         elif isinstance(notice, RebalanceListenerFailed):
             text = "on_assign, on_revoke or on_lost failed: %r"
-            self._warn((text, repr(error)), text, error, error=error)
+            self._warn((text, repr(error)), text, error, error=_users_part(error))
         elif isinstance(notice, RequestFailed):
             self._warn_request(notice)
         else:
@@ -424,6 +424,18 @@ class NoticeLog:
             kind = (self._kind, self._group, *kind)
         log = log or self._warnings
         log.log(logging.WARNING, kind, line, *args, error=error, fields=self._fields)
+
+
+def _users_part(error: BaseException) -> BaseException | None:
+    """Return an error of the user's code with that code's frames alone; None without any.
+
+    An error that is not one of SparrowMQ's, but has no other frames, is a mistake of ours.
+    """
+    whole = error.__traceback__
+    drop_own_frames(error)
+    if error.__traceback__ is not None:
+        return error
+    return None if isinstance(error, SparrowError) else error.with_traceback(whole)
 
 
 def fields_of(

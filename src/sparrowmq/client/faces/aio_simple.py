@@ -82,7 +82,12 @@ class AsyncSimpleConsumer:
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Yield one message after another, each invisible for 60 s, until `close`."""
         while not self._is_closed:
-            found = await self.receive(1)
+            try:
+                found = await self.receive(1)
+            except UsageError:
+                if self._is_closed:
+                    return
+                raise
             if found:
                 yield found[0]
 

@@ -81,7 +81,12 @@ class SimpleConsumer:
     def __iter__(self) -> Iterator[MessageExt]:
         """Yield one message after another, each invisible for 60 s, until `close`."""
         while not self._is_closed:
-            found = self.receive(1)
+            try:
+                found = self.receive(1)
+            except UsageError:
+                if self._is_closed:
+                    return
+                raise
             if found:
                 yield found[0]
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-from sparrowmq.calling.async_driver import AsyncDriver, other_loop
+from sparrowmq.calling.async_driver import AsyncDriver, other_loop, running_loop
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.instances import INSTANCES, ClientInstance
@@ -88,7 +88,7 @@ class TaskFutures:
 
     def make(self) -> TaskFuture:
         """Return the future of a message. Raises: UsageError on another event loop."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         if loop is not self._loop:
             if self._loop is not None:
                 raise other_loop()
