@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare gate interop interop-clients interop-suite interop-smoke soak soak-spark lock try-wheel audit clean
+.PHONY: help setup demo test test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare gate interop interop-clients interop-suite interop-peers interop-smoke soak soak-spark lock try-wheel audit clean
 
 setup: $(VENV)/ready $(VENV)/speedups ## make .venv with everything that the targets need
 
@@ -98,7 +98,9 @@ simulate: setup ## run the simulation of faults under a virtual clock: SEEDS=100
 INTEROP := $(BIN)/python -m pytest -m interop -rs
 SUITE := tests/interop/test_apache_suite.py
 CLIENTS := $(patsubst %,tests/interop/test_%.py,go_client cpp_client js_client mqadmin_commands)
-interop: interop-clients interop-suite ## run the tests against Apache RocketMQ from Maven Central (Java 17, Maven)
+interop: interop-clients interop-suite interop-peers ## run the tests against Apache RocketMQ from Maven Central (Java 17, Maven)
+
+interop-peers: setup ## the part of interop without foreign clients and Apache's own tests
 	$(INTEROP) tests/interop $(patsubst %,--ignore %,tests/interop/test_soak.py $(SUITE) $(CLIENTS))
 
 # Foreign clients and tools, which need Go and Node beside it: ten minutes.

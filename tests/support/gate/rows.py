@@ -270,8 +270,26 @@ ROWS = (
             "Clients, brokers and stores of Apache RocketMQ 4.9.7 and 5.5.0 work with SparrowMQ's",
             "Apache RocketMQ 4.9.7 与 5.5.0 的客户端、broker 和存储可与 SparrowMQ 互通",
         ),
-        "make interop",
-        minutes=240,
+        "make interop-peers",
+        minutes=180,
+    ),
+    Row(
+        "foreign",
+        (
+            "Apache's Go and C++ clients, ali-ons and mqadmin work with SparrowMQ's brokers",
+            "Apache 的 Go 与 C++ 客户端、ali-ons 和 mqadmin 可与 SparrowMQ 的 broker 配合使用",
+        ),
+        "make interop-clients",
+        minutes=60,
+    ),
+    Row(
+        "suite",
+        (
+            "The integration tests of Apache RocketMQ 4.9.7 and 5.5.0 pass on SparrowMQ's brokers",
+            "Apache RocketMQ 4.9.7 与 5.5.0 的集成测试在 SparrowMQ 的 broker 上通过",
+        ),
+        "make interop-suite",
+        minutes=90,
     ),
     Row(
         "upgrade",
