@@ -198,7 +198,7 @@ def test_reset_to_the_first_message_commits_for_a_group_without_a_commit(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--to", "yesterday"], "'yesterday' is not a time"),
+        (["--to", "first"], "'first' is not a time; write earliest, latest, an offset, 2026-"),
         (["--to", "5", "--queue", "broker-a"], "'broker-a' is not a queue"),
         (["--to", "5", "--queue", "broker-a:7"], "no queue broker-a:7"),
         (["--to", "99", "--queue", "broker-a:0"], "has offsets 0 to 0, not 99"),

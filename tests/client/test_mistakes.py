@@ -42,7 +42,9 @@ from sparrowmq import (
     TransactionProducer,
     TransactionState,
 )
+from sparrowmq.client.operations.snapshot import unknown_group
 from sparrowmq.errors import ConfigError, ConnectFailed, SparrowError, UsageError
+from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.testing import InProcessCluster
 from waiting import wait_until
 
@@ -627,6 +629,15 @@ async def test_wrong_arguments_of_a_coroutine_are_explained() -> None:
     async with AsyncProducer("GID_p", name_server=NOWHERE) as producer:
         with pytest.raises(UsageError, match=r"AsyncProducer\.send has no argument 'timeout'"):
             await producer.send(Message("T", b"x"), timeout=3)  # type: ignore[call-arg]
+
+
+def test_unknown_group_is_answered_by_the_nearest_or_by_some_that_there_are() -> None:
+    def hint(group: str, *known: str) -> str:
+        return str(unknown_group(group, known)).partition(f"consumer group {group!r}")[2]
+
+    assert hint("GID_bord", "GID_board") == "; did you mean GID_board? There are GID_board"
+    assert hint("x", *"abcdefg") == "; there are a, b, c, d, e and 2 more"
+    assert hint("x", TOOLS_GROUP) == "; there are none yet"
 
 
 async def test_argument_of_another_type_is_named_where_the_call_fails() -> None:

@@ -19,11 +19,12 @@ from sparrowmq.client.operations.overview import (
     Overview,
     take_overview,
 )
+from sparrowmq.client.operations.snapshot import unknown_group
 from sparrowmq.client.operations.waiting_messages import WAIT_MS_MIN
 from sparrowmq.doctor.finding import NextCommand
 from sparrowmq.doctor.group_snapshot import LATE_MS
 from sparrowmq.doctor.topic_rules import command_to_permit
-from sparrowmq.errors import UsageError, did_you_mean
+from sparrowmq.errors import UsageError
 from sparrowmq.words import Phrase, count_of
 
 # The faults for which `check` prints the command that says more.
@@ -123,8 +124,7 @@ def _choose(seen: Overview, wanted: Collection[str]) -> list[GroupOverview]:
     known = {each.group for each in seen.groups}
     for name in wanted:
         if name not in known:
-            hint = did_you_mean(name, known)
-            raise UsageError(f"no broker knows consumer group {name!r}{hint}")
+            raise unknown_group(name, known)
     return [each for each in seen.groups if not wanted or each.group in wanted]
 
 

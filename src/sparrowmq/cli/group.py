@@ -515,7 +515,8 @@ def _parse_target(text: str) -> Target:
     # Milliseconds since 1970 have more digits than any offset in practice.
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return Target(offset=int(text))
-    return Target(timestamp_ms=parse_time(text, now_timestamp_ms=timestamp_ms()))
+    others = "earliest, latest, an offset, "
+    return Target(timestamp_ms=parse_time(text, now_timestamp_ms=timestamp_ms(), others=others))
 
 
 def _reset(

@@ -260,7 +260,8 @@ def _read(
 def _parse_start(text: str) -> Start:
     if text in ("earliest", "latest"):
         return Start(is_earliest=text == "earliest", is_latest=text == "latest")
-    return Start(timestamp_ms=parse_time(text, now_timestamp_ms=timestamp_ms()))
+    others = "earliest, latest, "
+    return Start(timestamp_ms=parse_time(text, now_timestamp_ms=timestamp_ms(), others=others))
 
 
 @msg.command("get")

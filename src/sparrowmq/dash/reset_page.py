@@ -9,7 +9,6 @@ from sparrowmq.client.operations.reset import ResetPlan, Target, apply_reset, pl
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import Site, View, Visit, group_href
-from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_topic
 from sparrowmq.model.spelling import parse_time
 
@@ -58,10 +57,10 @@ async def _plan(watcher: Watcher, group: str, topic: str, target: str) -> ResetP
 def _read_target(text: str) -> Target:
     if text in ("earliest", "latest"):
         return Target(is_earliest=text == "earliest", is_latest=text == "latest")
-    try:
-        return Target(timestamp_ms=parse_time(text, now_timestamp_ms=timestamp_ms()))
-    except UsageError as error:
-        raise UsageError(f"write earliest, latest, or a time; {error}") from None
+    now_ms = timestamp_ms()
+    return Target(
+        timestamp_ms=parse_time(text, now_timestamp_ms=now_ms, others="earliest, latest, ")
+    )
 
 
 def _table(plan: ResetPlan) -> PageTable:

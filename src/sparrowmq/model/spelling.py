@@ -13,12 +13,13 @@ _MILLISECONDS = re.compile(r"[0-9]{11,14}")
 TIME_HELP = "2026-01-31T12:00, 12:00 (the last), 30m (ago), or milliseconds since 1970"
 
 
-def parse_time(text: str, *, now_timestamp_ms: int) -> int:
+def parse_time(text: str, *, now_timestamp_ms: int, others: str = "") -> int:
     """Return the wall-clock milliseconds of a text.
 
     Args:
         text: ISO 8601, in this machine's zone unless the text names a zone; a time of day, which
             is the last one; `30m`, `2h`, `1d` ago; or milliseconds since 1970.
+        others: what else the user may write, for the error, such as "earliest, ".
 
     Raises: UsageError if the text is not a time.
     """
@@ -32,7 +33,7 @@ def parse_time(text: str, *, now_timestamp_ms: int) -> int:
             return _last_time_of_day(time.fromisoformat(text), now_timestamp_ms)
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
-        raise UsageError(f"{text!r} is not a time; write {TIME_HELP}") from None
+        raise UsageError(f"{text!r} is not a time; write {others}{TIME_HELP}") from None
 
 
 def _last_time_of_day(clock: time, now_timestamp_ms: int) -> int:

@@ -8,7 +8,7 @@ snapshot goes on, since snapshots are taken of sick clusters. Tests: doctor/test
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ from sparrowmq.errors import (
     did_you_mean,
 )
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import dlq_topic, retry_topic
+from sparrowmq.model.names import dlq_topic, is_system_group, retry_topic
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
@@ -78,6 +78,8 @@ from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad, GroupLoads
 
 # The members that are asked about themselves; a larger group is understood without the others.
 RUNNING_INFO_MEMBERS_MAX = 64
+# The groups named by the error of an unknown one.
+GROUPS_NAMED_MAX = 5
 
 # Java's class names, by which members report their strategy, and the strategies' names here.
 _STRATEGY_CLASSES = {
@@ -544,8 +546,7 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
         )
     if group in known:
         return
-    hint = did_you_mean(group, known)
-    raise UsageError(f"no broker knows consumer group {group!r}{hint}")
+    raise unknown_group(group, known)
 
 
 def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
@@ -704,3 +705,12 @@ def _subscriptions(datas: Sequence[SubscriptionData]) -> tuple[SubscriptionView,
             for data in datas
         )
     )
+
+
+def unknown_group(group: str, known: Iterable[str]) -> UsageError:
+    """Return the error of a group that no broker knows: it names the nearest, or some."""
+    names = sorted(name for name in known if not is_system_group(name))
+    named = ", ".join(names[:GROUPS_NAMED_MAX])
+    more = f" and {len(names) - GROUPS_NAMED_MAX} more" if len(names) > GROUPS_NAMED_MAX else ""
+    hint = did_you_mean(group, names, f"there are {named}{more}" if names else "there are none yet")
+    return UsageError(f"no broker knows consumer group {group!r}{hint}")
