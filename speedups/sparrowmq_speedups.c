@@ -1,4 +1,4 @@
-/* Nine functions of SparrowMQ over bytes, in C: six of the broker, three of its clients.
+/* Ten functions of SparrowMQ over bytes, in C: seven of the broker, three of its clients.
  *
  * Each does what its twin in Python does, to the byte, and says what the twin is for it; the package
  * `sparrowmq` has them all and needs none of these (src/sparrowmq/protocol/speedups.py, which also says
@@ -22,6 +22,11 @@
 #define INDEX_ENTRY_SIZE 20
 
 typedef const unsigned char *Bytes;
+
+static PyObject *fail(PyObject *kind, const char *text) {
+    PyErr_SetString(kind, text);
+    return NULL;
+}
 
 /* --- numbers, big-endian ------------------------------------------------------------------- */
 
@@ -295,8 +300,7 @@ static PyObject *encode_record(PyObject *self, PyObject *const *args, Py_ssize_t
     long long numbers[COUNT];
     int32_t code;
     if (count != NUMBERS + COUNT) {
-        PyErr_SetString(PyExc_TypeError, "encode_record takes 14 arguments");
-        return NULL;
+        return fail(PyExc_TypeError, "encode_record takes 14 arguments");
     }
     for (int n = 0; n < NUMBERS; n++) {
         if (n == PROPERTIES) {
@@ -590,8 +594,7 @@ static PyObject *check_records(PyObject *self, PyObject *args) {
         return NULL;
     }
     if (begin < 0 || begin > buffer_size || !PyType_IsSubtype((PyTypeObject *)record_type, &PyTuple_Type)) {
-        PyErr_SetString(PyExc_ValueError, "check_records takes a place in the buffer and a type of tuples");
-        return NULL;
+        return fail(PyExc_ValueError, "check_records takes a place in the buffer and a type of tuples");
     }
     Bytes at = buffer + begin, end = buffer + buffer_size, topic = NULL;
     PyObject *topic_text = NULL;
@@ -852,8 +855,7 @@ static PyObject *take_answers(PyObject *self, PyObject *const *args, Py_ssize_t 
     char *buffer, *kinds;
     Py_ssize_t buffer_size, kind_count;
     if (count != ARGUMENTS) {
-        PyErr_SetString(PyExc_TypeError, "take_answers takes 10 arguments");
-        return NULL;
+        return fail(PyExc_TypeError, "take_answers takes 10 arguments");
     }
     Py_ssize_t begin = PyLong_AsSsize_t(args[AT]);
     int has_body = PyObject_IsTrue(args[HAS_BODY]);
@@ -863,8 +865,7 @@ static PyObject *take_answers(PyObject *self, PyObject *const *args, Py_ssize_t 
     }
     if (begin < 0 || begin > buffer_size || kind_count > ANSWER_VALUES_MAX || !PyTuple_Check(args[LITERALS]) ||
         PyTuple_Size(args[LITERALS]) != kind_count + 1 || !are_places_right(kinds, kind_count)) {
-        PyErr_SetString(PyExc_ValueError, "a place beyond the buffer, or parts that do not fit together");
-        return NULL;
+        return fail(PyExc_ValueError, "a place beyond the buffer, or parts that do not fit together");
     }
     Bytes at = (Bytes)buffer + begin, end = (Bytes)buffer + buffer_size;
     while (end - at >= 8) {
@@ -965,13 +966,12 @@ static PyObject *send_value(int kind, Value value) {
 }
 
 /* Reads the header of a send or pull that differs from a known one in its values only. */
-static PyObject *take_send(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+static PyObject *take_request(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     enum { BUFFER, AT, BYTES_MAX, LITERALS, VALUE_KINDS, NAMES, COPY_COMMAND, COPY_HEADER, COUNT };
     char *buffer, *kinds;
     Py_ssize_t buffer_size, kind_count;
     if (count != COUNT) {
-        PyErr_SetString(PyExc_TypeError, "take_send takes 8 arguments");
-        return NULL;
+        return fail(PyExc_TypeError, "take_request takes 8 arguments");
     }
     Py_ssize_t begin = PyLong_AsSsize_t(args[AT]), bytes_max = PyLong_AsSsize_t(args[BYTES_MAX]);
     if (PyErr_Occurred() || PyBytes_AsStringAndSize(args[BUFFER], &buffer, &buffer_size) < 0 ||
@@ -981,8 +981,7 @@ static PyObject *take_send(PyObject *self, PyObject *const *args, Py_ssize_t cou
     if (begin < 0 || begin > buffer_size || kind_count > SEND_VALUES_MAX || !PyTuple_Check(args[LITERALS]) ||
         PyTuple_Size(args[LITERALS]) != kind_count + 1 || !PyTuple_Check(args[NAMES]) ||
         PyTuple_Size(args[NAMES]) != kind_count + 2) {
-        PyErr_SetString(PyExc_ValueError, "a place beyond the buffer, or parts that do not fit together");
-        return NULL;
+        return fail(PyExc_ValueError, "a place beyond the buffer, or parts that do not fit together");
     }
     Bytes at = (Bytes)buffer + begin, end = (Bytes)buffer + buffer_size;
     if (end - at < 8) {
@@ -1007,8 +1006,7 @@ static PyObject *take_send(PyObject *self, PyObject *const *args, Py_ssize_t cou
         here += literal_size;
         if (n < kind_count) {
             if (kinds[n] < 0 || kinds[n] >= SEND_KINDS) {
-                PyErr_SetString(PyExc_ValueError, "an unknown kind of value");
-                return NULL;
+                return fail(PyExc_ValueError, "an unknown kind of value");
             }
             values[n].at = here;
             here = values[n].end = end_of_send_value(kinds[n], here, stop);
@@ -1044,6 +1042,25 @@ static PyObject *take_send(PyObject *self, PyObject *const *args, Py_ssize_t cou
     Py_XDECREF(header);
     Py_XDECREF(command);
     return result;
+}
+
+/* --- the entries of a queue -------------------------------------------------------------------- */
+
+/* Returns the position and the size of records that lie back to back. */
+static PyObject *find_run(PyObject *self, PyObject *entries) {
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(entries, &data, &size) < 0) {
+        return NULL;
+    }
+    uint64_t first = 0, last = 0, before = 0, total = 0;
+    for (Bytes at = (Bytes)data; size >= ENTRY_SIZE; at += ENTRY_SIZE, size -= ENTRY_SIZE) {
+        last = read64(at);
+        first = at == (Bytes)data ? last : first;
+        before = total;
+        total += read32(at + 8);
+    }
+    return last < first || last - first != before ? Py_NewRef(Py_None) : Py_BuildValue("KK", first, total);
 }
 
 /* --- the body of a batch's request ------------------------------------------------------------ */
@@ -1091,8 +1108,7 @@ static PyObject *join_batch(PyObject *self, PyObject *args) {
     }
     if (body_at < 0 || body_at >= width || flag_at < 0 || flag_at >= width || text_at >= width ||
         (!has_texts && (count == 0 || id_size < 4 || id_size > shared_size))) {
-        PyErr_SetString(PyExc_ValueError, "places beyond a row or a text");
-        return NULL;
+        return fail(PyExc_ValueError, "places beyond a row or a text");
     }
     unsigned char *out = NULL;
     char *id = NULL;
@@ -1164,7 +1180,8 @@ static PyMethodDef functions[] = {
     {"check_records", check_records, METH_VARARGS, "Check the usual records of the log."},
     {"decode_messages", decode_messages, METH_VARARGS, "Read the usual records of a pull's answer."},
     {"take_answers", (PyCFunction)(void (*)(void))take_answers, METH_FASTCALL, "Take the usual answers."},
-    {"take_send", (PyCFunction)(void (*)(void))take_send, METH_FASTCALL, "Read the request of a usual send or pull."},
+    {"take_request", (PyCFunction)(void (*)(void))take_request, METH_FASTCALL, "Read the request of a usual send or pull."},
+    {"find_run", find_run, METH_O, "Find the records of entries that lie back to back."},
     {"join_batch", join_batch, METH_VARARGS, "Write the body of a batch's request."},
     {NULL, NULL, 0, NULL},
 };
@@ -1175,7 +1192,7 @@ PyMODINIT_FUNC PyInit_sparrowmq_speedups(void) {
     fill_crc_table();
     PyObject *made = PyModule_Create(&module);
     /* What the functions take and return; sparrowmq uses them only with the number it knows. */
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 9) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", 10) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -119,7 +119,7 @@ def test_pulls_are_read_alike(
 def test_extension_takes_pulls_of_the_known_form_alone(
     built_speedups: Speedups, frame: bytes, is_taken: bool
 ) -> None:
-    taken = built_speedups.take_send(frame, 0, 4_096, *form_of(FIRST_PULL))
+    taken = built_speedups.take_request(frame, 0, 4_096, *form_of(FIRST_PULL))
 
     assert is_taken is (taken is not None)
     compare_requests(frame, first=FIRST_PULL)
@@ -149,7 +149,7 @@ def test_extension_takes_pulls_of_the_known_form_alone(
 def test_extension_takes_sends_of_the_known_form_alone(
     built_speedups: Speedups, frame: bytes, is_taken: bool
 ) -> None:
-    taken = built_speedups.take_send(b"?" + frame, 1, 4_096, *form_of(FIRST_SEND))
+    taken = built_speedups.take_request(b"?" + frame, 1, 4_096, *form_of(FIRST_SEND))
 
     assert is_taken is (taken is not None)
     compare_requests(frame)
@@ -157,14 +157,14 @@ def test_extension_takes_sends_of_the_known_form_alone(
         command, end = taken
         assert RequestDecoder().receive_data(frame) == [command]
         assert end == 1 + len(frame)
-        assert built_speedups.take_send(frame, 0, len(frame) - 1, *form_of(FIRST_SEND)) is None
+        assert built_speedups.take_request(frame, 0, len(frame) - 1, *form_of(FIRST_SEND)) is None
 
 
 def test_a_send_is_no_other_sends_object(built_speedups: Speedups) -> None:
     form = form_of(FIRST_SEND)
 
     first, second = (
-        built_speedups.take_send(frame_of_send(queue_id, 1, "", b"x", 5), 0, 999, *form)
+        built_speedups.take_request(frame_of_send(queue_id, 1, "", b"x", 5), 0, 999, *form)
         for queue_id in (1, 2)
     )
 
@@ -185,7 +185,7 @@ def test_frame_beyond_the_limit_is_refused_though_its_form_is_known(both_ways: N
 
 
 def test_wrong_parts_are_errors(built_speedups: Speedups) -> None:
-    take: Any = built_speedups.take_send
+    take: Any = built_speedups.take_request
     literals, kinds, names, *copies = form_of(FIRST_SEND)
     for arguments in (
         (FIRST_SEND, -1, 999, literals, kinds, names, *copies),

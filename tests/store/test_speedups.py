@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 import sys
 import tomllib
@@ -23,6 +24,7 @@ from fuzz.extension import (
     compare_entries,
     compare_keys,
     compare_record,
+    compare_runs,
     log_of,
     make_batch,
     make_header,
@@ -31,6 +33,7 @@ from sparrowmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.headers import SendMessageRequestHeader
 from sparrowmq.protocol.record import BatchEntry, Record, encode_batch, encode_record
+from sparrowmq.store.queue_reader import find_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -261,6 +264,44 @@ def test_entries_are_added_alike(
         begin_ms=begin_ms,
         number=number,
     )
+
+
+@given(
+    st.integers(0, 2**62),
+    st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**64 - 1)), min_size=1),
+    st.integers(0, 10_000),
+    st.binary(max_size=1),
+)
+def test_a_run_is_found_alike(
+    begin: int, records: list[tuple[int, int]], at: int, damage: bytes
+) -> None:
+    entries, position = bytearray(), begin
+    for size, tags_code in records:
+        entries += struct.pack(">QIQ", position, size, tags_code)
+        position += size
+    at %= len(entries)
+    entries[at : at + len(damage)] = damage
+
+    assert compare_runs(bytes(entries)) or damage
+
+
+@pytest.mark.parametrize(
+    ("places", "run"),
+    [
+        ([(7, 3)], (7, 3)),
+        ([(7, 3), (10, 90), (100, 1)], (7, 94)),
+        ([(7, 3), (11, 1)], None),
+        ([(10, 3), (7, 3)], None),
+        ([(0, 0x7FFFFFFF)] * 2, None),
+        ([(2**64 - 1, 1), (0, 1)], None),
+    ],
+)
+def test_records_that_lie_apart_are_no_run(
+    built_speedups: speedups.Speedups, places: list[tuple[int, int]], run: tuple[int, int] | None
+) -> None:
+    entries = b"".join(struct.pack(">QI8x", *place) for place in places)
+
+    assert built_speedups.find_run(entries) == find_run(entries) == run
 
 
 def test_wrong_arguments_are_errors(built_speedups: speedups.Speedups) -> None:

@@ -2,8 +2,8 @@
 
 The sends of a producer differ in few values, and so do the pulls of a consumer. The decoder keeps
 the form of a connection's first send, batch and pull, and the extension in C reads requests of
-these forms (`Speedups.take_send`). `framing.decode_request` reads all others, and all without the
-extension (benchmarks/broker.py).
+these forms (`Speedups.take_request`). `framing.decode_request` reads all others, and all without
+the extension (benchmarks/broker.py).
 
 Tests: test_request_decoder.py.
 """
@@ -53,7 +53,7 @@ _PARTS: Mapping[int, Sequence[tuple[bytes, bytes, bytes, int, str]]] = {
 
 
 class RequestForm(NamedTuple):
-    """The form of a connection's sends or pulls, as the arguments of `Speedups.take_send`.
+    """The form of a connection's sends or pulls, as the arguments of `Speedups.take_request`.
 
     Args:
         literals: what stands around the values.
@@ -116,7 +116,7 @@ class RequestDecoder(FrameDecoder):
             for form in self._forms.values():
                 if form is None:
                     continue
-                found = functions.take_send(buffer, self._at, self._frame_bytes_max, *form)
+                found = functions.take_request(buffer, self._at, self._frame_bytes_max, *form)
                 if found is not None:
                     command, end = found
                     self.pass_to(end)

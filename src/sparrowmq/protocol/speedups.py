@@ -1,8 +1,8 @@
-"""Nine functions over bytes that an optional extension in C provides.
+"""Ten functions over bytes that an optional extension in C provides.
 
 The extension is a distribution of its own, `sparrowmq-speedups` (`speedups/` in the repository),
 which the extra `speedups` installs.
-Six functions are for the broker, three are for clients. Each function has a
+Seven functions are for the broker, three are for clients. Each function has a
 twin in Python with the same arguments and results (tests/store/test_speedups.py,
 tests/protocol). docs/decisions/speedups-in-c.md has the gains and the attempts that
 failed.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The extension's number of this interface; another number takes or returns other values. The
 # version that the extra `speedups` names begins with it.
-INTERFACE = 9
+INTERFACE = 10
 
 
 class Speedups(Protocol):
@@ -196,7 +196,7 @@ class Speedups(Protocol):
         """
         ...
 
-    def take_send(
+    def take_request(
         self,
         buffer: bytes,
         at: int,
@@ -214,6 +214,16 @@ class Speedups(Protocol):
             literals, kinds, names, copy_command, copy_header: `request_decoder.RequestForm`.
 
         Returns: the command, and the position behind its frame.
+        """
+        ...
+
+    def find_run(self, entries: bytes, /) -> tuple[int, int] | None:
+        """Return the position and the size of records that lie back to back in the log.
+
+        Args:
+            entries: whole entries of a queue, at least one.
+
+        Returns: None if records lie apart, or one is missing.
         """
         ...
 

@@ -13,6 +13,7 @@ from itertools import accumulate, compress, pairwise
 from operator import add, ne
 from struct import Struct
 
+from sparrowmq.protocol import speedups
 from sparrowmq.protocol.record import BORN_HOST_V6, head_layout
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE
@@ -70,19 +71,13 @@ def read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, int
     are one run and are read with one read.
     """
     count = len(entries) // ENTRY_SIZE
-    found = _run(count).unpack(entries)
-    first, last, last_size = found[0], found[-2], found[-1]
-    total = sum(found[1:-2]) + last_size
-    # Records do not overlap. If their sizes fill the space between the first and the last, there
-    # are not gaps. A filler's size is beyond these limits.
-    if (
-        last + last_size - first == total
-        and total <= bytes_max
-        and total <= _READ_BYTES_MAX
-        and first >= log.files.begin
-    ):
-        run = log.read(first, total)
-        return (run, count) if len(run) == total else (b"", 0)
+    functions = speedups.functions
+    run = find_run(entries) if functions is None else functions.find_run(entries)
+    if run is not None:
+        first, total = run
+        if total <= bytes_max and total <= _READ_BYTES_MAX and first >= log.files.begin:
+            found = log.read(first, total)
+            return (found, count) if len(found) == total else (b"", 0)
     places = _places(count).unpack(entries)
     positions, sizes = places[::2], places[1::2]
     if FILLER_SIZE in sizes or min(positions) < log.files.begin:
@@ -101,10 +96,20 @@ def read_all(log: CommitLog, entries: bytes, bytes_max: int) -> tuple[bytes, int
     return (records, count) if len(records) == totals[count - 1] else (b"", 0)
 
 
+def find_run(entries: bytes) -> tuple[int, int] | None:
+    """Return the position and the size of records that lie back to back, None if some do not."""
+    found = _run(len(entries) // ENTRY_SIZE).unpack(entries)
+    first, last, last_size = found[0], found[-2], found[-1]
+    # Records do not overlap. If their sizes fill the space between the first and the last, there
+    # are not gaps. A filler's size is beyond every limit of a read.
+    total = sum(found[1:-2]) + last_size
+    return (first, total) if last + last_size - first == total else None
+
+
 @lru_cache(maxsize=256)
 def _run(count: int) -> Struct:
     """Return the layout of entries for their sizes and for the first and last positions."""
-    return Struct(">qi8x" if count == 1 else ">qi8x" + "8xi8x" * (count - 2) + "qi8x")
+    return Struct(">QI8x" if count == 1 else ">QI8x" + "8xI8x" * (count - 2) + "QI8x")
 
 
 @lru_cache(maxsize=256)

@@ -48,6 +48,7 @@ from sparrowmq.protocol.session import RemotingSession
 from sparrowmq.protocol.speedups import Speedups
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store import MessageStore, StoreConfig
+from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.index_file import _add_entries
 from sparrowmq.store.message_batch import (
     BatchMessages,
@@ -59,6 +60,7 @@ from sparrowmq.store.message_batch import (
     read_messages,
 )
 from sparrowmq.store.message_index import LogKeys
+from sparrowmq.store.queue_reader import find_run
 from sparrowmq.store.record_check import CheckedRecord, RecordChecker
 from sparrowmq.store.stored_record import encode_plain
 
@@ -336,6 +338,21 @@ def check_entries(data: bytes) -> None:
         begin_ms=begin_ms,
         number=number,
     )
+
+
+# --- the entries of a queue ----------------------------------------------------------------------
+
+
+def compare_runs(entries: bytes) -> bool:
+    """Look for one run of records both ways; return whether there is one."""
+    found = _built().find_run(_fenced(entries))
+    assert found == find_run(entries)
+    return found is not None
+
+
+def check_runs(data: bytes) -> None:
+    """The extension finds the run that Python finds."""
+    compare_runs(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE] or bytes(ENTRY_SIZE))
 
 
 # --- the messages of a pull's answer ------------------------------------------------------------

@@ -204,6 +204,11 @@ TARGETS = {
         _fixed(b"\6\1\3\0" + bytes(range(80)), b"\1\0\0\2" + b"\xff\0" * 40),
         is_in_c=True,
     ),
+    "c_runs": Target(
+        extension.check_runs,
+        _fixed(bytes(20), bytes(11) + b"\x5a" + bytes(15) + b"\x5a" + bytes(12), b"\xff" * 60),
+        is_in_c=True,
+    ),
     "c_answers": Target(extension.check_answers, _send_answer_seeds, is_in_c=True),
     "c_pull_answers": Target(extension.check_pull_answers, _pull_answer_seeds, is_in_c=True),
     "c_sends": Target(
