@@ -47,10 +47,11 @@ def test_owner_before_a_member_that_has_left_meanwhile_is_waited_for() -> None:
     strategy, history = "AVG_BY_CIRCLE", QueueHistory(HANDOVER_MS)
     history.note("T", QUEUES, cid_all=["b", "me"], now_ms=0)
     history.note("T", QUEUES, cid_all=["a", "b", "me"], now_ms=LATE_MS)
-    # "a" was given the queues 0, which "b" may still drain, and 3; it leaves without them.
+    # "a" was given the queues 0, which "b" may still drain, and 3, which was ours; it leaves.
     history.note("T", QUEUES, cid_all=["b", "me"], now_ms=LATE_MS + 1_000)
 
-    assert [is_owner_listed(history, n, strategy=strategy) for n in range(4)] == [True] * 4
+    listed = [is_owner_listed(history, n, strategy=strategy) for n in range(4)]
+    assert listed == [True, True, True, False]
 
 
 def test_owners_of_all_views_within_a_handover_have_left() -> None:
@@ -61,6 +62,16 @@ def test_owners_of_all_views_within_a_handover_have_left() -> None:
 
     # AVG: "dead" had 0 and 1, then "dead too".
     assert [is_owner_listed(history, n) for n in range(4)] == [False, False, True, True]
+
+
+def test_queue_that_was_ours_before_a_member_that_has_left_is_waited_for_by_nobody() -> None:
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["a", "me"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["a", "me", "new"], now_ms=LATE_MS)
+    history.note("T", QUEUES, cid_all=["a", "me"], now_ms=LATE_MS + 1_000)
+
+    # AVG: we had 2 and 3, then 2 beside "new" with 3.
+    assert [is_owner_listed(history, n) for n in range(4)] == [True, True, True, False]
 
 
 def test_view_that_ended_longer_ago_than_a_handover_shows_no_owner() -> None:

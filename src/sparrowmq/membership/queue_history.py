@@ -140,9 +140,13 @@ class QueueHistory:
                 queues: set[MessageQueue] = set()
                 for cid in gone[:SHARES_COMPUTED_MAX]:
                     queues.update(_share(strategy, group, cid, view))
-                # A queue that the strategy gives this member as well has no single former owner.
-                queues.difference_update(_share(strategy, group, client_id, view))
-                freed = queues if freed is None else freed & queues
+                ours = _share(strategy, group, client_id, view)
+                if freed is None:
+                    # A queue that the strategy gives this member as well has no single owner.
+                    freed = queues.difference(ours)
+                else:
+                    # Earlier owners may still drain; this member waits for itself anyway.
+                    freed &= queues.union(ours)
                 if not freed:
                     break
         except Exception:
