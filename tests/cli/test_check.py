@@ -95,6 +95,18 @@ def test_exit_code_says_how_the_cluster_is(
     assert line in result.stdout
 
 
+def test_a_broker_that_stores_no_messages_is_critical_whatever_its_disk() -> None:
+    full = tuple(f"--disk-{name}-percent=1" for name in ("expire", "force", "full"))
+    with EmbeddedCluster(options=full) as cluster:
+        smq = Commands(cluster.name_server)
+        # The broker looks at its disk every few seconds.
+        wait_until("the refusal", lambda: smq("check", "--max-disk", "100").exit_code == 2)
+        checked, listed = smq("check", "--max-disk", "100"), smq("ls")
+
+    assert "CRITICAL: broker-a: it stores no messages: its disk is " in checked.stdout
+    assert "broker-a: it stores no messages: its disk is " in listed.stderr
+
+
 def test_check_warns_of_a_message_that_waits_however_few_wait(smq: Commands) -> None:
     options = ("-g", "GID_abandoned", "--warn-wait", "10")
     warning = "GID_abandoned: nobody consumes; a message of T has waited for "

@@ -278,6 +278,24 @@ async def test_a_cluster_with_access_keys_is_shown_to_those_who_have_one(tmp_pat
             await eventually("the refusal", failing)
 
 
+async def test_a_broker_that_stores_no_messages_is_told_of_on_every_page_about_it() -> None:
+    full = tuple(f"--disk-{name}-percent=1" for name in ("expire", "force", "full"))
+    with EmbeddedCluster(options=full) as cluster:
+        async with reading(cluster.name_server) as reader:
+
+            async def told() -> str | None:
+                text = words_of(await reader.read("/"))
+                return text if "stores no messages: its disk is " in text else None
+
+            front = await eventually("the broker that refuses", told)
+            (row,) = await read_table(reader, "/brokers", "brokers")
+            page = words_of(await reader.read("/brokers/broker-a"))
+
+    assert "% full, and 1 % are allowed" in front
+    assert row["failure"].endswith("% full, and 1 % are allowed")
+    assert "stores no messages: its disk is " in page
+
+
 async def test_several_clusters_are_beside_each_other_and_each_has_its_pages(
     cluster: EmbeddedCluster, stage: GroupStage
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from sparrowmq.cli.cluster import topic_trouble, trouble_of
+from sparrowmq.cli.cluster import broker_trouble, topic_trouble, trouble_of
 from sparrowmq.cli.connecting import CommandCluster, GroupsOption, on_cluster
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.language import words
@@ -133,7 +133,7 @@ def _find_troubles(
 ) -> Iterator[Trouble]:
     """Return the faults of brokers, and of the topics that the chosen groups consume."""
     for broker in seen.brokers:
-        if why := broker.failure or _disk_trouble(broker, max_disk):
+        if why := broker_trouble(broker) or _disk_trouble(broker, max_disk):
             shows = NextCommand(Phrase("more"), ("broker", "show", broker.name))
             yield Trouble(Health.CRITICAL, broker.name, why, shows)
     consumed = {progress.topic for group in chosen for progress in group.topics}

@@ -12,6 +12,7 @@ import typer
 from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.language import words
 from sparrowmq.cli.output import Json, OutputColumn, make_console, print_json, print_rows
 from sparrowmq.client.operations.overview import (
     BrokerOverview,
@@ -103,8 +104,8 @@ def ls(
         ],
     }
     for broker in seen.brokers:
-        if broker.failure:
-            say(f"{broker.name}: {broker.failure}")
+        if trouble := broker_trouble(broker):
+            say(f"{broker.name}: {words().phrase(trouble)}")
     if cluster.as_json:
         print_json(found)
         return
@@ -139,7 +140,15 @@ def broker_row(broker: BrokerOverview) -> Json:
         "puts_per_s": broker.puts_per_s,
         "gets_per_s": broker.gets_per_s,
         "failure": broker.failure,
+        "obstacle": broker.obstacle,
     }
+
+
+def broker_trouble(broker: BrokerOverview) -> str:
+    """Return why a broker does not answer or stores no messages, "" if it does both."""
+    if not broker.failure and broker.obstacle:
+        return Phrase("it stores no messages: {why}", why=broker.obstacle)
+    return broker.failure
 
 
 def topic_row(topic: TopicOverview, rate: float | None) -> Json:

@@ -256,7 +256,7 @@ async def show_brokers(watcher: Watcher, visit: Visit) -> View:
                 Cell(broker.version),
                 Cell(broker.puts_per_s),
                 Cell(broker.gets_per_s),
-                Cell(broker.failure or None, tone="bad"),
+                Cell(broker.failure or broker.obstacle or None, tone="bad"),
             ]
             for broker in (seen.brokers if seen is not None else ())
         ],

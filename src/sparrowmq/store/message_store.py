@@ -125,7 +125,8 @@ class MessageStore:
         # The work that was returned and is not done; it may be returned again.
         self._work: FlushWork | None = None
         self._is_flushing = False
-        self._failure: Exception | None = None
+        # The error of the sync that made the store read-only.
+        self.failure: Exception | None = None
         # Why no message is accepted for now; the owner sets it.
         self.refusal: str | None = None
         # The error of a failed write that `write` has not returned yet.
@@ -257,7 +258,7 @@ class MessageStore:
             return
         self._is_open = False
         try:
-            if self._failure is None:
+            if self.failure is None:
                 self._log.write()
                 if self._work is not None:
                     self._work.run()
@@ -297,12 +298,12 @@ class MessageStore:
     @property
     def is_writable(self) -> bool:
         """Whether messages are accepted."""
-        return self._is_open and self._failure is None
+        return self._is_open and self.failure is None
 
     @property
-    def failure(self) -> Exception | None:
-        """The error of the sync that made the store read-only, None if no sync failed."""
-        return self._failure
+    def obstacle(self) -> Exception | str | None:
+        """Why messages were not stored at the last try, or are refused; None if they are stored."""
+        return self.failure or self.refusal or self.write_error
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -381,7 +382,7 @@ class MessageStore:
         if (
             queue is None
             or not self._config.append_crc
-            or self._failure is not None
+            or self.failure is not None
             or self.refusal is not None
             or self._unreported is not None
             or not self._is_open
@@ -488,8 +489,8 @@ class MessageStore:
     def _queue_for(self, topic: str, queue_id: int) -> tuple[ConsumeQueue | None, PutResult]:
         """Return the queue, perhaps a new one, or why no message can be put into it."""
         queue = self.queues.by_key.get((topic, queue_id))
-        if not self._is_open or self._failure is not None or self.refusal is not None:
-            remark = f"the store takes no messages: {self._failure or self.refusal or 'closed'}"
+        if not self._is_open or self.failure is not None or self.refusal is not None:
+            remark = f"the store takes no messages: {self.failure or self.refusal or 'closed'}"
             return None, PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
         if self._unreported is not None:
             # The senders of lost messages must get the error first, since their positions are
@@ -613,7 +614,7 @@ class MessageStore:
             return
         self._work = None
         if error is not None:
-            self._failure = error
+            self.failure = error
             return
         self.flushed_position = work.end_position
         self._note_checkpoint(work)

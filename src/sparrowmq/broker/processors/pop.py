@@ -274,9 +274,9 @@ def find_queues(state: BrokerState, request: Request, name: str, queue_id: int) 
 def _refuse_while_failing(state: BrokerState) -> None:
     """Refuse changes that the log could not take: each would wait in memory."""
     if state.is_pop_log_failing:
-        reason = state.store.failure or state.store.refusal or state.store.write_error
         raise Refusal(
-            ResponseCode.SERVICE_NOT_AVAILABLE, f"the pop log cannot be written: {reason}"
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"the pop log cannot be written: {state.store.obstacle}",
         )
 
 

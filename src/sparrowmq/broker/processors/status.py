@@ -180,6 +180,8 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         f"Free : {_size(disk.free_bytes)}.",
         "commitLogDiskRatio": disk_ratio,
         "consumeQueueDiskRatio": disk_ratio,
+        # RocketMQ's brokers have none.
+        "storeObstacle": str(store.obstacle or ""),
         "commitLogMinOffset": str(store.begin_position),
         "commitLogMaxOffset": str(store.appended_position),
         "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),

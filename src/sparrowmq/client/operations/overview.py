@@ -250,6 +250,11 @@ class BrokerOverview:
         """The used part of the commit log's disk, 0 to 1."""
         return _first_number(self.runtime.get("commitLogDiskRatio", ""))
 
+    @property
+    def obstacle(self) -> str:
+        """Why the broker stores no messages, "" if it does or does not say."""
+        return self.runtime.get("storeObstacle", "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
