@@ -17,8 +17,6 @@ CONSUMER_GROUP_LENGTH_MAX = 120
 # MixAll.java.
 RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
 DLQ_GROUP_TOPIC_PREFIX = "%DLQ%"
-# What the topics hold that a broker makes for a group.
-_GROUP_TOPICS = {RETRY_GROUP_TOPIC_PREFIX: "retries", DLQ_GROUP_TOPIC_PREFIX: "dead letters"}
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
 # The producer group of `sparrowmq send`: brokers note the sends of operators.
 COMMAND_PRODUCER_GROUP = "SPARROWMQ_CLI"
@@ -103,15 +101,16 @@ def check_topic(topic: str) -> str:
 def check_new_topic(topic: str) -> str:
     """Return the name of a topic to be created, unchanged.
 
+    `%DLQ%GROUP` is a name like others: Spark's jobs write there before a broker does.
+
     Raises: ConfigError as `check_topic`, and if RocketMQ itself uses the name.
     """
     check_topic(topic)
-    for prefix, holds in _GROUP_TOPICS.items():
-        if topic.startswith(prefix):
-            raise ConfigError(
-                f"the topic name {topic!r} is reserved: brokers make the topic {prefix}GROUP for a "
-                f"group's {holds} themselves; choose a name without {prefix}"
-            )
+    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        raise ConfigError(
+            f"the topic name {topic!r} is reserved: brokers make the topic %RETRY%GROUP for a "
+            "group's retries themselves; choose a name without %RETRY%"
+        )
     if is_system_topic(topic):
         raise ConfigError(
             f"the topic name {topic!r} is reserved: it is one of RocketMQ's own topics, which "
