@@ -234,6 +234,7 @@ def update_group(
         retry_queues=retry_queues,
     )
     planned = [each for each in cluster.run(operation) if each.before != each.after]
+    is_new = all(change.before is None for change in planned)
     rows: list[Json] = [
         {
             "broker": change.broker.name,
@@ -255,7 +256,7 @@ def update_group(
         _SETTINGS_COLUMNS,
         is_confirmed=yes,
         apply=lambda: cluster.run(settings.update_group(cluster.directory, planned)),
-        done=f"group {name} was changed",
+        done=f"group {name} was {'created' if is_new else 'changed'}",
         unchanged=f"every broker has these settings of group {name}",
     )
 
