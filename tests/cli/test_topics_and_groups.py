@@ -285,8 +285,8 @@ def test_group_settings_are_changed_and_the_group_deleted(smq: Commands) -> None
     assert smq("group", "show", "GID_set").exit_code == 2
 
     assert smq.json("group", "update", "GID_set", "--retries", "3", "--disable", "--yes")["applied"]
-    told = [smq("group", "update", "GID_told", "--retries", n, "--yes").stderr for n in "45"]
-    assert told == [f"sparrowmq: group GID_told was {what}\n" for what in ("created", "changed")]
+    told = [smq("group", "update", "GID_made", "--retries", n, "--yes").stderr for n in "45"]
+    assert told == [f"sparrowmq: group GID_made was {what}\n" for what in ("created", "changed")]
     assert [
         (row["max_reconsume_times"], row["enabled"])
         for row in smq.json("group", "show", "GID_set")["settings"]
