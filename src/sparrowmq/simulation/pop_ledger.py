@@ -204,6 +204,8 @@ class PopLedger:
         flight under its handle."""
         if is_ended:
             self._ended.add(place)
+            # The refusal of one with an older handle may have come before.
+            self._asked.add(place)
         elif place not in self._ended:
             self._asked.discard(place)
 
