@@ -8,13 +8,12 @@ belong to the drivers. Tests: test_async_driver.py.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
-from weakref import WeakSet
 
 from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnFailure, OnRequest
 from sparrowmq.calling.effects import Invoke, Oneway
+from sparrowmq.calling.forks import tell_in_forks
 from sparrowmq.calling.scheduler import OperationTask, Scheduler, Timed, Waiter
 from sparrowmq.errors import RemoteProtocolError, UsageError
 from sparrowmq.protocol.signatures import Credentials
@@ -62,7 +61,7 @@ class ChannelTable:
         self._is_closed = False
         # Whether a fork copied the table: the connections serve the process that made them.
         self.is_copy = False
-        _TABLES.add(self)
+        tell_in_forks(self)
         # Channels that have written since `take_unflushed`.
         self.unflushed: list[Channel] = []
 
@@ -83,6 +82,10 @@ class ChannelTable:
         self._by_address[effect.address] = channel
         channel.submit(task, effect, self._scheduler)
         self._dial(channel)
+
+    def become_copy(self) -> None:
+        """Note that the table is a fork's copy."""
+        self.is_copy = True
 
     def check_process(self) -> None:
         """Raise a UsageError if the table was made before a fork."""
@@ -172,17 +175,3 @@ class ChannelTable:
         task.joined = True
         assert task.error is not None
         self._on_failure(f"task {task.name} failed and nobody joined it", task.error)
-
-
-# A question for the process id, a call of the kernel, would cost each send as much as its ids.
-_TABLES: WeakSet[ChannelTable] = WeakSet()
-
-
-def _mark_copies() -> None:
-    for table in _TABLES:
-        table.is_copy = True
-
-
-# No other system than POSIX has forks.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_copies)

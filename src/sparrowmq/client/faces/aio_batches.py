@@ -6,13 +6,12 @@ Tests: client/test_batches.py.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
-from weakref import WeakSet
 
 from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.forks import tell_in_forks
 from sparrowmq.client.assembly import DRIVER_CLOSE_MS, RESTART_S
 from sparrowmq.client.batcher import Batcher, Pending
 from sparrowmq.client.faces.task_host import Future, TaskFutures, TaskHost
@@ -46,7 +45,7 @@ class AsyncBatches:
         self._waiting_bytes = 0
         self._waiting_count = 0
         self._is_closing = False
-        _BATCHES.add(self)
+        tell_in_forks(self)
 
     def add(self, message: Message, queue: QueueChoice | None) -> Future[SendResult]:
         """Queue a message.
@@ -156,16 +155,3 @@ class AsyncBatches:
                     "sending batches of %s failed, and continues", self._publisher.config.client_id
                 )
                 await self._host.pause(RESTART_S)
-
-
-# To ask the kernel for the process id would cost each message as much as its future.
-_BATCHES: WeakSet[AsyncBatches] = WeakSet()
-
-
-def _mark_copies() -> None:
-    for each in _BATCHES:
-        each.become_copy()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_copies)

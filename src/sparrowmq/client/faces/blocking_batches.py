@@ -7,13 +7,12 @@ Tests: client/test_batches.py.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
-from weakref import WeakSet
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.forks import tell_in_forks
 from sparrowmq.client.assembly import DRIVER_CLOSE_MS, RESTART_S
 from sparrowmq.client.batcher import Batcher, Pending
 from sparrowmq.client.faces.thread_host import Future, ThreadFutures, ThreadHost
@@ -47,7 +46,7 @@ class Batches:
         self._waiting_bytes = 0
         self._waiting_count = 0
         self._is_closing = False
-        _BATCHES.add(self)
+        tell_in_forks(self)
 
     def add(self, message: Message, queue: QueueChoice | None) -> Future[SendResult]:
         """Queue a message.
@@ -155,16 +154,3 @@ class Batches:
                     "sending batches of %s failed, and continues", self._publisher.config.client_id
                 )
                 self._host.pause(RESTART_S)
-
-
-# To ask the kernel for the process id would cost each message as much as its future.
-_BATCHES: WeakSet[Batches] = WeakSet()
-
-
-def _mark_copies() -> None:
-    for each in _BATCHES:
-        each.become_copy()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_copies)
