@@ -123,8 +123,6 @@ async def show_overview(watcher: Watcher, visit: Visit) -> View:
         context={
             "seen": seen,
             "tiles": () if seen is None else _tiles(watcher, seen, words),
-            "silent": () if seen is None else [b for b in seen.brokers if b.failure],
-            "refusing": () if seen is None else [b for b in seen.brokers if b.obstacle],
         },
     )
 
