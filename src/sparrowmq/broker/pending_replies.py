@@ -131,15 +131,18 @@ class PendingReplies:
 
     def fail_unwritten(self, position: int, reason: str, *, now_ms: int) -> list[Output]:
         """Answer SERVICE_NOT_AVAILABLE for lost messages: all that wait beyond `position`."""
-        released = self.note_written(position, now_ms=now_ms)
+        released, code = (
+            self.note_written(position, now_ms=now_ms),
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+        )
         for entry in self._for_write:
-            released.append(_unwritten(entry.reply, reason))
+            released.append(_failed(entry.reply, code, reason))
         self._for_write.clear()
         while self._for_flush and self._for_flush[-1].position > position:
-            self._release(_unwritten(self._for_flush.pop().reply, reason), released)
+            self._release(_failed(self._for_flush.pop().reply, code, reason), released)
         for waiting in self._for_rounds:
             if waiting.position > position:
-                released.append(_unwritten(waiting.reply, reason))
+                released.append(_failed(waiting.reply, code, reason))
         self._for_rounds = [entry for entry in self._for_rounds if entry.position <= position]
         return released
 
@@ -161,7 +164,7 @@ class PendingReplies:
         released: list[Output] = []
         waiting, self._for_flush = self._for_flush, deque()
         for entry in waiting:
-            self._release(_flush_failed(entry.reply), released)
+            self._release(_failed(entry.reply, ResponseCode.FLUSH_DISK_TIMEOUT), released)
         return released
 
     def expire_flush(self, now_ms: int) -> list[Output]:
@@ -169,7 +172,8 @@ class PendingReplies:
         released: list[Output] = []
         waiting = self._for_flush
         while waiting and (waited_ms := now_ms - waiting[0].since_ms) > FLUSH_TIMEOUT_MS:
-            self._release(_flush_failed(waiting.popleft().reply), released)
+            reply = _failed(waiting.popleft().reply, ResponseCode.FLUSH_DISK_TIMEOUT)
+            self._release(reply, released)
             self.latency.note(1, waited_ms, now_ms=now_ms)
         return released
 
@@ -209,11 +213,10 @@ class PendingReplies:
         self._for_rounds = [e for e in self._for_rounds if not 0 < e.journal_round <= journal_round]
         released: list[Output] = []
         for entry in failed:
-            reply = _flush_failed(entry.reply)
-            if not entry.position:
-                reply.command.code = ResponseCode.SYSTEM_ERROR
-            reply.command.remark = f"the configuration could not be written: {reason}"
-            released.append(reply)
+            has_record = bool(entry.position)
+            code = ResponseCode.FLUSH_DISK_TIMEOUT if has_record else ResponseCode.SYSTEM_ERROR
+            remark = f"the configuration could not be written: {reason}"
+            released.append(_failed(entry.reply, code, remark))
         return released
 
     def forget(self, connection: Connection) -> None:
@@ -234,14 +237,10 @@ class PendingReplies:
             released.append(ResumeReading(connection))
 
 
-def _flush_failed(reply: Reply | Written) -> Reply:
+def _failed(reply: Reply | Written, code: ResponseCode, remark: str | None = None) -> Reply:
+    """Return a reply with the code of an error; one that is encoded already is decoded."""
     command = reply.command
-    command.code = ResponseCode.FLUSH_DISK_TIMEOUT
-    return Reply(reply.connection, command)
-
-
-def _unwritten(reply: Reply | Written, reason: str) -> Reply:
-    command = reply.command
-    command.code = ResponseCode.SERVICE_NOT_AVAILABLE
-    command.remark = reason
+    command.code = code
+    if remark is not None:
+        command.remark = remark
     return Reply(reply.connection, command)
