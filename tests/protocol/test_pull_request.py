@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fuzz.extension import PULL_FIELDS, answer_of, compare_pull_answers
+from harm import DAMAGE, harm
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -155,7 +156,7 @@ def test_answers_come_in_pieces_and_between_others(piece: int) -> None:
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=9)), max_size=8),
-    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
+    DAMAGE,
     st.integers(0, 300),
 )
 def test_answers_are_taken_alike(
@@ -165,12 +166,8 @@ def test_answers_are_taken_alike(
         answer_of(PULL_FIELDS | {"maxOffset": str(opaque)}, opaque, body or None)
         for opaque, body in answers
     ]
-    data = bytearray(b"".join(frames))
-    for at, value in damage:
-        if data:
-            data[at % len(data)] = value
 
-    events = compare_pull_answers(bytes(data[: len(data) - cut % 7]))
+    events = compare_pull_answers(harm(b"".join(frames), damage, cut))
 
     if not damage and not cut % 7:
         assert len(events) == len({opaque for opaque, _ in answers if 0 < opaque <= 8})

@@ -18,6 +18,7 @@ from fuzz.extension import (
     frame_of_pull,
     frame_of_send,
 )
+from harm import DAMAGE, harm
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import Message
 from sparrowmq.protocol.command import RemotingCommand
@@ -52,18 +53,15 @@ def form_of(frame: bytes) -> RequestForm:
         ),
         max_size=4,
     ),
-    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
+    DAMAGE,
     st.integers(0, 300),
 )
 def test_sends_are_read_alike(
     sends: list[tuple[int, int, str, bytes, int, str]], damage: list[tuple[int, int]], cut: int
 ) -> None:
-    data = bytearray(b"".join(frame_of_send(*each[:5], topic=each[5]) for each in sends))
-    for at, value in damage:
-        if data:
-            data[at % len(data)] = value
+    whole = b"".join(frame_of_send(*each[:5], topic=each[5]) for each in sends)
 
-    read = compare_requests(bytes(data[: len(data) - cut % 7]))
+    read = compare_requests(harm(whole, damage, cut))
 
     if not damage and not cut % 7:
         assert [each[4] for each in sends] == [
@@ -84,7 +82,7 @@ def test_sends_are_read_alike(
         ),
         max_size=4,
     ),
-    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
+    DAMAGE,
     st.integers(0, 300),
 )
 def test_pulls_are_read_alike(
@@ -93,12 +91,8 @@ def test_pulls_are_read_alike(
     frames = [
         frame_of_pull(*each[:3], group=each[3], topic=each[4], flag=each[5]) for each in pulls
     ]
-    data = bytearray(FIRST_SEND.join(frames))
-    for at, value in damage:
-        if data:
-            data[at % len(data)] = value
 
-    read = compare_requests(bytes(data[: len(data) - cut % 7]), first=FIRST_PULL)
+    read = compare_requests(harm(FIRST_SEND.join(frames), damage, cut), first=FIRST_PULL)
 
     if not damage and not cut % 7:
         assert [each[2] for each in pulls] == [
