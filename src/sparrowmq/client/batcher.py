@@ -213,6 +213,7 @@ class Batcher:
             lane.waiting.append(pending)
             lane.placed_count += 1
             lane.body_bytes += len(message.body)
+            # As `_is_full`: a call for each message would cost as much as its other steps here.
             if lane is free and (len(lane.waiting) >= count_max or lane.body_bytes >= bytes_max):
                 self._open[message.topic] = (self._open[message.topic] + 1) % FREE_LANES
                 free = None

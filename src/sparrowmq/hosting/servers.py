@@ -122,9 +122,7 @@ async def serving_both(
     tls = _server_tls(settings)
     async with (
         _access(settings, own=own) as access,
-        _name_server(
-            ip, settings, data / "nameserver", access=access, port_option="--nameserver-port"
-        ) as port,
+        _name_server(ip, settings, data / "nameserver", access=access) as port,
         _broker(
             ip,
             settings,
@@ -177,9 +175,7 @@ def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None)
             )
         async with (
             _access(settings, own=own) as access,
-            _name_server(
-                ip, settings, data / "nameserver", access=access, port_option="--nameserver-port"
-            ) as port,
+            _name_server(ip, settings, data / "nameserver", access=access) as port,
         ):
 
             def make_order(place: Place) -> bytes:
@@ -385,7 +381,7 @@ async def _name_server(
     root: Path,
     *,
     access: AccessControl | None,
-    port_option: str,
+    port_option: str = "--nameserver-port",
 ) -> AsyncGenerator[int]:
     """Run a name server; yield its port."""
     tls = _server_tls(settings)

@@ -108,11 +108,11 @@ def _explain(
     signature = inspect.signature(function)
     called = owner if function.__name__ == "__init__" else f"{owner}.{function.__name__}"
     try:
-        signature.bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         reason = str(error)
     else:
-        return _explain_kinds(called, signature, args, kwargs)
+        return _explain_kinds(called, bound)
     _, *parameters = signature.parameters.values()
     names = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
     by_place = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
@@ -159,12 +159,10 @@ _KINDS = {
 _SEVERAL = re.compile(r"(?:Sequence|Mapping)\[(\w+)(?:, (\w+))?\]")
 
 
-def _explain_kinds(
-    called: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> SparrowError | None:
+def _explain_kinds(called: str, bound: inspect.BoundArguments) -> SparrowError | None:
     """Return which argument is not of its type; None if all are, as far as is known."""
-    for name, given in signature.bind(*args, **kwargs).arguments.items():
-        parameter = signature.parameters[name]
+    for name, given in bound.arguments.items():
+        parameter = bound.signature.parameters[name]
         for value in given if parameter.kind is parameter.VAR_POSITIONAL else (given,):
             wanted = _wanted(str(parameter.annotation).split(" | "), value)
             if wanted is not None:
