@@ -42,19 +42,24 @@ def test_backup_stands_in_for_what_cannot_be_understood(damage: bytes, tmp_path:
         read_config(storage, PATH, json.loads)
 
 
-@pytest.mark.parametrize(("is_full", "sizes"), [(False, (700, 900)), (True, (1100, 1100))])
-def test_power_cut_at_any_step_leaves_old_or_new(
-    new_storage: Callable[..., Any], is_full: bool, sizes: tuple[int, int]
+@pytest.mark.parametrize(
+    ("is_full", "sizes"),
+    [(False, ()), (False, (900,)), (False, (700, 900)), (True, (1100, 1100))],
+    ids=["first", "second", "third", "full disk"],
+)
+def test_end_at_any_step_leaves_old_or_new(
+    new_storage: Callable[..., Any], is_full: bool, sizes: tuple[int, ...]
 ) -> None:
-    older, old, new = b"0" * sizes[0], b"1" * sizes[1], b"2" * 1100
+    old, new = None, b"2" * 1100
     reached = set()
     for seed in range(200):
         rng = Random(seed)
         storage = new_storage(rng)
-        for former in (older, old):
-            write_config(storage, PATH, former)
+        for number, size in enumerate(sizes):
+            old = b"%d" % number * size
+            write_config(storage, PATH, old)
         storage.is_full = is_full
-        storage.changes_left = rng.randrange(8)
+        storage.changes_left = rng.randrange(10)
         is_written = False
         try:
             write_config(storage, PATH, new)

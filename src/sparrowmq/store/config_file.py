@@ -1,9 +1,9 @@
 """The broker's configuration files: after a crash a file has its old or new content, never none.
 
-Writing: the content goes to `X.tmp` and is synced; `X` becomes `X.bak`, which the first write makes
-too; `X.tmp` becomes `X`; the directory is synced. Reading: `X`, or `X.bak` if `X` is missing, empty
-or unreadable. If both files exist and neither is readable, the reader raises an error and does not
-begin with empty content.
+Writing: the content goes to `X.tmp` and is synced; `X` becomes `X.bak`; `X.tmp` becomes `X`; the
+directory is synced. The first write makes `X.bak` too, in the same way, before `X`. Reading: `X`,
+or `X.bak` if `X` is missing, empty or unreadable. If both files exist and neither is readable, the
+reader raises an error and does not begin with empty content.
 
 On a full disk the content overwrites `X.bak`, which then becomes `X.tmp`: its room is enough for a
 content that has hardly grown, so a group's offsets are still written.
@@ -41,7 +41,9 @@ def write_config(storage: Storage, path: str, data: bytes) -> None:
     if storage.has(path):
         storage.rename(path, backup)
     elif not storage.has(backup):
-        write_file(storage, backup, data)
+        # Under its own name a file is whole from the first moment on.
+        storage.rename(temporary, backup)
+        write_file(storage, temporary, data)
     storage.rename(temporary, path)
     storage.sync_directory(parent_directory(path))
 
