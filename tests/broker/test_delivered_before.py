@@ -60,6 +60,23 @@ def test_power_cut_delivers_each_delayed_message_once(
     assert machine.bodies("T") == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_others_of_the_same_millisecond_do_not_hide_what_was_delivered(
+    machine: Machine, wait: str
+) -> None:
+    send(machine, b"1", wait=wait)
+    while b"1" not in machine.bodies("T"):
+        machine.pass_time(100)
+    for _ in range(5):
+        machine.send(b"other")
+
+    machine.storage.kill()
+    machine.load()
+    machine.pass_time(3_000)
+
+    assert machine.bodies("T") == [b"1", *[b"other"] * 5]
+
+
 def test_search_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivered_before, "RECORDS_MAX", 3)
     send(machine, b"1", wait=WAITS["by a time"])
