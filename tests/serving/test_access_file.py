@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -218,6 +219,29 @@ def test_what_is_written_is_read_again_and_is_for_its_owner_alone(tmp_path: Path
     again = AccessFile(path, own=None).control
     assert again.table == file.control.table
     assert os.listdir(tmp_path) == ["plain_acl.yml"]
+
+
+def test_power_cut_does_not_bring_back_a_revoked_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = file_of(tmp_path, TEXT)
+    steps: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def note_sync(descriptor: int) -> None:
+        steps.append("names" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "content")
+        sync(descriptor)
+
+    def note_replace(old: Path, new: Path) -> None:
+        steps.append("replace")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_replace)
+
+    file.control.change(lambda document: {**document, "accounts": document["accounts"][:1]})
+
+    assert steps == ["content", "replace", "names"]
 
 
 def test_credentials_are_read(tmp_path: Path) -> None:

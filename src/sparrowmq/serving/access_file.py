@@ -98,11 +98,21 @@ class AccessFile:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self._path)
+            _sync_names(self._path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
         self._files.note_used()
+
+
+def _sync_names(directory: FilePath) -> None:
+    """Make the names in a directory durable: a power cut must not bring back a revoked account."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _typed(document: Document) -> Document:
