@@ -118,21 +118,32 @@ class Machine:
         """Serve a request that is answered at once."""
         return self.ask(code, fields, body).code
 
-    def ask(self, code: int, fields: dict[str, str], body: bytes | None = None) -> RemotingCommand:
+    def ask(
+        self,
+        code: int,
+        fields: dict[str, str],
+        body: bytes | None = None,
+        *,
+        connection: Connection | None = None,
+    ) -> RemotingCommand:
         """Serve a request, and return the answer that it gets at once."""
-        (answer,) = self.serve(code, fields, body)
+        (answer,) = self.serve(code, fields, body, connection=connection)
         return answer
 
     def serve(
-        self, code: int, fields: dict[str, str], body: bytes | None = None
+        self,
+        code: int,
+        fields: dict[str, str],
+        body: bytes | None = None,
+        *,
+        connection: Connection | None = None,
     ) -> list[RemotingCommand]:
         """Serve a request, and return what is answered at once."""
         request = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=7)
+        connection = connection or self.connection
         self.outputs.clear()
         self.perform(
-            self.broker.handle(
-                request, self.connection, now_ms=self.now_ms, timestamp_ms=self.now_ms
-            )
+            self.broker.handle(request, connection, now_ms=self.now_ms, timestamp_ms=self.now_ms)
         )
         self.end_turn()
         return self.answers()
@@ -141,9 +152,9 @@ class Machine:
         """Return the answers since the last request."""
         return [each.command for each in self.outputs if isinstance(each, Reply | Written)]
 
-    def send(self, body: bytes, properties: str = "") -> str:
+    def send(self, body: bytes, properties: str = "", *, topic: str = "T") -> str:
         """Send a message; return its recall handle, "" without one."""
-        fields = send_fields("T", 0, properties)
+        fields = send_fields(topic, 0, properties)
         answer = self.ask(RequestCode.SEND_MESSAGE_V2, fields, body)
         assert answer.code == ResponseCode.SUCCESS
         return (answer.ext_fields or {}).get("recallHandle", "")
