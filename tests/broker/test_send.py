@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.broker.conftest import send_fields
+from tests.broker.disk_machine import Losing, Machine
 
 from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.model.names import CLOSED_TOPICS, dlq_topic, retry_topic
@@ -12,7 +15,9 @@ from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import BatchEntry, encode_batch
 from sparrowmq.serving.connections import Fact, PauseReading
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store.config import FlushMode
+from sparrowmq.store.journal import Journal
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -313,6 +318,29 @@ def test_send_that_makes_a_topic_waits_until_the_topic_is_written(rig: Any) -> N
     assert rig.replies(after_flush) == []
     assert [change.name for change in journal.changes] == ["new"]
     assert [reply.opaque for reply in rig.replies(after_journal)] == [1]
+
+
+def test_topic_whose_write_failed_is_written_before_any_message_to_it_is_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(SimulatedStorage(Losing()))
+
+    def send(topic: str) -> int:
+        return machine.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0), b"x")
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", refuse)
+        codes = [send("new"), send("new"), send("T")]
+    codes.append(send("new"))
+    machine.lose_power()
+
+    lost, stored = ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SUCCESS
+    assert codes == [lost, lost, stored, stored]
+    assert machine.broker.state.topics.find("new") is not None
+    assert len(machine.bodies("new")) == 3
 
 
 def test_topics_are_not_made_where_that_is_switched_off(make_rig: Callable[..., Any]) -> None:

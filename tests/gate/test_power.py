@@ -41,6 +41,10 @@ def say_at_once(_: BrokerState, outputs: Any, **__: Any) -> list[Any]:
     return list(outputs)
 
 
+def count_on_topics(_: BrokerState, __: str) -> int:
+    return 0
+
+
 def forget_locks(_: QueueLockTable, *__: Any, **___: Any) -> None: ...
 
 
@@ -69,6 +73,7 @@ def all_due(load: Callable[..., None]) -> Callable[..., None]:
         (SimulatedFile, "sync", without_sync, "StoreError"),
         (PendingReplies, "add", answer_at_once, "is lost"),
         (BrokerState, "after_journal", say_at_once, "topics|is locked for"),
+        (BrokerState, "round_of_topic", count_on_topics, "are gone"),
         (Journal, "append", append_nothing, "topics|is locked for"),
         (QueueLockTable, "restore", forget_locks, "is locked for|has lost"),
         (delivered_before.DeliveredBefore, "has", never_before, "is there twice"),

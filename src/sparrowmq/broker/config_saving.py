@@ -282,6 +282,9 @@ class ConfigSaving:
         if error is None:
             self._has_begun |= work.segment == self._segment
             state.locks_written = self._locks_writing
+            for change in work.changes:
+                if isinstance(change, TopicTableChange):
+                    state.topics.note_written(change.name)
             return state.pending.note_rounds()
         if work.segment == self._segment and self._has_begun:
             self._begin_segment()

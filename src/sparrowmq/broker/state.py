@@ -127,8 +127,6 @@ class BrokerState:
     stored_totals: TotalsByKey = field(default_factory=TotalsByKey)
     consumed_totals: TotalsByKey = field(default_factory=TotalsByKey)
     relays: Relays = field(default_factory=Relays)
-    # The journalling round that covers every topic made so far.
-    topics_journal_round: int = 0
     # The value of `locks.changes` up to which the journal has every lock.
     locks_written: int = 0
     pending: PendingReplies = field(init=False)
@@ -173,8 +171,14 @@ class BrokerState:
 
     def note_topics_changed(self) -> None:
         """Ask for a write and a registration of the changed topics."""
-        self.topics_journal_round = self.journal.ask()
+        self.journal.ask()
         self.registrations.ask()
+
+    def round_of_topic(self, topic: str) -> int:
+        """Return the journalling round after which a crash leaves a topic; 0 if it does now."""
+        if self.topics.is_saved(topic):
+            return 0
+        return self.journal.begun if self.topics.is_in_round(topic) else self.journal.ask()
 
     def put_group(self, group: SubscriptionGroupConfig, *, timestamp_ms: int) -> None:
         """Make or change a group's settings; `journal.asked` then covers it."""

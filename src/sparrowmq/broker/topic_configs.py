@@ -79,6 +79,8 @@ class TopicConfigs(ConfigTable[TopicConfig, TopicTableChange]):
         super().__init__(TopicTableChange)
         # Plain topics that `find_plain` has found.
         self._plain: dict[str, TopicConfig] = {}
+        # Topics with changes that a crash may undo: their write has not ended well yet.
+        self._unsaved: set[str] = set()
         self._system = _system_topics(config)
         # Topics with changes that are not registered yet.
         self._unregistered: dict[str, None] = {}
@@ -111,13 +113,28 @@ class TopicConfigs(ConfigTable[TopicConfig, TopicTableChange]):
     def find_plain(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings if the topic is plain: sends to it need no further checks.
 
-        A plain topic is writable. It is neither a topic that the broker itself writes to nor a
-        topic of retries or dead letters. Its messages have one tag each.
+        A plain topic is writable, and saved. It is neither a topic that the broker itself writes to
+        nor a topic of retries or dead letters. Its messages have one tag each.
         """
         found = self._plain.get(topic)
         if found is None and (known := self._configs.get(topic)) is not None and _is_plain(known):
+            if topic in self._unsaved:
+                return None
             found = self._plain[topic] = known
         return found
+
+    def is_saved(self, topic: str) -> bool:
+        """Return whether the journal has all changes of a topic."""
+        return topic not in self._unsaved
+
+    def is_in_round(self, topic: str) -> bool:
+        """Return whether the last round of the journal has all changes of a topic."""
+        return topic not in self._unwritten
+
+    def note_written(self, topic: str) -> None:
+        """Note that the journal has a change that `take_changes` has returned."""
+        if self.is_in_round(topic):
+            self._unsaved.discard(topic)
 
     def put(self, topic: TopicConfig, *, timestamp_ms: int) -> None:
         """Add a topic or replace its settings."""
@@ -135,6 +152,7 @@ class TopicConfigs(ConfigTable[TopicConfig, TopicTableChange]):
     def _changed(self, name: str, timestamp_ms: int) -> None:
         super()._changed(name, timestamp_ms)
         self._plain.pop(name, None)
+        self._unsaved.add(name)
         self._unregistered[name] = None
 
     def take_unregistered(self) -> TopicConfigTable:

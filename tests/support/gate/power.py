@@ -1,7 +1,8 @@
 """Cut a broker's power under mixed load: `python -m gate.power --cuts 10000`.
 
 The broker runs in this process, over a disk in memory that forgets, tears and reorders what no sync
-covered. One cut of five is a kill, which leaves what was written. Some starts are cut as well.
+covered, is full at times, and fails to sync. One cut of five is a kill, which leaves what was
+written. Some starts are cut as well.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.broker.transaction_life import COMMIT, ROLLBACK, Life, Producer
 
 from gate.parts import notes_of_code, run_parts
 from sparrowmq.errors import SparrowError
-from sparrowmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
+from sparrowmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC, retry_topic
 from sparrowmq.protocol.bodies import LockBatchResponseBody, TopicConfig, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -39,7 +40,6 @@ from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 
 LIVES = 20
 PART = 100
-RETRIES = f"%RETRY%{GROUP}"
 # The topic of pops; the topic and group whose queues are locked.
 POPPED = "popped"
 LOCKED = "locked"
@@ -48,17 +48,39 @@ COMMIT_LOST_MS = 2_000
 # A lock that was confirmed this long ago is still held; a broker keeps it for 60 s.
 LOCK_MS = 30_000
 LEVEL_MS = (1_000, 5_000)
+# What a broker answers whose disk is full or fails.
+REFUSALS = (
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+)
+# A broker that refuses so much is cut though it writes nothing.
+REFUSED_MAX = 50
+
+
+class Refused(Exception):
+    """A broker whose disk is full or failing has refused a request, and may have done it or not."""
 
 
 class Powered(Life):
     """A broker whose answers count up to the moment at which the power goes."""
 
     is_off = False
+    # Since when the disk is full at times, or has failed; None if all is well.
+    ill_ms: int | None = None
 
     def load(self) -> None:
         """Start."""
-        self.is_off = False
+        self.is_off, self.ill_ms = False, None
         super().load()
+
+    def fall_ill(self, rng: Random) -> None:
+        """Fill the disk up, or give it room again, or let a sync fail."""
+        self.ill_ms = self.ill_ms or self.now_ms
+        if rng.random() < 0.2:
+            self.storage.fail(is_lasting=False)
+        else:
+            self.storage.is_full = not self.storage.is_full
 
     def serve(
         self,
@@ -73,12 +95,15 @@ class Powered(Life):
             self.outputs.clear()
             raise PowerCut
         try:
-            return super().serve(code, fields, body, connection=connection)
+            answers = super().serve(code, fields, body, connection=connection)
         except PowerCut:
             self.is_off = True
-            if answers := self.answers():
-                return answers
-            raise
+            answers = self.answers()
+            if not answers:
+                raise
+        if self.ill_ms is not None and (not answers or answers[0].code in REFUSALS):
+            raise Refused
+        return answers
 
     def pass_time(self, duration_ms: int = 100) -> None:
         """Let time pass, unless the power has gone."""
@@ -110,6 +135,8 @@ class Promises:
         # The members' connections, by client id; by locked queue its client, and until when.
         self._members: dict[str, Connection] = {}
         self._locks: dict[int, tuple[str, int]] = {}
+        # The topics that were made for messages.
+        self._made = {"T"}
         # By name the number of queues, or of retries; None if it was deleted.
         self._topics: dict[str, int | None] = {}
         self._groups: dict[str, int | None] = {}
@@ -132,10 +159,16 @@ class Promises:
 
     def work(self, life: Powered) -> None:
         """Use the broker until the power goes."""
-        while True:
-            self.rng.choice(self._steps)(life)
-            if self.rng.random() < 0.3:
-                life.pass_time(self.rng.choice((100, 100, 800)))
+        refused, risk = 0, self.rng.choice((0, 0.1))
+        while refused < REFUSED_MAX:
+            try:
+                self.rng.choice(self._steps)(life)
+                if self.rng.random() < 0.3:
+                    life.pass_time(self.rng.choice((100, 100, 800)))
+            except Refused:
+                refused += 1
+            if self.rng.random() < risk:
+                life.fall_ill(self.rng)
 
     def _new_body(self, kind: str) -> bytes:
         self._number += 1
@@ -169,11 +202,17 @@ class Promises:
             assert self._placed.setdefault(offset, body) == body, f"offset {offset} twice"
 
     def _send_delayed(self, life: Powered) -> None:
-        level = self.rng.randrange(2)
+        level, topic = self.rng.randrange(2), self.rng.choice(("T", self._new_topic()))
         body = self._new_body("delayed")
         self._due_ms[body] = life.now_ms + LEVEL_MS[level]
-        life.send(body, f"UNIQ_KEY\x01{self._number}\x02DELAY\x01{level + 1}")
-        self._owe(body, "T", "delayed")
+        properties = f"UNIQ_KEY\x01{self._number}\x02DELAY\x01{level + 1}"
+        life.send(body, properties, topic=topic)
+        self._made.add(topic)
+        self._owe(body, topic, "delayed")
+
+    def _new_topic(self) -> str:
+        """Return the name of a topic that the broker may have to make."""
+        return f"made{self.rng.randrange(len(self._made) + 2)}"
 
     def _send_timed(self, life: Powered) -> None:
         body, delay_ms = self._new_body("timed"), self.rng.randrange(1, 6_000)
@@ -202,8 +241,17 @@ class Promises:
 
     def _send_back(self, life: Powered) -> None:
         body = self._new_body("back")
-        life.send_back(body)
-        self._owe(body, RETRIES, "sent back")
+        at = self._ask_to_store(life, RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), body)
+        self._place(at, [body], "plain")
+        entry = life.store.queues.entry("T", 0, at)
+        # A full disk keeps the message from its queue.
+        if entry is not None:
+            group = f"GID_{self._new_topic()}"
+            fields = {"offset": str(entry[0]), "group": group, "delayLevel": "1"}
+            code = RequestCode.CONSUMER_SEND_MSG_BACK
+            assert life.call(code, {**fields, "originTopic": "T"}) == ResponseCode.SUCCESS
+            self._made.add(retry_topic(group))
+            self._owe(body, retry_topic(group), "sent back")
 
     def _send_half(self, life: Powered) -> None:
         self._number += 1
@@ -300,16 +348,19 @@ class Promises:
         """Check what was confirmed before a cut.
 
         Args:
-            cut_ms: when the power went.
+            cut_ms: when the power went, or the disk became full.
         """
         self._check_messages(life)
         self._check_offset(life, cut_ms)
+        assert self.producer.asked_late == [], f"asked again: {self.producer.asked_late}"
         for queue, (client, _) in sorted(self._locks.items()):
             # Its own client must not lose it either, so that one asks last.
             for each in ("b" if client == "a" else "a", client):
                 is_locked = self._try_lock(life, each, queue)
             assert is_locked, f"{client} has lost queue {queue}"
         state = life.broker.state
+        gone = {name for name in self._made if state.topics.find(name) is None}
+        assert not gone, f"topics {gone} are gone, and not their messages"
         topics = {name: state.topics.find(name) for name in self._topics}
         found = {name: topic and topic.write_queue_nums for name, topic in topics.items()}
         assert found == self._topics, f"topics {found}, and not {self._topics}"
@@ -354,13 +405,13 @@ class Promises:
                 pass
             life.pass_time(INVISIBLE_MS_MAX + 200)
         self.check(life, cut_ms=life.now_ms)
-        found = {topic: set(life.bodies(topic)) for topic in ("T", RETRIES, DEAD_LETTERS)}
+        topics = {*self._made, DEAD_LETTERS}
+        found = {topic: set(life.bodies(topic)) for topic in topics}
         lost = [body for body, topic in self._owed.items() if body not in found[topic]]
         assert not lost, f"{lost[0]!r} is lost"
         keys = self.producer.transactions
         committed = [key.encode() for key, t in keys.items() if t.end == COMMIT]
         assert set(committed) <= found["T"], f"{set(committed) - found['T']} is not committed"
-        assert self.producer.asked_late == [], f"asked again: {self.producer.asked_late}"
         assert life.records(TRANS_CHECK_MAX_TIME_TOPIC) == []
         dead, pops = found[DEAD_LETTERS], self.pops
         assert not dead & pops.ended_in_time, f"{dead & pops.ended_in_time} are dead letters"
@@ -392,7 +443,11 @@ def run(seed: int, lives: int) -> Counter[str]:
         life.storage.changes_left = rng.randrange(5, 300)
         with suppress(PowerCut):
             promises.work(life)
-        cut_ms = life.now_ms
+        cut_ms = life.ill_ms or life.now_ms
+        if life.ill_ms is not None:
+            # A full disk keeps ends from the queue in which the broker looks for them.
+            promises.producer.asked_late.clear()
+        life.storage.mend()
         while True:
             life.storage.lose_power() if rng.random() < 0.8 else life.storage.kill()
             life.now_ms += rng.choice((0, 1_000))

@@ -176,12 +176,14 @@ class StoredSend(NamedTuple):
     Args:
         waits: whether the sender waits for the flush.
         recall_handle: names a message that waits for its own time.
+        journal_round: the journalling round without which a crash would take its topic; 0 for none.
     """
 
     queue_id: int
     result: PutResult
     waits: bool
     recall_handle: str | None = None
+    journal_round: int = 0
 
 
 def store_sent(
@@ -202,13 +204,15 @@ def store_sent(
     else:
         stored = _store_one(state, sent)
     _check_put(state, stored.result)
+    if not is_plain and (journal_round := state.round_of_topic(topic.topic_name)):
+        return stored._replace(journal_round=journal_round)
     return stored
 
 
 def confirm_sent(state: BrokerState, request: Request, stored: StoredSend) -> Sequence[Output]:
     """Answer with the place of a stored message, once the message is safe."""
     command = request.command
-    queue_id, result, waits, recall_handle = stored
+    queue_id, result, waits, recall_handle, journal_round = stored
     if command.flag & ONEWAY_FLAG:
         return ()
     reply: Reply | Written
@@ -230,7 +234,7 @@ def confirm_sent(state: BrokerState, request: Request, stored: StoredSend) -> Se
         if recall_handle is not None:
             fields["recallHandle"] = recall_handle
         reply = Reply(request.connection, response_to(command, ext_fields=fields))
-    return _reply_when_safe(state, request, reply, result, waits=waits)
+    return _reply_when_safe(state, request, reply, result, waits=waits, journal_round=journal_round)
 
 
 def region_fields(state: BrokerState) -> dict[str, str]:
@@ -244,13 +248,19 @@ def confirm(
     result: PutResult,
     *,
     fields: Mapping[str, str] | None = None,
+    topic: str | None = None,
 ) -> Sequence[Output]:
-    """Answer a request that has stored a record, without the record's place."""
+    """Answer a request that has stored a record, without the record's place.
+
+    Args:
+        topic: the topic in which the record, or what comes of it, is to be found.
+    """
     _check_put(state, result)
     if request.command.is_oneway:
         return ()
     reply = Reply(request.connection, response_to(request.command, ext_fields=fields))
-    return _reply_when_safe(state, request, reply, result, waits=True)
+    journal_round = 0 if topic is None else state.round_of_topic(topic)
+    return _reply_when_safe(state, request, reply, result, waits=True, journal_round=journal_round)
 
 
 def _check_put(state: BrokerState, result: PutResult) -> None:
@@ -269,13 +279,14 @@ def _reply_when_safe(
     result: PutResult,
     *,
     waits: bool,
+    journal_round: int,
 ) -> Sequence[Output]:
     waits_for_flush = waits and state.config.is_sync
-    if state.journal.finished < state.topics_journal_round:
+    if journal_round:
         # A topic made by a send must survive a crash as the message does.
         return state.pending.add_for_rounds(
             reply,
-            journal_round=state.topics_journal_round,
+            journal_round=journal_round,
             position=result.end_position,
             waits_for_flush=waits_for_flush,
             now_ms=request.now_ms,

@@ -75,7 +75,7 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
     if record.reconsume_times >= retries_max or header.delay_level < 0:
         record.reconsume_times += 1
         result = put_dead_letter(state, record, header.group, timestamp_ms=request.timestamp_ms)
-        return confirm(state, request, result)
+        return confirm(state, request, result, topic=record.topic)
     properties = _with_origin(record)
     level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
     level = min(level, len(DELAY_LEVELS_MS))
@@ -86,7 +86,7 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
     record.reconsume_times += 1
     record.store_host = state.store_host
     result = state.store.put(record, timestamp_ms=request.timestamp_ms)
-    return confirm(state, request, result)
+    return confirm(state, request, result, topic=topic.topic_name)
 
 
 def put_dead_letter(

@@ -83,7 +83,8 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
     entry = state.store.queues.entry(TRANS_HALF_TOPIC, 0, header.tran_state_table_offset)
     if entry is None or entry[0] != half.position:
         raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
-    state.check_access(request, properties.get(PROPERTY_REAL_TOPIC, ""), Permission.PUB)
+    topic = properties.get(PROPERTY_REAL_TOPIC, "")
+    state.check_access(request, topic, Permission.PUB)
     half_offset = half.queue_offset
     first = first_offset(half_offset, properties)
     if outcome == TRANSACTION_COMMIT and not state.transactions.is_committed(first):
@@ -94,7 +95,8 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
     state.transactions.note_end(first)
     if first != half_offset:
         _put_end(state, first, request.timestamp_ms)
-    return confirm(state, request, _put_end(state, half_offset, request.timestamp_ms))
+    result = _put_end(state, half_offset, request.timestamp_ms)
+    return confirm(state, request, result, topic=topic if outcome == TRANSACTION_COMMIT else None)
 
 
 def _put_end(state: BrokerState, half_offset: int, timestamp_ms: int) -> PutResult:
