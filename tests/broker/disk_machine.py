@@ -61,6 +61,8 @@ class Machine:
         self.storage = storage
         self.is_sync = is_sync
         self.now_ms = now_ms
+        # The lead of the wall clock.
+        self.lead_ms = 0
         self.waits = False
         self._settings: dict[str, Any] = settings
         self._store_settings: dict[str, Any] = {
@@ -83,14 +85,14 @@ class Machine:
             flush=mode, index_slot_count=7, index_entry_count=50, **self._store_settings
         )
         self.store = MessageStore(self.storage, config)
-        self.store.load(timestamp_ms=self.now_ms)
+        self.store.load(timestamp_ms=self.timestamp_ms())
         self.broker = Broker(
             BrokerConfig(flush=mode, async_flush_interval_ms=100, **self._settings),
             self.store,
             random_below=lambda _: 0,
             saved=read_tables(self.storage).tables,
             now_ms=self.now_ms,
-            timestamp_ms=self.now_ms,
+            timestamp_ms=self.timestamp_ms(),
         )
         self.outputs: list[Output] = []
         self.waiting: list[Round] = []
@@ -143,7 +145,9 @@ class Machine:
         connection = connection or self.connection
         self.outputs.clear()
         self.perform(
-            self.broker.handle(request, connection, now_ms=self.now_ms, timestamp_ms=self.now_ms)
+            self.broker.handle(
+                request, connection, now_ms=self.now_ms, timestamp_ms=self.timestamp_ms()
+            )
         )
         self.end_turn()
         return self.answers()
@@ -192,7 +196,7 @@ class Machine:
         return self.now_ms
 
     def timestamp_ms(self) -> int:
-        return self.now_ms
+        return self.now_ms + self.lead_ms
 
     def perform(self, outputs: Sequence[Output]) -> None:
         self.outputs += made(outputs)

@@ -8,6 +8,7 @@ import pytest
 from tests.broker.disk_machine import Machine
 
 from sparrowmq.broker import delivered_before
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 
 WAITS = {
@@ -75,6 +76,26 @@ def test_others_of_the_same_millisecond_do_not_hide_what_was_delivered(
     machine.pass_time(3_000)
 
     assert machine.bodies("T") == [b"1", *[b"other"] * 5]
+
+
+def test_clock_that_is_set_back_before_a_kill_hides_no_delivery(machine: Machine) -> None:
+    handle = machine.send(b"1", "UNIQ_KEY\x01ID\x02TIMER_DELAY_MS\x015000")
+    machine.lead_ms = 5_000
+    machine.pass_time(300)
+    assert machine.bodies("T") == [b"1"]
+    machine.lead_ms = 0
+    machine.send(b"other")
+    machine.pass_time(300)
+
+    machine.storage.kill()
+    machine.load()
+    machine.pass_time(200)
+    fields = {"producerGroup": "GID_p", "topic": "T", "recallHandle": handle, "bname": "broker-a"}
+    recalled = machine.call(RequestCode.RECALL_MESSAGE, fields)
+    machine.pass_time(8_000)
+
+    assert recalled != ResponseCode.SUCCESS
+    assert machine.bodies("T") == [b"1", b"other"]
 
 
 def test_search_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

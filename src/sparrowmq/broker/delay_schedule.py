@@ -49,7 +49,7 @@ class DelaySchedule:
     def load(self, table: DelayOffsetTable, *, timestamp_ms: int) -> None:
         """Load the table of a file, and correct offsets that the queue does not have."""
         self._before = {
-            level: DeliveredBefore(self._store, until_ms=timestamp_ms)
+            level: DeliveredBefore(self._store, start_ms=timestamp_ms)
             for level in self._due_timestamp_ms
         }
         self._offsets = {}

@@ -3,7 +3,8 @@
 A delivery is a record of the log. The progress is saved once a second, behind the flush. After a
 crash, a message that was due may therefore be in its real queue already. It is looked for there,
 from its time on, by the id that its producer gave it. A message without an id comes twice then, and
-so does one with more than `RECORDS_MAX` later records in its queue.
+so does one with more than `RECORDS_MAX` later records in its queue, or that was delivered while the
+wall clock was ahead of the clock at the start by more than `SET_BACK_MS`.
 
 Differs from RocketMQ, whose brokers deliver such messages twice. Tests: test_delivered_before.py.
 """
@@ -25,6 +26,8 @@ from sparrowmq.store.message_store import MessageStore
 
 # The last records of a queue that are looked at.
 RECORDS_MAX = 4_096
+# A clock that was set back by no more than this before the start hides no delivery.
+SET_BACK_MS = 10_000
 _RECORDS_PER_READ, _BYTES_PER_READ = 256, 1 << 20
 # Messages that have waited have their real topic as a property.
 _MARK = f"{PROPERTY_REAL_TOPIC}\x01".encode()
@@ -36,11 +39,15 @@ class DeliveredBefore:
     """The messages that were delivered before the start, by their real queues.
 
     Args:
-        until_ms: when the broker started; messages that were due later were not delivered.
+        start_ms: when the broker started, on the wall clock.
+
+    Attributes:
+        until_ms: messages that are due later were not delivered.
     """
 
-    def __init__(self, store: MessageStore, *, until_ms: int) -> None:
-        self.until_ms = until_ms
+    def __init__(self, store: MessageStore, *, start_ms: int) -> None:
+        self.until_ms = start_ms + SET_BACK_MS
+        self._since_ms = start_ms - SET_BACK_MS
         self._store = store
         self._known: dict[tuple[str, int], set[_Identity | None]] = {}
 
@@ -56,7 +63,7 @@ class DeliveredBefore:
         place = record.topic, record.queue_id
         known = self._known.get(place)
         if known is None:
-            known = self._known[place] = self._read(*place, due_ms)
+            known = self._known[place] = self._read(*place, min(due_ms, self._since_ms))
         return bool(known) and _identity(record) in known
 
     def _read(self, topic: str, queue_id: int, since_ms: int) -> set[_Identity | None]:

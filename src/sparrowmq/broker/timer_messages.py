@@ -114,7 +114,7 @@ class TimerMessages:
 
     def load(self, table: TimerTable, *, timestamp_ms: int) -> None:
         """Load the table of a file, and leave out offsets that the topic does not have."""
-        self._before = DeliveredBefore(self._store, until_ms=timestamp_ms)
+        self._before = DeliveredBefore(self._store, start_ms=timestamp_ms)
         lowest = self._store.queues.min_offset(TIMER_TOPIC, 0)
         highest = self._first_end = self._store.queues.max_offset(TIMER_TOPIC, 0)
         begin = min(max(table.begin, lowest), highest)
@@ -236,12 +236,14 @@ class TimerMessages:
         if record is None or queue_id is None or not has_topic(topic):
             return False
         record.topic, record.queue_id = topic, queue_id
-        if self._before is not None:
-            due_ms = _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0
-            if self._before.has(record, due_ms=due_ms - SLOT_MS):
-                return False
+        if self._was_delivered(record, _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0):
+            return False
         result = self._store.put(record, timestamp_ms=timestamp_ms)
         return True if result.status is PutStatus.PUT_OK else None
+
+    def _was_delivered(self, record: Record, due_ms: int) -> bool:
+        """Return whether a message, with its real place, was delivered before the start."""
+        return self._before is not None and self._before.has(record, due_ms=due_ms - SLOT_MS)
 
     def _record(self, offset: int) -> Record | None:
         return self._store.read_message(TIMER_TOPIC, 0, offset)
@@ -310,12 +312,16 @@ class TimerMessages:
         if waiting is None or not is_waiting:
             return None
         topic, msg_id = properties[PROPERTY_REAL_TOPIC], properties[PROPERTY_UNIQ_KEY]
+        queue_id = properties[PROPERTY_REAL_QUEUE_ID]
+        real = replace(waiting, topic=topic, queue_id=_number(queue_id) or 0)
+        if self._was_delivered(real, due_ms):
+            return None
         properties = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
             PROPERTY_TIMER_DEL_UNIQKEY: f"{topic}_{msg_id}",
             _RECALLED_OFFSET: str(offset),
             PROPERTY_REAL_TOPIC: topic,
-            PROPERTY_REAL_QUEUE_ID: properties[PROPERTY_REAL_QUEUE_ID],
+            PROPERTY_REAL_QUEUE_ID: queue_id,
             PROPERTY_UNIQ_KEY: msg_id,
         }
         return replace(waiting, body=b"-", properties=encode_properties(properties))
