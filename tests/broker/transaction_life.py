@@ -53,10 +53,18 @@ class Producer:
 class Life(Machine):
     """A broker from its start to its end; the producer is connected to it."""
 
-    def __init__(self, storage: SimulatedStorage, producer: Producer, now_ms: int) -> None:
+    def __init__(
+        self,
+        storage: SimulatedStorage,
+        producer: Producer,
+        now_ms: int,
+        *,
+        is_sync: bool = True,
+    ) -> None:
         self.producer = producer
         super().__init__(
             storage,
+            is_sync=is_sync,
             now_ms=now_ms,
             store_settings={
                 "commit_log_file_size": 16_384,

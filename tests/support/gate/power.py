@@ -2,7 +2,7 @@
 
 The broker runs in this process, over a disk in memory that forgets, tears and reorders what no sync
 covered, is full at times, and fails to sync. One cut of five is a kill, which leaves what was
-written. Some starts are cut as well.
+written, and all are of brokers that flush asynchronously. Some starts are cut as well.
 """
 
 from __future__ import annotations
@@ -432,7 +432,15 @@ def run(seed: int, lives: int) -> Counter[str]:
     """
     rng = Random(seed)
     promises = Promises(rng)
-    life = Powered(SimulatedStorage(rng), promises.producer, 1_700_000_000_000)
+    is_sync = rng.random() < 0.8
+    storage = SimulatedStorage(rng)
+    while True:
+        storage.changes_left = rng.choice((None, rng.randrange(60)))
+        with suppress(PowerCut):
+            life = Powered(storage, promises.producer, 1_700_000_000_000, is_sync=is_sync)
+            break
+        storage.lose_power() if is_sync else storage.kill()
+    storage.changes_left = None
     set_group(life)
     for name in (POPPED, LOCKED):
         topic = TopicConfig(topic_name=name, read_queue_nums=3, write_queue_nums=3)
@@ -449,7 +457,8 @@ def run(seed: int, lives: int) -> Counter[str]:
             promises.producer.asked_late.clear()
         life.storage.mend()
         while True:
-            life.storage.lose_power() if rng.random() < 0.8 else life.storage.kill()
+            is_kill = not is_sync or rng.random() < 0.2
+            life.storage.kill() if is_kill else life.storage.lose_power()
             life.now_ms += rng.choice((0, 1_000))
             # The power may fail again while the broker starts.
             life.storage.changes_left = rng.choice((None, None, rng.randrange(1, 60)))
