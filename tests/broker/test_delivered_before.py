@@ -61,9 +61,10 @@ def test_power_cut_delivers_each_delayed_message_once(
     assert machine.bodies("T") == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("down_ms", [0, 20_000])
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_others_of_the_same_millisecond_do_not_hide_what_was_delivered(
-    machine: Machine, wait: str
+    machine: Machine, wait: str, down_ms: int
 ) -> None:
     send(machine, b"1", wait=wait)
     while b"1" not in machine.bodies("T"):
@@ -72,6 +73,7 @@ def test_others_of_the_same_millisecond_do_not_hide_what_was_delivered(
         machine.send(b"other")
 
     machine.storage.kill()
+    machine.now_ms += down_ms
     machine.load()
     machine.pass_time(3_000)
 
