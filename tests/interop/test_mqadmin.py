@@ -128,8 +128,8 @@ def test_stats_of_all_topics(mqadmin: Admin) -> None:
 def test_progress_of_all_groups_of_a_broker(mqadmin: Admin, stage: Any) -> None:
     progress = rows(mqadmin(f"brokerConsumeStats -b {stage.broker}"), TOPIC)
 
-    assert {row[1] for row in progress} == {GROUP}
-    assert sum(int(row[4]) for row in progress) == MESSAGE_COUNT
+    # Other tests have groups of the topic too.
+    assert sum(int(row[4]) for row in progress if row[1] == GROUP) == MESSAGE_COUNT
 
 
 def test_allocation_gives_each_queue_once(mqadmin: Admin) -> None:

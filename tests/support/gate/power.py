@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from errno import EIO
 from random import Random
 
 from tests.broker.conftest import send_fields
@@ -77,10 +78,13 @@ class Powered(Life):
     def fall_ill(self, rng: Random) -> None:
         """Fill the disk up, or give it room again, or let a sync fail."""
         self.ill_ms = self.ill_ms or self.now_ms
-        if rng.random() < 0.2:
-            self.storage.fail(is_lasting=False)
+        storage, drawn = self.storage, rng.random()
+        if drawn < 0.2:
+            storage.fail(is_lasting=False)
+        elif drawn < 0.4:
+            storage.read_error = None if storage.read_error else OSError(EIO, "unreadable")
         else:
-            self.storage.is_full = not self.storage.is_full
+            storage.is_full = not storage.is_full
 
     def serve(
         self,
@@ -243,8 +247,10 @@ class Promises:
         body = self._new_body("back")
         at = self._ask_to_store(life, RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), body)
         self._place(at, [body], "plain")
-        entry = life.store.queues.entry("T", 0, at)
+        entry = None
         # A full disk keeps the message from its queue.
+        with suppress(OSError):
+            entry = life.store.queues.entry("T", 0, at)
         if entry is not None:
             group = f"GID_{self._new_topic()}"
             fields = {"offset": str(entry[0]), "group": group, "delayLevel": "1"}
