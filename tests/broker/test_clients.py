@@ -476,6 +476,19 @@ def test_request_that_may_wait_gets_the_lock_with_the_unlock_the_first_one_first
     assert len(rig.broker.state.lock_waits) == 0
 
 
+def test_wait_for_a_lock_ends_with_its_connection(rig: Any) -> None:
+    owner, first, second = (join(rig, client_id) for client_id in "abc")
+    lock(rig, owner, "a", 0)
+    numbers = [ask_to_wait(rig, first, "b"), ask_to_wait(rig, second, "c")]
+
+    rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    left = len(rig.broker.state.lock_waits)
+    unlock(rig, owner, "a")
+
+    assert left == 1
+    assert [granted(rig.outputs, number) for number in numbers] == [None, [0]]
+
+
 def test_wait_for_a_lock_ends_at_its_deadline_and_with_the_holders_lease(rig: Any) -> None:
     owner, other = join(rig, "a"), join(rig, "b")
     lock(rig, owner, "a", 0)
@@ -553,8 +566,10 @@ def test_late_commit_of_a_member_does_not_set_another_members_queue_back(rig: An
 
     # Such a member may be back on a connection that has sent no heartbeat yet.
     after = [commit(rig, late, 5), commit(rig, rig.connect(), 5, sparrowmqClientId="c1")]
+    # This one sets nothing back.
+    after.append(commit(rig, late, 9))
 
-    assert after == [9, 9]
+    assert after == [9, 9, 9]
     assert rig.broker.state.refusals.counts[BrokerRefusal.LATE_COMMIT] == 2
     warnings = [fact.text for fact in rig.outputs if isinstance(fact, Fact) and fact.warning]
     assert warnings == [
