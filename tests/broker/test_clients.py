@@ -518,18 +518,6 @@ def test_a_member_that_gives_a_queue_up_gets_no_lock_for_its_waiting_request(rig
     assert rig.broker.state.locks.find_owner("GID_c", QUEUE, now_ms=rig.now_ms) is None
 
 
-def test_request_of_a_closed_connection_waits_no_longer(rig: Any) -> None:
-    owner, other = join(rig, "a"), join(rig, "b")
-    lock(rig, owner, "a", 0)
-    ask_to_wait(rig, other, "b")
-    rig.broker.connection_closed(other, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
-
-    unlock(rig, owner, "a")
-
-    assert len(rig.broker.state.lock_waits) == 0
-    assert rig.broker.state.locks.find_owner("GID_c", QUEUE, now_ms=rig.now_ms) is None
-
-
 def test_one_member_at_a_time_stands_in_for_a_holder_that_is_gone(rig: Any) -> None:
     holder, first, second = (join(rig, client_id) for client_id in "abc")
     lock(rig, holder, "a", 0)

@@ -98,6 +98,19 @@ def test_stand_in_is_the_owner_until_it_gives_the_queue_back_or_asks_after_the_l
     assert table.find_owners("G", {"heir"}, now_ms=60_000) == {"dead": [A, B]}
 
 
+def test_another_stands_in_once_the_stand_in_is_gone_too() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A], "dead", now_ms=0)
+    table.shorten("G", "dead", lease_ms=60_000, now_ms=0)
+
+    for listed in ({"heir", "next"}, {"next"}):
+        for client_id in sorted(listed):
+            table.try_lock_batch("G", [A], client_id, now_ms=1, lists=listed.__contains__)
+
+    assert table.stood_in("G", [A], "heir") == []
+    assert table.stood_in("G", [A], "next") == [A]
+
+
 def test_expired_leases_are_forgotten() -> None:
     table = QueueLockTable()
     table.try_lock_batch("G", [A], "one", now_ms=0)
