@@ -103,7 +103,7 @@ interop: interop-clients interop-suite interop-peers ## run the tests against Ap
 interop-peers: setup ## the part of interop without foreign clients and Apache's own tests
 	$(INTEROP) tests/interop $(patsubst %,--ignore %,tests/interop/test_soak.py $(SUITE) $(CLIENTS))
 
-# Foreign clients and tools, which need Go and Node beside it: ten minutes.
+# Foreign clients and tools, which need Go and Node beside it: an hour, most of it starts of JVMs.
 interop-clients: setup ## the part of interop with Apache's Go and C++ clients, ali-ons and mqadmin
 	$(INTEROP) $(CLIENTS)
 

@@ -301,7 +301,7 @@ ROWS = (
             "Apache 的 Go 与 C++ 客户端、ali-ons 和 mqadmin 可与 SparrowMQ 的 broker 配合使用",
         ),
         "make interop-clients",
-        minutes=60,
+        minutes=120,
     ),
     Row(
         "suite",
