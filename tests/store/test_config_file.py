@@ -47,7 +47,7 @@ def test_backup_stands_in_for_what_cannot_be_understood(damage: bytes, tmp_path:
     [(False, ()), (False, (900,)), (False, (700, 900)), (True, (1100, 1100))],
     ids=["first", "second", "third", "full disk"],
 )
-def test_end_at_any_step_leaves_old_or_new(
+def test_power_cut_or_kill_at_any_step_leaves_old_or_new(
     new_storage: Callable[..., Any], is_full: bool, sizes: tuple[int, ...]
 ) -> None:
     old, new = None, b"2" * 1100
