@@ -131,10 +131,8 @@ class PendingReplies:
 
     def fail_unwritten(self, position: int, reason: str, *, now_ms: int) -> list[Output]:
         """Answer SERVICE_NOT_AVAILABLE for lost messages: all that wait beyond `position`."""
-        released, code = (
-            self.note_written(position, now_ms=now_ms),
-            ResponseCode.SERVICE_NOT_AVAILABLE,
-        )
+        code = ResponseCode.SERVICE_NOT_AVAILABLE
+        released = self.note_written(position, now_ms=now_ms)
         for entry in self._for_write:
             released.append(_failed(entry.reply, code, reason))
         self._for_write.clear()

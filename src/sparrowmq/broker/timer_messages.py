@@ -27,7 +27,7 @@ Tests: test_timer_messages.py, interop/test_store_exchange.py.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from heapq import heappop, heappush
 
 from msgspec import Struct
@@ -214,7 +214,7 @@ class TimerMessages:
         record = None if code == 0 else self._record(offset)
         properties = {} if record is None else parse_properties(record.properties)
         is_recall = PROPERTY_TIMER_DEL_UNIQKEY in properties
-        return 0 if is_recall else _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0
+        return 0 if is_recall else _out_ms(properties)
 
     def _file(self, offset: int, due_ms: int) -> None:
         slot = _slot(due_ms)
@@ -236,14 +236,16 @@ class TimerMessages:
         if record is None or queue_id is None or not has_topic(topic):
             return False
         record.topic, record.queue_id = topic, queue_id
-        if self._was_delivered(record, _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0):
+        if self._was_delivered(record, properties):
             return False
         result = self._store.put(record, timestamp_ms=timestamp_ms)
         return True if result.status is PutStatus.PUT_OK else None
 
-    def _was_delivered(self, record: Record, due_ms: int) -> bool:
+    def _was_delivered(self, record: Record, properties: Mapping[str, str]) -> bool:
         """Return whether a message, with its real place, was delivered before the start."""
-        return self._before is not None and self._before.has(record, due_ms=due_ms - SLOT_MS)
+        if self._before is None:
+            return False
+        return self._before.has(record, due_ms=_out_ms(properties) - SLOT_MS)
 
     def _record(self, offset: int) -> Record | None:
         return self._store.read_message(TIMER_TOPIC, 0, offset)
@@ -307,14 +309,14 @@ class TimerMessages:
         """Return the record that recalls the message at an offset; None if it waits no longer."""
         waiting = self._record(offset)
         properties = {} if waiting is None else parse_properties(waiting.properties)
-        due_ms = _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0
+        due_ms = _out_ms(properties)
         is_waiting = offset in self._slots.get(_slot(due_ms), ()) and offset not in self._ended
         if waiting is None or not is_waiting:
             return None
         topic, msg_id = properties[PROPERTY_REAL_TOPIC], properties[PROPERTY_UNIQ_KEY]
         queue_id = properties[PROPERTY_REAL_QUEUE_ID]
         real = replace(waiting, topic=topic, queue_id=_number(queue_id) or 0)
-        if self._was_delivered(real, due_ms):
+        if self._was_delivered(real, properties):
             return None
         properties = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
@@ -352,6 +354,11 @@ class TimerMessages:
 def _slot(due_ms: int) -> int:
     """Return the first slot that ends at a time, or later."""
     return -(-due_ms // SLOT_MS)
+
+
+def _out_ms(properties: Mapping[str, str]) -> int:
+    """Return the time at which a stored message is due, 0 for none."""
+    return _number(properties.get(PROPERTY_TIMER_OUT_MS)) or 0
 
 
 def delivery_time(properties: dict[str, str], *, timestamp_ms: int) -> int | None:

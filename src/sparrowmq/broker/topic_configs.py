@@ -117,10 +117,10 @@ class TopicConfigs(ConfigTable[TopicConfig, TopicTableChange]):
         nor a topic of retries or dead letters. Its messages have one tag each.
         """
         found = self._plain.get(topic)
-        if found is None and (known := self._configs.get(topic)) is not None and _is_plain(known):
-            if topic in self._unsaved:
-                return None
-            found = self._plain[topic] = known
+        if found is None and self.is_saved(topic):
+            known = self._configs.get(topic)
+            if known is not None and _is_plain(known):
+                found = self._plain[topic] = known
         return found
 
     def is_saved(self, topic: str) -> bool:
