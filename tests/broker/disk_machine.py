@@ -120,29 +120,20 @@ class Machine:
         """Serve a request that is answered at once."""
         return self.ask(code, fields, body).code
 
-    def ask(
-        self,
-        code: int,
-        fields: dict[str, str],
-        body: bytes | None = None,
-        *,
-        connection: Connection | None = None,
-    ) -> RemotingCommand:
+    def ask(self, code: int, fields: dict[str, str], body: bytes | None = None) -> RemotingCommand:
         """Serve a request, and return the answer that it gets at once."""
-        (answer,) = self.serve(code, fields, body, connection=connection)
+        (answer,) = self.serve(code, fields, body)
         return answer
 
     def serve(
-        self,
-        code: int,
-        fields: dict[str, str],
-        body: bytes | None = None,
-        *,
-        connection: Connection | None = None,
+        self, code: int, fields: dict[str, str], body: bytes | None = None
     ) -> list[RemotingCommand]:
         """Serve a request, and return what is answered at once."""
         request = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=7)
-        connection = connection or self.connection
+        return self.handle(request, self.connection)
+
+    def handle(self, request: RemotingCommand, connection: Connection) -> list[RemotingCommand]:
+        """Serve a request of any connection, and return what is answered at once."""
         self.outputs.clear()
         self.perform(
             self.broker.handle(
@@ -167,8 +158,17 @@ class Machine:
         self.send(body)
         entry = self.store.queues.entry("T", 0, self.store.queues.max_offset("T", 0) - 1)
         assert entry is not None
-        fields = {"offset": str(entry[0]), "group": GROUP, "delayLevel": "1", "originTopic": "T"}
+        self.give_back(entry[0], GROUP)
+
+    def give_back(self, position: int, group: str) -> None:
+        """Send the message at a position back for a group."""
+        fields = {"offset": str(position), "group": group, "delayLevel": "1", "originTopic": "T"}
         assert self.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields) == 0
+
+    def recall(self, handle: str) -> int:
+        """Take a message back by the handle that `send` returned; return the answer's code."""
+        fields = {"producerGroup": "GID_p", "topic": "T", "recallHandle": handle}
+        return self.call(RequestCode.RECALL_MESSAGE, {**fields, "bname": "broker-a"})
 
     def commit(self, offset: int) -> None:
         fields = {"consumerGroup": GROUP, "topic": "T", "queueId": "0"}

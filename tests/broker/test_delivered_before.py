@@ -8,7 +8,7 @@ import pytest
 from tests.broker.disk_machine import Machine
 
 from sparrowmq.broker import delivered_before
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 
 WAITS = {
@@ -92,8 +92,7 @@ def test_clock_that_is_set_back_before_a_kill_hides_no_delivery(machine: Machine
     machine.storage.kill()
     machine.load()
     machine.pass_time(200)
-    fields = {"producerGroup": "GID_p", "topic": "T", "recallHandle": handle, "bname": "broker-a"}
-    recalled = machine.call(RequestCode.RECALL_MESSAGE, fields)
+    recalled = machine.recall(handle)
     machine.pass_time(8_000)
 
     assert recalled != ResponseCode.SUCCESS

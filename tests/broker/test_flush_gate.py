@@ -65,9 +65,8 @@ class TimerUsers:
     def recall(self, machine: Machine) -> None:
         body = self.rng.choice(sorted(self.waiting))
         handle = self.waiting.pop(body)
-        fields = {"producerGroup": "GID_p", "topic": "T", "recallHandle": handle}
         self.acked.discard(body)
-        code = machine.call(RequestCode.RECALL_MESSAGE, {**fields, "bname": "broker-a"})
+        code = machine.recall(handle)
         self.acked.add(body)
         if code == ResponseCode.SUCCESS:
             self.recalled.add(body)
