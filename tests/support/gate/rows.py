@@ -79,7 +79,8 @@ def _connected(figures: Any) -> str:
 def _upgraded(figures: Any) -> str:
     return (
         f"from {figures['from']} and back: {sum(figures['acknowledged'].values()):,} messages "
-        f"acknowledged, {figures['consumed']:,} consumed, {sum(figures['broken'].values())} broken"
+        f"acknowledged, {figures['consumed']:,} consumed, {sum(figures['broken'].values())} "
+        f"broken; {figures['twice_by_older']} twice by members of {figures['from']} after a restart"
     )
 
 
@@ -316,9 +317,10 @@ ROWS = (
         "upgrade",
         (
             "A store and a group go on under a newer version and back under the older one, members "
-            "of both in one group: no message is lost, moved or consumed twice",
+            "of both in one group: no message is lost or moved, and none consumed twice where a "
+            "member of this version takes part",
             "存储与消费者组可升级到新版本再退回旧版本，同一组内新旧成员并存："
-            "消息不丢失、不移位、不被重复消费",
+            "消息不丢失、不移位；凡有本版本成员参与，均不重复消费",
         ),
         "python -m gate.upgrade",
         _upgraded,

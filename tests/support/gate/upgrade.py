@@ -3,6 +3,10 @@
 Servers and members run an older version's code, then this one's, then the older one's again, on one
 directory of data. In between, members of both versions share one group. Every message must stay
 where it was acknowledged to be, and the group must get each once: all stops are clean ones.
+
+One exception is counted apart. Members of the older version trust the first member list of a
+restarted broker, though it may not name them all yet, as RocketMQ's own do. Two of them may share a
+queue then, from its last commit and until the next list.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,7 +54,8 @@ with consumer:
 class Member:
     """A consumer of the group as a process of one version; it writes the bodies to a file."""
 
-    def __init__(self, source: Path, port: int, bodies: Path) -> None:
+    def __init__(self, version: str, source: Path, port: int, bodies: Path) -> None:
+        self.version = version
         self._bodies = bodies
         self._output: IO[bytes] = bodies.open("wb")
         self._process = subprocess.Popen(
@@ -105,7 +109,7 @@ class Upgrade:
     def join(self, version: str) -> Member:
         """Start a member of a version."""
         bodies = self._directory / f"member-{len(self.members)}"
-        member = Member(self.sources[version], self.server.name_server_port, bodies)
+        member = Member(version, self.sources[version], self.server.name_server_port, bodies)
         self.members.append(member)
         return member
 
@@ -123,14 +127,18 @@ class Upgrade:
         connection.close()
         self._sent += MESSAGES
         wait_until(
-            lambda: len(self.consumed()) == self._sent,
+            lambda: len(self.takers()) == self._sent,
             f"{self._sent} messages in the group",
         )
 
-    def consumed(self) -> Counter[str]:
-        """Return how often the group got each body."""
-        lines = (line for member in self.members for line in member.lines())
-        return Counter(line for line in lines if line.startswith("upgrade "))
+    def takers(self) -> dict[str, list[Member]]:
+        """Return the members that got each body."""
+        takers: dict[str, list[Member]] = {}
+        for member in self.members:
+            for line in member.lines():
+                if line.startswith("upgrade "):
+                    takers.setdefault(line, []).append(member)
+        return takers
 
     def check(self) -> None:
         """Read all queues from their beginning and compare them with what was acknowledged."""
@@ -182,15 +190,23 @@ def run(directory: Path, *, revision: str = OLD) -> dict[str, Any]:
         for member in upgrade.members:
             member.kill()
         upgrade.server.kill()
-    consumed = upgrade.consumed()
-    upgrade.ledger.broken["twice in the group"] += sum(consumed.values()) - len(consumed)
+    takers = upgrade.takers()
+    twice = [members for members in takers.values() if len(members) > 1]
+    by_older = [members for members in twice if is_shared_by_older(members)]
+    upgrade.ledger.broken["twice in the group"] += len(twice) - len(by_older)
     return {
         "from": revision,
         "acknowledged": upgrade.ledger.acknowledged,
-        "consumed": len(consumed),
+        "consumed": len(takers),
+        "twice_by_older": len(by_older),
         "broken": +upgrade.ledger.broken,
         "examples": upgrade.ledger.examples,
     }
+
+
+def is_shared_by_older(takers: list[Member]) -> bool:
+    """Tell whether members of the older version alone got a message, each once."""
+    return len(set(takers)) == len(takers) and all(each.version == "old" for each in takers)
 
 
 def export(revision: str, directory: Path) -> Path:
