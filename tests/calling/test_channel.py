@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ import pytest
 from sparrowmq.calling.channel import IDLE_MS, Channel
 from sparrowmq.calling.effects import Effect, Oneway, Operation, invoke
 from sparrowmq.calling.scheduler import OperationTask, Scheduler
-from sparrowmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, TooManyInFlight
+from sparrowmq.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    TooManyInFlight,
+)
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 
@@ -18,16 +25,16 @@ class ListWire:
     """Keeps what is written until `take` sends it."""
 
     def __init__(self) -> None:
-        self.is_full = False
+        self.room = 1_000
         self.written: list[bytes] = []
         self.takes_all = True
         self.is_closed = False
 
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
+    def write(self, frames: Sequence[bytes]) -> None:
+        self.written += frames
 
     def flush(self) -> bool:
-        return self.takes_all
+        return self.takes_all and self.room > 0
 
     def close(self) -> None:
         self.is_closed = True
@@ -48,9 +55,7 @@ class World:
             carry=no_calls,
             drop=lambda waiter, place: place.forget(waiter),
         )
-        self.scheduler.submit = lambda waiter, effect: self.channel.submit(
-            waiter, effect, self.scheduler
-        )
+        self.scheduler.submit = lambda waiter, effect: self.channel.submit(waiter, effect)
         self.unflushed: list[Channel] = []
         self.failures: list[str] = []
         self.channel = Channel(
@@ -64,6 +69,7 @@ class World:
     def open(self) -> None:
         self.scheduler.read_clock()
         self.channel.opened(self.wire, self.scheduler)
+        self.run()
 
     def start(self, operation: Operation[Any]) -> OperationTask:
         task = OperationTask(operation, "task")
@@ -109,14 +115,13 @@ def test_requests_wait_for_the_connection_in_their_order() -> None:
 def test_full_wire_makes_requests_wait_behind_each_other() -> None:
     world = World()
     world.open()
-    world.wire.is_full = True
-    first = world.start(ask())
-    world.wire.is_full = False
-    second = world.start(ask())
+    world.wire.room = 0
+    first, second, third = (world.start(ask()) for _ in range(3))
     assert world.wire.written == []
 
     error = world.channel.time_out(first)
     world.scheduler.throw(first, error)
+    world.wire.room, world.wire.takes_all = 1, False
     world.channel.drained(world.scheduler)
     world.run()
 
@@ -124,6 +129,24 @@ def test_full_wire_makes_requests_wait_behind_each_other() -> None:
     assert len(world.wire.written) == 1
     world.answer_last()
     assert second.outcome().is_response
+    assert not third.done
+
+
+def test_request_that_cannot_be_sent_fails_alone() -> None:
+    world = World()
+    world.open()
+    wrong = invoke("a:1", RemotingCommand(code=10, flag=1), timeout_ms=3_000)
+    operations = (ask(), wrong, ask())
+
+    first, refused, last = (OperationTask(each, "task") for each in operations)
+    for task in (first, refused, last):
+        world.scheduler.add(task)
+    world.run()
+
+    assert LocalProtocolError is type(refused.error)
+    assert len(world.wire.written) == 2
+    assert not first.done
+    assert not last.done
 
 
 def test_oneway_ends_when_its_bytes_are_sent() -> None:
@@ -143,7 +166,7 @@ def test_close_tells_what_was_written_from_what_was_not() -> None:
     world = World()
     world.open()
     written = world.start(ask())
-    world.wire.is_full = True
+    world.wire.room = 0
     unwritten = world.start(ask())
     cause = OSError("gone")
 
@@ -179,7 +202,7 @@ def test_connection_is_idle_only_after_its_last_byte_either_way() -> None:
 def test_peer_that_asks_and_takes_no_answers_is_refused() -> None:
     world = World(on_request=lambda _, command: response_to(command))
     world.open()
-    world.wire.is_full = True
+    world.wire.room = 0
 
     with pytest.raises(RemoteProtocolError, match="takes no answers"):
         world.channel.received(encode_frame(RemotingCommand(code=307)), world.scheduler)

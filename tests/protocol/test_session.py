@@ -15,7 +15,6 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.framing import FrameDecoder, encode_frame
 from sparrowmq.protocol.send_request import SendAnswered, SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.session import (
-    OPAQUE_MAX,
     RemotingSession,
     RequestReceived,
     ResponseReceived,
@@ -91,14 +90,19 @@ def test_oneway_is_marked_numbered_and_not_awaited() -> None:
     assert session.outstanding == ("token",)
 
 
-def test_number_of_a_long_wait_is_not_given_twice_when_the_count_goes_round() -> None:
+def test_number_of_a_long_wait_is_not_given_twice_when_the_count_goes_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sparrowmq.protocol.session.OPAQUE_MAX", 2)
     session = RemotingSession()
     session.start_request(RemotingCommand(code=11), "long poll")
-    session._next_opaque = OPAQUE_MAX
+    opaques = []
 
-    frames = [session.start_request(RemotingCommand(code=10), token) for token in "ab"]
+    for token in "abcd":
+        opaques.append(decode(session.start_request(RemotingCommand(code=10), token)).opaque)
+        session.abandon(token)
 
-    assert [decode(frame).opaque for frame in frames] == [OPAQUE_MAX, 1]
+    assert opaques == [1, 2, 1, 2]
 
 
 def test_in_flight_requests_are_bounded() -> None:

@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
@@ -186,11 +186,11 @@ class AsyncDriver:
 
         Raises: UsageError as `run`.
         """
-        answer = _Answer(self._scheduler, future=self._bind().create_future())
-        answer.ask(invoke)
+        future: asyncio.Future[Outcome] = self._bind().create_future()
+        _Answer(self._scheduler, future=future).ask(invoke)
         if not self._turn_due:
             self._run_soon()
-        return answer.future
+        return future
 
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it begins at the loop's next turn."""
@@ -515,14 +515,14 @@ class _Connection(asyncio.Protocol):
         self.closed = closed
 
     @property
-    def is_full(self) -> bool:
-        """Whether the bound on unsent bytes is reached."""
-        return self._is_paused or self._size >= WRITE_BUFFER_BYTES_MAX
+    def room(self) -> int:
+        """How many more bytes to gather."""
+        return 0 if self._is_paused else WRITE_BUFFER_BYTES_MAX - self._size
 
-    def write(self, data: bytes) -> None:
-        """Gather bytes to send."""
-        self._unsent.append(data)
-        self._size += len(data)
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Gather frames to send."""
+        self._unsent += frames
+        self._size += sum(map(len, frames))
 
     def flush(self) -> bool:
         """Pass the bytes to the transport; return whether the transport may take more."""

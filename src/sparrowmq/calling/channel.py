@@ -17,7 +17,7 @@ A time-out never closes the connection; a late answer is dropped by the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, TypeAlias
 
 from sparrowmq.calling.effects import Answer, Invoke, Oneway, Operation
@@ -53,12 +53,12 @@ class Wire(Protocol):
     """An open connection's bytes, as a driver sends them."""
 
     @property
-    def is_full(self) -> bool:
-        """Whether `WRITE_BUFFER_BYTES_MAX` are waiting to be sent."""
+    def room(self) -> int:
+        """How many bytes of `WRITE_BUFFER_BYTES_MAX` are left; 0 or less if none are."""
         ...
 
-    def write(self, data: bytes) -> None:
-        """Gather bytes for the next `flush`."""
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Gather frames for the next `flush`."""
         ...
 
     def flush(self) -> bool:
@@ -135,14 +135,12 @@ class Channel:
         """Whether no task waits for this connection."""
         return not (self._unwritten or self._flushing or self._session.outstanding_count)
 
-    def submit(self, task: Waiter, effect: Invoke | Oneway, scheduler: Scheduler) -> None:
-        """Write a task's request, or keep it until it can be written."""
+    def submit(self, task: Waiter, effect: Invoke | Oneway) -> None:
+        """Keep a task's request; the next `flush` writes it with others, if the wire takes it."""
         task.place = self
-        wire = self.wire
-        if wire is None or self._unwritten or wire.is_full:
-            self._unwritten[task] = effect
-        else:
-            self._write(task, effect, wire, scheduler)
+        self._unwritten[task] = effect
+        if not self._is_unflushed and self.wire is not None:
+            self._flush_soon()
 
     def forget(self, task: Waiter) -> None:
         """Drop a task's request; if the request was written, drop its answer when it comes."""
@@ -174,23 +172,26 @@ class Channel:
         return self._unanswered(effect.request.code, within, verb)
 
     def opened(self, wire: Wire, scheduler: Scheduler) -> None:
-        """Take the wire of the new connection, and write the requests that waited for it."""
+        """Take the wire of the new connection; `flush` writes the requests that waited for it."""
         self.wire = wire
         scheduler.set_deadline(self, scheduler.now_ms + IDLE_MS)
-        self._write_waiting(scheduler)
+        self._flush_soon()
 
     def flush(self, scheduler: Scheduler) -> None:
-        """Send the written bytes. Raises: OSError, if the connection is broken."""
+        """Write the requests and send. Raises: OSError, if the connection is broken."""
         self._is_unflushed = False
-        if self.wire is not None and self.wire.flush():
-            self.drained(scheduler)
+        if (wire := self.wire) is not None:
+            self._write_waiting(wire, scheduler)
+            if wire.flush():
+                self.drained(scheduler)
 
     def drained(self, scheduler: Scheduler) -> None:
-        """Note that all bytes were sent: end the waits for it, write the requests without room."""
+        """Note that all bytes were sent: end the waits for it; there is room for more requests."""
         flushing, self._flushing = self._flushing, {}
         for task in flushing:
             scheduler.resume(task, None)
-        self._write_waiting(scheduler)
+        if self._unwritten:
+            self._flush_soon()
 
     def received(self, data: bytes | memoryview, scheduler: Scheduler) -> None:
         """Process received bytes.
@@ -238,41 +239,45 @@ class Channel:
             scheduler.throw(task, error)
         return wire is not None
 
-    def _write_waiting(self, scheduler: Scheduler) -> None:
-        while self._unwritten and self.wire is not None and not self.wire.is_full:
-            task = next(iter(self._unwritten))
-            self._write(task, self._unwritten.pop(task), self.wire, scheduler)
-
-    def _write(
-        self, task: Waiter, effect: Invoke | Oneway, wire: Wire, scheduler: Scheduler
-    ) -> None:
-        try:
-            request = effect.request
-            if self._credentials is not None:
-                command = request if isinstance(request, RemotingCommand) else request.command()
-                request = signed(command, self._credentials)
-            if isinstance(effect, Invoke):
-                frame = self._session.start_request(request, task)
-            else:
-                assert isinstance(request, RemotingCommand)
-                frame = self._session.write_oneway(request)
-                self._flushing[task] = None
-        except TooManyInFlight as error:
-            named = TooManyInFlight(f"{self.address}: {error}", address=self.address)
-            scheduler.throw(task, named)
-            return
-        # A faulty request fails its operation, not the connection.
-        except Exception as error:
-            scheduler.throw(task, error)
-            return
-        self.deadline_ms = scheduler.now_ms + IDLE_MS
-        self._write_frame(frame, wire)
-
-    def _write_frame(self, frame: bytes, wire: Wire) -> None:
-        wire.write(frame)
+    def _flush_soon(self) -> None:
         if not self._is_unflushed:
             self._is_unflushed = True
             self._unflushed.append(self)
+
+    def _write_waiting(self, wire: Wire, scheduler: Scheduler) -> None:
+        frames: list[bytes] = []
+        refused: list[tuple[Waiter, Exception]] = []
+        session, room = self._session, wire.room
+        waiting, self._unwritten = self._unwritten, {}
+        for task, effect in waiting.items():
+            if room <= 0:
+                self._unwritten[task] = effect
+                continue
+            try:
+                request = effect.request
+                if self._credentials is not None:
+                    command = request if isinstance(request, RemotingCommand) else request.command()
+                    request = signed(command, self._credentials)
+                if isinstance(effect, Invoke):
+                    frame = session.start_request(request, task)
+                else:
+                    assert isinstance(request, RemotingCommand)
+                    frame = session.write_oneway(request)
+                    self._flushing[task] = None
+            except TooManyInFlight as error:
+                named = TooManyInFlight(f"{self.address}: {error}", address=self.address)
+                refused.append((task, named))
+            # A faulty request fails its operation, not the connection.
+            except Exception as error:
+                refused.append((task, error))
+            else:
+                frames.append(frame)
+                room -= len(frame)
+        if frames:
+            self.deadline_ms = scheduler.now_ms + IDLE_MS
+            wire.write(frames)
+        for task, failure in refused:
+            scheduler.throw(task, failure)
 
     def _answer(self, request: RemotingCommand, scheduler: Scheduler) -> None:
         response: Answer
@@ -306,9 +311,10 @@ class Channel:
     def _write_answer(self, request: RemotingCommand, response: RemotingCommand | None) -> None:
         if response is None or request.is_oneway or self.wire is None:
             return
-        if self.wire.is_full:
+        if self.wire.room <= 0:
             raise RemoteProtocolError("the peer sends requests and takes no answers")
-        self._write_frame(self._session.write_response(response), self.wire)
+        self.wire.write((self._session.write_response(response),))
+        self._flush_soon()
 
 
 def connect_failed(address: str, reason: str) -> ConnectFailed:

@@ -69,7 +69,7 @@ class ChannelTable:
         """Send a request on the connection to its address; make a missing connection."""
         channel = self._by_address.get(effect.address)
         if channel is not None:
-            channel.submit(task, effect, self._scheduler)
+            channel.submit(task, effect)
             return
         channel = Channel(
             effect.address,
@@ -80,7 +80,7 @@ class ChannelTable:
             credentials=self._credentials,
         )
         self._by_address[effect.address] = channel
-        channel.submit(task, effect, self._scheduler)
+        channel.submit(task, effect)
         self._dial(channel)
 
     def become_copy(self) -> None:

@@ -11,6 +11,7 @@ import ipaddress
 import os
 import socket
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -132,14 +133,14 @@ class SocketWire:
         self.is_blocked = False
 
     @property
-    def is_full(self) -> bool:
-        """Whether the bound on unsent bytes is reached."""
-        return self._size >= WRITE_BUFFER_BYTES_MAX
+    def room(self) -> int:
+        """How many more bytes to gather."""
+        return WRITE_BUFFER_BYTES_MAX - self._size
 
-    def write(self, data: bytes) -> None:
-        """Gather bytes to send."""
-        self._unsent.append(data)
-        self._size += len(data)
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Gather frames to send."""
+        self._unsent += frames
+        self._size += sum(map(len, frames))
 
     def flush(self) -> bool:
         """Send until all bytes are sent or the kernel takes no more. Raises: OSError.
@@ -220,10 +221,11 @@ class TlsWire(SocketWire):
         except (BlockingIOError, InterruptedError):
             return b""
 
-    def write(self, data: bytes) -> None:
-        """Encrypt and gather bytes to send. Raises: ssl.SSLError."""
-        self._session.encrypt(data)
-        super().write(self._session.take_output())
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Encrypt and gather frames to send. Raises: ssl.SSLError."""
+        for frame in frames:
+            self._session.encrypt(frame)
+        super().write((self._session.take_output(),))
 
     def receive(self) -> bytes | None:
         """Return decrypted bytes, perhaps none, otherwise as `SocketWire.receive` does."""
@@ -244,5 +246,5 @@ class TlsWire(SocketWire):
 
     def _send_output(self) -> None:
         if output := self._session.take_output():
-            super().write(output)
+            super().write((output,))
             self.flush()

@@ -80,9 +80,8 @@ class Publisher:
         routes: the known routes.
         lookups: the route look-ups under way, by topic.
         heartbeat_due_ms: the time of the next heartbeat; None before the first.
-        checked_topics: topics whose names are valid.
-        templates: the shared part of sends, by request code and topic; two for each of
-            `checked_topics`.
+        topics: by valid name of a topic, its name on the wire.
+        templates: the shared part of sends, by request code and topic; two for each of `topics`.
         observers: observe each send.
         batcher: the messages of `send_nowait`; None before the first.
         versions: the version in each broker's answer to a heartbeat, by address; 0 before the
@@ -98,7 +97,7 @@ class Publisher:
     routes: RouteCache = field(default_factory=RouteCache)
     lookups: dict[str, Task] = field(default_factory=dict)
     heartbeat_due_ms: int | None = None
-    checked_topics: set[str] = field(default_factory=set)
+    topics: dict[str, str] = field(default_factory=dict)
     templates: dict[tuple[int, str], SendTemplate] = field(default_factory=dict)
     observers: tuple[SendObserver, ...] = ()
     batcher: Batcher | None = None

@@ -75,20 +75,18 @@ class QueueSelector:
             until_ms = self._avoided_until_ms
             well = [q for q in queues if until_ms.get(q.broker_name, now_ms) <= now_ms]
             queues = well or queues
-        if avoid_broker is None:
-            return self._next(queues)
-        for _ in range(len(queues)):
-            queue = self._next(queues)
-            if queue.broker_name != avoid_broker:
-                return queue
-        return self._next(queues)
-
-    def _next(self, queues: Sequence[MessageQueue]) -> MessageQueue:
         topic = queues[0].topic
         counter = self._counters.get(topic)
         counter = self._choose_start() if counter is None else counter + 1
+        queue = queues[counter % len(queues)]
+        if queue.broker_name == avoid_broker:
+            for _ in queues:
+                counter += 1
+                queue = queues[counter % len(queues)]
+                if queue.broker_name != avoid_broker:
+                    break
         self._counters[topic] = counter
-        return queues[counter % len(queues)]
+        return queue
 
 
 def select_queue_by_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:

@@ -16,7 +16,7 @@ cleanOfflineBroker.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -78,17 +78,20 @@ class TopicRoute:
 
 
 class RouteCache:
-    """The routes by topic, and the brokers they name."""
+    """The routes by topic, and the brokers they name.
 
-    __slots__ = ("_brokers", "_routes")
+    `find(topic)` returns a topic's route, and `master_address(broker_name)` the address of a
+    broker's master; None if it is not known. Each send calls both.
+    """
+
+    __slots__ = ("_brokers", "_masters", "_routes", "find", "master_address")
 
     def __init__(self) -> None:
         self._routes: dict[str, TopicRoute] = {}
         self._brokers: dict[str, Mapping[int, str]] = {}
-
-    def find(self, topic: str) -> TopicRoute | None:
-        """Return the route, or None if it is not known."""
-        return self._routes.get(topic)
+        self._masters: dict[str, str] = {}
+        self.find: Callable[[str], TopicRoute | None] = self._routes.get
+        self.master_address: Callable[[str], str | None] = self._masters.get
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -109,11 +112,6 @@ class RouteCache:
         """Forget a topic's route."""
         if self._routes.pop(topic, None) is not None:
             self._collect_brokers()
-
-    def master_address(self, broker_name: str) -> str | None:
-        """Return the address of a broker's master, or None if it has none."""
-        addresses = self._brokers.get(broker_name)
-        return None if addresses is None else addresses.get(MASTER_ID)
 
     def address(self, broker_name: str, *, broker_id: int = MASTER_ID) -> str | None:
         """Return the address of this broker id, else the next, else any; None if none is known."""
@@ -143,6 +141,10 @@ class RouteCache:
         self._brokers = {}
         for route in self._routes.values():
             self._brokers.update(route.brokers)
+        self._masters.clear()
+        for name, addresses in self._brokers.items():
+            if MASTER_ID in addresses:
+                self._masters[name] = addresses[MASTER_ID]
 
 
 def check_route(data: TopicRouteData) -> None:

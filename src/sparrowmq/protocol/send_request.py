@@ -103,10 +103,12 @@ class SendRequest(PreparedRequest, frozen=True, gc=False):
             properties = _encode_text(self.properties)
         except UnicodeEncodeError:
             return self._encode_generally(opaque)
-        header = self.template.header % (*self.fields, properties, opaque)
+        queue_id, sys_flag, timestamp_ms, flag = self.fields
+        values = queue_id, sys_flag, timestamp_ms, flag, properties, opaque
+        header, body = self.template.header % values, self.body
         if len(header) > HEADER_BYTES_MAX:
             return self._encode_generally(opaque)
-        return frame_json_header(header, len(self.body)) + self.body
+        return frame_json_header(header, len(body)) + body
 
     def command(self) -> RemotingCommand:
         """Return the request as a command."""

@@ -18,7 +18,7 @@ general decoder reads all others.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -111,8 +111,8 @@ class RemotingSession:
 
     __slots__ = (
         "_decoder",
+        "_free",
         "_in_flight_max",
-        "_next_opaque",
         "_opaques",
         "_pulls",
         "_sends",
@@ -123,7 +123,6 @@ class RemotingSession:
     def __init__(self, *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
         self._decoder = FrameDecoder(decode=self._decode)
         self._in_flight_max = in_flight_max
-        self._next_opaque = 0
         # Of all requests that wait, by token; and of those of another kind than the two, by opaque.
         self._opaques: dict[Hashable, int] = {}
         self._tokens: dict[int, Hashable] = {}
@@ -133,6 +132,7 @@ class RemotingSession:
         self._pulls = _UsualAnswers(
             learn_pull_answer, PullAnswered, read_pull_answer, has_body=True
         )
+        self._free = _free_opaques(self._sends.tokens, self._pulls.tokens, self._tokens)
         self.late_responses = 0
 
     @property
@@ -153,30 +153,31 @@ class RemotingSession:
             LocalProtocolError: the request cannot be encoded, is an answer or one-way, or the
                 token waits already. The session is unchanged then.
         """
-        if len(self._opaques) >= self._in_flight_max:
+        opaques = self._opaques
+        if len(opaques) >= self._in_flight_max:
             raise TooManyInFlight(
-                f"{len(self._opaques)} requests wait for answers on one connection, "
+                f"{len(opaques)} requests wait for answers on one connection, "
                 "as many as may; wait for some of them first"
             )
-        if isinstance(request, RemotingCommand) and request.flag & (RESPONSE_FLAG | ONEWAY_FLAG):
-            raise LocalProtocolError(f"flag {request.flag} is not that of a two-way request")
-        if token in self._opaques:
+        if token in opaques:
             raise LocalProtocolError(f"token {token!r} waits for another answer already")
-        opaque = self._take_opaque()
-        if isinstance(request, RemotingCommand):
+        opaque = next(self._free)
+        if isinstance(request, PreparedRequest):
+            frame = request.encode(opaque)
+            answers = self._pulls if type(request) is PullRequest else self._sends
+            answers.tokens[opaque] = token
+        elif request.flag & (RESPONSE_FLAG | ONEWAY_FLAG):
+            raise LocalProtocolError(f"flag {request.flag} is not that of a two-way request")
+        else:
             request.opaque = opaque
             frame = encode_frame(request)
             self._tokens[opaque] = token
-        else:
-            frame = request.encode(opaque)
-            answers = self._pulls if isinstance(request, PullRequest) else self._sends
-            answers.tokens[opaque] = token
-        self._opaques[token] = opaque
+        opaques[token] = opaque
         return frame
 
     def write_oneway(self, request: RemotingCommand) -> bytes:
         """Number a request, mark it one-way and return its bytes."""
-        request.opaque = self._take_opaque()
+        request.opaque = next(self._free)
         request.flag |= ONEWAY_FLAG
         return encode_frame(request)
 
@@ -283,11 +284,13 @@ class RemotingSession:
                 return tokens
         return None
 
-    def _take_opaque(self) -> int:
-        opaque = self._next_opaque
-        sends, pulls, others = self._sends.tokens, self._pulls.tokens, self._tokens
-        # A long poll may still hold its number when the count wraps around.
-        while opaque in pulls or opaque in others or opaque in sends:
-            opaque = opaque + 1 if opaque < OPAQUE_MAX else 0
-        self._next_opaque = opaque + 1 if opaque < OPAQUE_MAX else 0
-        return opaque
+
+def _free_opaques(
+    sends: Mapping[int, Hashable], pulls: Mapping[int, Hashable], others: Mapping[int, Hashable]
+) -> Iterator[int]:
+    """Yield the numbers that no request waits with, over and over."""
+    while True:
+        for opaque in range(OPAQUE_MAX + 1):
+            # A long poll may still hold its number when the count begins again.
+            if not (opaque in sends or opaque in pulls or opaque in others):
+                yield opaque

@@ -9,13 +9,19 @@ the given time, and `Later.finish` makes the result at the end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from sparrowmq.calling.channel import Channel, OnConnectionLost, OnFailure, OnRequest
+from sparrowmq.calling.channel import (
+    WRITE_BUFFER_BYTES_MAX,
+    Channel,
+    OnConnectionLost,
+    OnFailure,
+    OnRequest,
+)
 from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import (
     CALLS_MS,
@@ -320,13 +326,13 @@ class _Wire:
         self._unsent: list[bytes] = []
 
     @property
-    def is_full(self) -> bool:
-        """False: the simulated kernel accepts every write."""
-        return False
+    def room(self) -> int:
+        """The whole bound: the simulated kernel accepts every write."""
+        return WRITE_BUFFER_BYTES_MAX
 
-    def write(self, data: bytes) -> None:
-        """Take bytes for the next `flush`."""
-        self._unsent.append(data)
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Take frames for the next `flush`."""
+        self._unsent += frames
 
     def flush(self) -> bool:
         """Send everything."""

@@ -286,7 +286,7 @@ def check_outgoing(publisher: Publisher, message: Message, queue: QueueChoice | 
     """
     # One condition for the usual case.
     is_usual = type(message) is Message and queue is None
-    if not is_usual or message.topic not in publisher.checked_topics:
+    if not is_usual or message.topic not in publisher.topics:
         check_message(message)
         _target_of(publisher, message.topic, None if callable(queue) else queue)
     check_and_encode(message, _SOME_MSG_ID, config=publisher.config)
@@ -344,17 +344,18 @@ def _target_of(
 ) -> tuple[str, MessageQueue | None]:
     """Check topic and queue and return them with the namespace, as on the wire."""
     namespace = publisher.config.namespace
-    topic = namespace.wrap(topic)
-    if topic not in publisher.checked_topics:
-        check_sendable_topic(topic)
-        publisher.checked_topics.add(topic)
+    wrapped = publisher.topics.get(topic)
+    if wrapped is None:
+        wrapped = namespace.wrap(topic)
+        check_sendable_topic(wrapped)
+        publisher.topics[topic] = wrapped
     if queue is not None:
         queue = namespace.wrap_queue(check_queue(queue))
-        if queue.topic != topic:
+        if queue.topic != wrapped:
             raise UsageError(
-                f"a message to topic {topic!r} cannot go to a queue of {queue.topic!r}"
+                f"a message to topic {wrapped!r} cannot go to a queue of {queue.topic!r}"
             )
-    return topic, queue
+    return wrapped, queue
 
 
 def _make_fields(publisher: Publisher, topic: str, code: int) -> dict[str, str]:
@@ -469,11 +470,14 @@ def prepare(
     """
     if callable(queue) or not _is_direct(publisher, now_ms):
         return None
-    check_message(message)
+    if type(message) is not Message:
+        check_message(message)
     if message.delay is not None:
         # The operation first asks whether the brokers support the delay.
         return None
-    topic, queue = _target_of(publisher, message.topic, queue)
+    topic = publisher.topics.get(message.topic)
+    if topic is None or queue is not None:
+        topic, queue = _target_of(publisher, message.topic, queue)
     msg_id = publisher.ids.next_id(timestamp_ms)
     outgoing = encode_message(message, msg_id, config=publisher.config)
     load = Load(
@@ -558,7 +562,9 @@ def _aim_at_known(publisher: Publisher, load: Load, *, now_ms: int) -> Attempt |
 
 def _aim(publisher: Publisher, load: Load, target: MessageQueue, *, timeout_ms: int) -> Attempt:
     """Make the request of an attempt. Raises: NoWritableQueue."""
-    address = _master_of(publisher, target, has_timer=load.has_timer)
+    address = publisher.routes.master_address(target.broker_name)
+    if address is None or load.has_timer:
+        address = _check_master(publisher, target, address, has_timer=load.has_timer)
     template = publisher.templates.get((load.code, load.topic))
     if template is None:
         template = SendTemplate(load.code, _make_fields(publisher, load.topic, load.code))
@@ -574,29 +580,27 @@ def read_outcome(publisher: Publisher, attempt: Attempt, outcome: Outcome) -> Se
 
     Raises: RemoteProtocolError if the answer cannot be right.
     """
-    if isinstance(outcome, TransportError):
-        return None
     return _read(publisher, attempt.load, attempt.target, outcome)
 
 
 def _read(
-    publisher: Publisher,
-    load: Load,
-    target: MessageQueue,
-    answer: RemotingCommand | SendAnswered,
+    publisher: Publisher, load: Load, target: MessageQueue, outcome: Outcome
 ) -> SendResult | None:
-    target = publisher.config.namespace.unwrap_queue(target)
-    if isinstance(answer, SendAnswered):
+    if publisher.config.namespace.name:
+        target = publisher.config.namespace.unwrap_queue(target)
+    if isinstance(outcome, SendAnswered):
         return result_at(
             SendStatus.SEND_OK,
             load.msg_id,
-            answer.offset_msg_id,
+            outcome.offset_msg_id,
             target,
-            answer.queue_id,
-            answer.queue_offset,
+            outcome.queue_id,
+            outcome.queue_offset,
         )
-    status = STATUSES.get(answer.code)
-    return None if status is None else result_of(answer, status, target, load.msg_id)
+    if isinstance(outcome, TransportError):
+        return None
+    status = STATUSES.get(outcome.code)
+    return None if status is None else result_of(outcome, status, target, load.msg_id)
 
 
 def go_on(publisher: Publisher, attempt: Attempt, outcome: Outcome) -> Operation[SendResult]:
@@ -821,8 +825,9 @@ def _look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operati
         return
 
 
-def _master_of(publisher: Publisher, queue: MessageQueue, *, has_timer: bool) -> str:
-    address = publisher.routes.master_address(queue.broker_name)
+def _check_master(
+    publisher: Publisher, queue: MessageQueue, address: str | None, *, has_timer: bool
+) -> str:
     if address is None:
         raise NoWritableQueue(
             f"broker {queue.broker_name!r} of {queue} has no master in the route of "

@@ -6,6 +6,7 @@ Source: MQClientAPIImpl.processSendResponse. Tests: test_send.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from sparrowmq.errors import RemoteProtocolError, SendFailed, SparrowError
@@ -14,6 +15,9 @@ from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+
+# `SendResult` would call a function of Python's for each.
+_new_result = partial(tuple.__new__, SendResult)
 
 STATUSES: Mapping[int, SendStatus] = MappingProxyType(
     {
@@ -55,7 +59,7 @@ def result_at(
         target = MessageQueue(target.topic, target.broker_name, queue_id)
     if not 0 <= queue_offset <= OFFSET_MAX:
         raise _wrong_answer(target, f"names offset {queue_offset}")
-    return SendResult(status, msg_id, offset_msg_id, target, queue_offset)
+    return _new_result((status, msg_id, offset_msg_id, target, queue_offset, None))
 
 
 def _wrong_answer(target: MessageQueue, what: str) -> RemoteProtocolError:
