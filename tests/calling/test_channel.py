@@ -149,6 +149,22 @@ def test_request_that_cannot_be_sent_fails_alone() -> None:
     assert not last.done
 
 
+def test_request_that_is_cancelled_before_the_flush_is_not_sent() -> None:
+    world = World()
+    world.open()
+    cancelled, other = (OperationTask(ask(), "task") for _ in range(2))
+    for task in (cancelled, other):
+        world.scheduler.add(task)
+    world.scheduler.run_ready()
+
+    world.scheduler.cancel(cancelled)
+    world.run()
+
+    assert len(world.wire.written) == 1
+    world.answer_last()
+    assert other.outcome().is_response
+
+
 def test_oneway_ends_when_its_bytes_are_sent() -> None:
     world = World()
     world.open()
