@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 from sparrowmq.cli.main import build_app
 from sparrowmq.cli.pipeline import _java_reason, _signals_noted, _spark_reason
 from sparrowmq.pipeline.task_progress import TaskProgress, reporting_progress
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -226,8 +228,34 @@ def test_the_reason_of_a_failure_is_the_first_cause(lines: Sequence[str], reason
     assert _spark_reason(StreamingQueryException("\n".join(lines))) == reason
 
 
+def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path) -> None:
+    arguments = ("pipeline", "ingest", "-t", "orders", "-o", str(tmp_path / "out"))
+    process = subprocess.Popen(
+        [str(Path(sys.executable).with_name("sparrowmq")), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+    def left() -> list[str]:
+        command = ("ps", "-o", "comm=", "-s", str(process.pid))
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        return [name for name in found.stdout.splitlines() if "defunct" not in name]
+
+    try:
+        wait_until("Spark's JVM", children.read_text)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=120) == 128 + signal.SIGINT
+        wait_until("end of Spark's JVM", lambda: not left())
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def test_a_second_signal_ends_what_does_not_look_for_the_first() -> None:
-    with _signals_noted(is_wanted=True) as stops:
+    with _signals_noted(signal.SIGINT, signal.SIGTERM) as stops:
         signal.raise_signal(signal.SIGINT)
         assert stops()
         with pytest.raises(KeyboardInterrupt):

@@ -300,7 +300,8 @@ def _run(
     runs_long = batches is not None and batches.runs_long
     shows_tasks = batches is None or settings.follow_interval_s is None
     with _session(job.__name__, options, conf, memory, runs_long=runs_long) as session:
-        with _signals_noted(runs_long) as stops, _progress_shown(shows_tasks) as on_progress:
+        ends = (signal.SIGINT, signal.SIGTERM) if runs_long else ()
+        with _signals_noted(*ends) as stops, _progress_shown(shows_tasks) as on_progress:
             given: dict[str, Any] = {"on_progress": on_progress}
             if batches is not None:
                 on_batch, listener, _ = batches
@@ -430,8 +431,8 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _signals_noted(is_wanted: bool) -> Generator[Callable[[], bool]]:
-    """Note Ctrl-C and SIGTERM; yield a function that returns whether one came.
+def _signals_noted(*numbers: signal.Signals) -> Generator[Callable[[], bool]]:
+    """Note these signals; yield a function that returns whether one came.
 
     The second raises KeyboardInterrupt, since what waits for a broker does not look for the first.
     """
@@ -442,7 +443,6 @@ def _signals_noted(is_wanted: bool) -> Generator[Callable[[], bool]]:
             raise KeyboardInterrupt
         noted.append(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_wanted else ()
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield lambda: bool(noted)
@@ -477,7 +477,8 @@ def _session(
     say(f"starting Spark on {options.master or place}")
     handle, log = tempfile.mkstemp(prefix="sparrowmq-spark-", suffix=".log")
     try:
-        with _stderr_into(handle):
+        # Interrupted meanwhile, PySpark would leave a JVM behind that never ends.
+        with _stderr_into(handle), _signals_noted(signal.SIGINT) as is_interrupted:
             session = spark_session(
                 job.replace(".", " "),
                 master=options.master,
@@ -486,6 +487,8 @@ def _session(
                 conf=conf,
             )
         try:
+            if is_interrupted():
+                raise KeyboardInterrupt
             yield session
         finally:
             session.stop()
