@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gate import __main__ as gate
-from gate import access, connections, disk, frames, kills, parts, simulation, wire
+from gate import access, connections, disk, files, frames, kills, parts, simulation, wire
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
 from waiting import wait_until
@@ -194,6 +194,29 @@ def test_gate_keeps_the_rows_that_another_gate_writes_meanwhile(
         "other": "1 passed",
         "r": "2 passed",
     }
+
+
+def test_files_that_have_passed_are_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "test_a.py", tmp_path / "test_b.py"
+    (tmp_path / "sub").mkdir()
+    other = tmp_path / "sub" / "test_c.py"
+    good.write_text("def test_a(): ...")
+    bad.write_text("import pytest\ndef test_b(): assert 0\ndef test_c(): pytest.skip()")
+    other.write_text("")
+
+    found = files.list_files([tmp_path], ignored=[tmp_path / "test_d.py"])
+    first = files.run_files(found, marks="", notes=tmp_path / "notes")
+    said = capsys.readouterr().out
+    good.write_text("def test_a(): assert 0")
+    bad.write_text("def test_b(): ...")
+    second = files.run_files(found, marks="", notes=tmp_path / "notes")
+
+    assert found == [other, good, bad]
+    assert first == {"passed": 1, "failed": 1, "skipped": 1}
+    assert "assert 0" in said
+    assert second == {"passed": 2}
 
 
 def test_proof_goes_on_where_it_was_stopped(tmp_path: Path) -> None:

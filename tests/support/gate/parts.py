@@ -46,11 +46,19 @@ def run_parts(
     return [done[str(part)] for part in parts]
 
 
-def notes_of_code(name: str) -> Path | None:
-    """Return where the parts of a proof are noted, None if the code is not a commit's."""
-    git = ("git", "-C", str(ROOT))
-    if subprocess.check_output([*git, "status", "--porcelain", "--", "src", "tests/support/gate"]):
+def notes_of_code(name: str, *parts: str) -> Path | None:
+    """Return where the parts of a proof are noted, None if the code is not a commit's.
+
+    Args:
+        parts: the directories whose change makes the notes void; "src" is one always.
+    """
+    git, directories = ("git", "-C", str(ROOT)), ("src", *parts)
+    status = [*git, "status", "--porcelain", "--", "tests/support/gate", *directories]
+    if subprocess.check_output(status):
         return None
-    tree = subprocess.check_output([*git, "rev-parse", "HEAD:src"], text=True).strip()
+    trees = [
+        subprocess.check_output([*git, "rev-parse", f"HEAD:{each}"], text=True)[:12]
+        for each in directories
+    ]
     NOTES.mkdir(parents=True, exist_ok=True)
-    return NOTES / f"{name}-{tree[:12]}.json"
+    return NOTES / f"{'-'.join((name, *trees))}.json"
