@@ -114,6 +114,17 @@ def test_position_without_a_record_is_an_error(rig: Any, position: int) -> None:
     assert (reply.code, reply.remark) == (1, f"look message by offset failed, {position}")
 
 
+@pytest.mark.parametrize("properties", ["TRAN_MSG\x01true\x02PGROUP\x01GID_p", "DELAY\x011"])
+def test_message_that_nobody_may_consume_yet_is_not_sent_back(rig: Any, properties: str) -> None:
+    rig.send(rig.connect(), properties=properties)
+    end = rig.store.appended_position
+
+    reply = send_back(rig, 0)
+
+    assert (reply.code, reply.remark) == (1, "look message by offset failed, 0")
+    assert rig.store.appended_position == end
+
+
 def test_illegal_group_is_refused(rig: Any) -> None:
     reply = send_back(rig, 0, group="no such group")
 

@@ -62,16 +62,19 @@ SYSTEM_GROUPS = frozenset({TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP
 SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "CID_ONS")
 # TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9: clients refuse these topics.
 NOT_ALLOWED_SEND_TOPICS = frozenset({SCHEDULE_TOPIC})
-# The same set of 5.x: brokers refuse these topics, where a client's message could pass for the
-# broker's own.
-CLOSED_TOPICS = NOT_ALLOWED_SEND_TOPICS | {
+# Topics in which a broker keeps messages until they may be consumed, and its own records.
+WAITING_TOPICS = NOT_ALLOWED_SEND_TOPICS | {
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
+    TIMER_TOPIC,
+    POP_LOG_TOPIC,
+}
+# The same set of 5.x: brokers refuse these topics, where a client's message could pass for the
+# broker's own.
+CLOSED_TOPICS = WAITING_TOPICS | {
     TRANS_CHECK_MAX_TIME_TOPIC,
     SELF_TEST_TOPIC,
     OFFSET_MOVED_EVENT_TOPIC,
-    TIMER_TOPIC,
-    POP_LOG_TOPIC,
 }
 
 

@@ -25,7 +25,7 @@ from sparrowmq.model.message import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_WAIT_STORE_OK,
 )
-from sparrowmq.model.names import TOPIC_LENGTH_MAX, dlq_topic, retry_topic
+from sparrowmq.model.names import TOPIC_LENGTH_MAX, WAITING_TOPICS, dlq_topic, retry_topic
 from sparrowmq.protocol.bodies import PERM_WRITE
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.headers import ConsumerSendMsgBackRequestHeader, decode_header
@@ -115,12 +115,15 @@ def _with_origin(record: Record) -> dict[str, str]:
 
 
 def _read(state: BrokerState, position: int) -> Record:
+    refusal = Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
     data = state.store.read_record(position) if position >= 0 else None
     if data is None:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
+        raise refusal
     try:
-        return decode_record(data)
+        record = decode_record(data)
     except ProtocolError as error:
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}"
-        ) from error
+        raise refusal from error
+    # After a power cut that took the message, one that nobody may consume yet can be in its place.
+    if record.topic in WAITING_TOPICS:
+        raise refusal
+    return record
