@@ -610,7 +610,7 @@ def send_directly(
         outcome = driver.handler(direct.invoke.address, request.command())
     except TransportError as error:
         outcome = error
-    result = read_outcome(publisher, direct, outcome)
+    result = read_outcome(publisher, direct.load, direct.target, outcome)
     if result is not None:
         return result
     result = driver(go_on(publisher, direct, outcome))

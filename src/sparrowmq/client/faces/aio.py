@@ -148,7 +148,8 @@ class AsyncProducer:
             send = partial(sending.send, publisher, queue=queue)
             return await self._run(observe(publisher, message, send))
         outcome = await driver.ask(direct.invoke)
-        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
+        result = sending.read_outcome(publisher, direct.load, direct.target, outcome)
+        if result is not None:
             return result
         return await driver.run(sending.go_on(publisher, direct, outcome))
 
@@ -178,7 +179,8 @@ class AsyncProducer:
             send = partial(sending.send_batch, publisher, queue=queue)
             return await self._run(observe_batch(publisher, messages, send))
         outcome = await driver.ask(direct.invoke)
-        if (result := sending.read_outcome(publisher, direct, outcome)) is not None:
+        result = sending.read_outcome(publisher, direct.load, direct.target, outcome)
+        if result is not None:
             return result
         return await driver.run(sending.go_on(publisher, direct, outcome))
 

@@ -8,7 +8,7 @@ bear duplicates, as with RocketMQ.
 Hot path, benchmark: benchmarks/client.py. The usual send therefore does not run this operation: if
 the route is known, a face prepares the first attempt (`prepare`), writes its request and reads the
 answer. After a failed attempt the face calls `go_on`. Both ways consist of the same functions:
-`_aim` makes the request, `_read` reads the answer. The simulation drives the face itself.
+`_aim` makes the request, `read_outcome` reads the answer. The simulation drives the face itself.
 Why: docs/decisions/sends-around-the-operation.md.
 Source: DefaultMQProducerImpl.sendDefaultImpl, sendKernelImpl.
 """
@@ -575,17 +575,13 @@ def _aim(publisher: Publisher, load: Load, target: MessageQueue, *, timeout_ms: 
     return Attempt(load, target, Invoke(address, request, timeout_ms))
 
 
-def read_outcome(publisher: Publisher, attempt: Attempt, outcome: Outcome) -> SendResult | None:
+def read_outcome(
+    publisher: Publisher, load: Load, target: MessageQueue, outcome: Outcome
+) -> SendResult | None:
     """Return the result of an attempt, None if the message is not stored.
 
     Raises: RemoteProtocolError if the answer cannot be right.
     """
-    return _read(publisher, attempt.load, attempt.target, outcome)
-
-
-def _read(
-    publisher: Publisher, load: Load, target: MessageQueue, outcome: Outcome
-) -> SendResult | None:
     if publisher.config.namespace.name:
         target = publisher.config.namespace.unwrap_queue(target)
     if isinstance(outcome, SendAnswered):
@@ -659,7 +655,7 @@ def _deliver(
             is_unknown = is_unknown or outcome.outcome_unknown
             now_ms = yield Now()
             continue
-        result = _read(publisher, load, target, outcome)
+        result = read_outcome(publisher, load, target, outcome)
         if result is not None:
             return result
         assert isinstance(outcome, RemotingCommand)
