@@ -61,6 +61,7 @@ def views() -> Iterator[tuple[GroupView, GroupView]]:
             both: dict[str, Any] = {"strategy": "AVG_BY_LOAD", "consume_thread_count": 1}
             groups.join(GROUP, topic, instance="1", listener=listen_slowly, **both)
             groups.join(GROUP, topic, instance="2", **both)
+            wait_until("the group", lambda: GROUP in groups.admin.list_groups(), timeout_s=30)
             wait_until("two members", lambda: len(look().ownership.connections) == 2, timeout_s=30)
             before = look()
             wait_until("a plan has moved queues", has_moved, timeout_s=120)
