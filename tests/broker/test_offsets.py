@@ -226,17 +226,31 @@ def test_offsets_of_a_queue(rig: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("timestamp_ms", "offset"),
-    [(0, "0"), (1_700_000_000_000, "0"), (1_700_000_001_000, "1"), (1_900_000_000_000, "2")],
+    ("after_ms", "nearest", "lower", "upper"),
+    [
+        (-1_000, 0, 0, 0),
+        (0, 0, 0, 0),
+        (1, 0, 1, 0),
+        (999, 1, 1, 0),
+        (1_000, 1, 1, 1),
+        (2_000, 2, 2, 2),
+        (2_001, 2, 3, 2),
+        (10**12, 2, 3, 2),
+    ],
 )
-def test_offset_nearest_to_a_time(rig: Any, timestamp_ms: int, offset: str) -> None:
+def test_offset_of_a_time(rig: Any, after_ms: int, nearest: int, lower: int, upper: int) -> None:
+    begun_ms = rig.timestamp_ms
     for step in range(3):
-        rig.timestamp_ms += 1_000 if step else 0
+        rig.timestamp_ms = begun_ms + 1_000 * step
         rig.send(rig.connect())
 
-    found = ask(rig, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp_ms))
+    def find(**fields: str) -> int:
+        fields["timestamp"] = str(begun_ms + after_ms)
+        return int(ask(rig, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **fields)["offset"])
 
-    assert found == {"offset": offset}
+    assert find() == nearest
+    assert find(boundaryType="LOWER") == find(boundaryType="lower") == lower
+    assert find(boundaryType="UPPER") == find(boundaryType="upper") == upper
 
 
 def test_table_of_all_offsets_lets_others_be_served_in_between(

@@ -193,6 +193,7 @@ def test_close_tells_what_was_written_from_what_was_not() -> None:
     assert world.wire.is_closed
     assert ConnectionLost is type(written.error)
     assert ConnectFailed is type(unwritten.error)
+    assert str(unwritten.error) == "connection to a:1 lost before the request was sent: gone"
     assert [task.error and task.error.__cause__ for task in (written, unwritten)] == [cause, cause]
 
 

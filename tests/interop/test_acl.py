@@ -135,24 +135,26 @@ def test_administrator_makes_changes_and_deletes_an_account(name_server: str) ->
                 for each in admin.list_accounts()
             }
 
+        # No other test may find its message.
+        admin.create_topic("acl-written", 1)
         admin.put_account(
             "writer-of-one",
             secret_key="writer-secret-1",
             default_topic_perm="DENY",
-            topic_perms=["acl-all=PUB"],
+            topic_perms=["acl-written=PUB"],
         )
         # The broker reads its file again every half second.
         wait_until("the new account", lambda: "writer-of-one" in found())
-        assert found()["writer-of-one"] == (False, "DENY", ("acl-all=PUB",))
+        assert found()["writer-of-one"] == (False, "DENY", ("acl-written=PUB",))
         keys: dict[str, Any] = {"access_key": "writer-of-one", "secret_key": "writer-secret-1"}
         with Producer("GID_acl_w", name_server=name_server, **keys) as producer:
-            producer.send(Message("acl-all", b"by the new account"))
+            producer.send(Message("acl-written", b"by the new account"))
         with pytest.raises(BrokerError, match="secretKey=null"):
-            admin.put_account("writer-of-one", topic_perms=["acl-all=SUB"])
+            admin.put_account("writer-of-one", topic_perms=["acl-written=SUB"])
         admin.put_account(
-            "writer-of-one", secret_key="writer-secret-1", topic_perms=["acl-all=SUB"]
+            "writer-of-one", secret_key="writer-secret-1", topic_perms=["acl-written=SUB"]
         )
-        wait_until("the change", lambda: found()["writer-of-one"][2] == ("acl-all=SUB",))
+        wait_until("the change", lambda: found()["writer-of-one"][2] == ("acl-written=SUB",))
         admin.delete_account("writer-of-one")
         wait_until("its end", lambda: "writer-of-one" not in found())
         assert "writer-secret-1" not in repr(admin.list_accounts())

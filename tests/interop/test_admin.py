@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from sparrowmq import Admin, Message, MessageQueue, Producer, PushConsumer
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.client.operations.request import ask
 from sparrowmq.errors import BrokerError
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.header_codec import decode_header
+from sparrowmq.protocol.headers import SearchOffsetRequestHeader, SearchOffsetResponseHeader
 from waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -88,3 +95,41 @@ def test_what_a_live_group_does_is_seen(java: Any, cluster: Any) -> None:
         admin.delete_group(group)
         admin.delete_topic(topic)
         wait_until("its end", lambda: topic not in admin.list_topics(), timeout_s=60)
+
+
+def test_offsets_of_a_time_are_those_of_apaches_broker(
+    java: Any, cluster: Any, request: pytest.FixtureRequest
+) -> None:
+    queue = MessageQueue(cluster.create_topic("searched", queues=1), "broker-a", 0)
+    is_apaches = cluster is request.getfixturevalue("apache_cluster")
+    with (
+        closing(BlockingDriver()) as driver,
+        Admin(name_server=cluster.name_server) as admin,
+        Producer("GID_p", name_server=cluster.name_server) as producer,
+    ):
+        for _ in range(4):
+            # A batch is stored in one millisecond, the next in another.
+            producer.send_batch([Message(queue.topic, b"x")] * 5, queue=queue)
+            time.sleep(0.01)
+        wait_until("the last message", lambda: admin.messages_at(queue, 19))
+        stored = [message.store_timestamp_ms for message in admin.messages_at(queue, 0, 20)]
+        assert len(set(stored)) == 4
+        for at_ms in {each + after for each in stored for after in (-1, 0, 1)}:
+            lower = sum(each < at_ms for each in stored)
+            upper = max(0, sum(each <= at_ms for each in stored) - 1)
+            found = admin.search_offset(queue, at_ms)
+            if java.version == "4.9.7" and is_apaches:
+                # It knows no boundaries, and finds a message that is as near as any.
+                distances = [abs(each - at_ms) for each in stored]
+                assert distances[found] == min(distances)
+                continue
+            header = SearchOffsetRequestHeader(
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                timestamp_ms=at_ms,
+                boundary_type="UPPER",
+            )
+            asked = ask(cluster.broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+            fields = driver.run(asked).ext_fields
+            answered = decode_header(SearchOffsetResponseHeader, fields).offset
+            assert (found, answered) == (lower, upper)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -406,6 +407,25 @@ def test_offset_by_time_is_the_nearest_message(store: MessageStore, new_record: 
     times = [0, 100, 149, 150, 151, 199, 250, 251, 300, 306, 999]
     offsets = [0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 4]
     assert offsets == [store.queues.offset_by_time("T", 0, t) for t in times]
+
+
+def test_boundaries_of_a_time_among_messages_of_one_millisecond(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    # Some runs of messages of one millisecond reach over the end of a queue's file.
+    for n in range(35):
+        store.put(new_record(b"x"), timestamp_ms=1000 + 10 * (n // 7))
+    flush(store)
+    lower = partial(store.queues.boundary, "T", 0)
+    upper = partial(store.queues.boundary, "T", 0, is_upper=True)
+
+    times = [1000 + 10 * n for n in range(5)]
+    assert [lower(t) for t in times] == [0, 7, 14, 21, 28]
+    assert [upper(t) for t in times] == [6, 13, 20, 27, 34]
+    assert [lower(t - 5) for t in times] == [0, 7, 14, 21, 28]
+    assert [upper(t - 5) for t in times] == [0, 6, 13, 20, 27]
+    assert (lower(99_999), upper(99_999), upper(5)) == (35, 34, 0)
+    assert store.queues.boundary("T", 9, 1000) == 0
 
 
 def test_offset_by_time_over_several_queue_files(

@@ -69,8 +69,7 @@ class DeliveredBefore:
     def _read(self, topic: str, queue_id: int, since_ms: int) -> set[_Identity | None]:
         queues, known = self._store.queues, set[_Identity | None]()
         end = queues.max_offset(topic, queue_id)
-        # Of several messages of one millisecond the search finds any.
-        begin = queues.offset_by_time(topic, queue_id, since_ms - 1)
+        begin = queues.boundary(topic, queue_id, since_ms)
         offset = max(begin, end - RECORDS_MAX)
         while offset < end:
             found = queues.get(

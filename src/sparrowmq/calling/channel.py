@@ -230,7 +230,12 @@ class Channel:
             assert isinstance(token, Waiter)
             message = f"connection to {self.address} lost: {reason}"
             waits.append((token, ConnectionLost(message, address=self.address)))
-        waits += [(task, connect_failed(self.address, reason)) for task in self._unwritten]
+        for task in self._unwritten:
+            failure = connect_failed(self.address, reason)
+            if wire is not None:
+                message = f"connection to {self.address} lost before the request was sent: {reason}"
+                failure = ConnectFailed(message, address=self.address)
+            waits.append((task, failure))
         self._session = RemotingSession()
         self._flushing = {}
         self._unwritten = {}

@@ -192,11 +192,17 @@ class GetMinOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_
 
 
 class SearchOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """SEARCH_OFFSET_BY_TIMESTAMP."""
+    """SEARCH_OFFSET_BY_TIMESTAMP.
+
+    Args:
+        boundary_type: LOWER for the first message at or after the time, UPPER for the last one at
+            or before it; clients of RocketMQ 4 send none.
+    """
 
     topic: str
     queue_id: Int32
     timestamp_ms: Int64
+    boundary_type: str | None = None
 
 
 class SearchOffsetResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

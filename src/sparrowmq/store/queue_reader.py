@@ -7,7 +7,7 @@ Tests: test_message_store.py.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from itertools import accumulate, compress, pairwise
 from operator import add, ne
@@ -226,6 +226,29 @@ def find_offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp_ms: int) 
     if right is None or abs(timestamp_ms - left_ms) <= abs(timestamp_ms - right_ms):
         return left
     return right
+
+
+def find_boundary(
+    queue: ConsumeQueue, log: CommitLog, timestamp_ms: int, *, is_upper: bool = False
+) -> int:
+    """Return the offset of the first message stored at or after a time, or the queue's end.
+
+    Args:
+        is_upper: whether to return the offset of the last message stored at or before the time
+            instead, or of the queue's first message if all are younger.
+
+    Source: ConsumeQueue.getOffsetInQueueByTime, 5.5.
+    """
+    offsets = range(queue.min_offset, queue.max_offset)
+
+    def stored_ms(offset: int) -> int:
+        found = _timestamp_at(queue, log, offset)
+        # A message that cannot be read is not passed over.
+        return timestamp_ms if found is None else found
+
+    if is_upper:
+        return offsets.start + max(0, bisect_right(offsets, timestamp_ms, key=stored_ms) - 1)
+    return offsets.start + bisect_left(offsets, timestamp_ms, key=stored_ms)
 
 
 def _choose_file(

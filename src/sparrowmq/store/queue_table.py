@@ -16,6 +16,7 @@ from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ENTRY, ConsumeQueue
 from sparrowmq.store.file_series import PAGE_BYTES, DamagedSeries
 from sparrowmq.store.queue_reader import (
+    find_boundary,
     find_offset_by_time,
     read_messages,
     read_store_timestamp,
@@ -246,6 +247,19 @@ class QueueTable:
         """Return the offset of the message stored at a time, or nearest to it, as RocketMQ 4.9."""
         queue = self._find(topic, queue_id)
         return 0 if queue is None else find_offset_by_time(queue, self._log, timestamp_ms)
+
+    def boundary(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, is_upper: bool = False
+    ) -> int:
+        """Return the offset of the first message stored at or after a time, or the queue's end.
+
+        Args:
+            is_upper: whether to return that of the last message stored at or before it instead.
+        """
+        queue = self._find(topic, queue_id)
+        if queue is None:
+            return 0
+        return find_boundary(queue, self._log, timestamp_ms, is_upper=is_upper)
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of a message, None if the message does not exist."""

@@ -59,11 +59,12 @@ ENTRIES_MAX = 1_024
 
 
 def reset_offset(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Push new offsets to the members of a group: in each queue the offset of an instant.
+    """Push new offsets to the members of a group: in each queue the first since an instant.
 
     Each member drops its cached messages, takes the offsets and commits them. Tools commit the
     offsets themselves if the group has no member. Differs from RocketMQ: a queue without a
-    committed offset is reset too, if the group has a committed offset of another queue.
+    committed offset is reset too, if the group has a committed offset of another queue. Differs
+    from RocketMQ 4, whose offset is that of the message stored nearest to the instant.
     """
     header = decode_header(ResetOffsetRequestHeader, request.command.ext_fields)
     topic = _find_topic(
@@ -85,7 +86,7 @@ def _reset(
         if header.timestamp_ms == -1:
             offset = queues.max_offset(name, queue_id)
         else:
-            offset = queues.offset_by_time(name, queue_id, header.timestamp_ms)
+            offset = queues.boundary(name, queue_id, header.timestamp_ms)
         if not header.is_force:
             offset = min(offset, committed.get(queue_id, offset))
         table[MessageQueue(name, state.config.broker_name, queue_id)] = offset

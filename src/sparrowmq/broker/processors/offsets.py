@@ -162,9 +162,14 @@ def min_offset(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def search_offset(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with the offset nearest to an instant."""
+    """Answer with the offset of an instant: nearest to it, or the boundary that 5.x asks for."""
     header = decode_header(SearchOffsetRequestHeader, request.command.ext_fields)
-    offset = state.store.queues.offset_by_time(header.topic, header.queue_id, header.timestamp_ms)
+    queues, place = state.store.queues, (header.topic, header.queue_id, header.timestamp_ms)
+    if header.boundary_type is None:
+        offset = queues.offset_by_time(*place)
+    else:
+        # As RocketMQ, which takes any other word for LOWER.
+        offset = queues.boundary(*place, is_upper=header.boundary_type.upper() == "UPPER")
     return answer(request, ext_fields={"offset": str(offset)})
 
 

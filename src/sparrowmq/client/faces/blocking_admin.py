@@ -316,7 +316,7 @@ class Admin:
 
         Args:
             to: the oldest message of each queue, or its end.
-            timestamp_ms: instead of `to`: the message stored nearest to this wall-clock time.
+            timestamp_ms: instead of `to`: the first message stored since this wall-clock time.
             offset: instead of `to`: this offset of each queue.
             dry_run: return the changes without making them.
 
@@ -343,10 +343,12 @@ class Admin:
         return self._driver.run(administer.queue_min_offset(self._directory, queue))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a wall-clock time.
+        """Return the offset of the first message stored at or after a time, or the queue's end.
 
-        The message may be older than the time. RocketMQ 5's brokers answer with the first one that
-        is not.
+        RocketMQ 4's brokers answer with the message stored nearest to it, which may be older.
+
+        Args:
+            timestamp_ms: wall-clock milliseconds since 1970.
         """
         operation = administer.queue_offset_at(self._directory, queue, timestamp_ms=timestamp_ms)
         return self._driver.run(operation)

@@ -273,10 +273,9 @@ class PollConsumer:
         self._member.run(poll.seek_to_end(self._state, queues))
 
     def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
-        """Continue at the message of each queue stored nearest to a wall-clock time.
+        """Continue at the first message of each queue stored at or after a wall-clock time.
 
-        The message may be older than the time. RocketMQ 5's brokers answer with the first one that
-        is not.
+        RocketMQ 4's brokers answer with the message stored nearest to it, which may be older.
 
         Raises: as `seek`.
         """
@@ -284,10 +283,12 @@ class PollConsumer:
         self._member.run(poll.seek_to_time(self._state, queues, timestamp_ms=timestamp_ms))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a wall-clock time.
+        """Return the offset of the first message stored at or after a time, or the queue's end.
 
-        The message may be older than the time. RocketMQ 5's brokers answer with the first one that
-        is not.
+        RocketMQ 4's brokers answer with the message stored nearest to it, which may be older.
+
+        Args:
+            timestamp_ms: wall-clock milliseconds since 1970.
 
         Raises: RouteError, TransportError, BrokerError.
         """

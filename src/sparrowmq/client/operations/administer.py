@@ -229,7 +229,7 @@ def queue_min_offset(directory: Directory, queue: MessageQueue) -> Operation[int
 def queue_offset_at(
     directory: Directory, queue: MessageQueue, *, timestamp_ms: int
 ) -> Operation[int]:
-    """Return the offset of the message stored nearest to a wall-clock time."""
+    """Return the offset of the first message stored at or after a wall-clock time."""
     queue = directory.namespace.wrap_queue(check_queue(queue))
     check_timestamp(timestamp_ms)
     address = yield from get_broker_address(directory, queue)

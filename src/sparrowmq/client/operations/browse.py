@@ -287,7 +287,7 @@ def read_since(
     # Up to `count_max` messages are read from each queue, since any queue may have the oldest.
     for cursor in browser.cursors:
         assert cursor.end is not None
-        # If all messages are older, brokers answer with the last message.
+        # If all messages are older, RocketMQ 4's brokers answer with the last message.
         cursor.end = min(cursor.end, cursor.offset + count_max + 1)
     found = yield from _read_all(directory, browser, count_max * len(browser.cursors) + 1)
     recent = [message for message in found if message.store_timestamp_ms >= timestamp_ms]

@@ -168,14 +168,17 @@ def topic_bounds(
 def search_offset(
     address: str, queue: MessageQueue, *, timestamp_ms: int, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[int]:
-    """Return the offset of the message stored nearest to a wall-clock time.
+    """Return the offset of the first message stored at or after a time, or the queue's end.
 
-    RocketMQ 4's brokers, and ours, choose the nearer one of two neighbours, so the message may be
-    older than the time. RocketMQ 5's answer with the first message that is not. For a time after
-    the last message, RocketMQ 4's brokers and ours answer with the last message's offset.
+    RocketMQ 4's brokers choose the nearer one of two neighbours instead, so the message may be
+    older than the time, and of several of one millisecond any. For a time after the last message
+    they answer with the last message's offset.
     """
     header = SearchOffsetRequestHeader(
-        topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        timestamp_ms=timestamp_ms,
+        boundary_type="LOWER",
     )
     code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)

@@ -193,7 +193,7 @@ def seek_to_end(state: Polling, queues: Sequence[MessageQueue]) -> Operation[Non
 def seek_to_time(
     state: Polling, queues: Sequence[MessageQueue], *, timestamp_ms: int
 ) -> Operation[None]:
-    """Go on at the message stored nearest to a wall-clock time. Raises: as `seek`."""
+    """Go on at the first message stored at or after a wall-clock time. Raises: as `seek`."""
     check_timestamp(timestamp_ms)
     for queue in map(state.namespace.wrap_queue, check_queues(queues)):
         state.check_ours(queue)

@@ -42,7 +42,7 @@ class Target:
     Args:
         is_earliest: the oldest message of each queue.
         is_latest: the end of each queue, after all messages.
-        timestamp_ms: the message stored nearest to a wall-clock time.
+        timestamp_ms: the first message stored at or after a wall-clock time.
     """
 
     is_earliest: bool = False
