@@ -8,6 +8,7 @@ are missing, the tests that need them are skipped and say which.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -584,14 +585,26 @@ def classes_of(jars: str) -> str:
     return jars.replace("jars", "classes")
 
 
+@contextlib.contextmanager
+def filling(version: str) -> Iterator[Path]:
+    """Keep other runs of the tests from filling a version's cache meanwhile; yield the cache."""
+    cache = cache_of(version)
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield cache
+
+
 def fetch_jars(version: str, jars: str = "jars") -> None:
     """Fetch a set of jars: `jars`, `suite-jars` with Apache's integration tests, `proxy-jars`."""
-    directory = cache_of(version) / jars
-    stamp = directory / "complete"
-    if stamp.exists():
-        return
+    with filling(version) as cache:
+        if not (cache / jars / "complete").exists():
+            _fetch_jars(version, cache / jars)
+
+
+def _fetch_jars(version: str, directory: Path) -> None:
     command = [
-        *(find_tool("mvn"), "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Djars={jars}"),
+        *(find_tool("mvn"), "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Djars={directory.name}"),
         *("dependency:copy-dependencies", "-DincludeScope=runtime"),
         *(f"-Drocketmq.version={version}", f"-DoutputDirectory={directory}"),
     ]
@@ -601,19 +614,19 @@ def fetch_jars(version: str, jars: str = "jars") -> None:
         pytest.skip(f"Maven did not get RocketMQ {version} within 300 s")
     if result.returncode != 0:
         pytest.skip(f"Maven could not get RocketMQ {version}: {result.stdout[-500:].strip()}")
-    stamp.touch()
+    (directory / "complete").touch()
 
 
 def compile_java(javac: str, version: str, sources: list[Path], jars: str = "jars") -> None:
     """Compile sources against a set of jars, if one is newer than the class of the first."""
-    cache = cache_of(version)
-    target = cache / classes_of(jars) / f"{sources[0].stem}.class"
-    newest = max(source.stat().st_mtime for source in sources)
-    if target.exists() and target.stat().st_mtime > newest:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    command = [javac, "-nowarn", "-cp", f"{cache / jars}/*", "-d", str(target.parent)]
-    subprocess.run([*command, *map(str, sources)], check=True, timeout=120)
+    with filling(version) as cache:
+        target = cache / classes_of(jars) / f"{sources[0].stem}.class"
+        newest = max(source.stat().st_mtime for source in sources)
+        if target.exists() and target.stat().st_mtime > newest:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        command = [javac, "-nowarn", "-cp", f"{cache / jars}/*", "-d", str(target.parent)]
+        subprocess.run([*command, *map(str, sources)], check=True, timeout=120)
 
 
 def compile_peer(javac: str, version: str) -> None:

@@ -1,18 +1,20 @@
 """Run test files one by one: `python -m gate.files --name peers -m interop tests/interop`.
 
-Each file has a pytest of its own. Files that have passed on this code are noted and not run again,
-so a run of hours that was stopped goes on.
+Each file has a pytest of its own; most wait for JVMs, so several run at once. Files that have
+passed on this code are noted and not run again, so a run of hours that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import pytest
@@ -33,33 +35,44 @@ def list_files(paths: Sequence[Path], ignored: Sequence[Path]) -> list[Path]:
     return sorted(found - set(ignored))
 
 
-def run_files(files: Sequence[Path], *, marks: str, notes: Path | None) -> Counter[str]:
+def run_files(
+    files: Sequence[Path], *, marks: str, notes: Path | None, processes: int = 1
+) -> Counter[str]:
     """Run the files that are not noted as passed; print what pytest says of those that fail.
+
+    Args:
+        processes: how many files run at once.
 
     Returns: how many tests of all files passed, failed and were skipped.
     """
     done: dict[str, dict[str, int]] = {}
     if notes is not None and notes.exists():
         done = json.loads(notes.read_text())
-    total: Counter[str] = Counter(passed=0)
-    for file in files:
-        name = str(file)
-        if name not in done:
-            command = (sys.executable, "-m", "pytest", "-m", marks, name)
-            run = subprocess.run(command, capture_output=True, text=True, check=False)
-            summary = "".join(_SUMMARY.findall(run.stdout)[-1:])
-            counts = {what: int(count) for count, what in _COUNT.findall(summary)}
-            is_well = run.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-            print(f"{name}: {summary or 'no summary'}", flush=True)
-            if not is_well:
+    total = sum(
+        (Counter(done[name]) for name in map(str, files) if name in done), Counter(passed=0)
+    )
+    with ThreadPoolExecutor(processes) as pool:
+        left = (name for name in map(str, files) if name not in done)
+        running = {pool.submit(_run_file, name, marks): name for name in left}
+        for ended in as_completed(running):
+            name, (run, counts) = running[ended], ended.result()
+            total.update(counts)
+            if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 print(run.stdout + run.stderr, flush=True)
-                total.update(counts or {"error": 1})
+                total.update({} if counts else {"error": 1})
                 continue
             done[name] = counts
             if notes is not None:
                 notes.write_text(json.dumps(done))
-        total.update(done[name])
     return total
+
+
+def _run_file(name: str, marks: str) -> tuple[subprocess.CompletedProcess[str], dict[str, int]]:
+    command = (sys.executable, "-m", "pytest", "-m", marks, name)
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    summary = "".join(_SUMMARY.findall(run.stdout)[-1:])
+    print(f"{name}: {summary or 'no summary'}", flush=True)
+    return run, {what: int(count) for count, what in _COUNT.findall(summary)}
 
 
 def main() -> int:
@@ -69,10 +82,11 @@ def main() -> int:
     parser.add_argument("--ignore", action="append", default=[], type=Path)
     parser.add_argument("--name", required=True, help="of the notes")
     parser.add_argument("-m", dest="marks", default="", help="pytest's option")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     notes = notes_of_code(options.name, "tests")
     files = list_files(options.paths, options.ignore)
-    total = run_files(files, marks=options.marks, notes=notes)
+    total = run_files(files, marks=options.marks, notes=notes, processes=options.processes)
     print(", ".join(f"{count} {what}" for what, count in sorted(total.items(), reverse=True)))
     return 1 if total["failed"] or total["error"] else 0
 
