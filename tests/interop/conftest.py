@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -586,7 +586,7 @@ def classes_of(jars: str) -> str:
 
 
 @contextlib.contextmanager
-def filling(version: str) -> Iterator[Path]:
+def filling(version: str) -> Generator[Path]:
     """Keep other runs of the tests from filling a version's cache meanwhile; yield the cache."""
     cache = cache_of(version)
     cache.mkdir(parents=True, exist_ok=True)
