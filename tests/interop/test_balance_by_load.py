@@ -84,7 +84,8 @@ def test_a_backlog_is_consumed_in_half_of_avgs_time_and_nothing_twice() -> None:
     topic = "T_by_load"
     with (
         EmbeddedCluster() as cluster,
-        Admin(name_server=cluster.name_server) as admin,
+        # Two groups that drain take the machine for seconds.
+        Admin(name_server=cluster.name_server, timeout_ms=20_000) as admin,
         members_of(cluster, topic, "GID_counted", "AVG"),
         members_of(cluster, topic, "GID_measured", "AVG_BY_LOAD") as measured,
     ):

@@ -20,13 +20,18 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 TOPIC, GROUP = "cli-topic", "GID_cli"
 
 
+def fill(smq: Commands, topic: str) -> None:
+    """Make a topic with 99 messages in 4 queues."""
+    assert smq("topic", "create", topic, "--queues", "4").exit_code == 0
+    lines = "".join(f'{{"n": {number}}}\n' for number in range(99))
+    assert smq("send", topic, "--tag", "many", stdin=lines).exit_code == 0
+
+
 @pytest.fixture(scope="module")
 def smq(apache_cluster: Any) -> Iterator[Commands]:
-    """A cluster with a topic of 100 messages, of which a member has consumed all."""
+    """A cluster with a topic of 99 messages, of which a member has consumed all."""
     smq = Commands(apache_cluster.name_server)
-    assert smq("topic", "create", TOPIC, "--queues", "4").exit_code == 0
-    lines = "".join(f'{{"n": {number}}}\n' for number in range(99))
-    assert smq("send", TOPIC, "--tag", "many", stdin=lines).exit_code == 0
+    fill(smq, TOPIC)
     consumed: list[MessageExt] = []
     with PushConsumer(
         GROUP,
@@ -73,18 +78,21 @@ def test_topic_and_group_are_shown(smq: Commands) -> None:
 
 
 def test_messages_are_sent_found_and_followed(smq: Commands) -> None:
-    sent = smq.json("send", TOPIC, "needle", "--tag", "one", "--key", "k-needle")
+    # Other tests count the messages of theirs.
+    topic = "cli-sent"
+    fill(smq, topic)
+    sent = smq.json("send", topic, "needle", "--tag", "one", "--key", "k-needle")
 
-    (by_id,) = smq.json("msg", "get", sent["msg_id"], "--topic", TOPIC)
-    (by_broker_id,) = smq.json("msg", "get", sent["offset_msg_id"], "--topic", TOPIC)
-    (by_key,) = smq.json("msg", "find", "k-needle", "--topic", TOPIC)
+    (by_id,) = smq.json("msg", "get", sent["msg_id"], "--topic", topic)
+    (by_broker_id,) = smq.json("msg", "get", sent["offset_msg_id"], "--topic", topic)
+    (by_key,) = smq.json("msg", "find", "k-needle", "--topic", topic)
     place = f"{sent['broker']}:{sent['queue']}"
-    (by_place,) = smq.json("msg", "at", TOPIC, place, str(sent["offset"]))
+    (by_place,) = smq.json("msg", "at", topic, place, str(sent["offset"]))
     assert by_id["body"] == "needle"
     assert by_id == by_broker_id == by_key == by_place
-    assert smq("tail", TOPIC, "--tag", "one", "--body").stdout.splitlines() == ["needle"]
-    assert len(smq("tail", TOPIC).stdout.splitlines()) == 10
-    lines = smq("tail", TOPIC, "--from", "earliest", "--json").stdout.splitlines()
+    assert smq("tail", topic, "--tag", "one", "--body").stdout.splitlines() == ["needle"]
+    assert len(smq("tail", topic).stdout.splitlines()) == 10
+    lines = smq("tail", topic, "--from", "earliest", "--json").stdout.splitlines()
     assert {*range(99)} == {json.loads(json.loads(x)["body"])["n"] for x in lines if '"many"' in x}
 
 
@@ -182,7 +190,9 @@ def test_mqadmins_words_do_here_too(smq: Commands) -> None:
 
 
 def test_settings_of_topic_group_and_broker_are_changed(smq: Commands) -> None:
-    assert smq.json("topic", "update", TOPIC, "--queues", "6", "--yes")["applied"]
+    topic = "cli-changed"
+    assert smq("topic", "create", topic, "--queues", "4").exit_code == 0
+    assert smq.json("topic", "update", topic, "--queues", "6", "--yes")["applied"]
     assert smq.json("group", "update", "GID_cli_new", "--retries", "3", "--yes")["applied"]
     assert [
         row["max_reconsume_times"] for row in smq.json("group", "show", "GID_cli_new")["settings"]
@@ -198,8 +208,8 @@ def test_settings_of_topic_group_and_broker_are_changed(smq: Commands) -> None:
     assert smq.json(*change, "enablePropertyFilter=true")["applied"]
     try:
         assert smq.json("broker", "config", broker)["enablePropertyFilter"] == "true"
-        assert smq("send", TOPIC, "cheap", "-p", "price=3").exit_code == 0
-        assert smq("tail", TOPIC, "--sql", "price < 5", "--body").stdout.splitlines() == ["cheap"]
+        assert smq("send", topic, "cheap", "-p", "price=3").exit_code == 0
+        assert smq("tail", topic, "--sql", "price < 5", "--body").stdout.splitlines() == ["cheap"]
     finally:
         # Other tests know the broker as it was.
         assert smq.json(*change, "enablePropertyFilter=false")["applied"]
