@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,15 +23,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 TOPIC = "SparkOnApache"
 
 
-@pytest.fixture(scope="module")
-def store(java: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    del java  # Each version of it gets a store of its own.
-    return tmp_path_factory.mktemp("spark-apache") / "store"
-
-
-@pytest.fixture(scope="module")
-def apache(java: Any, rig: ModuleType, store: Path) -> Iterator[Any]:
-    """Apache's broker, which may filter by properties, with 300 messages in 3 queues."""
+@contextmanager
+def filled_broker(java: Any, rig: ModuleType, store: Path) -> Generator[Any]:
+    """Start Apache's broker, which may filter by properties, with 300 messages in 3 queues."""
     cluster = rig.ApacheCluster(java, store, enablePropertyFilter="true")
     cluster.start()
     try:
@@ -53,6 +48,12 @@ def apache(java: Any, rig: ModuleType, store: Path) -> Iterator[Any]:
     finally:
         connections.disconnect()
         cluster.kill()
+
+
+@pytest.fixture(scope="module")
+def apache(java: Any, rig: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with filled_broker(java, rig, tmp_path_factory.mktemp("spark-apache") / "store") as cluster:
+        yield cluster
 
 
 def rows_of(reader: Any) -> list[dict[str, Any]]:
@@ -109,11 +110,16 @@ def test_a_group_goes_on_where_it_has_committed(apache: Any) -> None:
     assert unknown == []
 
 
-def test_the_store_is_read_while_the_broker_runs_and_after(apache: Any, store: Path) -> None:
-    expected, chosen = live(apache), live(apache, subExpression="t1")
+def test_the_store_is_read_while_the_broker_runs_and_after(
+    java: Any, rig: ModuleType, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    # Other tests need theirs after this one.
+    with filled_broker(java, rig, store) as apache:
+        expected, chosen = live(apache), live(apache, subExpression="t1")
 
-    assert offline(store) == expected
-    assert chosen == offline(store, subExpression="t1")
-    apache.stop()
-    assert offline(store, minPartitions="5") == expected
-    assert len(expected) == 300
+        assert offline(store) == expected
+        assert chosen == offline(store, subExpression="t1")
+        apache.stop()
+        assert offline(store, minPartitions="5") == expected
+        assert len(expected) == 300
