@@ -61,9 +61,9 @@ WARM_UP_S = 24
 SETTLE_S = 1
 # The rest before drains: our broker indexes 10 MiB a second, and may lag by 32 MiB.
 REST_S = 4
-DRAIN_COUNT = 200_000
+DRAIN_COUNT = 800_000
 # The further messages for the figure of memory: a million with those to drain.
-REST_COUNT = 800_000
+REST_COUNT = 200_000
 LATENCY_RATE = 200
 LATENCY_S = 10
 BODY = bytes(128)
