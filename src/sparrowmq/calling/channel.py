@@ -231,11 +231,11 @@ class Channel:
             message = f"connection to {self.address} lost: {reason}"
             waits.append((token, ConnectionLost(message, address=self.address)))
         for task in self._unwritten:
-            failure = connect_failed(self.address, reason)
-            if wire is not None:
+            if wire is None:
+                waits.append((task, connect_failed(self.address, reason)))
+            else:
                 message = f"connection to {self.address} lost before the request was sent: {reason}"
-                failure = ConnectFailed(message, address=self.address)
-            waits.append((task, failure))
+                waits.append((task, ConnectFailed(message, address=self.address)))
         self._session = RemotingSession()
         self._flushing = {}
         self._unwritten = {}

@@ -48,22 +48,20 @@ def run_files(
     done: dict[str, dict[str, int]] = {}
     if notes is not None and notes.exists():
         done = json.loads(notes.read_text())
-    total = sum(
-        (Counter(done[name]) for name in map(str, files) if name in done), Counter(passed=0)
-    )
+    names, total = [*map(str, files)], Counter(passed=0)
     with ThreadPoolExecutor(processes) as pool:
-        left = (name for name in map(str, files) if name not in done)
-        running = {pool.submit(_run_file, name, marks): name for name in left}
+        running = {pool.submit(_run_file, name, marks): name for name in names if name not in done}
         for ended in as_completed(running):
             name, (run, counts) = running[ended], ended.result()
-            total.update(counts)
             if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 print(run.stdout + run.stderr, flush=True)
-                total.update({} if counts else {"error": 1})
+                total.update(counts or {"error": 1})
                 continue
             done[name] = counts
             if notes is not None:
                 notes.write_text(json.dumps(done))
+    for name in names:
+        total.update(done.get(name, {}))
     return total
 
 
