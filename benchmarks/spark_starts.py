@@ -104,7 +104,7 @@ def prepare(name_server: str, place: str) -> None:
         admin.update_committed_offset(GROUP, MessageQueue(TOPIC, "broker-a", 0), 0)
     with Producer("GID_feed", name_server=name_server) as producer:
         producer.send(Message(TOPIC, b"{}"))
-    look = [sys.executable, "-m", "sparrowmq.cli.main", "snapshot", "--nameserver", name_server]
+    look = [sys.executable, "-m", "sparrowmq", "snapshot", "--nameserver", name_server]
     subprocess.run([*look, "--group", GROUP, "--out", f"{place}/{LOOKS}"], check=True)
     Path(place, CONSUMED).write_text(f"{json.dumps(DELIVERY)}\n" * 2)
 

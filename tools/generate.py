@@ -335,9 +335,10 @@ def make_commands_page() -> tuple[Path, str]:
 
 <!-- Made of the command line by `make generate`; change that. -->
 
-`sparrowmq`, short `smq`. [How to use them](../howto/command-line.md) has the conventions: which
-cluster a command talks to, what it prints, its exit codes. Options are given after the command's
-name. Most commands have these:
+`sparrowmq`, short `smq`, also `python -m sparrowmq`.
+[How to use them](../howto/command-line.md) has the conventions: which cluster a command talks to,
+what it prints, its exit codes. Options are given after the command's name. Most
+commands have these:
 """
     ]
     app = typer.main.get_command(build_app())

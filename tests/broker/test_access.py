@@ -369,7 +369,7 @@ def test_a_broker_of_another_process_signs_by_a_file(tmp_path: Path) -> None:
 
 def _start(command: str, *options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "sparrowmq.cli.main", command, *map(str, options)],
+        [sys.executable, "-m", "sparrowmq", command, *map(str, options)],
         stdout=subprocess.PIPE,
         text=True,
     )

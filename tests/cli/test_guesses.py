@@ -50,7 +50,7 @@ def test_every_guess_is_of_a_command_that_exists(words: tuple[str, ...]) -> None
 @pytest.mark.slow
 def test_guess_runs_and_its_command_is_named(shared_cluster: EmbeddedCluster) -> None:
     address = shared_cluster.name_server
-    command = [sys.executable, "-m", "sparrowmq.cli.main", "topics", "-n", address]
+    command = [sys.executable, "-m", "sparrowmq", "topics", "-n", address]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert result.returncode == 0, result.stderr

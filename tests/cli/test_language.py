@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     others = {"LANGUAGE": "", "LC_ALL": "", "LC_MESSAGES": "", "LANG": "C.UTF-8"}
     return subprocess.run(
-        [sys.executable, "-m", "sparrowmq.cli.main", *arguments],
+        [sys.executable, "-m", "sparrowmq", *arguments],
         env={**os.environ, "PYTHONUTF8": "1", **others, **variables},
         capture_output=True,
         text=True,

@@ -224,7 +224,7 @@ def test_message_that_cannot_be_read_is_named_and_passed_over(
 @pytest.fixture
 def following(shared_cluster: EmbeddedCluster) -> Iterator[subprocess.Popen[str]]:
     shared_cluster.create_topic("T_follow", queues=2)
-    command = [sys.executable, "-m", "sparrowmq.cli.main", "tail", "T_follow", "--follow", "--body"]
+    command = [sys.executable, "-m", "sparrowmq", "tail", "T_follow", "--follow", "--body"]
     process = subprocess.Popen(
         [*command, "--nameserver", shared_cluster.name_server],
         stdout=subprocess.PIPE,
@@ -263,7 +263,7 @@ def test_reader_that_has_enough_ends_tail(shared_cluster: EmbeddedCluster, smq: 
     shared_cluster.create_topic("T_pipe", queues=1)
     smq("send", "T_pipe", stdin="".join(f"{n}\n" for n in range(20_000)))
     words = ["tail", "T_pipe", "--from", "earliest", "--body", "-n", shared_cluster.name_server]
-    command = shlex.join([sys.executable, "-m", "sparrowmq.cli.main", *words])
+    command = shlex.join([sys.executable, "-m", "sparrowmq", *words])
 
     result = subprocess.run(
         ["/bin/sh", "-c", f"{command} | head -n 1"],
@@ -414,7 +414,7 @@ def test_no_body_speaks_to_the_terminal() -> None:
 def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -> None:
     shared_cluster.create_topic("T_bar", queues=1)
     main, follower = pty.openpty()
-    command = [sys.executable, "-m", "sparrowmq.cli.main", "send", "T_bar"]
+    command = [sys.executable, "-m", "sparrowmq", "send", "T_bar"]
     try:
         result = subprocess.run(
             [*command, "-n", shared_cluster.name_server],

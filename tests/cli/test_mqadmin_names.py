@@ -82,7 +82,7 @@ def test_the_command_runs_and_says_what_it_is_called_here(
     shared_cluster: EmbeddedCluster,
 ) -> None:
     shared_cluster.create_topic("T_theirs", queues=3)
-    command = [sys.executable, "-m", "sparrowmq.cli.main", "topicRoute", "-t", "T_theirs"]
+    command = [sys.executable, "-m", "sparrowmq", "topicRoute", "-t", "T_theirs"]
 
     result = subprocess.run(
         [*command, "-n", shared_cluster.name_server],

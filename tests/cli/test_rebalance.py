@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "flights"
 QUEUE_COUNT = 8
-COMMAND = [sys.executable, "-m", "sparrowmq.cli.main", "rebalance"]
+COMMAND = [sys.executable, "-m", "sparrowmq", "rebalance"]
 
 
 def run(*arguments: str) -> Result:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def check(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sparrowmq.cli.main", "store", "check", *map(str, arguments)]
+    command = [sys.executable, "-m", "sparrowmq", "store", "check", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 

@@ -182,7 +182,7 @@ def test_command_line_connects_by_tls(
     ) as consumer:
         wait_until("all queues owned", lambda: len(consumer.assignment()) == 4)
         command = [
-            *(sys.executable, "-m", "sparrowmq.cli.main", "rebalance", "show", "GID_cli"),
+            *(sys.executable, "-m", "sparrowmq", "rebalance", "show", "GID_cli"),
             *("--nameserver", cluster.name_server, "--tls-ca", str(certificates.ca.path)),
             *("--interval", "0", "--json"),
         ]
@@ -226,7 +226,7 @@ def test_broker_registers_by_tls_at_a_name_server_of_its_own(
 
     def start(*options: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "sparrowmq.cli.main", *options, *tls],
+            [sys.executable, "-m", "sparrowmq", *options, *tls],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -254,7 +254,7 @@ def test_broker_registers_by_tls_at_a_name_server_of_its_own(
 
 def test_key_without_a_certificate_is_refused(certificates: Certificates) -> None:
     command = [
-        *(sys.executable, "-m", "sparrowmq.cli.main", "up"),
+        *(sys.executable, "-m", "sparrowmq", "up"),
         *("--tls-key", str(certificates.server.key)),
     ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

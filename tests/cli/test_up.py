@@ -20,7 +20,7 @@ from sparrowmq.protocol.command import RemotingCommand
 
 pytestmark = pytest.mark.slow
 
-COMMAND = [sys.executable, "-m", "sparrowmq.cli.main"]
+COMMAND = [sys.executable, "-m", "sparrowmq"]
 FREE_PORTS = ["--nameserver-port", "0", "--broker-port", "0"]
 Start = Callable[..., subprocess.Popen[str]]
 StartCommand = Callable[[list[str]], subprocess.Popen[str]]

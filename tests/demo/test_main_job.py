@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def start_demo(out: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "sparrowmq.cli.main", "demo", "--out", str(out), *options]
+    command = [sys.executable, "-m", "sparrowmq", "demo", "--out", str(out), *options]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=out.parent
     )

@@ -120,7 +120,7 @@ def test_duplicate_id_is_diagnosed_and_cured() -> None:
 
 
 def test_drill_that_is_terminated_leaves_no_process() -> None:
-    command = [sys.executable, "-m", "sparrowmq.cli.main", "rebalance", "drill", "slow"]
+    command = [sys.executable, "-m", "sparrowmq", "rebalance", "drill", "slow"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

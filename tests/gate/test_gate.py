@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gate import __main__ as gate
-from gate import access, connections, disk, files, frames, kills, parts, simulation, wire
+from gate import access, connections, disk, files, frames, kills, members, parts, simulation, wire
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
 from waiting import wait_until
@@ -150,6 +151,7 @@ def test_row_fails_by_its_exit_code_and_by_a_missing_figure(
 
 ENDLESS_GATE = """
 import sys
+from functools import partial
 from pathlib import Path
 from gate import __main__ as gate
 from gate.rows import Row
@@ -196,6 +198,65 @@ def test_gate_keeps_the_rows_that_another_gate_writes_meanwhile(
     }
 
 
+def line(pid: int, offset: int, time_s: float) -> members.Line:
+    return members.Line(pid, 0, offset, time_s)
+
+
+@pytest.mark.parametrize(
+    ("lines", "broken", "again"),
+    [
+        pytest.param([line(1, 0, 1), line(2, 1, 2), line(2, 2, 3)], {}, {}, id="each once"),
+        pytest.param(
+            [line(1, 0, 1), line(1, 1, 2), line(2, 1, 6), line(2, 2, 7)],
+            {},
+            {1: 1},
+            id="again after the kill",
+        ),
+        pytest.param(
+            [line(1, 0, 1), line(2, 0, 4), line(2, 1, 6), line(2, 2, 7)],
+            {"twice, though the former member lives": 1},
+            {},
+            id="twice before the kill",
+        ),
+        pytest.param(
+            [line(1, 0, 1), line(2, 0, 6), line(3, 0, 7), line(3, 1, 8), line(3, 2, 9)],
+            {"twice, though the former member lives": 1},
+            {1: 1},
+            id="twice by two that live",
+        ),
+        pytest.param(
+            [line(1, 1, 1), line(1, 0, 2), line(2, 2, 6)], {"out of order": 2}, {}, id="mixed up"
+        ),
+        pytest.param([line(1, 0, 1), line(1, 1, 2)], {"lost": 1}, {}, id="lost"),
+    ],
+)
+def test_members_are_judged(
+    lines: list[members.Line], broken: dict[str, int], again: dict[int, int]
+) -> None:
+    found, examples, came_again = members.judge(lines, [3], {1: 5.0}, is_ordered=True)
+
+    assert (found, came_again) == (broken, again)
+    assert len(examples) == found.total()
+
+
+def test_longest_pause_is_that_of_any_queue_until_the_end() -> None:
+    lines = [
+        members.Line(1, queue_id, 0, begin_s + queue_id / 100)
+        for begin_s in (1, 2, 3.5)
+        for queue_id in range(members.QUEUES)
+    ]
+
+    assert members.longest_pause_s(lines, 1, 3.6) == pytest.approx(1.5)
+    assert members.longest_pause_s(lines, 1, 9) == pytest.approx(5.5)
+
+
+def test_members_that_are_killed_lose_nothing(tmp_path: Path) -> None:
+    figures = members.run(2, seed=1, directory=tmp_path)
+
+    assert figures["broken"] == {}
+    assert figures["sent"]
+
+
 def test_files_that_have_passed_are_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,36 +268,59 @@ def test_files_that_have_passed_are_not_run_again(
     other.write_text("")
 
     found = files.list_files([tmp_path], ignored=[tmp_path / "test_d.py"])
-    first = files.run_files(found, marks="", notes=tmp_path / "notes")
+
+    def run() -> list[dict[str, int]]:
+        return parts.run_parts(
+            partial(files.run_file, marks=""),
+            found,
+            is_passed=files.is_passed,
+            notes=tmp_path / "notes",
+        )
+
+    first = run()
     said = capsys.readouterr().out
     good.write_text("def test_a(): assert 0")
     bad.write_text("def test_b(): ...")
-    second = files.run_files(found, marks="", notes=tmp_path / "notes")
+    second = run()
 
     assert found == [other, good, bad]
-    assert first == {"passed": 1, "failed": 1, "skipped": 1}
+    assert first == [{}, {"passed": 1}, {"failed": 1, "skipped": 1}]
     assert "assert 0" in said
-    assert second == {"passed": 2}
+    assert second == [{}, {"passed": 1}, {"passed": 1}]
+
+
+def test_file_that_pytest_cannot_read_has_failed(tmp_path: Path) -> None:
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("import no_such_module")
+
+    assert files.run_file(broken, marks="") == {"error": 1}
+    assert files.run_file(tmp_path / "test_absent.py", marks="") == {"error": 1}
 
 
 def test_proof_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     notes, ran = tmp_path / "notes", list[int]()
 
-    def run_part(begin: int, length: int) -> list[int]:
-        ran.append(begin)
-        if begin == 4 and len(ran) == 3:
+    def run_part(part: tuple[int, int]) -> list[int]:
+        ran.append(part[0])
+        if ran == [0, 2, 4, 6]:
             raise KeyboardInterrupt
-        return [begin, length]
+        return list(part)
+
+    def run() -> list[list[int]]:
+        cut = parts.ranges(7, 2)
+        return parts.run_parts(run_part, cut, is_passed=lambda part: part[0] != 2, notes=notes)
 
     with pytest.raises(KeyboardInterrupt):
-        parts.run_parts(run_part, count=5, size=2, notes=notes)
-    found = parts.run_parts(run_part, count=5, size=2, notes=notes)
+        run()
+    found = run()
 
-    assert (found, ran) == ([[0, 2], [2, 2], [4, 1]], [0, 2, 4, 4])
+    assert found == [[0, 2], [2, 2], [4, 2], [6, 1]]
+    # The part that failed ran again, too.
+    assert ran == [0, 2, 4, 6, 2, 6]
 
 
 def test_part_of_the_simulation_counts_its_seeds() -> None:
-    failed, messages = simulation.run_part(0, 1)
+    failed, messages = simulation.run_part((0, 1))
 
     assert failed == 0
     assert messages

@@ -76,7 +76,7 @@ def test_copy_of_a_running_store_has_what_was_acknowledged(tmp_path: Path) -> No
             sent, topics = list(load.sent), list(load.topics)
             copied = back_up(tmp_path / "first" / "store", backup / "store")
             later = len(load.sent)
-    check = [sys.executable, "-m", "sparrowmq.cli.main", "store", "check", str(backup / "store")]
+    check = [sys.executable, "-m", "sparrowmq", "store", "check", str(backup / "store")]
     checked = subprocess.run(check, capture_output=True, text=True, check=False, timeout=60)
     with EmbeddedCluster(backup, options=OPTIONS) as restored:
         found = read_all(restored.name_server)

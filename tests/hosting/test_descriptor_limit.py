@@ -19,7 +19,7 @@ from sparrowmq import Admin, Message, Producer
 from sparrowmq.hosting.descriptor_limit import descriptors_needed
 from sparrowmq.serving.descriptors import peer_descriptors_max
 
-COMMAND = (sys.executable, "-m", "sparrowmq.cli.main")
+COMMAND = (sys.executable, "-m", "sparrowmq")
 FREE_PORTS = ("--nameserver-port", "0", "--broker-port", "0", "--grpc-port", "0")
 NEEDED = descriptors_needed()
 # Every command that serves; no name server answers at the address of the last three.

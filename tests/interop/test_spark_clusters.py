@@ -215,7 +215,7 @@ class Jobs:
     out: Path
 
     def by_command_line(self, job: str, *arguments: str) -> dict[str, Any]:
-        module = [str(self.python), "-m", "sparrowmq.cli.main", "pipeline", job]
+        module = [str(self.python), "-m", "sparrowmq", "pipeline", job]
         return self._run([*module, *self._submit], str(self.package), job, *arguments)
 
     def by_spark_submit(self, job: str, *arguments: str) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def test_backlog_runs_where_executors_have_only_what_was_shipped(
     looks = jobs.out / "looks"
     with Admin(name_server=cluster.name_server) as admin:
         admin.update_committed_offset("GID_late", MessageQueue("in", "broker-a", 0), 10)
-    look = [sys.executable, "-m", "sparrowmq.cli.main", "snapshot", "--out", str(looks)]
+    look = [sys.executable, "-m", "sparrowmq", "snapshot", "--out", str(looks)]
     given = ["--nameserver", cluster.name_server, "--group", "GID_late"]
     subprocess.run([*look, *given], check=True)
 

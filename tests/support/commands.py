@@ -46,7 +46,7 @@ def starting() -> Generator[Start]:
         def start(*arguments: str) -> subprocess.Popen[str]:
             process = held.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-m", "sparrowmq.cli.main", *arguments],
+                    [sys.executable, "-m", "sparrowmq", *arguments],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,

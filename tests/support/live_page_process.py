@@ -30,7 +30,7 @@ class Dash(NamedTuple):
 
 def start_dash(held: ExitStack, cluster: EmbeddedCluster, data: Path, *options: str) -> Dash:
     """Start it on a free port unless the options name one; it ends with `held`."""
-    command = [sys.executable, "-m", "sparrowmq.cli.main", "dash", "--data", str(data)]
+    command = [sys.executable, "-m", "sparrowmq", "dash", "--data", str(data)]
     port = () if "--port" in options else ("--port", "0")
     process = held.enter_context(
         subprocess.Popen(

@@ -173,7 +173,3 @@ def _translate(arguments: list[str]) -> list[str]:
     said = shlex.join(arguments[: 2 if arguments[0] in GUESSED_WITHIN else 1])
     print(f"sparrowmq: {said} is: sparrowmq {shlex.join(ours)}", file=sys.stderr)
     return ours
-
-
-if __name__ == "__main__":
-    main()

@@ -199,7 +199,7 @@ class _ProcessBeside:
 
     def start(self, name_server: str) -> None:
         """Start the process, which prints its address on stderr."""
-        command = [sys.executable, "-m", "sparrowmq.cli.main", *self._command]
+        command = [sys.executable, "-m", "sparrowmq", *self._command]
         self._process = subprocess.Popen(
             [*command, "--nameserver", name_server], stdin=subprocess.PIPE, stdout=sys.stderr
         )

@@ -7,21 +7,21 @@ passed on this code are noted and not run again, so a run of hours that was stop
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gate.parts import notes_of_code
+from gate.parts import notes_of_code, run_parts
 
 _SUMMARY = re.compile(r"^(?:=+ )?(\d+ \w+.* in [\d.]+s)", re.M)
+_FAILURES = {"failed", "error"}
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
 
 
@@ -35,42 +35,26 @@ def list_files(paths: Sequence[Path], ignored: Sequence[Path]) -> list[Path]:
     return sorted(found - set(ignored))
 
 
-def run_files(
-    files: Sequence[Path], *, marks: str, notes: Path | None, processes: int = 1
-) -> Counter[str]:
-    """Run the files that are not noted as passed; print what pytest says of those that fail.
+def run_file(file: Path, *, marks: str) -> Counter[str]:
+    """Run a file, and print what pytest says if it fails.
 
-    Args:
-        processes: how many files run at once.
-
-    Returns: how many tests of all files passed, failed and were skipped.
+    Returns: how many of its tests passed, failed and were skipped.
     """
-    done: dict[str, dict[str, int]] = {}
-    if notes is not None and notes.exists():
-        done = json.loads(notes.read_text())
-    names, total = [*map(str, files)], Counter(passed=0)
-    with ThreadPoolExecutor(processes) as pool:
-        running = {pool.submit(_run_file, name, marks): name for name in names if name not in done}
-        for ended in as_completed(running):
-            name, (run, counts) = running[ended], ended.result()
-            if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-                print(run.stdout + run.stderr, flush=True)
-                total.update(counts or {"error": 1})
-                continue
-            done[name] = counts
-            if notes is not None:
-                notes.write_text(json.dumps(done))
-    for name in names:
-        total.update(done.get(name, {}))
-    return total
-
-
-def _run_file(name: str, marks: str) -> tuple[subprocess.CompletedProcess[str], dict[str, int]]:
-    command = (sys.executable, "-m", "pytest", "-m", marks, name)
+    command = (sys.executable, "-m", "pytest", "-m", marks, str(file))
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     summary = "".join(_SUMMARY.findall(run.stdout)[-1:])
-    print(f"{name}: {summary or 'no summary'}", flush=True)
-    return run, {what: int(count) for count, what in _COUNT.findall(summary)}
+    counts = Counter({what: int(count) for count, what in _COUNT.findall(summary)})
+    said = f"{file}: {summary or 'no summary'}"
+    if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        counts.update({} if counts.keys() & _FAILURES else {"error": 1})
+        said = f"{said}\n{run.stdout}{run.stderr}"
+    print(said, flush=True)
+    return counts
+
+
+def is_passed(counts: Mapping[str, int]) -> bool:
+    """Tell whether nothing of a file failed."""
+    return not counts.keys() & _FAILURES
 
 
 def main() -> int:
@@ -84,9 +68,17 @@ def main() -> int:
     options = parser.parse_args()
     notes = notes_of_code(options.name, "tests")
     files = list_files(options.paths, options.ignore)
-    total = run_files(files, marks=options.marks, notes=notes, processes=options.processes)
+    total = Counter(passed=0)
+    for counts in run_parts(
+        partial(run_file, marks=options.marks),
+        files,
+        is_passed=is_passed,
+        notes=notes,
+        processes=options.processes,
+    ):
+        total.update(counts)
     print(", ".join(f"{count} {what}" for what, count in sorted(total.items(), reverse=True)))
-    return 1 if total["failed"] or total["error"] else 0
+    return 0 if is_passed(total) else 1
 
 
 if __name__ == "__main__":

@@ -4,46 +4,58 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).parents[3]
 NOTES = ROOT / ".cache/gate"
+Part = TypeVar("Part")
 
 
 def run_parts(
-    run_part: Callable[[int, int], Any],
+    run_part: Callable[[Part], Any],
+    parts: Sequence[Part],
     *,
-    count: int,
-    size: int,
+    is_passed: Callable[[Any], bool],
     notes: Path | None,
     processes: int = 1,
 ) -> list[Any]:
-    """Run the parts that are not noted, note them, and return what came of all.
+    """Run the parts that are not noted, note those that pass, and return what came of all.
 
     Args:
-        run_part: runs a part by the number that it begins at and its length; what it returns must
-            survive JSON.
-        count: the length of all parts together.
-        size: the length of each but the last.
+        run_part: what it returns must survive JSON.
+        parts: each is run once; its text is its name in the notes.
+        is_passed: tells from what came of a part whether it need not run again on this code.
         notes: the file of the parts that are done; None to note nothing.
         processes: how many parts run at once.
     """
     done: dict[str, Any] = {}
     if notes is not None and notes.exists():
         done = json.loads(notes.read_text())
-    parts = [(at, min(size, count - at)) for at in range(0, count, size)]
+    results = {str(part): done.get(str(part)) for part in parts}
     with ThreadPoolExecutor(processes) as pool:
         running = {
-            pool.submit(run_part, *part): str(part) for part in parts if str(part) not in done
+            pool.submit(run_part, part): str(part) for part in parts if str(part) not in done
         }
-        for part in as_completed(running):
-            done[running[part]] = part.result()
-            if notes is not None:
-                notes.write_text(json.dumps(done))
-    return [done[str(part)] for part in parts]
+        try:
+            for ended in as_completed(running):
+                name = running[ended]
+                results[name] = ended.result()
+                if is_passed(results[name]):
+                    done[name] = results[name]
+                    if notes is not None:
+                        notes.write_text(json.dumps(done))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return list(results.values())
+
+
+def ranges(count: int, size: int) -> list[tuple[int, int]]:
+    """Cut so many seeds or kills into parts: where each begins, and its length."""
+    return [(begin, min(size, count - begin)) for begin in range(0, count, size)]
 
 
 def notes_of_code(name: str, *parts: str) -> Path | None:

@@ -29,7 +29,7 @@ from tests.broker.pop_users import (
 )
 from tests.broker.transaction_life import COMMIT, ROLLBACK, Life, Producer
 
-from gate.parts import notes_of_code, run_parts
+from gate.parts import notes_of_code, ranges, run_parts
 from sparrowmq.errors import SparrowError
 from sparrowmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC, retry_topic
 from sparrowmq.protocol.bodies import LockBatchResponseBody, TopicConfig, decode_body
@@ -475,11 +475,12 @@ def run(seed: int, lives: int) -> Counter[str]:
     return promises.acknowledged
 
 
-def run_part(begin: int, cuts: int) -> dict[str, int]:
+def run_part(part: tuple[int, int]) -> dict[str, int]:
     """Run a part in a process of its own; print what it says of a broken promise.
 
     Returns: what was acknowledged, by kind; "broken" counts brokers.
     """
+    begin, cuts = part
     command = (sys.executable, "-m", "gate.power", "--cuts", str(cuts), "--begin", str(begin))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -513,8 +514,8 @@ def main() -> int:
         total = Counter()
         for part in run_parts(
             run_part,
-            count=options.cuts,
-            size=PART,
+            ranges(options.cuts, PART),
+            is_passed=lambda told: not told.get("broken"),
             notes=notes_of_code("power"),
             processes=options.processes,
         ):

@@ -44,7 +44,17 @@ def _killed(figures: Any) -> str:
     start_s, processor_s = figures["mean_starts_s"], figures["mean_starts_processor_s"]
     return (
         f"{figures['kills']:,} kills, {acknowledged:,} acknowledged, {broken} broken; "
-        f"start after a kill {start_s} s, {processor_s} s of it processor time (means)"
+        f"start after a kill, on 1 GB, {start_s} s, {processor_s} s of it processor time (means)"
+    )
+
+
+@_of_json
+def _members_killed(figures: Any) -> str:
+    broken = sum(figures["broken"].values())
+    return (
+        f"{figures['kills']:,} kills, {figures['sent']:,} sent, {broken} lost or out of order; "
+        f"{figures['again']} came again, at most {figures['again_max']} after a kill; "
+        f"longest pause of a queue {figures['pause_s']} s"
     )
 
 
@@ -147,6 +157,18 @@ ROWS = (
         count=1_000,
         minutes=120,
         others="etcd, TigerBeetle",
+    ),
+    Row(
+        "members",
+        (
+            "Members that are killed under load lose nothing; what comes again is what they had "
+            "not committed, and groups that consume in order do so",
+            "负载下成员被 kill 不丢消息；重复的只是其尚未提交的消息，顺序消费的组仍保持顺序",
+        ),
+        "python -m gate.members --kills {count}",
+        _members_killed,
+        count=200,
+        minutes=60,
     ),
     Row(
         "simulation",

@@ -8,17 +8,18 @@ import re
 import subprocess
 import sys
 
-from gate.parts import notes_of_code, run_parts
+from gate.parts import notes_of_code, ranges, run_parts
 
 PART = 25
 _FIGURES = re.compile(r"\d+ seeds, (\d+) failed; (\d+) messages")
 
 
-def run_part(begin: int, seeds: int) -> tuple[int, int]:
+def run_part(part: tuple[int, int]) -> tuple[int, int]:
     """Run seeds in a process of their own, and print what it says of those that fail.
 
     Returns: how many failed, and how many messages were acknowledged.
     """
+    begin, seeds = part
     command = (sys.executable, "-m", "sparrowmq.simulation", "--seeds", f"{seeds}")
     run = subprocess.run(
         [*command, "--start", f"{begin}"], capture_output=True, text=True, check=False
@@ -37,8 +38,8 @@ def main() -> int:
     options = parser.parse_args()
     parts = run_parts(
         run_part,
-        count=options.seeds,
-        size=PART,
+        ranges(options.seeds, PART),
+        is_passed=lambda result: not result[0],
         notes=notes_of_code("simulation"),
         processes=options.processes,
     )

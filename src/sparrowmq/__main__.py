@@ -1,0 +1,6 @@
+"""`python -m sparrowmq` is the command `sparrowmq`."""
+from __future__ import annotations
+
+from sparrowmq.cli.main import main
+
+main()
