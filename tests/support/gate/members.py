@@ -39,6 +39,8 @@ WAIT_S_MAX = 60
 # may be under way: what one pull brings to each queue.
 COMMIT_S = 2.0
 UNDER_WAY = 32 * QUEUES
+# Within this a queue has an owner again.
+PAUSE_S_MAX = 30
 EXAMPLES_MAX = 20
 MEMBER = """
 import os, sys, time
@@ -240,6 +242,7 @@ def run(kills: int, *, seed: int, directory: Path) -> dict[str, Any]:
             all_examples += examples
             came_again += again.values()
             pauses_s.append(longest_pause_s(lines, begin_s, end_s))
+        total["without an owner for too long"] = sum(each > PAUSE_S_MAX for each in pauses_s)
     finally:
         for member in chain.from_iterable(members.values()):
             member.kill()
@@ -249,7 +252,7 @@ def run(kills: int, *, seed: int, directory: Path) -> dict[str, Any]:
         "sent": sum(sender.acknowledged),
         "again": came_again,
         "pause_s": round(max(pauses_s), 2),
-        "broken": total,
+        "broken": +total,
         "examples": all_examples,
     }
 

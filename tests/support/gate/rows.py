@@ -52,7 +52,7 @@ def _killed(figures: Any) -> str:
 def _members_killed(figures: Any) -> str:
     broken = sum(figures["broken"].values())
     return (
-        f"{figures['kills']:,} kills, {figures['sent']:,} sent, {broken} lost or out of order; "
+        f"{figures['kills']:,} kills, {figures['sent']:,} sent, {broken} broken; "
         f"{figures['again']} came again, at most {figures['again_max']} after a kill; "
         f"longest pause of a queue {figures['pause_s']} s"
     )
@@ -162,8 +162,10 @@ ROWS = (
         "members",
         (
             "Members that are killed under load lose nothing; what comes again is what they had "
-            "not committed, and groups that consume in order do so",
-            "负载下成员被 kill 不丢消息；重复的只是其尚未提交的消息，顺序消费的组仍保持顺序",
+            "not committed, groups that consume in order do so, and queues have owners again "
+            "within 30 s",
+            "负载下成员被 kill 不丢消息；重复的只是其尚未提交的消息，顺序消费的组仍保持顺序，"
+            "队列在 30 秒内重新有主",
         ),
         "python -m gate.members --kills {count}",
         _members_killed,
