@@ -1,4 +1,5 @@
 """`python -m sparrowmq` is the command `sparrowmq`."""
+
 from __future__ import annotations
 
 from sparrowmq.cli.main import main

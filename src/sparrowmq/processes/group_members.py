@@ -1,6 +1,6 @@
 """The members of a topic's consumer groups, as processes: started, ended, seen by their logs.
 
-Tests: drills/test_drill.py, demo/test_progress.py.
+Tests: test_group_members.py, drills/test_drill.py, demo/test_progress.py.
 """
 
 from __future__ import annotations
@@ -112,8 +112,12 @@ class Members:
             if is_so():
                 return
             if monotonic_ms() > deadline_ms:
-                tails = "; ".join(child.output_tail()[-300:] for child in self.required)
-                raise NotReached(f"no {what} within {limit_ms / 1000:.0f} s: {tails}")
+                said = [
+                    f"; {child.name} said: {tail[-300:]}"
+                    for child in self.required
+                    if (tail := child.output_tail())
+                ]
+                raise NotReached(f"no {what} within {limit_ms / 1000:.0f} s{''.join(said)}")
             pause.wait(_POLL_S)
 
     def read(self) -> None:
