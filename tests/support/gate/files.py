@@ -40,7 +40,8 @@ def run_file(file: Path, *, marks: str) -> Counter[str]:
 
     Returns: how many of its tests passed, failed and were skipped.
     """
-    command = (sys.executable, "-m", "pytest", "-m", marks, str(file))
+    # In a random order the brokers of each version would start again and again.
+    command = (sys.executable, "-m", "pytest", "-p", "no:randomly", "-m", marks, str(file))
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     summary = "".join(_SUMMARY.findall(run.stdout)[-1:])
     counts = Counter({what: int(count) for count, what in _COUNT.findall(summary)})
