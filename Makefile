@@ -95,7 +95,8 @@ simulate: setup ## run the simulation of faults under a virtual clock: SEEDS=100
 	$(BIN)/python -m sparrowmq.simulation --seeds $(SEEDS) --start $(START)
 
 # Apache RocketMQ from Maven Central as the peer; skipped with a reason without Java or Maven.
-INTEROP := $(BIN)/python -m pytest -m interop -rs
+# In a random order the brokers of each version would start again and again.
+INTEROP := $(BIN)/python -m pytest -m interop -rs -p no:randomly
 SUITE := tests/interop/test_apache_suite.py
 CLIENTS := $(patsubst %,tests/interop/test_%.py,go_client cpp_client js_client mqadmin_commands)
 interop: interop-clients interop-suite interop-peers ## run the tests against Apache RocketMQ from Maven Central (Java 17, Maven)
@@ -103,7 +104,7 @@ interop: interop-clients interop-suite interop-peers ## run the tests against Ap
 interop-peers: setup ## the part of interop without foreign clients and Apache's own tests
 	$(INTEROP) tests/interop $(patsubst %,--ignore %,tests/interop/test_soak.py $(SUITE) $(CLIENTS))
 
-# Foreign clients and tools, which need Go and Node beside it: an hour, most of it starts of JVMs.
+# Foreign clients and tools, which need Go and Node beside it: a quarter of an hour.
 interop-clients: setup ## the part of interop with Apache's Go and C++ clients, ali-ons and mqadmin
 	$(INTEROP) $(CLIENTS)
 
