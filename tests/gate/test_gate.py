@@ -233,10 +233,11 @@ def line(pid: int, offset: int, time_s: float) -> members.Line:
 def test_members_are_judged(
     lines: list[members.Line], broken: dict[str, int], again: dict[int, int]
 ) -> None:
-    found, examples, came_again = members.judge(lines, [3], {1: 5.0}, is_ordered=True)
+    ledger = Ledger()
+    came_again = members.judge(lines, [3], {1: 5.0}, ledger, is_ordered=True)
 
-    assert (found, came_again) == (broken, again)
-    assert len(examples) == found.total()
+    assert (ledger.broken, came_again) == (broken, again)
+    assert len(ledger.examples) == ledger.broken.total()
 
 
 def test_longest_pause_is_that_of_any_queue_until_the_end() -> None:

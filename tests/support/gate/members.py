@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gate import wire
+from gate.ledger import Ledger
 from gate.parts import notes_of_code, ranges, run_parts
 from gate.server import SOURCE, Server
 
@@ -41,7 +42,6 @@ COMMIT_S = 2.0
 UNDER_WAY = 32 * QUEUES
 # Within this a queue has an owner again.
 PAUSE_S_MAX = 30
-EXAMPLES_MAX = 20
 MEMBER = """
 import os, sys, time
 from sparrowmq import PushConsumer
@@ -143,45 +143,40 @@ def judge(
     lines: Sequence[Line],
     acknowledged: Sequence[int],
     killed_s: dict[int, float],
+    ledger: Ledger,
     *,
     is_ordered: bool,
-) -> tuple[Counter[str], list[str], Counter[int]]:
+) -> Counter[int]:
     """Compare what a group consumed with what was acknowledged.
 
     Args:
         acknowledged: of each queue, how many messages it has.
         killed_s: when each member that was killed was, by process.
+        ledger: notes the broken promises.
 
-    Returns: the broken promises by kind, examples of them, and how many messages each killed
-        member had before they came again.
+    Returns: how many messages each killed member had before they came again.
     """
-    broken, examples = Counter[str](), list[str]()
     again: Counter[int] = Counter()
     # Who had a message last.
     takers: dict[tuple[int, int], int] = {}
     expected = [0] * len(acknowledged)
-
-    def note(what: str, line: Line) -> None:
-        broken[what] += 1
-        if len(examples) < EXAMPLES_MAX:
-            examples.append(f"{what}: {line}")
 
     for line in lines:
         taker = takers.get((line.queue_id, line.offset))
         takers[line.queue_id, line.offset] = line.pid
         if taker is None:
             if is_ordered and line.offset != expected[line.queue_id]:
-                note("out of order", line)
+                ledger.note("out of order", str(line))
         elif killed_s.get(taker, float("inf")) < line.time_s:
             again[taker] += 1
         else:
-            note("twice, though the former member lives", line)
+            ledger.note("twice, though the former member lives", str(line))
         expected[line.queue_id] = max(expected[line.queue_id], line.offset + 1)
     for queue_id, length in enumerate(acknowledged):
         for offset in range(length):
             if (queue_id, offset) not in takers:
-                note("lost", Line(0, queue_id, offset, 0))
-    return broken, examples, again
+                ledger.note("lost", f"queue {queue_id} at {offset}")
+    return again
 
 
 def longest_pause_s(lines: Sequence[Line], begin_s: float, end_s: float) -> float:
@@ -228,21 +223,19 @@ def run(kills: int, *, seed: int, directory: Path) -> dict[str, Any]:
         finally:
             end_s = time.monotonic()
             sender.stop()
-        total, pauses_s = Counter[str](), list[float]()
-        came_again, all_examples = list[int](), list[str]()
+        ledger, pauses_s, came_again = Ledger(), list[float](), list[int]()
         for group, is_ordered in GROUPS.items():
             wait_for_all(outputs[group], sum(sender.acknowledged))
             lines = read_lines(outputs[group])
-            broken, examples, again = judge(
-                lines, sender.acknowledged, killed_s, is_ordered=is_ordered
-            )
-            most = SENT_PER_S * COMMIT_S + UNDER_WAY
-            broken["more again than promised"] = sum(each > most for each in again.values())
-            total += broken
-            all_examples += examples
+            again = judge(lines, sender.acknowledged, killed_s, ledger, is_ordered=is_ordered)
             came_again += again.values()
             pauses_s.append(longest_pause_s(lines, begin_s, end_s))
-        total["without an owner for too long"] = sum(each > PAUSE_S_MAX for each in pauses_s)
+        for messages in came_again:
+            if messages > SENT_PER_S * COMMIT_S + UNDER_WAY:
+                ledger.note("more again than promised", f"{messages} after a kill")
+        for pause_s in pauses_s:
+            if pause_s > PAUSE_S_MAX:
+                ledger.note("without an owner for too long", f"{pause_s:.1f} s")
     finally:
         for member in chain.from_iterable(members.values()):
             member.kill()
@@ -252,8 +245,8 @@ def run(kills: int, *, seed: int, directory: Path) -> dict[str, Any]:
         "sent": sum(sender.acknowledged),
         "again": came_again,
         "pause_s": round(max(pauses_s), 2),
-        "broken": +total,
-        "examples": all_examples,
+        "broken": ledger.broken,
+        "examples": ledger.examples,
     }
 
 
