@@ -119,7 +119,7 @@ def test_member_that_wakes_without_a_lock_and_asks_nobody_is_caught(
 ) -> None:
     trust_old_answers(monkeypatch)
 
-    found = [wake_without_a_lock(seed) for seed in range(6)]
+    found = (wake_without_a_lock(seed) for seed in range(6))
 
     assert any(text is not None and text.endswith("did not ask") for text in found)
 
@@ -133,7 +133,7 @@ def test_late_commit_is_ignored_and_is_caught_where_it_is_not(
     ignored = [wake_without_a_lock(seed) for seed in range(6)]
 
     monkeypatch.setattr(offsets, "_find_lateness", lambda *_: None)
-    taken = [wake_without_a_lock(seed) for seed in range(6)]
+    taken = (wake_without_a_lock(seed) for seed in range(6))
 
     assert ignored == [None] * 6
     assert any(text is not None and " committed after " in text for text in taken)

@@ -160,7 +160,9 @@ def recall_that_is_not_stored(
     return append(store, record, timestamp_ms=timestamp_ms)
 
 
-@mistake(send_back, "confirm", draw_power_faults, f"{LOST}| sent back, and no retry ")
+@mistake(
+    send_back, "confirm", draw_power_faults, f"{LOST}| sent back, and no retry ", tried_first=13
+)
 @mistake(recall, "confirm", draw_power_faults, CONFIRMED, is_kind_alone=True)
 def confirmation_that_does_not_wait_for_its_flush(
     confirm: Any, state: Any, request: Any, result: PutResult, **details: Any

@@ -431,7 +431,7 @@ def recovery_without_its_sync(cut_log: Any, *args: Any) -> Any:
     draw_power_faults,
     " was acknowledged\\)|: lost, and it was flushed",
     is_kind_alone=True,
-    tried_first=11,
+    tried_first=17,
 )
 def acknowledgement_of_what_is_not_synced(
     flush_done: Any, store: MessageStore, work: FlushWork, error: Exception | None
@@ -517,6 +517,7 @@ for what, owner, method, effect in (
         draw_kill_faults,
         ": delivered again|, is not committed again|committed, finished only up to",
         (owner, method, lambda *_, effect=effect, **__: effect),
+        tried_first=4,
     )
 
 test_mistake_is_caught = mistake.make_test()

@@ -155,7 +155,7 @@ mistake.plant(
     AGAIN,
     (BatchAckResponseHeader, "read", lambda _: set()),
     seeds=20,
-    tried_first=18,
+    tried_first=14,
     **POPS,
 )
 
