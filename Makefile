@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare gate interop interop-clients interop-suite interop-peers interop-smoke soak soak-spark lock try-wheel audit clean
+.PHONY: help setup demo test test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare gate interop interop-clients interop-suite interop-peers interop-smoke soak soak-spark lock try-wheel audit sbom clean
 
 setup: $(VENV)/ready $(VENV)/speedups ## make .venv with everything that the targets need
 
@@ -188,6 +188,10 @@ audit: setup ## check the licences of the dependencies, and their known weakness
 	"$(PYTHON)" -m venv .cache/audit
 	.cache/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	.cache/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
+
+# Of the same lock and libraries the same bytes.
+sbom: setup ## write dist/sbom.json, the bill of materials by requirements.lock (CycloneDX)
+	$(BIN)/python tools/sbom.py
 
 # From the running product, in about three minutes.
 screens: setup ## take the pictures of the live page for the docs (Chromium)

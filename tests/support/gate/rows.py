@@ -365,6 +365,16 @@ ROWS = (
         minutes=5,
     ),
     Row(
+        "artefacts",
+        (
+            "Two builds of the same sources are equal byte by byte, and the bill of materials names "
+            "each version, hash and licence of the lock",
+            "同一源码的两次构建逐字节相同；物料清单（SBOM）列出锁文件中的每个版本、哈希与许可证",
+        ),
+        "python -m pytest tests/test_package.py tests/test_sbom.py",
+        minutes=10,
+    ),
+    Row(
         "weaknesses",
         ("No dependency has a known weakness", "所有依赖都没有已知漏洞"),
         "make audit",
