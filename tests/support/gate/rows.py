@@ -367,7 +367,7 @@ ROWS = (
     Row(
         "artefacts",
         (
-            "Two builds of the same sources are equal byte by byte, and the bill of materials names "
+            "Two builds of the same sources are equal byte by byte; the bill of materials names "
             "each version, hash and licence of the lock",
             "同一源码的两次构建逐字节相同；物料清单（SBOM）列出锁文件中的每个版本、哈希与许可证",
         ),
