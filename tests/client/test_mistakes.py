@@ -117,6 +117,8 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"name_server": b"127.0.0.1:9876"}, "give host:port, such as 127.0.0.1:9876"),
     ({"tls": True}, "tls is True"),
     ({"tls": []}, "tls is []"),
+    ({"tls": "hush"}, "tls is a text; give"),
+    ({"name_server": "rocketmq://me:hush@host:1"}, "name_server 'rocketmq://***@host:1' is not"),
     ({"topics": []}, "topics is []; give a topic, a list of topics, or a dict"),
     ({"topics": 7}, "topics is 7; give a topic, a list of topics, or a dict"),
     ({"topics": [7]}, "the topic is 7"),

@@ -208,7 +208,11 @@ async def test_accounts_are_shown_made_changed_and_deleted(tmp_path: Path) -> No
     with EmbeddedCluster(flush="async", options=("--acl", str(rules))) as cluster:
         async with reading(cluster.name_server, allow_writes=True, **keys) as writer:
             preview = await post(writer, "/new-account", 200, **form)
-            await post(writer, "/new-account", 303, confirmed="yes", **form)
+            session = writer.site.access.find(writer.http.cookies)
+            assert session is not None
+            confirmed = form | {"secret": list(session.held)[-1]}
+            await post(writer, "/new-account", 303, confirmed="yes", **confirmed)
+            stored = rules.read_text()
             changed = form | {"secret": "", "topics": "SUB", "topic_perms": "T_a=PUB"}
             change = await post(writer, "/accounts/orders-service", 200, **changed)
             await post(writer, "/accounts/orders-service", 303, confirmed="yes", **changed)
@@ -216,6 +220,7 @@ async def test_accounts_are_shown_made_changed_and_deleted(tmp_path: Path) -> No
             await post(writer, "/accounts/orders-service/delete", 303, confirmed="yes")
             left = await read_table(writer, "/accounts", "accounts")
 
+    assert ("12345678" in stored, "12345678" in preview) == (True, False)
     assert "T_a=PUB,T_b=SUB" in preview
     assert "DENY → SUB" in change
     (orders,) = [row for row in rows if row["account"] == "orders-service"]

@@ -98,6 +98,14 @@ def test_wrong_line_is_named_with_what_to_write(written: Path, line: str, words:
     assert str(caught.value).startswith(f"{written}:")
 
 
+def test_line_of_a_file_of_keys_is_not_shown(written: Path) -> None:
+    written.write_text("secretKey: hush\n")
+
+    with pytest.raises(ConfigError, match=":1: this line is not a setting") as caught:
+        read_settings(written, SETTINGS)
+    assert "hush" not in str(caught.value)
+
+
 def test_what_is_no_settings_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "long").write_text("#" * (FILE_BYTES_MAX + 1))
     (tmp_path / "image").write_bytes(b"\xff\xd8")

@@ -3,6 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 from golden import each_case
+from sparrowmq.protocol.bodies import PlainAccessConfig
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.headers import UpdateAccessConfigRequestHeader
 from sparrowmq.protocol.signatures import (
     Credentials,
     compute_signature,
@@ -71,3 +74,19 @@ def test_repr_of_credentials_keeps_the_secrets() -> None:
     credentials = Credentials(access_key="me", secret_key="hush", security_token="mum")
 
     assert repr(credentials) == "Credentials(access_key='me')"
+
+
+def test_repr_of_an_account_and_of_its_request_keeps_the_secrets() -> None:
+    header = UpdateAccessConfigRequestHeader(access_key="me", secret_key="hush")
+    account = PlainAccessConfig(access_key="me", secret_key="hush")
+    fields = {"accessKey": "me", "secretKey": "hush", "SecurityToken": "mum"}
+    requests = [
+        RemotingCommand(code=50, ext_fields=fields),
+        RemotingCommand(code=50, header=header),
+    ]
+
+    for shown in map(repr, (header, account, *requests)):
+        assert ("me" in shown, "***" in shown) == (True, True)
+        assert ("hush" in shown, "mum" in shown) == (False, False)
+    assert requests[0].ext_fields == fields
+    assert (header.secret_key, account.secret_key) == ("hush", "hush")

@@ -172,6 +172,11 @@ def test_every_code_is_checked() -> None:
     [
         ({"acounts": []}, ("acounts",), "unknown key 'acounts'; there are accounts"),
         ({"accounts": "x"}, ("accounts",), "accounts is not a list"),
+        (
+            {"accounts": [{"secretKey:hush": ""}]},
+            ("accounts", 0, "secretKey:hush"),
+            "unknown key 'secretKey'; write a space behind ':'",
+        ),
         ({"accounts": ["x"]}, ("accounts", 0), "must be a mapping with accessKey"),
         (
             {"accounts": [{"accessKey": "1234567", "secretKey": "123456"}]},

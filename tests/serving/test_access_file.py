@@ -74,6 +74,13 @@ def test_a_wrong_file_is_one_error_with_its_line(
     assert "\n" not in str(caught.value)
 
 
+def test_secret_that_looks_like_an_alias_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="line 6: an alias") as caught:
+        file_of(tmp_path, TEXT.replace("12345678", "*12345678").replace("0123456", "*hush-4711"))
+
+    assert "hush" not in str(caught.value)
+
+
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         AccessFile(tmp_path / "nothing.yml", own=None)

@@ -102,8 +102,10 @@ def check_context(tls: object) -> ssl.SSLContext | None:
     """Check the user's `tls` and return it. Raises: ConfigError unless it is a context or None."""
     if tls is None or isinstance(tls, ssl.SSLContext):
         return tls
+    # A text may be the password of a key.
+    shown = "a text" if isinstance(tls, str) else repr(tls)
     raise ConfigError(
-        f"tls is {tls!r}; give an ssl.SSLContext, such as "
+        f"tls is {shown}; give an ssl.SSLContext, such as "
         'ssl.create_default_context(cafile="ca.pem"), or None for no TLS'
     )
 

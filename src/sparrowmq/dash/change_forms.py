@@ -69,6 +69,10 @@ async def show_form(form: ChangeForm, site: Site, visit: Visit) -> View | Respon
     filled = [
         f._replace(value=sent.get(f.name, "")) if sent and f.kind != "fixed" else f for f in fields
     ]
+    held = visit.session.held
+    filled = [
+        f._replace(value=held.get(f.value, f.value)) if f.kind == "secret" else f for f in filled
+    ]
     plan = None
     if visit.request.method == "POST":
         site.check_writes(visit.session)
@@ -77,12 +81,17 @@ async def show_form(form: ChangeForm, site: Site, visit: Visit) -> View | Respon
             await plan.apply()
             await site.watcher.survey()
             return RedirectResponse(plan.target, status_code=303)
+    # A page never shows a secret, not even to who has just given it.
+    shown = [
+        f._replace(value=visit.session.hold(f.value)) if f.kind == "secret" and f.value else f
+        for f in filled
+    ]
     return View(
         template="change.html",
         title=form.title,
         tables=() if plan is None else (plan.table,),
         news=None,
-        context={"form": form, "fields": filled, "plan": plan},
+        context={"form": form, "fields": shown, "plan": plan},
     )
 
 

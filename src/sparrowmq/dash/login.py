@@ -15,7 +15,7 @@ import ipaddress
 import logging
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -34,6 +34,8 @@ _PASSWORD_GROUPS, _GROUP_LENGTH = 4, 4
 SESSION_MS = 12 * 3_600_000
 # One session more ends the oldest.
 SESSIONS_MAX = 64
+# Secrets of forms in a session; one more ends the oldest.
+HELD_MAX = 4
 # A form of the page is far smaller.
 FORM_BYTES_MAX = 65_536
 FORM_TIMEOUT_S = 10
@@ -66,6 +68,16 @@ class Session:
     form_token: str
     until_ms: int
     may_write: bool
+    # Secrets of forms that were previewed, by what stands for them on the page.
+    held: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def hold(self, secret: str) -> str:
+        """Keep a secret until its form is confirmed; return what stands for it on the page."""
+        while len(self.held) >= HELD_MAX:
+            del self.held[next(iter(self.held))]
+        handle = secrets.token_urlsafe(32)
+        self.held[handle] = secret
+        return handle
 
 
 class Access:

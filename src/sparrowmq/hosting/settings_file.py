@@ -51,7 +51,8 @@ def read_settings(path: Path, rows: Mapping[str, Setting]) -> dict[str, str]:
         where = f"{path}:{number}"
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
-            raise ConfigError(f"{where}: {text!r} is not a setting; write name = value")
+            # The line may be a secret, of a file of keys that was given by mistake.
+            raise ConfigError(f"{where}: this line is not a setting; write name = value")
         if name in _FIXED:
             _check_fixed(where, name, value)
             continue

@@ -17,7 +17,7 @@ from functools import cache
 from typing import ClassVar, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, inspect
+from msgspec import UNSET, Struct, UnsetType, inspect, structs
 from msgspec.structs import force_setattr
 
 from sparrowmq.errors import RemoteProtocolError
@@ -442,6 +442,11 @@ class PlainAccessConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
     default_group_perm: str | None = None
     topic_perms: list[str] | None = None
     group_perms: list[str] | None = None
+
+    def __repr__(self) -> str:
+        # As `Credentials`: the secret is not shown.
+        hidden = None if self.secret_key is None else "***"
+        return Struct.__repr__(structs.replace(self, secret_key=hidden))
 
 
 class AclConfigBody(Struct, frozen=True, kw_only=True, rename=wire_names()):

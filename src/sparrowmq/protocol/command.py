@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from msgspec import structs
 
 from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, ResponseCode, SerializeType
 
+# The ext fields of an account's change and of temporary keys; a `repr` never shows their values.
+_SECRET_FIELDS = ("secretKey", "SecurityToken")
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 
@@ -45,6 +48,12 @@ class RemotingCommand(msgspec.Struct, kw_only=True):
     version: int = MQ_VERSION
     serialize_type: SerializeType = SerializeType.JSON
     header: msgspec.Struct | None = None
+
+    def __repr__(self) -> str:
+        fields = self.ext_fields or {}
+        hidden = {name: "***" for name in _SECRET_FIELDS if name in fields}
+        shown = structs.replace(self, ext_fields={**fields, **hidden}) if hidden else self
+        return msgspec.Struct.__repr__(shown)
 
     @property
     def is_response(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import force_setattr
 
 from sparrowmq.protocol.header_codec import decode_header as decode_header
@@ -498,6 +498,11 @@ class UpdateAccessConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=
     default_group_perm: str | None = None
     topic_perms: str | None = None
     group_perms: str | None = None
+
+    def __repr__(self) -> str:
+        # As `Credentials`: the secret is not shown.
+        hidden = None if self.secret_key is None else "***"
+        return Struct.__repr__(structs.replace(self, secret_key=hidden))
 
 
 class DeleteAccessConfigRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

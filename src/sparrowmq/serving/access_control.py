@@ -197,9 +197,12 @@ def _mapping(given: object, allowed: set[str], path: Path) -> Mapping[str, Any]:
         raise AccessFault(f"here must be a mapping with {', '.join(sorted(allowed))}", path)
     for name in given:
         if name not in allowed:
-            raise AccessFault(
-                f"unknown key {name!r}; there are {', '.join(sorted(allowed))}", (*path, name)
+            # Of `secretKey:secret`, without a space, the rest is a secret.
+            word, colon, _ = str(name).partition(":")
+            hint = (
+                "write a space behind ':'" if colon else f"there are {', '.join(sorted(allowed))}"
             )
+            raise AccessFault(f"unknown key {word!r}; {hint}", (*path, name))
     return given
 
 

@@ -170,7 +170,8 @@ class _Tree:
                 self._open.pop()
                 self._keys.pop()
             elif isinstance(event, yaml.AliasEvent):
-                raise self._fault(f"the alias *{event.anchor} is not taken; repeat its text", line)
+                # Its name may be a secret that begins with a star, without quotes.
+                raise self._fault("an alias (*name) is not taken; repeat its text, or quote", line)
             elif isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:

@@ -107,6 +107,15 @@ def _asked(figures: Any) -> str:
     )
 
 
+@_of_json
+def _searched(figures: Any) -> str:
+    found = sum(figures["found"].values())
+    return (
+        f"{figures['secrets']} secrets in {figures['texts']:,} texts of "
+        f"{len(figures['sources'])} sources, {found} found"
+    )
+
+
 def _fuzzed(output: str) -> str:
     runs = re.findall(r"^\w+: \d+ seeds, \d+ kept, (\d+) s$", output, re.M)
     if not runs:
@@ -291,6 +300,18 @@ ROWS = (
         ),
         "python -m pytest tests/serving/test_access_file.py tests/broker/test_access.py",
         minutes=15,
+    ),
+    Row(
+        "secrets",
+        (
+            "Keys, tokens and passwords stand in no log, error, repr, argument, page, metric or "
+            "plan, and in no saved file but those that they were given in",
+            "密钥、令牌与密码只出现在用户写入它们的文件中，"
+            "不出现在日志、错误、repr、进程参数、页面、指标、执行计划及其他文件里",
+        ),
+        "python -m gate.secrets",
+        _searched,
+        minutes=30,
     ),
     Row(
         "networks",

@@ -21,8 +21,9 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError
@@ -166,7 +167,7 @@ class Said:
 
 def start(said: Said, held: ExitStack, name: str, *arguments: object) -> dict[str, str]:
     """Start a command; return what its first line names. All that it says is noted at its end."""
-    log: IO[bytes] = held.enter_context(tempfile.TemporaryFile())
+    log: IO[bytes] = held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=log
     )
@@ -206,9 +207,9 @@ def _without_passwords(log: bytes) -> bytes:
 
 def use_clients(said: Said, address: str, ca: Path) -> None:
     """Send, consume and administer, with right and wrong keys, by both faces and all clients."""
-    right = {"name_server": address, "access_key": "service-account"}
+    right: dict[str, Any] = {"name_server": address, "access_key": "service-account"}
     right["secret_key"] = SECRETS["service"]
-    owner = {"name_server": address, "access_key": "administrator"}
+    owner: dict[str, Any] = {"name_server": address, "access_key": "administrator"}
     owner["secret_key"] = SECRETS["administrator"]
     wrong = {**right, "secret_key": SECRETS["wrong-secret"]}
     tls = client_context(ca_file=ca)
@@ -250,8 +251,8 @@ def use_clients(said: Said, address: str, ca: Path) -> None:
     misplaced = SECRETS["misplaced"]
     expect("no key", lambda: Producer("GID_p", name_server=address, secret_key=misplaced))
     expect("no secret", lambda: Producer("GID_p", **right | {"secret_key": misplaced.encode()}))
-    expect("a name", lambda: Producer("GID_p", **right, secret=misplaced))
-    expect("TLS", lambda: Producer("GID_p", **right, tls=misplaced))
+    expect("a name", lambda: Producer("GID_p", **{**right, "secret": misplaced}))
+    expect("TLS", lambda: Producer("GID_p", **{**right, "tls": misplaced}))
     expect("an address", lambda: Admin(name_server=f"key:{SECRETS['url-password']}@{address}"))
 
     async def send() -> None:
@@ -274,7 +275,11 @@ def show_values(said: Said, directory: Path) -> None:
     header = UpdateAccessConfigRequestHeader(access_key="k", secret_key=secret)
     fields = sign_request({"accessKey": "k", "secretKey": secret}, None, credentials=keys)
     url = f"rocketmq://k:{quote(SECRETS['url-password'], safe='')}@127.0.0.1:1"
-    given = {"access_key": "k", "secret_key": secret, "security_token": SECRETS["session-token"]}
+    given: dict[str, Any] = {
+        "access_key": "k",
+        "secret_key": secret,
+        "security_token": SECRETS["session-token"],
+    }
     rules = directory / "plain_acl.yml"
     for each in (
         *(keys, header, PlainAccessConfig(access_key="k", secret_key=secret)),
@@ -318,7 +323,7 @@ def show_values(said: Said, directory: Path) -> None:
     connection = {"nameServer": "a:1", "topic": "t"}
     for name in ("secretKey", "securityToken", "secret_key", "sasl.jaas.config", "secretkeys"):
         options = {**connection, name: misplaced}
-        note(lambda options=options: parse_options(options, scope="batch"))
+        note(partial(parse_options, options, scope="batch"))
     with contextlib.closing(kombu.Connection(url)) as connection_:
         note(lambda: connection_.ensure_connection(max_retries=1))
 
@@ -395,16 +400,16 @@ def call_grpc(said: Said, address: str, ca: Path) -> None:
         None,
     ):
         with GrpcCaller(address, keys=keys, ca=ca) as caller:
-            for topic in (TOPIC, "secret", "no such topic"):
-                for act in (
-                    lambda: caller.send(topic, b"x"),  # noqa: B023
-                    lambda: caller.receive(topic, GROUP, wait_s=1),  # noqa: B023
-                    lambda: caller.call_by_bytes("SendMessage", b"\xff"),  # noqa: B023
-                ):
-                    try:
-                        said.add("gRPC", repr(act()))
-                    except (grpc.RpcError, ValueError) as error:
-                        said.add_error("gRPC", error)
+            acts: list[Callable[[], object]] = [
+                partial(caller.call_by_bytes, "SendMessage", b"\xff"),
+                *(partial(caller.send, topic, b"x") for topic in (TOPIC, "secret", "a b")),
+                *(partial(caller.receive, topic, GROUP, wait_s=1) for topic in (TOPIC, "secret")),
+            ]
+            for act in acts:
+                try:
+                    said.add("gRPC", repr(act()))
+                except (grpc.RpcError, ValueError) as error:
+                    said.add_error("gRPC", error)
 
 
 def run_spark(said: Said, address: str, directory: Path) -> None:
@@ -441,12 +446,10 @@ def run(directory: Path, *, with_spark: bool = True) -> dict[str, Any]:
     rules, tools = directory / "plain_acl.yml", directory / "tools.yml"
     rules.write_text(RULES)
     tools.write_text(f"secretKey: {secrets['broker']}\naccessKey: broker-account\n")
-    os.environ.update(VARIABLES | {"XDG_CONFIG_HOME": str(directory / "config")})
     records = io.StringIO()
-    handler = logging.StreamHandler(records)
-    logging.getLogger().addHandler(handler)
-    logging.getLogger().setLevel(logging.DEBUG)
     with ExitStack() as held:
+        held.enter_context(_variables(VARIABLES | {"XDG_CONFIG_HOME": str(directory / "config")}))
+        held.enter_context(_logging_to(records))
         ports = ("--nameserver-port", 0, "--broker-port", 0, "--grpc-port", 0, "--health-port", 0)
         tls = ("--tls-cert", server.path, "--tls-key", server.key, "--tls-mode", "permissive")
         disk = ("--disk-full-percent", 100, "--disk-force-percent", 100)
@@ -481,7 +484,6 @@ def run(directory: Path, *, with_spark: bool = True) -> dict[str, Any]:
                 said.add(source, f"{answer.headers}\n{answer.read().decode()}")
         if with_spark:
             run_spark(said, address, directory)
-    logging.getLogger().removeHandler(handler)
     said.add("clients' logs", records.getvalue())
     for name in ("data", "data-b", "dash", "snapshot", "config"):
         said.add_files("saved files", directory / name)
@@ -493,6 +495,31 @@ def run(directory: Path, *, with_spark: bool = True) -> dict[str, Any]:
         "bytes": sum(len(text) for texts in said.texts.values() for text in texts),
         "found": found,
     }
+
+
+@contextlib.contextmanager
+def _variables(given: Mapping[str, str]) -> Generator[None]:
+    """Give these variables to this process and those that it starts."""
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    yield
+    for name, text in before.items():
+        if text is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = text
+
+
+@contextlib.contextmanager
+def _logging_to(stream: io.StringIO) -> Generator[None]:
+    """Log all of this process."""
+    root, handler = logging.getLogger(), logging.StreamHandler(stream)
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield
+    root.setLevel(level)
+    root.removeHandler(handler)
 
 
 def main() -> int:
