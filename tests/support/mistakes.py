@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from gate.planted import kind_of
 from sparrowmq.client.operations import handover
 from sparrowmq.simulation import run
 from sparrowmq.simulation.cluster import Scenario
@@ -38,6 +39,7 @@ CALM = Scenario(
     faults=Faults(),
 )
 Kind: TypeAlias = Callable[[Dice], Faults]
+Note: TypeAlias = Callable[[str, object], None]
 
 
 def run_calm(
@@ -105,7 +107,7 @@ class Mistakes:
 
         is_drawn = not isinstance(runs, Faults) and not is_kind_alone
 
-        def check(monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+        def check(monkeypatch: pytest.MonkeyPatch, note: Note) -> None:
             for owner, attribute, instead in patches:
                 put = monkeypatch.setitem if isinstance(owner, dict) else monkeypatch.setattr
                 put(owner, attribute, instead)
@@ -120,7 +122,8 @@ class Mistakes:
                 outcome = found
             assert outcome.violation is not None, "no seed found anything"
             assert re.search(seen, outcome.violation)
-            return outcome.seed + 1, "as drawn" if is_drawn else "own faults"
+            note("seeds", (outcome.seed + 1, "as drawn" if is_drawn else "own faults"))
+            note("kind", kind_of(runs))
 
         self._checks.append(pytest.param(check, id=name))
 
@@ -151,8 +154,8 @@ class Mistakes:
         def test_mistake_is_caught(
             check: Any,
             monkeypatch: pytest.MonkeyPatch,
-            record_property: Callable[[str, object], None],
+            record_property: Note,
         ) -> None:
-            record_property("seeds", check(monkeypatch))
+            check(monkeypatch, record_property)
 
         return test_mistake_is_caught

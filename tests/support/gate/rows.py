@@ -197,12 +197,12 @@ ROWS = (
     Row(
         "planted",
         (
-            "The simulation finds planted mistakes in locks, offsets, flushes, recovery, retries, "
-            "delays, transactions and plans",
-            "模拟能发现故意植入的错误：锁、offset、刷盘、恢复、重试、延迟、事务与计划",
+            "Planted mistakes are found: in locks, offsets, flushes, recovery, retries, delays, "
+            "transactions, pops, plans, routes and access",
+            "故意植入的错误都被发现：锁、offset、刷盘、恢复、重试、延迟、事务、pop、计划、路由与权限",
         ),
-        "python -m pytest tests/simulation -k caught",
-        minutes=30,
+        "python -m gate.planted",
+        minutes=60,
         others="etcd",
     ),
     Row(
