@@ -59,8 +59,11 @@ METRICS_PAGE = ROOT / "docs/reference/metrics.md"
 SCENARIOS_PAGE = ROOT / "docs/reference/doctor-scenarios.md"
 COMMANDS_PAGE = ROOT / "docs/reference/command-line.md"
 RESULT_PAGES = [
-    ROOT / f"docs/explanation/{name}{language}.md"
-    for name in ("reliability", "speed", "spark-speed")
+    ROOT / f"docs/{name}{language}.md"
+    for name in (
+        *("explanation/reliability", "explanation/speed", "explanation/spark-speed"),
+        "reference/planted-mistakes",
+    )
     for language in ("", ".zh")
 ]
 RUFF = Path(sys.executable).with_name("ruff")
