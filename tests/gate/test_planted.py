@@ -9,9 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from gate.planted import Fault, describe, kind_of
+from gate.planted import Fault, describe, kind_of, places_of
 from gate.server import SOURCE
 from planted import MISTAKES
+from sparrowmq.client.operations import transactions
+from sparrowmq.simulation.faults import Faults, draw_power_faults
+from sparrowmq.store.journal import Journal
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +76,7 @@ def test_tests_pass_where_nothing_is_planted() -> None:
             ),
         ),
     ],
+    ids=["as drawn", "own faults", "a function", "a power cut"],
 )
 def test_fault_is_told_by_its_test(
     nodeid: str, properties: list[tuple[str, object]], expected: Fault
@@ -81,8 +85,15 @@ def test_fault_is_told_by_its_test(
 
 
 def test_kind_of_faults_is_named_by_those_that_occur() -> None:
-    from sparrowmq.simulation.faults import Faults, draw_power_faults
-
     assert kind_of(Faults(broker_kill=1.0, disk_full=2.0)) == "broker_kill, disk_full"
-    assert kind_of(Faults()) == "no fault"
+    assert kind_of(Faults(broker_kill=0.0)) == "no fault"
     assert kind_of(draw_power_faults) == "power"
+
+
+def test_place_is_that_of_the_first_thing_replaced() -> None:
+    assert places_of(Journal, "append", test_tests_pass_where_nothing_is_planted) == [
+        ("room", "store"),
+        ("place", "Journal.append: test tests pass where nothing is planted"),
+    ]
+    assert places_of(transactions._TYPES, 1, 2) == [("room", "client")]
+    assert places_of(os, "environ", {}) == []

@@ -46,10 +46,22 @@ def test_secret_in_a_file_is_found_and_an_empty_file_is_no_text(tmp_path: Path) 
     assert said.search({"key": SECRET, "other": SECRETS["broker"]}) == {"key in files": 1}
 
 
+def test_leak_is_found_in_each_source() -> None:
+    said = Said()
+    said.add("log", "first")
+    said.add("page", "a longer text than those before")
+
+    found = said.with_leak(SECRET).search({"key": SECRET})
+
+    assert found == {"key in log": 1, "key in page": 1}
+    assert said.search({"key": SECRET}) == {}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_secret_is_said(tmp_path: Path) -> None:
     figures = run(tmp_path, with_spark=False)
 
     assert figures["found"] == {}
+    assert figures["control"] == len(figures["sources"])
     assert set(SOURCES) - set(figures["sources"]) == {"Spark's logs and plans", "Spark's files"}

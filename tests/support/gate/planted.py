@@ -39,7 +39,7 @@ def kind_of(runs: Any) -> str:
     if not isinstance(runs, Faults):
         name: str = runs.__name__
         return name.removeprefix("draw_").removesuffix("_faults")
-    rates = [each.name for each in fields(runs) if getattr(runs, each.name) not in (0, None)]
+    rates = [each.name for each in fields(runs) if getattr(runs, each.name) != each.default]
     return ", ".join(rates) or "no fault"
 
 
@@ -51,7 +51,7 @@ def describe(nodeid: str, properties: Iterable[tuple[str, Any]]) -> Fault:
         known.setdefault(name, value)
     path, _, test = nodeid.partition("::")
     function, _, case = test.rstrip("]").partition("[")
-    words = re.sub(r"^test_|_is_caught.*$|_is_seen$", "", function).replace("_", " ")
+    words = re.sub(r"^test_|_is_caught$", "", function).replace("_", " ")
     name = case if function in NAMED else f"{words}: {case}" if case else words
     if function == "test_mistake_is_seen":
         name = known["place"]
@@ -63,6 +63,24 @@ def describe(nodeid: str, properties: Iterable[tuple[str, Any]]) -> Fault:
     return Fault(name, known.get("room", ""), found_by, str(count))
 
 
+def places_of(owner: Any, name: object, *instead: object) -> list[tuple[str, object]]:
+    """Return the room and the place of what a test replaces; nothing if it is not ours."""
+    if isinstance(owner, dict):
+        held = (each for each in list(sys.modules) if _is_global_of(owner, each))
+        return [("room", module.split(".")[1]) for module in sorted(held)[:1]]
+    module = str(getattr(owner, "__module__", None) or getattr(owner, "__name__", ""))
+    if not module.startswith("sparrowmq.") or not instead:
+        return []
+    words = getattr(instead[0], "__name__", "").replace("_", " ")
+    place = f"{owner.__name__.rpartition('.')[2]}.{name}: {words}"
+    return [("room", module.split(".")[1]), ("place", place)]
+
+
+def _is_global_of(value: object, module: str) -> bool:
+    names = vars(sys.modules[module]).values() if module.startswith("sparrowmq.") else ()
+    return any(each is value for each in names)
+
+
 class Notes:
     """A plug-in of pytest: notes where each test plants its mistake, and which tests passed."""
 
@@ -72,23 +90,23 @@ class Notes:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """Note the first attribute of ours that the test replaces."""
-        original = pytest.MonkeyPatch.setattr
+        original, original_item = pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.setitem
 
         def note(patch: pytest.MonkeyPatch, *given: Any, **options: Any) -> None:
-            owner = given[0]
-            module = str(getattr(owner, "__module__", None) or getattr(owner, "__name__", ""))
-            if module.startswith("sparrowmq.") and len(given) == 3:
-                item.user_properties.append(("room", module.split(".")[1]))
-                words = getattr(given[2], "__name__", "").replace("_", " ")
-                place = f"{owner.__name__.rpartition('.')[2]}.{given[1]}: {words}"
-                item.user_properties.append(("place", place))
+            item.user_properties.extend(places_of(*given))
             original(patch, *given, **options)
 
+        def note_item(patch: pytest.MonkeyPatch, *given: Any) -> None:
+            item.user_properties.extend(places_of(*given))
+            original_item(patch, *given)
+
         pytest.MonkeyPatch.setattr = note  # type: ignore[assignment, method-assign]
+        pytest.MonkeyPatch.setitem = note_item  # type: ignore[assignment, method-assign]
         try:
             return (yield)
         finally:
             pytest.MonkeyPatch.setattr = original  # type: ignore[method-assign]
+            pytest.MonkeyPatch.setitem = original_item  # type: ignore[method-assign]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a test that has found its mistake."""
