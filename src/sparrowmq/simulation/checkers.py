@@ -41,6 +41,7 @@ message is finished.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -160,6 +161,8 @@ class Checkers:
         self.delays = DelayLedger(self.fail, topic, is_calm=is_calm)
         self.pops: dict[str, PopLedger] = {}
         self.duplicates = self.steps_back = 0
+        # What members gave notice of, by the kind.
+        self.notices: Counter[str] = Counter()
         self.acked: dict[bytes, MessageQueue] = {}
         self._sent: set[bytes] = set()
         self._acked_at: dict[MessageQueue, dict[int, bytes]] = {}
@@ -201,6 +204,24 @@ class Checkers:
         self._unshared_since_ms: int | None = None
         # The instants since which a broker wrongly lists, or does not list, a client id.
         self._unnoticed_since_ms: dict[tuple[str, str], int] = {}
+
+    @property
+    def reached(self) -> Counter[str]:
+        """How often the run came to each situation that it came to."""
+        found = self.notices + Counter(
+            {
+                "messages delivered again": self.duplicates,
+                "messages sent back": len(self._owed),
+                "messages expired": len(self._expired),
+                "messages lost with a log's end": len(self.lost),
+                "dead letters": len(self._dead),
+                "offsets set back": self.steps_back,
+            }
+        )
+        pops = [pop.reached for pop in self.pops.values()]
+        for each in (self.ledger.reached, self.delays.reached, self.plans.reached, *pops):
+            found.update(each)
+        return found
 
     def fail(self, text: str) -> None:
         """Note a violation; the first counts."""
