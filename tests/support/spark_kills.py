@@ -46,7 +46,11 @@ class Job:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), master, cluster.name_server, str(place), *arguments],
-                env={**os.environ, "SPARK_WORKER_DIR": str(place / "work")},
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_WORKER_DIR": str(place / "work"),
+                },
                 cwd=place,
                 stdout=subprocess.PIPE,
                 stderr=log,

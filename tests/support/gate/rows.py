@@ -311,9 +311,10 @@ ROWS = (
     Row(
         "spark",
         (
-            "A query whose driver, executors and Python workers are killed writes each message "
-            "once",
-            "driver、executor 与 Python worker 被 kill 的查询，每条消息恰好写入一次",
+            "A query whose driver, executors, Python workers, or worker of a standalone cluster "
+            "are killed writes each message once",
+            "driver、executor、Python worker 或 standalone 集群的 worker 被 kill 的查询，"
+            "每条消息恰好写入一次",
         ),
         "make soak-spark SPARK_KILLS={count} SINK_KILLS={count}",
         _spark_killed,
