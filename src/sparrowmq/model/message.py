@@ -144,7 +144,8 @@ class Message(msgspec.Struct, frozen=True):
     def _choose_level(self, delay: timedelta) -> None:
         if not isinstance(delay, timedelta) or delay < DELAY_MIN:
             raise UsageError(
-                f"delay of a message to {self.topic!r} is {delay!r}; give a timedelta above zero"
+                f"delay of a message to {self.topic!r} is {delay!r}; "
+                "give a timedelta of a millisecond or more"
             )
         level = shortest_delay_level(min(delay, DELAY_MAX))
         if self.delay_level not in (0, level):
