@@ -114,7 +114,7 @@ def print_message(
         words()("id at the broker"): message.offset_msg_id,
         words()("topic"): message.topic,
         words()("queue"): f"{message.broker_name}:{message.queue_id}",
-        words()("offset"): message.queue_offset,
+        words()("offset"): str(message.queue_offset),
         words()("born"): _moment(message.born_timestamp_ms, message.born_host),
         words()("stored"): _moment(message.store_timestamp_ms, message.store_host),
         words()("tag"): message.tags,
