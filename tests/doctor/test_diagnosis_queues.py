@@ -663,6 +663,15 @@ def test_explanation_follows_the_arithmetic(seen_group: Group) -> None:
     assert orphan.steps[-1] == "so nobody takes the queue"
 
 
+def test_explanation_counts_one_member_and_none(seen_group: Group) -> None:
+    alone, nobody = (
+        explain(seen_group(ids, queues=8).snapshot(), queues(4)[0])[0] for ids in (["c0"], [])
+    )
+
+    assert "AVG: 8 queues over 1 member are 8 each, remainder 0" in alone.steps
+    assert nobody.steps[1:] == ("the broker lists 0 members", "so nobody takes the queue")
+
+
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
 def test_explanation_agrees_with_the_owner_of_every_queue(seen_group: Group, strategy: str) -> None:
     group = seen_group(["c0", "c1", "c2", "c2", "c3"], queues=11, strategy=strategy)
