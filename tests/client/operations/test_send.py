@@ -208,6 +208,27 @@ def test_no_attempt_begins_after_the_timeout(play: Callable[[Handler], Play]) ->
     assert caught.value.brokers_tried == ("a",)
 
 
+def test_an_attempt_waits_for_what_is_left_of_the_timeout(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a", "b")
+    driver = play(servers)
+
+    def slow(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code in SENDS:
+            driver.now_ms += 2_000
+            raise InvokeTimeout("no answer", address=address)
+        return servers(address, request)
+
+    driver.handler = slow
+    with pytest.raises(SendFailed):
+        driver(send(make_publisher(send_timeout_ms=3_000), Message("T", b"x")))
+
+    codes = [request.code for _, request in driver.requests]
+    waits_ms = [wait for code, wait in zip(codes, driver.waits_ms, strict=True) if code in SENDS]
+    assert waits_ms == [3_000, 1_000]
+
+
 def test_refusal_for_good_is_not_repeated(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a", "b")
     servers.failures = {"a:1": [13], "b:1": [13]}
@@ -262,6 +283,8 @@ def test_sharding_key_and_named_queue_stay_with_their_queue(
 
     assert MessageQueue("T", "a", 0) == selected == by_key.queue
     assert named.queue == MessageQueue("T", "b", 1)
+    # The only broker that may take the message gets a moment.
+    assert driver.slept_ms == [100, 100]
 
 
 def test_function_of_the_user_chooses_among_the_queues(
