@@ -26,8 +26,10 @@ from sparrowmq.client.operations.send import (
     send_batch,
     send_oneway,
 )
+from sparrowmq.client.operations.transactions import send_half
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.transaction_outcomes import Coordinator
 from sparrowmq.errors import (
     BrokerError,
     ConnectFailed,
@@ -40,11 +42,11 @@ from sparrowmq.errors import (
     TransportError,
     UsageError,
 )
-from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
+from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus, TransactionState
 from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.message_id import UniqIdGenerator
+from sparrowmq.protocol.message_id import UniqIdGenerator, encode_offset_msg_id
 from sparrowmq.protocol.send_request import SendRequest
 
 NAME_SERVER = "ns:1"
@@ -60,6 +62,7 @@ class Servers:
         self.perm = perm
         self.failures: dict[str, list[Exception | int]] = {}
         self.remark = "said"
+        self.offset_msg_id = "OFFSET_ID"
         self.sent: list[tuple[str, RemotingCommand]] = []
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
@@ -73,7 +76,7 @@ class Servers:
         failure = failures.pop(0) if failures else ResponseCode.SUCCESS
         if isinstance(failure, Exception):
             raise failure
-        answer = {"msgId": "OFFSET_ID", "queueId": fields["e"], "queueOffset": "7"}
+        answer = {"msgId": self.offset_msg_id, "queueId": fields["e"], "queueOffset": "7"}
         return response_to(request, failure, remark=self.remark, ext_fields=answer)
 
     def route(self, request: RemotingCommand, topic: str) -> RemotingCommand:
@@ -152,6 +155,27 @@ def test_stored_with_a_reservation_is_no_error(
     servers.failures["a:1"] = [code]
 
     assert SendStatus[status] == play(servers)(send(make_publisher(), Message("T", b"x"))).status
+
+
+@pytest.mark.parametrize("code", [10, 11, 12])
+def test_half_message_that_is_stored_with_a_reservation_is_rolled_back(
+    play: Callable[[Handler], Play], code: int
+) -> None:
+    servers = Servers("a")
+    servers.failures["a:1"] = [code]
+    servers.offset_msg_id = encode_offset_msg_id(bytes(8), 64)
+    driver = play(servers)
+    coordinator = Coordinator(
+        publisher=make_publisher(),
+        check=lambda _: TransactionState.UNKNOWN,
+        report=lambda failure: pytest.fail(f"{failure}"),
+    )
+
+    with pytest.raises(SendFailed, match="was rolled back"):
+        driver(send_half(coordinator, Message("T", b"x")))
+
+    ends = [sent for _, sent in driver.requests if sent.code == RequestCode.END_TRANSACTION]
+    assert [(sent.ext_fields or {})["commitOrRollback"] for sent in ends] == ["12"]
 
 
 def test_failed_send_is_tried_at_another_broker_at_once(play: Callable[[Handler], Play]) -> None:
