@@ -5,7 +5,8 @@ the producer goes on, while the other one, on the host `far`, or the name server
 
 - Nothing is lost: every acknowledged message is consumed by somebody in each group.
 - What comes again is bounded as in the row `members`: what a member finished since its last commit,
-  with two seconds for it, and one pull of each of its queues.
+  with two seconds for it, and one pull of each of its queues. Where members see different numbers
+  of queues, two of a group that is not in order may own a queue, and both consume it.
 - In order, the messages of a key come in the order of their sending. They come again only where a
   queue changes its owner: the new one begins at the last commit, and a member that is cut off or
   stopped may still be at the message in its hands.
@@ -47,6 +48,8 @@ RESTARTS = 3
 
 # Enough keys for every queue.
 KEYS, SENT_PER_S = 32, 64
+# How long a listener takes for a message, so that faults find messages in hands.
+WORK_MS = 20
 # What may come again of one member's queues: two seconds of their messages, and one pull of each.
 SHARE = QUEUE_COUNT // 2
 TWICE_MAX = 2 * SENT_PER_S * SHARE // QUEUE_COUNT + 32 * SHARE
@@ -113,7 +116,8 @@ class Stage:
         return self.run(host, sys.executable, PYTHON_PEER, verb, *pairs)
 
     def member(self, host: str, group: str) -> Any:
-        return self.peer(host, "consume", group=group, orderly=str(GROUPS[group]).lower())
+        orderly = str(GROUPS[group]).lower()
+        return self.peer(host, "consume", group=group, orderly=orderly, workMs=WORK_MS)
 
     def start(self) -> None:
         for host in ("first", "second", "broker"):
@@ -137,12 +141,10 @@ class Stage:
 
     def add_queues(self) -> None:
         self.queues = [*EVERY_QUEUE, QUEUE_COUNT, QUEUE_COUNT + 1]
-        where = ("--nameserver", self._at["first"])
-        count = len(self.queues)
-        changed = self.run(
-            "near", SPARROWMQ, "topic", "update", TOPIC, "--queues", count, "--yes", *where
-        )
-        assert changed.wait_end() == 0
+        options = ("--queues", len(self.queues), "--nameserver", self._at["first"], "--yes")
+        # The broker answers once it has tried to register the change at both name servers.
+        update = ("topic", "update", TOPIC, "--timeout", 30)
+        assert self.run("near", SPARROWMQ, *update, *options).wait_end() == 0
 
     def signal(self, number: int) -> None:
         """Send a signal to the members on `far`."""
@@ -218,12 +220,18 @@ def heal(stage: Stage) -> None:
 
 
 class Scenario(NamedTuple):
-    """A fault, how long it lasts, and whether the members on `far` lose their queues by it."""
+    """A fault, and how long it lasts.
+
+    Args:
+        is_alone: whether the members on `far` lose their queues by it.
+        queues_of_two: how many queues both members may own during it, where not in order.
+    """
 
     begin: Callable[[Stage], None]
     lasts_s: int
     end: Callable[[Stage], None] = heal
     is_alone: bool = True
+    queues_of_two: int = 0
 
 
 SCENARIOS = {
@@ -235,7 +243,8 @@ SCENARIOS = {
     # It is back before a broker counts it as gone.
     "half-open": Scenario(vanish, 5, come_back, is_alone=False),
     "no-name-server": Scenario(lose_name_servers, 30, is_alone=False),
-    "name-server-behind": Scenario(leave_behind, 30, is_alone=False),
+    # Shares of eight queues and of ten have one queue in common.
+    "name-server-behind": Scenario(leave_behind, 30, is_alone=False, queues_of_two=1),
     "stopped": Scenario(
         lambda stage: stage.signal(signal.SIGSTOP),
         90,
@@ -327,6 +336,7 @@ def test_a_fault_of_the_network_loses_nothing_keeps_the_order_and_queues_find_ow
     ended_ms = time.time() * 1000
     scenario.end(stage)
     shared_s = stage.wait_shared()
+    lost_count = stage.network.lost_count
     sent = len(stage.producer.named("sent"))
     wait_until("200 more sent", partial(has_sent_more, stage.producer, sent + 200))
     assert stage.producer.stop() == 0
@@ -338,16 +348,18 @@ def test_a_fault_of_the_network_loses_nothing_keeps_the_order_and_queues_find_ow
         twice = taken.total() - len(taken)
         pause_s = longest_pause_s(near, begun_ms, ended_ms)
         failed = len(stage.producer.named("failed"))
-        print(Counter(e["error"][-160:] for e in stage.producer.named("failed")))
         print(
             f"\n{name}, {group}: {len(taken)} messages, {failed} sends failed, {twice} twice; "
+            f"{lost_count} packets lost; "
             f"all queues at one after {owned_s:.1f} s, shared {shared_s:.1f} s after the end; "
             f"longest pause beside {pause_s:.2f} s"
         )
-        assert twice <= TWICE_MAX
+        by_queue = Counter(queue_id for queue_id, _ in taken)
+        assert twice <= TWICE_MAX + max(by_queue.values()) * scenario.queues_of_two
         assert pause_s <= GOES_ON_S
         if is_ordered:
             check_order(members, is_by_key=stage.queues == EVERY_QUEUE)
+    assert (lost_count > 0) == (name != "stopped")
     assert owned_s <= OWNED_AGAIN_S
     assert shared_s <= OWNED_AGAIN_S
 

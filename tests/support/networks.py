@@ -48,6 +48,8 @@ class Network:
     def __init__(self, hosts: Sequence[str]) -> None:
         self.addresses = {host: f"10.231.0.{number}" for number, host in enumerate(hosts, 1)}
         self.ways = {pair: Way() for pair in permutations(hosts, 2)}
+        # How many packets did not arrive because of a cut or a loss.
+        self.lost_count = 0
         self._spaces = {host: f"sparrow-{os.getpid()}-{host}" for host in hosts}
         self._hosts = {bytes(map(int, at.split("."))): host for host, at in self.addresses.items()}
         self._devices: dict[str, int] = {}
@@ -129,9 +131,10 @@ class Network:
                     sender, packet = key.data, self._read(key.data)
                     receiver = self._hosts.get(packet[16:20])
                     way = self.ways.get((sender, receiver or ""))
-                    if receiver is None or way is None or way.is_cut:
+                    if receiver is None or way is None or len(under_way) >= _UNDER_WAY_MAX:
                         continue
-                    if choice.random() < way.loss or len(under_way) >= _UNDER_WAY_MAX:
+                    if way.is_cut or choice.random() < way.loss:
+                        self.lost_count += 1
                         continue
                     late_ms = way.delay_ms + choice.uniform(-way.jitter_ms, way.jitter_ms)
                     due_s = time.monotonic() + late_ms / 1000
