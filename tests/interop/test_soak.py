@@ -182,7 +182,6 @@ class Stage:
 
 
 HOSTS = ("first", "second", "broker", "near", "far")
-FAR_ONLY = (("far", "broker"), ("broker", "far"))
 
 
 def slow_down(stage: Stage) -> None:

@@ -34,7 +34,12 @@ _LOOK_S = 0.05
 
 @dataclass(slots=True)
 class Way:
-    """One direction between two hosts; `loss` is the share of packets that do not arrive."""
+    """One direction between two hosts.
+
+    Args:
+        delay_ms: the mean; jitter is around it, so that packets may overtake each other.
+        loss: the share of packets that do not arrive.
+    """
 
     is_cut: bool = False
     delay_ms: float = 0.0
@@ -93,8 +98,8 @@ class Network:
                 os.close(device)
         subprocess.run(["ip", "netns", "del", self._spaces[host]], capture_output=True, check=False)
 
-    def cut(self, sender: str, receiver: str, *, is_cut: bool = True) -> None:
-        self.ways[sender, receiver].is_cut = is_cut
+    def cut(self, sender: str, receiver: str) -> None:
+        self.ways[sender, receiver].is_cut = True
 
     def unplug(self, host: str, *others: str) -> None:
         """Cut both ways between a host and others, or all others."""
