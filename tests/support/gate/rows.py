@@ -300,9 +300,11 @@ ROWS = (
     Row(
         "networks",
         (
-            "A member that is cut off from the network, and a broker that restarts, lose nothing; "
-            "queues have owners again within 30 s",
-            "成员断网、broker 重启不丢消息；队列在 30 秒内重新有主",
+            "Partitions one way and both, loss, delay, half-open connections, name servers away or "
+            "behind, members stopped for 90 s, and brokers that restart lose nothing; what comes "
+            "again is bounded, each key comes in order, and queues have owners again within 30 s",
+            "单向与双向分区、丢包、延迟、半开连接、Name Server 不可达或路由过期、成员暂停 90 秒、"
+            "broker 重启，均不丢消息；重复有上限，每个 key 保持顺序，队列在 30 秒内重新有主",
         ),
         "make soak",
         minutes=30,
