@@ -119,9 +119,10 @@ interop-smoke: setup ## two minutes of interop
 	  tests/interop/test_store_exchange.py tests/interop/test_mixed_strategies.py \
 	  -k "4.9.7 and (answer or stopped-ours-apache or AVG]) and not CIRCLE"
 
-# A member cut off for minutes, a broker restarted under load: real processes in network
-# namespaces; what needs the right to make them is skipped without it. About five minutes.
-soak: setup ## cut members off and restart brokers for minutes, in network namespaces
+# Eight faults of networks and processes, each with two groups, and a broker restarted under load:
+# real processes in network namespaces; what needs the right to make them is skipped without it.
+# About eleven minutes, in which it mostly waits.
+soak: setup ## cut, delay and stop members and servers for minutes, in network namespaces
 	$(BIN)/python -m pytest -m interop -rsP tests/interop/test_soak.py
 
 # A query to Parquet and one from topic to topic, whose drivers, executors, Python workers and broker

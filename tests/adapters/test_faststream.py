@@ -212,7 +212,14 @@ async def test_headers_come_back_as_they_were_sent(
         seen.append(message.headers)
 
     await asyncio.to_thread(cluster.create_topic, "headers")
-    headers = {"tags": "new", "sharding_key": "k-1", "shop": "north", "retries": 0}
+    headers: dict[str, object] = {
+        "tags": "new",
+        "sharding_key": "k-1",
+        "shop": "north",
+        "retries": 0,
+        "note": "",
+        "gate": None,
+    }
     await broker.publish("x", "headers", headers=headers)
     await broker.start()
     await until(lambda: seen)

@@ -38,7 +38,10 @@ SMALL_FILE_BYTES = 1 << 20
 
 @dataclass
 class Rig:
-    """A broker and its clock. Work runs at once, unless `holds_work`."""
+    """A broker and its clock. Work runs at once, unless `holds_work`.
+
+    What asks its `name_servers` is left to the test, in `operations`.
+    """
 
     root: Path
     config: BrokerConfig
@@ -46,6 +49,8 @@ class Rig:
     now_ms: int = 1_000
     timestamp_ms: int = 1_700_000_000_000
     holds_work: bool = False
+    name_servers: tuple[str, ...] = ()
+    operations: list[Operation[None]] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     _numbers: int = 0
 
@@ -71,7 +76,7 @@ class Rig:
             timestamp_ms=self.timestamp_ms,
         )
         self.world = RigWorld(self)
-        self.host = BrokerHost(self.broker, storage, self.world, name_servers=())
+        self.host = BrokerHost(self.broker, storage, self.world, name_servers=self.name_servers)
         self.world.end_turn()
 
     def connect(self, port: int = 0) -> Connection:
@@ -237,8 +242,11 @@ class RigWorld:
         round.end(self.error or attempt(round))
 
     def begin_operation(self, operation: Operation[None]) -> None:
-        # Without name servers, registration asks nothing.
-        assert list(operation) == []
+        if self._rig.name_servers:
+            self._rig.operations.append(operation)
+        else:
+            # Without name servers, registration asks nothing.
+            assert list(operation) == []
 
 
 def send_fields(topic: str, queue_id: int, properties: str = "", **fields: str) -> dict[str, str]:
@@ -280,9 +288,9 @@ def pull_fields(topic: str, queue_id: int, **fields: str) -> dict[str, str]:
 def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     rigs: list[Rig] = []
 
-    def make(**settings: Any) -> Rig:
+    def make(*, name_servers: tuple[str, ...] = (), **settings: Any) -> Rig:
         config = BrokerConfig(address="127.0.0.1:10911", **settings)
-        rig = Rig(tmp_path / f"store{len(rigs)}", config)
+        rig = Rig(tmp_path / f"store{len(rigs)}", config, name_servers=name_servers)
         rigs.append(rig)
         return rig
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
+from sparrowmq.errors import InvokeTimeout
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerStatsData,
@@ -431,6 +432,48 @@ def test_lost_name_server_is_told_again_after_a_second(rig: Any) -> None:
 
     assert early is None
     assert rig.broker.registration_work() is not None
+
+
+@pytest.mark.parametrize("name_servers", [("silent", "other"), ("other", "silent")])
+def test_silent_name_server_does_not_hold_the_answer_of_a_new_topic(
+    make_rig: Callable[..., Any], name_servers: tuple[str, str]
+) -> None:
+    rig = make_rig(name_servers=name_servers)
+
+    def step(operation: Any, answer: RemotingCommand | Exception | None = None) -> str | None:
+        """Step an operation, and on while the other one is asked; return whom it asks then."""
+        answered = RemotingCommand(code=0, ext_fields={"changed": "false"})
+        try:
+            thrown = isinstance(answer, Exception)
+            asked = operation.throw(answer) if thrown else operation.send(answer)
+            while asked.address == "other":
+                asked = operation.send(answered)
+        except StopIteration:
+            return None
+        return str(asked.address)
+
+    first = rig.operations.pop()
+    assert step(first) == "silent"
+    assert step(first, InvokeTimeout("no answer")) is None
+    rig.outputs.clear()
+    rig.handle(
+        rig.connect(), RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=CREATE)
+    )
+    assert rig.replies(rig.outputs) == []
+    (second,) = rig.operations
+    assert step(second) is None
+    assert [reply.code for reply in rig.replies(rig.outputs)] == [ResponseCode.SUCCESS]
+
+    # The silent one is asked beside, by one operation at a time, and gets what changed meanwhile.
+    beside = rig.operations.pop()
+    assert step(beside) == "silent"
+    rig.broker.ask_registration(now_ms=rig.now_ms)
+    rig.advance(1_000)
+    (third,) = rig.operations[1:]
+    assert step(third) is None
+    assert step(beside, RemotingCommand(code=0)) is None
+    rig.advance(1_000)
+    assert step(rig.operations.pop()) == "silent"
 
 
 def test_stray_response_is_ignored(rig: Any) -> None:

@@ -70,14 +70,15 @@ class Disk:
             write_files(self.storage, work)
             broker.saved(work, None)
 
-    def turn(self) -> None:
-        self.append()
+    def turn(self) -> JournalWork | None:
+        work = self.append()
         self.save()
+        return work
 
-    def pass_interval(self) -> None:
+    def pass_interval(self) -> JournalWork | None:
         self.rig.now_ms += self.rig.config.offsets_save_interval_ms
         self.rig.broker.tick(now_ms=self.rig.now_ms, timestamp_ms=self.rig.timestamp_ms)
-        self.turn()
+        return self.turn()
 
     def stop(self) -> None:
         self.append()
@@ -221,11 +222,12 @@ def test_failed_append_is_repeated_where_it_endangers_nothing(disk: Disk) -> Non
     first = disk.append()
     change_topic(disk, "second", 1)
     failed = disk.append(OSError("no space left"))
-    disk.pass_interval()
+    again = disk.pass_interval()
 
     assert first is not None
     assert failed is not None
-    assert first.segment == failed.segment
+    assert again is not None
+    assert first.segment == failed.segment == again.segment - 1
     assert {"first", "second"} <= disk.topics().keys()
 
 

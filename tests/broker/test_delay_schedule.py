@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.bodies import DelayOffsetTable
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -174,3 +175,12 @@ def test_schedule_topic_cannot_be_written_but_by_a_delay(rig: Any) -> None:
 
     assert rig.send(rig.connect(), SCHEDULE_TOPIC).code == 16
     assert len(rig.records(SCHEDULE_TOPIC, 0)) == 1
+
+
+def test_offset_beyond_its_level_is_cut_in_the_file_too(rig: Any) -> None:
+    delays = DelaySchedule(rig.store)
+
+    delays.load(DelayOffsetTable(offset_table={1: 5, 2: 0}), timestamp_ms=rig.timestamp_ms)
+
+    assert delays.is_changed
+    assert delays.table().offset_table == {1: 0, 2: 0}

@@ -7,6 +7,7 @@ import pytest
 from tests.broker.conftest import send_fields
 
 from sparrowmq.broker.config_files import read_tables
+from sparrowmq.broker.consumer_offsets import ConsumerOffsets
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX, BrokerRefusal
 from sparrowmq.protocol.bodies import ConsumerOffsetTable, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -201,6 +202,16 @@ def test_restart_keeps_offsets(rig: Any) -> None:
 
     assert query(again).ext_fields == {"offset": "2"}
     again.store.close()
+
+
+def test_offset_beyond_the_end_at_the_start_is_cut_in_the_file_too() -> None:
+    offsets = ConsumerOffsets()
+    table = ConsumerOffsetTable(offset_table={"T@GID_c": {0: 9, 1: 3}})
+
+    count = offsets.load(table, end_of=lambda topic, queue_id: 5)
+
+    assert (count, offsets.is_changed) == (1, True)
+    assert offsets.table().offset_table == {"T@GID_c": {0: 5, 1: 3}}
 
 
 def test_all_offsets_are_answered(rig: Any) -> None:

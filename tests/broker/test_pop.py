@@ -477,6 +477,15 @@ def test_reset_group_begins_at_its_new_offset(rig: Any) -> None:
     assert pop(rig) == []
 
 
+def test_group_that_is_deleted_with_its_offsets_has_nothing_in_flight(rig: Any) -> None:
+    fill(rig, "a", "b")
+    ack(rig, pop(rig)[0][1])
+    fields = {"groupName": "G", "removeOffset": "true"}
+    assert rig.call(rig.connect(), RequestCode.DELETE_SUBSCRIPTIONGROUP, fields).code == 0
+
+    assert bodies(pop(rig)) == [b"a", b"b"]
+
+
 # --- in order -----------------------------------------------------------------------------------
 
 
@@ -570,6 +579,19 @@ def test_table_replaces_the_log_before_it(
     assert rig.broker.state.offsets.find("G", "T", 0) == 4
     assert ack(rig, found[4][1]) == 0
     rig.store.close()
+
+
+def test_failed_write_of_the_table_is_tried_again(rig: Any) -> None:
+    fill(rig, "a")
+    pop(rig)
+    rig.holds_work = True
+    rig.broker.ask_last_save()
+    work = rig.broker.save_work(now_ms=rig.now_ms)
+
+    rig.broker.saved(work, OSError("disk full"))
+
+    assert "popState.json" in work.tables
+    assert rig.broker.state.pops.is_changed
 
 
 def test_reset_after_the_last_acknowledgement_survives_a_kill(rig: Any) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sparrowmq.broker import pop_queues
 from sparrowmq.broker.pop_changes import (
     Flight,
+    Moved,
     PopChange,
     PopTable,
     QueueKey,
@@ -196,6 +197,21 @@ def test_restart_keeps_the_rest_of_the_time_and_at_most_all_of_it(
 
     assert len(restored.take_due(50 + left_ms - 1, 9)) == 0
     assert len(restored.take_due(50 + left_ms, 9)) == 1
+
+
+def test_move_after_a_change_while_the_table_was_written_is_logged() -> None:
+    pops = popped()
+    pops.changes_logged(1, now_ms=0)
+    pops.table()
+    queue = pops.get(KEYS[0])
+    assert queue is not None
+    pops.finish(queue, [0])
+    pops.changes_logged(2, now_ms=0)
+
+    pops.table_written()
+    pops.move(KEYS[0], 0)
+
+    assert pops.peek_changes() == [Moved(KEYS[0], 0)]
 
 
 def test_messages_that_a_power_cut_took_are_not_in_flight_afterwards() -> None:

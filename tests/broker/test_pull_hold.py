@@ -63,6 +63,17 @@ def test_message_at_the_wanted_offset_wakes_the_pull_once() -> None:
     assert len(hold) == 0
 
 
+def test_pull_that_was_woken_leaves_the_next_one_at_its_place_waiting() -> None:
+    hold = PullHold()
+    first, second = held(), held(connection=OTHER)
+    hold.hold(first)
+    hold.wake("T", 0, next_offset=6, tags_code=0)
+    hold.hold(second)
+
+    assert drain(hold) == [first]
+    assert wake(hold, 0, next_offset=6) == [second]
+
+
 def test_message_of_another_queue_wakes_nobody() -> None:
     hold = PullHold()
     hold.hold(held(queue_id=0))

@@ -176,6 +176,18 @@ def test_changes_since_a_save_bring_a_table_up_to_date() -> None:
     assert len(table) == len(restored) == 2
 
 
+def test_renewal_of_a_lock_that_was_cut_is_a_change() -> None:
+    table, restored = QueueLockTable(), QueueLockTable()
+    table.try_lock_batch("G", [A], "one", now_ms=0)
+    table.shorten("G", "one", lease_ms=30_000, now_ms=5_000)
+    cut = table.take_changes(now_ms=10_000)
+    table.try_lock_batch("G", [A], "one", now_ms=10_000)
+
+    restored.restore([*cut, *table.take_changes(now_ms=10_000)], now_ms=10_000)
+
+    assert restored.find_owner("G", A, now_ms=70_000) == "one"
+
+
 def test_change_that_was_not_written_and_a_lease_that_ran_out_are_taken_again() -> None:
     table = QueueLockTable()
     table.try_lock_batch("G", [A, B], "one", now_ms=0)

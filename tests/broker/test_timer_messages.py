@@ -247,6 +247,29 @@ def test_recall_that_waits_for_its_flush_holds_though_a_later_write_fails(
     assert bodies(rig) == []
 
 
+def test_message_that_waits_for_its_recall_is_not_stored_again(
+    make_rig: Callable[..., Any],
+) -> None:
+    rig = make_rig(retention=RetentionConfig(retention_hours=1))
+    rig.create_topic("T", 4)
+    handle = send_for_handle(rig, TIMER_DELAY_SEC=3_600)
+    rig.now_ms += HOUR_MS * 3 // 4
+    rig.timestamp_ms += HOUR_MS * 3 // 4
+    rig.holds_work = True
+    fields = {"producerGroup": "GID_p", "topic": "T", "recallHandle": handle, "bname": "broker-a"}
+    request = RemotingCommand(code=RequestCode.RECALL_MESSAGE, ext_fields=fields)
+    rig.handle(rig.connect(), request)
+    rig.host.tick()
+    rig.holds_work = False
+    rig.work()
+
+    rig.now_ms += HOUR_MS
+    rig.timestamp_ms += HOUR_MS
+    rig.advance(1_000)
+
+    assert bodies(rig) == []
+
+
 @pytest.mark.parametrize(
     "broken", [lambda h: h[:-8], lambda _: "!!", lambda _: urlsafe_b64encode(b"v2 T").decode()]
 )

@@ -386,6 +386,17 @@ def test_what_was_ended_or_is_fresh_is_not_asked_for(rig: Any) -> None:
     assert asked(rig.advance(INTERVAL_MS)) == ["fresh"]
 
 
+def test_the_answer_to_an_older_question_ends_the_later_copies_too(rig: Any) -> None:
+    join(rig)
+    send_half(rig)
+    (older,) = questions(rig.advance(ROUND_MS))
+    assert asked(rig.advance(INTERVAL_MS)) == ["K"]
+
+    assert answer(rig, older, ROLLBACK).code == 0
+
+    assert asked(rig.advance(2 * INTERVAL_MS)) == []
+
+
 def test_producers_of_a_group_are_asked_in_turn(rig: Any) -> None:
     producers = {join(rig), join(rig)}
     send_half(rig, key="1")
@@ -636,15 +647,33 @@ def test_restart_goes_on_where_the_last_round_ended(rig: Any) -> None:
     again.store.close()
 
 
-def test_a_round_commits_nothing_before_what_it_wrote_is_on_the_disk(rig: Any) -> None:
-    join(rig)
-    send_half(rig)
+def hold_a_round(rig: Any) -> None:
+    """Let a round decide on everything; what it has written is not on the disk yet."""
     rig.holds_work = True
     for _ in range(INTERVAL_MS // 100 + 5):
         rig.now_ms += 100
         rig.timestamp_ms += 100
         rig.outputs += rig.broker.tick(now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
         rig.outputs += rig.broker.settle(now_ms=rig.now_ms)
+
+
+def test_a_message_that_ends_before_its_question_is_not_asked_for(rig: Any) -> None:
+    join(rig)
+    ending = {**send_half(rig), "commitOrRollback": str(COMMIT)}
+    hold_a_round(rig)
+    request = RemotingCommand(code=RequestCode.END_TRANSACTION, ext_fields=ending)
+    rig.handle(rig.connect(), request)
+
+    rig.holds_work = False
+    rig.work()
+
+    assert asked(rig.advance(ROUND_MS)) == []
+
+
+def test_a_round_commits_nothing_before_what_it_wrote_is_on_the_disk(rig: Any) -> None:
+    join(rig)
+    send_half(rig)
+    hold_a_round(rig)
     before = rig.broker.state.offsets.find(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0)
     held = asked(rig.outputs)
 

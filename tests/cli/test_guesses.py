@@ -24,6 +24,7 @@ from sparrowmq.testing import EmbeddedCluster
         ("context add prod", "context set prod"),
         ("tail -n 5 flights", "tail --last 5 flights"),
         ("tail flights -f -n 5", "tail flights -f --last 5"),
+        ("tail flights -n -1", "tail flights --last -1"),
     ],
 )
 def test_guess_becomes_a_command(guess: str, ours: str) -> None:

@@ -43,6 +43,19 @@ def test_simulations_are_in_chinese() -> None:
     assert "每个成员都必须运行 SparrowMQ" in found.stdout
 
 
+def test_labels_of_a_message_are_in_chinese(shared_cluster: EmbeddedCluster) -> None:
+    shared_cluster.create_topic("labels", queues=1)
+    with Producer("GID_p", name_server=shared_cluster.name_server) as producer:
+        producer.send(Message("labels", b"x"))
+    asked = ("msg", "at", "labels", "broker-a:0", "0", "-n", shared_cluster.name_server)
+
+    chinese, english = run(*asked, LANG="zh_CN.UTF-8"), run(*asked)
+
+    assert "队列              broker-a:0" in chinese.stdout
+    assert "消息体，1 字节" in chinese.stdout
+    assert "body, 1 byte " in english.stdout
+
+
 def test_findings_and_tables_are_in_chinese_and_json_is_not(
     shared_cluster: EmbeddedCluster,
 ) -> None:
@@ -67,5 +80,8 @@ def test_findings_and_tables_are_in_chinese_and_json_is_not(
     # Other tests' groups are in this cluster, too.
     assert re.search("1 个 Broker，[0-9]+ 个消费者组，堆积", health.stdout), health.stdout
     assert "堆积" in table.stdout
+    titles = ("GID_language 的 Topic", "成员", "失败的消息", "设置", "运维操作，最新的在前")
+    assert [title for title in titles if title not in table.stdout.splitlines()] == []
+    assert "最大重试次数" in table.stdout
     assert {"rule", "severity", "title", "remedy"} <= json.loads(told.stdout)["findings"][0].keys()
     assert told.stdout.isascii()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -172,3 +174,38 @@ def test_interrupt_while_modules_are_loaded_shows_no_traceback(
         main.main()
 
     assert ended.value.code == EXIT_INTERRUPTED
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [("--help",), ("rebalance", "simulate", "--queues", "4")])
+def test_output_to_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "sparrowmq", *arguments], stdout=full, stderr=-1, text=True
+        )
+
+    expected = "sparrowmq: cannot write to stdout: No space left on device\n"
+    assert (found.returncode, found.stderr) == (3, expected)
+
+
+def test_output_without_a_reader_or_without_a_descriptor_is_silent() -> None:
+    command = f"{sys.executable} -m sparrowmq rebalance simulate --queues 4"
+    unread = subprocess.run(
+        ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True
+    )
+    closed = subprocess.run(["bash", "-c", f"{command} >&-"], capture_output=True)
+
+    assert (unread.returncode, unread.stderr) == (1, b"")
+    assert (closed.returncode, closed.stderr) == (0, b"")
+
+
+def test_characters_that_the_encoding_lacks_are_escaped() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "sparrowmq", "rebalance", "simulate", "--queues", "4"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "largest \\u2212 smallest share" in found.stdout

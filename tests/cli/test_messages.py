@@ -69,6 +69,8 @@ def test_a_message_is_sent_found_and_shown(smq: Commands, shared_cluster: Embedd
     ) == ("hello", "UA", ["k1", "k2"], "12")
     shown = smq("msg", "at", "T_one", "broker-a:1", "0").stdout
     assert "price" in shown
+    # The first offset of a queue is shown like any other.
+    assert "offset            0\n" in shown
     assert "body, 5 bytes" in shown
 
 
@@ -98,7 +100,8 @@ def test_what_is_not_there_is_said() -> None:
         empty = smq("tail", "T_none")
         dead = smq("dlq", "ls")
 
-    assert [r.exit_code for r in (unknown_id, unknown_key, unknown_place, empty)] == [1, 1, 2, 0]
+    assert [r.exit_code for r in (unknown_id, unknown_key, unknown_place, empty)] == [1, 1, 1, 0]
+    assert "queue broker-a:0 of T_none has no message at 7" in unknown_place.stderr
     assert "topic T_none has no message in this range" in empty.stderr
     assert f"no group has dead letters at {cluster.name_server}" in dead.stderr
 

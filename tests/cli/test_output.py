@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from io import StringIO
+import json
+import sys
+from io import BytesIO, StringIO, TextIOWrapper
 
 import pytest
 from rich.console import Console
 
-from sparrowmq.cli.output import OutputColumn, format_value, print_rows
+from sparrowmq.cli.output import OutputColumn, format_value, print_json, print_rows
 
 ROWS = [
     {"group": "GID_a_rather_long_name_of_a_group", "lag": 1_234_567, "topics": ["x" * 30, "y" * 30]}
@@ -60,3 +62,14 @@ def test_values_are_written_for_people() -> None:
 
     assert list(map(format_value, values)) == ["–", "–", "–", "yes", "12,345", "1.2", "a=1", "x, y"]
     assert format_value(1_700_000_000_123, "at_timestamp_ms").endswith(".123")
+
+
+def test_json_is_json_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        stdout = TextIOWrapper(BytesIO(), encoding)
+        monkeypatch.setattr(sys, "stdout", stdout)
+
+        print_json({"body": "é 标签 🐦"})
+
+        stdout.seek(0)
+        assert json.load(stdout) == {"body": "é 标签 🐦"}

@@ -32,6 +32,9 @@ def test_topics_and_groups_are_listed_and_a_group_moved(
     assert admin.committed_offset(group, queue) == 1
     admin.reset_offsets(group, topic, to="latest")
     assert admin.committed_offset(group, queue) == 4
+    # The other queues are empty, and 0 is their end.
+    admin.reset_offsets(group, topic, offset=0)
+    assert admin.committed_offset(group, queue) == 0
 
     admin.delete_group(group)
     assert group not in admin.list_groups()

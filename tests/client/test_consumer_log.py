@@ -13,6 +13,7 @@ import pytest
 from sparrowmq import (
     Admin,
     AsyncProducer,
+    ConfigError,
     Message,
     MessageModel,
     PollConsumer,
@@ -100,6 +101,23 @@ def test_consumer_that_is_dropped_without_close_says_so(
     assert vars(record)["event"] == "not_closed"
     assert "was dropped without close" in record.getMessage()
     member.close()
+
+
+def test_consumer_whose_start_was_refused_is_not_said_to_consume(
+    cluster: EmbeddedCluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    at: dict[str, Any] = {"name_server": cluster.name_server, "listener": consume}
+    with PushConsumer(group, topic, **at):
+        other = PushConsumer(group, {topic: "TagX"}, **at)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="of the same group in this process"):
+                other.start()
+        other.close()
+
+        del other
+        gc.collect()
+
+    assert "not_closed" not in events(caplog)
 
 
 def test_reprs_tell_group_id_and_state(cluster: EmbeddedCluster, topic: str, group: str) -> None:

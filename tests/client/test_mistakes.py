@@ -410,6 +410,7 @@ def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: st
         (lambda c: c.committed_offset("T"), "'T' is not a queue"),
         (lambda c: c.pull("T", 0), "'T' is not a queue"),
         (lambda c: c.pull(QUEUE, -1), "offset is -1"),
+        (lambda c: c.pull(QUEUE, 0, 0), "count_max is 0; it must be a whole number from 1 on"),
         (lambda c: c.getmany(max_records=10), "did you mean count_max?"),
         (lambda c: c.search_offset(QUEUE, datetime.now(UTC)), "give milliseconds since 1970"),
         (lambda c: c.getmany(float("nan")), "count_max is nan; it must be a whole number"),

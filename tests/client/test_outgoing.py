@@ -80,6 +80,8 @@ def test_large_body_is_compressed_as_the_producer_is_configured(kind: Compressio
         ({"body": bytes(10_001)}, "10001 bytes"),
         ({"properties": {"TAGS": "A"}}, "'TAGS' is reserved by RocketMQ"),
         ({"properties": {"TIMER_OUT_MS": "9"}}, "'TIMER_OUT_MS' is reserved by RocketMQ"),
+        ({"properties": {"a": "b", "x": ""}}, "property 'x' of a message to 'T' is '', but"),
+        ({"properties": {"": "y"}}, "property '' of a message to 'T' is 'y', but"),
         ({"keys": ("a b",)}, "without blanks"),
         ({"keys": ("",)}, "without blanks"),
         ({"keys": ("a\tb",)}, "without blanks"),

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrowmq.client.queue_selector import QueueSelector, select_queue_by_key
+from sparrowmq.client.queue_selector import LATE_MS, QueueSelector, select_queue_by_key
 from sparrowmq.model import MessageQueue
 
 A0, A1, B0 = (MessageQueue("T", name[0], int(name[1])) for name in ("a0", "a1", "b0"))
@@ -65,6 +65,16 @@ def test_broker_that_failed_is_avoided_while_there_is_another() -> None:
 
     assert [selector.next_queue(QUEUES, avoid_broker="a") for _ in range(2)] == [B0, B0]
     assert A0 in [selector.next_queue((A0, A1), avoid_broker="a") for _ in range(2)]
+
+
+def test_late_broker_that_answers_in_time_again_gets_messages_at_once() -> None:
+    selector = QueueSelector(lambda: 0)
+    selector.note_latency("a", LATE_MS, 0)
+    meanwhile = [selector.next_queue(QUEUES, now_ms=1) for _ in QUEUES]
+    selector.note_latency("a", 1, 1)
+
+    assert meanwhile == [B0, B0, B0]
+    assert {selector.next_queue(QUEUES, now_ms=1) for _ in QUEUES} == set(QUEUES)
 
 
 def test_key_finds_the_queue_that_javas_hash_says() -> None:

@@ -56,6 +56,15 @@ def test_what_changed_while_nobody_looked_is_no_rebalance(history: History) -> N
     assert standings[Q2] == Standing(("b",), late.timestamp_ms, is_exact=False)
 
 
+def test_what_changed_while_the_clock_was_set_back_is_no_rebalance(history: History) -> None:
+    back = view_at(BEFORE.timestamp_ms - 1, JOINED_OWNERS, before=BEFORE, is_watched=False)
+    history.note("G", BEFORE, None)
+    history.note("G", back, BEFORE)
+
+    assert history.seen("G", since_ms=0) == []
+    assert history.watched("G", since_ms=0) == [(1_000, 1_000), (999, 999)]
+
+
 def test_rates_are_the_greatest_of_each_bucket_and_none_where_nothing_moved(
     history: History,
 ) -> None:

@@ -23,6 +23,23 @@ def queues(*ids: int, topic: str = "T", broker: str = "broker-a") -> tuple[Messa
     return tuple(MessageQueue(topic, broker, queue_id) for queue_id in ids)
 
 
+def test_r01_counts_where_most_processes_with_the_id_are_listed(seen_group: Group) -> None:
+    shared = "172.17.0.1@9"
+    group = seen_group([shared] * 2, brokers=("broker-a", "broker-b"))
+    group.listing("broker-b", [shared] * 3)
+
+    found = group.findings()["R01"]
+
+    assert found.evidence[0].startswith(f"{shared} is listed 3 times: ")
+
+
+def test_broker_that_comes_between_the_looks_changes_no_member(seen_group: Group) -> None:
+    group = seen_group(brokers=("broker-a", "broker-b"))
+    del group.then["broker-b"]
+
+    assert group.findings() == {}
+
+
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
 def test_healthy_group_has_no_finding(seen_group: Group, strategy: str) -> None:
     group = seen_group([f"10.0.0.{n}@1" for n in range(3)], queues=9, strategy=strategy)

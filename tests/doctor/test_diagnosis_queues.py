@@ -10,7 +10,13 @@ import pytest
 from sparrowmq.doctor import Severity, compute_ownership
 from sparrowmq.doctor.explain import explain, find_queue
 from sparrowmq.doctor.finding import describe_runs
-from sparrowmq.doctor.group_snapshot import BROADCASTING, LATE_MS, TopicPace, TopicSnapshot
+from sparrowmq.doctor.group_snapshot import (
+    BROADCASTING,
+    LATE_MS,
+    ProgressChange,
+    TopicPace,
+    TopicSnapshot,
+)
 from sparrowmq.doctor.group_view import examine
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
@@ -172,6 +178,13 @@ def test_r17_finds_a_queue_far_behind_the_others(seen_group: Group, lag: int, fi
     if found is not None:
         assert found.members == (SECOND,)
         assert "T at broker-a: 2: 5,060 messages behind, growing by 10 a second" in found.evidence
+
+
+def test_r17_compares_a_queue_with_the_others_alone(seen_group: Group) -> None:
+    group = seen_group(queues=2)
+    group.flow(1, then=(5_000, 0), now=(5_120, 60))
+
+    assert "R17" in group.findings()
 
 
 def test_r21_and_r25_tell_of_broadcasting(seen_group: Group) -> None:
@@ -363,6 +376,15 @@ def test_q06_leaves_members_that_do_not_answer_to_r28(seen_group: Group) -> None
     group.report(FIRST, is_silent=True, failure="no answer")
 
     assert group.findings().keys() == {"R28"}
+
+
+def test_q06_is_found_while_any_owner_answers(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, 3, then=(100, 40), now=(160, 40))
+    group.report(FIRST, is_silent=True, failure="no answer")
+    group.report(SECOND, held=queues(2, 3), cached=5)
+
+    assert "Q06" in group.findings()
 
 
 @pytest.mark.parametrize(
@@ -567,6 +589,16 @@ def test_q13_says_that_the_listener_fails_in_order_however_many_succeed(
     assert "Q13" not in group.findings()
 
 
+@pytest.mark.parametrize(("failed_per_s", "fires"), [(0.1, True), (0.08, False)])
+def test_q13_counts_the_failures_of_a_minute(
+    seen_group: Group, failed_per_s: float, fires: bool
+) -> None:
+    group = seen_group()
+    group.report(FIRST, held=queues(0, 1), paces=(TopicPace("T", 2.0, 0.4, failed_per_s),))
+
+    assert fires == ("Q13" in group.findings())
+
+
 def test_a_backlog_that_shrinks_says_how_long_it_takes(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, then=(10_000, 1_000), now=(10_000, 1_600))
@@ -618,6 +650,22 @@ def test_q08_finds_an_offset_that_went_back(seen_group: Group) -> None:
     assert found.consequence == "30 messages may be consumed again"
 
 
+@pytest.mark.parametrize(("age_ms", "fires"), [(600_000, True), (600_001, False)])
+def test_q08_finds_what_somebody_moved_within_ten_minutes(
+    seen_group: Group, age_ms: int, fires: bool
+) -> None:
+    group = seen_group()
+    moved_ms = group.snapshot().last.timestamp_ms - age_ms
+    change = ProgressChange(moved_ms, "reset", "10.0.0.9:1", "T", moves=((0, 100, 40),))
+    group.now["broker-a"] = replace(group.now["broker-a"], changes=(change,))
+
+    found = group.findings().get("Q08")
+
+    assert fires == (found is not None)
+    if found is not None:
+        assert found.consequence == "60 messages may be consumed again"
+
+
 def test_findings_come_with_the_worst_first(seen_group: Group) -> None:
     group = seen_group([FIRST, SECOND, SECOND, "10.0.0.3@1", "10.0.0.4@1"])
     group.flow(2, then=(100, 90), now=(100, 60))
@@ -661,6 +709,15 @@ def test_explanation_follows_the_arithmetic(seen_group: Group) -> None:
     assert orphan.owners == ()
     assert "nobody takes the share of place 2" in orphan.steps[-2]
     assert orphan.steps[-1] == "so nobody takes the queue"
+
+
+def test_explanation_counts_one_member_and_none(seen_group: Group) -> None:
+    alone, nobody = (
+        explain(seen_group(ids, queues=8).snapshot(), queues(4)[0])[0] for ids in (["c0"], [])
+    )
+
+    assert "AVG: 8 queues over 1 member are 8 each, remainder 0" in alone.steps
+    assert nobody.steps[1:] == ("the broker lists 0 members", "so nobody takes the queue")
 
 
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])

@@ -15,6 +15,7 @@ from gate import __main__ as gate
 from gate import access, connections, disk, files, frames, kills, members, parts, simulation, wire
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
+from sparrowmq.simulation.run import SITUATIONS
 from waiting import wait_until
 
 PLACE = ("T", 0)
@@ -321,10 +322,12 @@ def test_proof_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 
 def test_part_of_the_simulation_counts_its_seeds() -> None:
-    failed, messages = simulation.run_part((0, 1))
+    failed, messages, reached = simulation.run_part((0, 1))
 
     assert failed == 0
     assert messages
+    assert reached.keys() == set(SITUATIONS)
+    assert reached["write_power_cut"]
 
 
 def test_unknown_row_is_named() -> None:
@@ -342,8 +345,39 @@ def test_unknown_row_is_named() -> None:
 
 def test_tables_of_both_languages_are_those_of_the_results() -> None:
     results = json.loads(gate.RESULTS.read_text())
-    for name, never in zip(("gate.md", "gate.zh.md"), gate.NEVER, strict=True):
+    for language, name in enumerate(("gate.md", "gate.zh.md")):
         lines = gate.RESULTS.with_name(name).read_text().splitlines()[2:]
         assert [line.split(" | ")[0] for line in lines] == [f"| {row.name}" for row in ROWS]
         told = {line.split(" | ")[0][2:]: line.split(" | ")[3] for line in lines}
-        assert told == {row.name: results.get(row.name, {}).get("figure", never) for row in ROWS}
+        assert told == {row.name: gate.tell(results.get(row.name), language) for row in ROWS}
+
+
+def test_figure_of_a_part_and_of_a_failure_is_not_reached() -> None:
+    result = {"figure": "3 kills", "passed": True, "share": 1}
+
+    assert gate.tell(result, 0) == "3 kills"
+    assert gate.tell(result | {"share": 0.11}, 0) == "not reached (11% of a run): 3 kills"
+    assert gate.tell(result | {"passed": False}, 0) == "not reached: 3 kills"
+    assert gate.tell(None, 1) == "未达到：尚未运行"
+
+
+def test_row_whose_tests_were_all_skipped_has_no_figure() -> None:
+    assert Row("r", ("", ""), "").figure("5 skipped in 0.1s") == ""
+    assert Row("r", ("", ""), "").figure("4 passed, 1 skipped in 0.1s") == "4 passed, 1 skipped"
+
+
+def test_simulation_that_never_comes_to_a_situation_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(simulation, "run_part", lambda part: (0, part[1], {"reset": 0, "cut": 1}))
+    monkeypatch.setattr(simulation, "notes_of_code", lambda _: None)
+
+    def run(seeds: int) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", str(seeds)])
+        return simulation.main(), capsys.readouterr().out
+
+    for seeds, code in ((999, 0), (1_000, 1)):
+        ended, said = run(seeds)
+        assert ended == code
+        assert "never: reset\n" in said
+        assert "; 1 of 2 situations met" in said

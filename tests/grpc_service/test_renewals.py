@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
 
 from sparrowmq.grpc_service.callers import Caller
-from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients
+from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients, tell
 from sparrowmq.grpc_service.messages import (
     Code,
     HeartbeatRequest,
     NotifyClientTerminationRequest,
+    Status,
+    TelemetryCommand,
 )
-from sparrowmq.grpc_service.receipts import Receipt, parse_receipt
+from sparrowmq.grpc_service.receipts import Receipt, give_up, parse_receipt
 from sparrowmq.grpc_service.renewals import RENEWAL_MS_MAX, SILENCE_MS, Renewals
 from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected
-from sparrowmq.protocol.codes import LanguageCode
+from sparrowmq.protocol.codes import LanguageCode, RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.pop_handle import PopHandle
 
@@ -102,6 +105,17 @@ async def test_messages_of_a_silent_client_come_again_in_seconds(
     assert clients.asked == [1_000]
 
 
+async def test_messages_of_a_silent_client_are_kept_while_its_stream_is_open(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    clients.client.streams.append(asyncio.Queue())
+    renewals.add(CALLER, received(clients))
+
+    await pass_time(clients, renewals, 45)
+
+    assert clients.asked == [60_000]
+
+
 async def test_a_clients_end_releases_its_messages(
     clients: AnsweringClients, renewals: Renewals
 ) -> None:
@@ -157,3 +171,39 @@ def test_a_receipt_handle_is_read_as_it_was_written(clients: AnsweringClients) -
         with pytest.raises(Rejected) as raised:
             parse_receipt("GID", "T", text)
         assert raised.value.code == Code.INVALID_RECEIPT_HANDLE
+
+
+class BusyOnceClients(Clients):
+    """Clients of a broker that refuses the first request alone."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+
+    async def ask_well(
+        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    ) -> RemotingCommand:
+        self.codes.append(request.code)
+        if len(self.codes) == 1:
+            raise Rejected(Code.INTERNAL_SERVER_ERROR, "busy")
+        return RemotingCommand(code=0)
+
+
+async def test_message_is_not_finished_while_the_broker_makes_no_dead_letter(
+    clients: AnsweringClients,
+) -> None:
+    busy = BusyOnceClients()
+
+    with pytest.raises(Rejected, match="busy"):
+        await give_up(busy, CALLER, received(clients), message_id="ID")
+
+    assert busy.codes == [RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
+
+
+def test_full_telemetry_stream_loses_its_oldest_command_and_never_its_end() -> None:
+    commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(2)
+    first, second = (TelemetryCommand(status=Status(message=name)) for name in ("1st", "2nd"))
+
+    for command in (first, second, None):
+        tell(commands, command)
+
+    assert [commands.get_nowait() for _ in range(2)] == [second, None]

@@ -19,7 +19,9 @@ import pytest
 from commands import Commands
 from grpc_caller import GrpcCaller
 from sparrowmq import Admin, Message, PollConsumer, Producer
+from sparrowmq.grpc_service import messages
 from sparrowmq.grpc_service.checks import accepted_types
+from sparrowmq.grpc_service.message_content import to_properties
 from sparrowmq.grpc_service.messages import (
     AckMessageEntry,
     ClientType,
@@ -35,6 +37,7 @@ from sparrowmq.grpc_service.messages import (
     Settings,
     Subscription,
     SubscriptionEntry,
+    SystemProperties,
     TelemetryCommand,
     Timestamp,
     TransactionResolution,
@@ -246,6 +249,17 @@ def test_dead_letters_are_those_of_the_group_and_no_repeated_call_makes_another(
 
     with Admin(name_server=cluster.name_server) as admin:
         assert [each.body for each in admin.dead_letters("GID_poison")] == [b"poison"]
+
+
+def test_producers_own_time_for_a_transaction_is_stored_in_seconds() -> None:
+    system = SystemProperties(
+        message_id="ID", orphaned_transaction_recovery_duration=Duration(seconds=90)
+    )
+    message = messages.Message(topic=Resource(name="T"), system_properties=system)
+
+    properties = to_properties(message, MessageType.TRANSACTION, born_host="h:1")
+
+    assert properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "90"
 
 
 def test_a_stored_type_that_is_not_known_breaks_no_route() -> None:

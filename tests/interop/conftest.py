@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
@@ -73,6 +74,7 @@ class Lines:
         self._log = log
         self._lines: list[str] = []
         self._events: list[dict[str, Any]] = []
+        self._named: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         self._changed = threading.Condition()
         self._stderr = log.open("wb")
         self.process = subprocess.Popen(
@@ -95,7 +97,9 @@ class Lines:
                 self._lines.append(line.rstrip("\n"))
                 # A process that is killed may leave half a line.
                 if line.startswith("{") and line.endswith("}\n"):
-                    self._events.append(json.loads(line))
+                    event = json.loads(line)
+                    self._events.append(event)
+                    self._named[event.get("event", "")].append(event)
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
@@ -113,7 +117,8 @@ class Lines:
 
     def named(self, event: str) -> list[dict[str, Any]]:
         """The JSON objects that tell of one kind of event."""
-        return [line for line in self.events if line.get("event") == event]
+        with self._changed:
+            return list(self._named[event])
 
     def queue_ids(self) -> list[int]:
         """The queues that a Java member says it has, last."""

@@ -39,6 +39,7 @@ def main(verb: str, *arguments: str) -> None:
     verbs = {
         "create-topic": create_topic,
         "produce": produce,
+        "produce-by-key": produce_by_key,
         "consume": consume,
         "crowd": run_crowd,
     }
@@ -83,6 +84,39 @@ def produce(options: Mapping[str, str]) -> None:
             number += 1
             stopped.wait(max(0.0, begun + number * period_s - time.monotonic()))
     tell("done", count=number)
+
+
+def produce_by_key(options: Mapping[str, str]) -> None:
+    """Send `<key>-<number>`, `rate` a second in all, until standard input ends.
+
+    Each of `keys` sharding keys has a thread, which sends a message once the one before is stored.
+    """
+    stopped = threading.Event()
+    keys = int(options["keys"])
+
+    def send(key: int) -> None:
+        number = 0
+        while not stopped.is_set():
+            body = f"{key}-{number}"
+            try:
+                producer.send(Message(options["topic"], body.encode(), sharding_key=f"key-{key}"))
+            except SparrowError as error:
+                tell("failed", body=body, error=str(error))
+                stopped.wait(0.1)
+                continue
+            tell("sent", body=body)
+            number += 1
+            stopped.wait(keys / float(options["rate"]))
+
+    with Producer("GID_peer_producer", name_server=options["nameServer"]) as producer:
+        threads = [threading.Thread(target=send, args=(key,)) for key in range(keys)]
+        for thread in threads:
+            thread.start()
+        wait_for_stop()
+        stopped.set()
+        for thread in threads:
+            thread.join()
+    tell("done")
 
 
 def consume(options: Mapping[str, str]) -> None:

@@ -26,8 +26,8 @@ import pyarrow.dataset as ds
 import pyspark
 from pyspark import cloudpickle
 
+from spark_standalone import SPARK_HOME, Standalone, environ
 from sparrowmq import Admin, Message, MessageQueue, Producer
-from sparrowmq.spark import find_java
 from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.options import parse_options
 from sparrowmq.testing import EmbeddedCluster
@@ -39,14 +39,10 @@ JOB = Path(__file__).with_name("spark_job.py")
 COMMAND = Path(__file__).with_name("spark_command.py")
 # What PySpark's extra `connect` needs beside grpcio, which the other tests have.
 CONNECT = ("grpcio-status>=1.76", "googleapis-common-protos>=1.71")
-SPARK_HOME = Path(pyspark.__file__).parent
 LOCAL = "local[*]"
-# A driver and two executors beside the master and the workers, on a busy machine. A program that
-# takes longer fails with its last words before pytest cuts its test off without them.
-START_TIMEOUT_S, LIMIT_S = 120.0, 480.0
+# A program that takes longer fails with its last words, before pytest cuts its test off.
+LIMIT_S = 480.0
 LAST_BYTES = 3_000
-# Each JVM here lives for a minute at most: compile little.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="module")
@@ -84,22 +80,6 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Only the path itself: the .pth files in there, one of which leads here, are not read.
     (site / "libraries.pth").write_text(libraries)
     return place / "bin" / "python"
-
-
-def environ(**changes: str) -> dict[str, str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYSPARK_", "SPARK_", "PYTHON"))
-    }
-    return {
-        **kept,
-        "JAVA_HOME": str(find_java().path),
-        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        **changes,
-    }
 
 
 def run(command: list[str], tmp_path: Path, **changes: str) -> str:
@@ -152,43 +132,12 @@ def run_job(python: Path, tmp_path: Path, *arguments: str, **changes: str) -> di
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A standalone master with two workers of one core each."""
-    place = tmp_path_factory.mktemp("standalone")
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *arguments: str) -> Path:
-        log = place / f"{name}.log"
-        command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
-        with log.open("wb") as output:
-            started.append(
-                subprocess.Popen(command, cwd=place, env=environ(), stdout=output, stderr=output)
-            )
-        return log
-
-    def wait_for(log: Path, words: str) -> str:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            for line in log.read_text(errors="replace").splitlines():
-                if words in line:
-                    return line
-            time.sleep(0.1)
-        pytest.fail(f"no {words!r} in {log}: {log.read_text()[-2000:]}")
-
-    deploy = "org.apache.spark.deploy"
+    standalone = Standalone(tmp_path_factory.mktemp("standalone"))
     try:
-        ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        log = start("master", f"{deploy}.master.Master", *ports)
-        url = wait_for(log, "Starting Spark master at").split(" at ")[1].strip()
-        for name in ("worker-1", "worker-2"):
-            sizes = ("--cores", "1", "--memory", "2g", "--work-dir", str(place / name))
-            worker = start(name, f"{deploy}.worker.Worker", *ports, *sizes, url)
-            wait_for(worker, "Successfully registered with master")
-        yield url
+        standalone.start("worker-1", "worker-2")
+        yield standalone.url
     finally:
-        for process in reversed(started):
-            process.terminate()
-        for process in started:
-            process.wait(30)
+        standalone.stop()
 
 
 def test_a_shipped_package_reads_streams_and_writes(

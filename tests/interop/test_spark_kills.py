@@ -31,8 +31,10 @@ from spark_kills import (
     produce,
     set_queues,
 )
+from spark_standalone import Standalone
 from sparrowmq import Admin, MessageQueue
 from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
 
 KILLS = int(os.environ.get("SPARK_KILLS", "5"))
 SEED = int(os.environ.get("SPARK_KILLS_SEED", "0") or 0) or random.SystemRandom().randrange(1 << 30)
@@ -116,3 +118,32 @@ def test_every_message_is_in_parquet_once(cluster: EmbeddedCluster, tmp_path: Pa
     assert sorted(held) == sorted((queue, offset) for queue, offset, _ in found), f"seed {SEED}"
     assert list(range(total)) == sorted(number for *_, number in found)
     assert lags == [0] * queues
+
+
+def test_a_worker_that_dies_takes_no_message_with_it(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    cluster.create_topic("in", queues=4)
+    produce(cluster, 4, 0, 1_500, body_of)
+    standalone = Standalone(tmp_path)
+    try:
+        standalone.start("worker-1", "worker-2")
+        job = Job(SCRIPT, cluster, place, standalone.url)
+        try:
+            wait_until(
+                "a micro-batch is written",
+                lambda: committed_ends(place / "checkpoint") or job.is_done,
+                timeout_s=RUN_TIMEOUT_S,
+            )
+            assert not job.is_done, job.log.read_text()[-3000:]
+            killed = standalone.kill("worker-1")
+        finally:
+            job.wait()
+    finally:
+        standalone.stop()
+
+    assert killed == 1
+    assert "done" in job.words, job.log.read_text()[-3000:]
+    assert sorted(number for *_, number in read_rows(place)) == list(range(1_500))

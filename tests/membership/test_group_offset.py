@@ -35,9 +35,9 @@ def test_offset_is_ours_between_what_is_surely_written_and_what_is_finished(
 
 
 def test_broker_may_fall_back_to_any_commit_that_may_be_unwritten() -> None:
-    known = committed((5, WRITTEN_MS - 1))
+    known = committed((5, WRITTEN_MS // 3), (6, WRITTEN_MS // 2), (7, WRITTEN_MS - 1))
 
-    assert known.is_ours(0, own_offset=5)
+    assert known.is_ours(0, own_offset=7)
 
 
 def test_offset_that_a_broker_fell_back_to_is_the_lowest_again() -> None:

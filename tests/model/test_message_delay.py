@@ -19,8 +19,8 @@ def test_delay_is_the_nearest_level() -> None:
 def test_delay_and_another_level_or_no_delay_are_refused() -> None:
     with pytest.raises(UsageError, match="which is level 9; give one of them"):
         Message("T", b"x", delay=timedelta(minutes=5), delay_level=3)
-    for nothing in (timedelta(0), timedelta(seconds=-1), 5):
-        with pytest.raises(UsageError, match="give a timedelta above zero"):
+    for nothing in (timedelta(0), timedelta(seconds=-1), timedelta(microseconds=999), 5):
+        with pytest.raises(UsageError, match="give a timedelta of a millisecond or more"):
             Message("T", b"x", delay=nothing)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -154,6 +155,19 @@ def test_bodies_say_what_heartbeats_and_locks_are_about() -> None:
     assert "group: g" in str(refusal(RequestCode.HEART_BEAT, body=beat("g", "C")))
     assert "group: g" in str(refusal(RequestCode.LOCK_BATCH_MQ, body=lock))
     assert refusal(RequestCode.HEART_BEAT, body=b"{") is not None
+
+
+def test_change_that_cannot_be_saved_leaves_the_old_rules() -> None:
+    def have_no_space(document: Document) -> None:
+        raise OSError(errno.ENOSPC, "no space left on this disk")
+
+    rules = AccessControl(RULES, have_no_space, own=OWN)
+
+    with pytest.raises(OSError, match="no space"):
+        rules.change(lambda document: {**document, "accounts": document["accounts"][:1]})
+
+    assert rules.document == RULES
+    assert list(rules.table.accounts) == ["RocketMQ", "rocketmq2"]
 
 
 @pytest.mark.parametrize("code", sorted(ADMIN_CODES))

@@ -10,7 +10,7 @@ import pytest
 from queue_messages import message
 from sparrowmq.model import MessageQueue, SendResult, SendStatus
 from sparrowmq.protocol.record import Record
-from sparrowmq.simulation.checkers import Checkers, judge_ownership
+from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.simulation.sends import Queued, Sends
@@ -279,29 +279,6 @@ def test_queue_must_be_waited_for_while_its_listener_runs(bench: Bench) -> None:
     assert bench.checkers.violation == "m1 gave T@b:0 up 49 ms after its listener began"
 
 
-@pytest.mark.parametrize(
-    ("listed", "expected"),
-    [(["a"], "b does not list b"), (["a", "b", "c", "d"], "b lists d")],
-)
-def test_list_of_members_must_be_right_soon(bench: Bench, listed: list[str], expected: str) -> None:
-    def look(now_ms: int, ids: list[str]) -> str | None:
-        bench.checkers.check_listed(
-            BROKER, ids, live=["a", "b"], leaving=["c"], now_ms=now_ms, bound_ms=20
-        )
-        return bench.checkers.violation
-
-    assert look(0, ["a"]) is None
-    assert look(10, ["a", "b", "c"]) is None
-    assert look(20, listed) is None
-    assert look(25, ["a", "b"]) is None
-    assert look(30, listed) is None
-    assert look(50, listed) is None
-    bench.checkers.note_members_gone(BROKER)
-    assert look(51, listed) is None
-    assert look(71, listed) is None
-    assert look(72, listed) == f"{expected}, 20 ms after its list changed"
-
-
 def test_where_members_only_come_and_go_nothing_comes_again_and_no_commit_goes_back(
     dice: object,
 ) -> None:
@@ -332,14 +309,6 @@ def test_unfinished_is_what_is_not_consumed_not_committed_or_lost(bench: Bench) 
     assert checkers.find_unfinished() == "message b'm2' consumed by nobody"
     checkers.note_consumed(QUEUE, [2])
     assert checkers.find_unfinished() == ("message b'm2' sent back, and no retry 1 in %RETRY%G")
-
-
-def test_owners_are_counted_queue_by_queue() -> None:
-    q0, q1, q2 = (MessageQueue(TOPIC, BROKER, number) for number in range(3))
-
-    ownership = judge_ownership([q0, q1, q2], {"a": [q0, q1], "b": [q1]})
-    assert (*ownership, ownership.is_exact) == ((q2,), (q1,), False)
-    assert judge_ownership([q0, q1], {"a": [q0], "b": [q1]}).is_exact
 
 
 @pytest.mark.parametrize(
@@ -405,13 +374,3 @@ def test_message_of_a_key_stands_behind_earlier_ones_that_are_safe(
 
     violation = "m1 of key k stands before a message queued before"
     assert bench.checkers.violation == (violation if is_found else None)
-
-
-def test_shares_must_be_right_soon_after_the_lists_are(bench: Bench) -> None:
-    wrong = judge_ownership([QUEUE], {"a": []})
-    for found, now_ms in ((wrong, 0), (None, 4_000), (wrong, 6_000), (wrong, 11_000)):
-        bench.checkers.check_shares(found, now_ms=now_ms)
-    assert bench.checkers.violation is None
-
-    bench.checkers.check_shares(wrong, now_ms=11_001)
-    assert "5000 ms after a change of members" in (bench.checkers.violation or "")

@@ -5,6 +5,7 @@ A check that finds nothing proves nothing until it has found something.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -529,9 +530,10 @@ def test_command_prints_seed_and_trace_of_a_failure(
     monkeypatch.setattr(ProcessQueue, "commit_offset", property(commit_too_early))
 
     assert main(["--seeds", "1", "--start", "3", "--trace", "5"]) == 1
-    first, *trace, total, faults = capsys.readouterr().out.splitlines()
+    first, again, *trace, total, reached = capsys.readouterr().out.splitlines()
     assert first.startswith("seed 3: FAILED ")
     assert len(trace) == 5
     assert any("VIOLATION" in line for line in trace)
     assert total.startswith("1 seeds, 1 failed; ")
-    assert faults.startswith("faults: reset ")
+    assert again == "    again: python -m sparrowmq.simulation --seeds 1 --start 3"
+    assert re.match(r"reached: \d+ reset, ", reached)

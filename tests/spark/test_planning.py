@@ -107,6 +107,14 @@ def test_limit_starves_no_queue(ranges: list[QueueRange], rows_max: int) -> None
     assert [each.rows > 0 for each in ranges] == [each.rows > 0 for each in limited]
 
 
+def test_message_larger_than_the_limit_is_read_alone() -> None:
+    ranges = [QueueRange(Q[0], 3, 9), QueueRange(Q[1], 0, 4)]
+
+    cut = limit_ranges(ranges, 100, row_sizes={Q[0]: 1_000, Q[1]: 1_000})
+
+    assert [each.rows for each in cut] == [1, 1]
+
+
 def test_shares_follow_sizes() -> None:
     assert apportion([600_000, 300_000, 100_000, 0], 1000) == [599, 300, 101, 0]
 

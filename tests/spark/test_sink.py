@@ -94,6 +94,18 @@ def test_a_batch_is_written_and_a_stream_copies_it_with_ids_that_last(
     assert exactly_once(read(spark, cluster, "in").union(rows)).count() == 800
 
 
+def test_equal_rows_of_two_tasks_are_two_messages(
+    spark: SparkSession, cluster: EmbeddedCluster
+) -> None:
+    cluster.create_topic("alike", queues=1)
+    rows = spark.range(2, numPartitions=2).select(lit("a").alias("body"))
+    rows.write.format("rocketmq").mode("append").options(
+        nameServer=cluster.name_server, topic="alike", exactlyOnce="true"
+    ).save()
+
+    assert exactly_once(read(spark, cluster, "alike")).count() == 2
+
+
 def test_a_stream_reads_once_what_was_written_twice(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -319,7 +320,18 @@ def hour_of(text: str) -> Callable[[int], int]:
     return lambda day: round(datetime(2024, 5, 1 + day, int(text), 30).timestamp() * 1000)
 
 
-def test_messages_go_at_the_hour_once_they_are_old(
+@pytest.fixture
+def eastern_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let local time be nine hours ahead of UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("eastern_clock")
+def test_messages_go_at_the_local_hour_once_they_are_old(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
     store = open_store(storage, CONFIG)
@@ -341,7 +353,14 @@ def test_messages_go_at_the_hour_once_they_are_old(
 
 @pytest.mark.parametrize(
     ("percent", "fraction_left", "is_taken"),
-    [(75, 1.0, True), (76, 0.5, True), (85, 0.5, True), (86, 0.0, True), (91, 0.0, False)],
+    [
+        (75, 1.0, True),
+        (76, 0.5, True),
+        (85, 0.5, True),
+        (86, 0.0, True),
+        (90, 0.0, True),
+        (91, 0.0, False),
+    ],
 )
 def test_a_full_disk_expires_then_forces_then_refuses(
     storage: SimulatedStorage,

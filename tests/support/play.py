@@ -48,6 +48,8 @@ class Play:
         self.handler = handler
         self.now_ms = 1_000_000
         self.requests: list[tuple[str, RemotingCommand]] = []
+        # How long each request may wait for its answer.
+        self.waits_ms: list[int] = []
         self.oneways: list[tuple[str, RemotingCommand]] = []
         self.slept_ms: list[int] = []
 
@@ -72,6 +74,7 @@ class Play:
             if not isinstance(request, RemotingCommand):
                 request = request.command()
             self.requests.append((effect.address, request))
+            self.waits_ms.append(effect.timeout_ms)
             return self.handler(effect.address, request)
         if isinstance(effect, Oneway):
             self.oneways.append((effect.address, effect.request))

@@ -46,7 +46,11 @@ class Job:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), master, cluster.name_server, str(place), *arguments],
-                env={**os.environ, "SPARK_WORKER_DIR": str(place / "work")},
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_WORKER_DIR": str(place / "work"),
+                },
                 cwd=place,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -117,8 +121,10 @@ class Campaign:
 
     @property
     def is_over(self) -> bool:
-        """Whether enough was killed, or runs end before anything can be."""
-        return sum(self.tally.values()) >= self._kills or self.runs >= 2 * self._kills + 2
+        """Whether enough was killed; fails where runs end before anything can be."""
+        is_enough = sum(self.tally.values()) >= self._kills
+        assert is_enough or self.runs < 2 * self._kills + 2, f"too few kills: {self.progress}"
+        return is_enough
 
     def next_run(self) -> str:
         """Begin a run; return the master that Spark is to have."""

@@ -202,7 +202,9 @@ class _Producer(ProducerProto[PublishCommand]):
         own = {CORRELATION_ID: cmd.correlation_id, REPLY_TO: cmd.reply_to or None}
         own[CONTENT_TYPE] = content_type or None
         headers = {**cmd.headers, **own}
-        properties = {name: str(value) for name, value in headers.items() if value is not None}
+        # RocketMQ carries no empty property.
+        texts = {name: "" if value is None else str(value) for name, value in headers.items()}
+        properties = {name: text for name, text in texts.items() if text}
         tags, key = properties.pop(TAGS, ""), properties.pop(SHARDING_KEY, "")
         return Message(
             cmd.destination,

@@ -105,7 +105,9 @@ class BrokerHost:
         self._name_servers = tuple(name_servers)
         self._journal = Journal(storage, CONFIG_DIRECTORY)
         self._registrar = Registrar(broker.state.config)
+        # Name servers where the last call failed, and those of them that are tried now.
         self._unreached: set[str] = set()
+        self._tried: set[str] = set()
         # What could not be written, or read, at the last try.
         self._failing: set[str] = set()
         # Whether only the last rounds may still begin.
@@ -252,13 +254,33 @@ class BrokerHost:
             self._broker.ask_registration(now_ms=self._world.monotonic_ms())
 
     def _register(self, work: RegistrationWork) -> Operation[None]:
-        yield from self._each_name_server(
-            lambda address: self._registrar.register(work, name_server=address), "register at"
-        )
-        is_complete = not self._unreached
+        # A silent name server takes seconds, and replies wait for the end of a round. So it is
+        # tried beside the rounds, as long as another one answers.
+        silent = set(self._unreached) if self.is_found else set[str]()
+        for address in self._name_servers:
+            if address in self._tried:
+                continue
+            if address in silent:
+                self._tried.add(address)
+                self._world.begin_operation(self._try_again(address, work))
+            else:
+                yield from self._register_at(address, work)
+        # The end of a try asks for the next registration.
+        is_complete = self._unreached <= self._tried
         now_ms = self._world.monotonic_ms()
         self._world.perform(self._broker.registered(is_complete=is_complete, now_ms=now_ms))
         self._world.end_turn()
+
+    def _register_at(self, address: str, work: RegistrationWork) -> Operation[None]:
+        operation = self._registrar.register(work, name_server=address)
+        yield from self._reach(address, operation, "register at")
+
+    def _try_again(self, address: str, work: RegistrationWork) -> Operation[None]:
+        """Register at a name server beside the rounds, which pass it over meanwhile."""
+        yield from self._register_at(address, work)
+        self._tried.discard(address)
+        # The name server is silent still, or the topics have changed since.
+        self._broker.ask_registration(now_ms=self._world.monotonic_ms())
 
     def _find_route(self, topic: str) -> Operation[None]:
         route = yield from self._registrar.find_route(topic, name_servers=self._name_servers)
@@ -270,26 +292,23 @@ class BrokerHost:
 
         Yields: Invoke.
         """
-        yield from self._each_name_server(
-            lambda address: self._registrar.unregister(name_server=address), "leave"
-        )
-
-    def _each_name_server(
-        self, make: Callable[[str], Operation[None]], verb: str
-    ) -> Operation[None]:
-        """Run an operation for each name server, and note the name servers where it failed."""
         for address in self._name_servers:
-            try:
-                yield from make(address)
-            except SparrowError as error:
-                if address not in self._unreached:
-                    self._unreached.add(address)
-                    text = f"cannot {verb} name server {address}: {error}"
-                    self._world.perform([Fact(text, warning=True)])
-            else:
-                if address in self._unreached:
-                    self._unreached.discard(address)
-                    self._world.perform([Fact(f"name server {address} is reached again")])
+            operation = self._registrar.unregister(name_server=address)
+            yield from self._reach(address, operation, "leave")
+
+    def _reach(self, address: str, operation: Operation[None], verb: str) -> Operation[None]:
+        """Run an operation for a name server, and note whether it failed."""
+        try:
+            yield from operation
+        except SparrowError as error:
+            if address not in self._unreached:
+                self._unreached.add(address)
+                text = f"cannot {verb} name server {address}: {error}"
+                self._world.perform([Fact(text, warning=True)])
+        else:
+            if address in self._unreached:
+                self._unreached.discard(address)
+                self._world.perform([Fact(f"name server {address} is reached again")])
 
 
 def attempt(round: Round) -> Exception | None:

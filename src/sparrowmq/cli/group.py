@@ -6,7 +6,7 @@ Tests: test_topics_and_groups.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -23,6 +23,7 @@ from sparrowmq.cli.connecting import (
     on_cluster,
 )
 from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.language import words
 from sparrowmq.cli.output import (
     Json,
     OutputColumn,
@@ -114,10 +115,12 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
         print_json({"group": name, **found, "failed": found["failed"][0]})
         return
     console = make_console()
-    found["changes"] = changes[:CHANGES_SHOWN_MAX]
-    for key, (title, columns) in _SECTIONS.items():
+    newest = changes[:CHANGES_SHOWN_MAX]
+    found["changes"] = [{**change, "kind": words()(change["kind"])} for change in newest]
+    for key, section in _SECTIONS.items():
         if found[key] or key != "changes":
-            print_rows(found[key], columns, title=title.format(name=name), console=console)
+            title = words()(section.title, name=name)
+            print_rows(found[key], section.columns, title=title, console=console)
     if len(changes) > CHANGES_SHOWN_MAX:
         say(f"{len(changes) - CHANGES_SHOWN_MAX} older changes; --json shows all")
 
@@ -340,13 +343,22 @@ def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> 
 _SETTINGS_COLUMNS = (
     OutputColumn("broker"),
     OutputColumn("enabled"),
-    OutputColumn("max_reconsume_times", "retries"),
+    OutputColumn("max_reconsume_times", "max retries"),
     OutputColumn("retry_queues"),
 )
-_SECTIONS: dict[str, tuple[str, tuple[OutputColumn, ...]]] = {
-    "topics": (
-        "Topics of {name}",
-        (
+
+
+class _Section(NamedTuple):
+    """A table of `group show`."""
+
+    title: str
+    columns: tuple[OutputColumn, ...]
+
+
+_SECTIONS = {
+    "topics": _Section(
+        title="Topics of {name}",
+        columns=(
             OutputColumn("topic"),
             OutputColumn("expression"),
             OutputColumn("queues"),
@@ -354,28 +366,28 @@ _SECTIONS: dict[str, tuple[str, tuple[OutputColumn, ...]]] = {
             OutputColumn("behind_since_timestamp_ms", optional=True),
         ),
     ),
-    "members": (
-        "Members",
-        (
+    "members": _Section(
+        title="Members",
+        columns=(
             OutputColumn("client_id"),
             OutputColumn("address"),
             OutputColumn("language", optional=True),
             OutputColumn("brokers", optional=True),
         ),
     ),
-    "failed": (
-        "Failed messages",
-        (
+    "failed": _Section(
+        title="Failed messages",
+        columns=(
             OutputColumn("retries", "waiting for a retry"),
             OutputColumn("retried", "retried so far"),
             OutputColumn("dead_letters"),
             OutputColumn("last_dead_letter_timestamp_ms", optional=True),
         ),
     ),
-    "settings": ("Settings", _SETTINGS_COLUMNS),
-    "changes": (
-        "Changed by operators, the newest first",
-        (
+    "settings": _Section(title="Settings", columns=_SETTINGS_COLUMNS),
+    "changes": _Section(
+        title="Changed by operators, the newest first",
+        columns=(
             OutputColumn("timestamp_ms", "when"),
             OutputColumn("kind", "what"),
             OutputColumn("who"),

@@ -44,6 +44,7 @@ def translate_guess(arguments: Sequence[str]) -> list[str] | None:
 
 def _count_by_last(arguments: Sequence[str]) -> list[str] | None:
     for at, (option, value) in enumerate(pairwise(arguments)):
-        if option == "-n" and value.isdecimal():
+        # A wrong count such as -1 too, as its error must name --last and no name server.
+        if option == "-n" and value.removeprefix("-").isdecimal():
             return [*arguments[:at], "--last", *arguments[at + 1 :]]
     return None

@@ -6,11 +6,16 @@ start without the imports of other subcommands.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import os
 import shlex
 import sys
 from collections import UserDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from sparrowmq.cli.guesses import GUESSED_WITHIN, translate_guess
 from sparrowmq.cli.language import translate_help, words
@@ -21,7 +26,10 @@ if TYPE_CHECKING:
 
 
 # As in `exit_codes`, which needs typer.
-_EXIT_INTERRUPTED = 130
+_EXIT_FAILED, _EXIT_INTERRUPTED = 3, 130
+# The reader of a pipe has gone: the exit code that typer has for the same.
+_EXIT_UNREAD = 1
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Command(NamedTuple):
@@ -146,7 +154,8 @@ def main() -> None:
     try:
         if arguments and (arguments[0] not in COMMANDS or arguments[0] in GUESSED_WITHIN):
             arguments = _translate(arguments)
-        build_app()(arguments)
+        with _writing_output():
+            build_app()(arguments)
     except KeyboardInterrupt:
         # While the command's modules are loaded.
         sys.exit(_EXIT_INTERRUPTED)
@@ -157,6 +166,33 @@ def main() -> None:
         asked = COMMANDS.get(next(iter(sys.argv[1:]), ""))
         extras = "cli" if asked is None else asked.extras
         sys.exit(f"sparrowmq: {missing} is not installed; {install_command(extras)}")
+
+
+@contextmanager
+def _writing_output() -> Generator[None]:
+    """Escape what the terminal's encoding lacks; end with one line if stdout cannot be written."""
+    # None without a file descriptor, as after the shell's `>&-`.
+    stdout: TextIO | None = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            yield
+        finally:
+            # Python itself would flush after the last place that can catch an error.
+            if stdout is not None:
+                stdout.flush()
+    except OSError as error:
+        is_unread = error.errno == errno.EPIPE
+        # A file that a command writes has a name in its error.
+        if not is_unread and (error.errno not in _DISK_ERRORS or error.filename is not None):
+            raise
+        # What is still in the buffer would raise the same error at the end of the process.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not is_unread:
+            print(f"sparrowmq: cannot write to stdout: {error.strerror}", file=sys.stderr)
+        sys.exit(_EXIT_UNREAD if is_unread else _EXIT_FAILED)
 
 
 def _translate(arguments: list[str]) -> list[str]:

@@ -12,9 +12,11 @@ import json
 import sys
 from enum import StrEnum
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from sparrowmq.cli.language import words
 from sparrowmq.cli.output import Json, format_time
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -108,17 +110,17 @@ def print_message(
 ) -> None:
     """Print a message in full: its places, times and properties, then its body."""
     rows = {
-        "id": message.msg_id,
-        "id at the broker": message.offset_msg_id,
-        "topic": message.topic,
-        "queue": f"{message.broker_name}:{message.queue_id}",
-        "offset": message.queue_offset,
-        "born": f"{format_time(message.born_timestamp_ms)} at {message.born_host}",
-        "stored": f"{format_time(message.store_timestamp_ms)} at {message.store_host}",
-        "tag": message.tags,
-        "keys": ", ".join(message.keys),
-        "consumed again": message.reconsume_times,
-        "sent again": sent_again,
+        words()("id"): message.msg_id,
+        words()("id at the broker"): message.offset_msg_id,
+        words()("topic"): message.topic,
+        words()("queue"): f"{message.broker_name}:{message.queue_id}",
+        words()("offset"): str(message.queue_offset),
+        words()("born"): _moment(message.born_timestamp_ms, message.born_host),
+        words()("stored"): _moment(message.store_timestamp_ms, message.store_host),
+        words()("tag"): message.tags,
+        words()("keys"): ", ".join(message.keys),
+        words()("consumed again"): message.reconsume_times,
+        words()("sent again"): sent_again,
     }
     for name, value in rows.items():
         if value:
@@ -126,7 +128,8 @@ def print_message(
     for name, value in sorted(message.properties.items()):
         if name not in _SHOWN_ELSEWHERE:
             _print_pair(console, f"  {name}", value)
-    _print_pair(console, f"body, {len(message.body):,} bytes", "")
+    size = words().count(len(message.body), "byte")
+    _print_pair(console, words()("body, {size}", size=size), "")
     console.print(Text(shorten_body(message.body, body_format)), soft_wrap=True)
     console.print()
 
@@ -138,6 +141,13 @@ def print_raw(message: MessageExt) -> None:
     sys.stdout.buffer.flush()
 
 
+def _moment(timestamp_ms: int, host: str) -> str:
+    return words()("{time} at {host}", time=format_time(timestamp_ms), host=host)
+
+
 def _print_pair(console: Console, name: str, value: str) -> None:
-    pair = Text.assemble((f"{escape(name):<18}", "dim"), escape(value))
+    name = escape(name)
+    # A Chinese character takes two cells.
+    padding = " " * max(0, 18 - cell_len(name))
+    pair = Text.assemble((name + padding, "dim"), escape(value))
     console.print(pair, soft_wrap=True)

@@ -376,11 +376,12 @@ def show_place(
     with naming_topic(cluster, topic):
         browser = cluster.run(operation)
     (cursor,) = browser.cursors
-    if not cursor.offset <= offset < (cursor.end or 0):
-        raise UsageError(
-            f"queue {queue} of {topic} has messages {cursor.offset} to {(cursor.end or 0) - 1}, "
-            f"and none at {offset}"
-        )
+    end = cursor.end or 0
+    if not cursor.offset <= offset < end:
+        is_empty = cursor.offset >= end
+        held = "no message" if is_empty else f"messages {cursor.offset} to {end - 1}, and none"
+        say(f"queue {queue} of {topic} has {held} at {offset}")
+        raise typer.Exit(EXIT_FOUND)
     cursor.offset, cursor.end = offset, offset + 1
     found = list(_read(cluster, browser))
     print_messages(cluster, found, body_format)

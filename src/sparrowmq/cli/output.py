@@ -8,6 +8,7 @@ width, so that nothing is folded or dropped.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -85,7 +86,11 @@ def fits(console: Console, table: Table) -> bool:
 
 def print_json(value: object, *, is_one_line: bool = False) -> None:
     """Print a value as JSON on stdout and flush, so that a pipe's reader gets the whole value."""
-    print(json.dumps(value, indent=None if is_one_line else 2, ensure_ascii=False), flush=True)
+    # JSON has its own escapes for what another encoding lacks.
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    is_utf8 = encoding.lower().replace("-", "") == "utf8"
+    indent = None if is_one_line else 2
+    print(json.dumps(value, indent=indent, ensure_ascii=not is_utf8), flush=True)
 
 
 def print_rows(

@@ -269,6 +269,13 @@ def _properties_of(message: Message, msg_id: str, *, namespace: str, has_timer: 
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         name = min(RESERVED_PROPERTIES & properties.keys())
         raise UsageError(f"property {name!r} is reserved by RocketMQ; choose another name")
+    if "" in properties or "" in properties.values():
+        # Readers drop such a pair (`parse_properties`). Java's putUserProperty refuses it, too.
+        name = next(name for name, text in properties.items() if not (name and text))
+        raise UsageError(
+            f"property {name!r} of a message to {message.topic!r} is {properties[name]!r}, but "
+            "RocketMQ carries no empty name or value; leave the property out"
+        )
     if message.tags:
         if TAG_SEPARATOR in message.tags:
             raise UsageError(

@@ -233,7 +233,9 @@ async def _group_settings(site: Site, visit: Visit) -> list[FormField]:
         before = next((config for _, config in settings if config is not None), None)
     return [
         FormField("group", "group", name, "fixed" if name else "text", is_required=True),
-        FormField("retries", "retries", str(before.retry_max_times if before else 16), "number"),
+        FormField(
+            "retries", "max retries", str(before.retry_max_times if before else 16), "number"
+        ),
         FormField(
             "retry_queues",
             "queues of the retry topic",
@@ -270,7 +272,7 @@ async def _plan_group_settings(site: Site, visit: Visit, values: Values) -> Form
         for change in planned
     ]
     return FormPlan(
-        preview(("broker", "retries", "queues of the retry topic", "may consume"), rows),
+        preview(("broker", "max retries", "queues of the retry topic", "may consume"), rows),
         _run(site, partial(groups.update_group, directory, planned)),
         group_href(name),
     )

@@ -1,6 +1,6 @@
 """The queue × client matrix: each queue's owners, backlog and findings. Pure.
 
-Tests: test_pages.py.
+Tests: test_matrix.py, test_pages.py.
 """
 
 from __future__ import annotations

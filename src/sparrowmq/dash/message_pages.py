@@ -234,7 +234,7 @@ def _message_table(messages: Sequence[MessageExt]) -> PageTable:
             TableColumn("keys", "keys", "prose"),
             TableColumn("body", "body", "prose"),
             TableColumn("bytes", "bytes", "number"),
-            TableColumn("again", "retries", "number"),
+            TableColumn("again", "consumed again", "number"),
             TableColumn("id", "id"),
         ),
         rows=[

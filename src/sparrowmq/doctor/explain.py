@@ -145,7 +145,8 @@ def _steps(
     steps = [
         f"the topic has {count_of(len(queues), 'queue')} that can be read; sorted by topic, broker "
         f"and id, this queue stands at place {place}, counted from 0",
-        f"the broker lists {count_of(len(cid_all), 'member')}; sorted as Java sorts text: "
+        f"the broker lists {count_of(len(cid_all), 'member')}"
+        + ("; sorted as Java sorts text: " if cid_all else "")
         + ", ".join(f"{i}. {client_id}" for i, client_id in enumerate(cid_all)),
     ]
     if not cid_all:
@@ -212,10 +213,9 @@ def _average_steps(place: int, queue_count: int, cid_all: Sequence[str]) -> list
         runs.append(range(start, end))
         start = end
     taker = next(index for index, run in enumerate(runs) if place in run)
-    rule = (
-        f"AVG: {queue_count} queues over {len(cid_all)} members are {share} each, "
-        f"remainder {surplus}"
-        + (f": the first {surplus} take {share + 1}, the others {share}" if surplus else "")
+    queues, members = count_of(queue_count, "queue"), count_of(len(cid_all), "member")
+    rule = f"AVG: {queues} over {members} are {share} each, remainder {surplus}" + (
+        f": the first {surplus} take {share + 1}, the others {share}" if surplus else ""
     )
     return [
         rule,

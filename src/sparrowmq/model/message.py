@@ -94,7 +94,8 @@ class Message(msgspec.Struct, frozen=True):
         sharding_key: messages of one sharding key go to one queue, in the order of sending.
         delay_level: 1-18 delays delivery (1 s ... 2 h by default), 0 does not. `delay` sets the
             shortest level that lasts so long.
-        properties: further properties, texts by name; RocketMQ's reserved names are refused.
+        properties: further properties, texts by name; empty texts and RocketMQ's reserved names
+            are refused.
         flag: the user's 32 bit number, carried unchanged.
         delay: the delay of delivery. Brokers of RocketMQ 5 keep it exactly. Other brokers take
             the shortest level that lasts so long (`shortest_delay_level`), 2 h at most.
@@ -143,7 +144,8 @@ class Message(msgspec.Struct, frozen=True):
     def _choose_level(self, delay: timedelta) -> None:
         if not isinstance(delay, timedelta) or delay < DELAY_MIN:
             raise UsageError(
-                f"delay of a message to {self.topic!r} is {delay!r}; give a timedelta above zero"
+                f"delay of a message to {self.topic!r} is {delay!r}; "
+                "give a timedelta of a millisecond or more"
             )
         level = shortest_delay_level(min(delay, DELAY_MAX))
         if self.delay_level not in (0, level):

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.simulation.faults import TIMED_FAULTS, describe
-from sparrowmq.simulation.run import RunOutcome, run_seed
+from sparrowmq.simulation.faults import describe
+from sparrowmq.simulation.run import SITUATIONS, RunOutcome, run_seed
+
+_NAME = "python -m sparrowmq.simulation"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.disable(logging.CRITICAL)
     only = None if options.only is None else [n for n in options.only.split(",") if n]
     failed = messages = transactions = duplicates = digest = 0
-    struck: Counter[str] = Counter()
+    reached: Counter[str] = Counter()
     for seed in range(options.start, options.start + options.seeds):
         try:
             outcome = run_seed(seed, only=only)
@@ -31,25 +33,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         messages += outcome.message_count
         transactions += outcome.transaction_count
         duplicates += outcome.duplicate_count
-        struck.update(outcome.struck)
+        reached.update(outcome.reached)
         digest = crc32(str(outcome.digest).encode(), digest)
         if options.verbose:
             _write(_line(outcome))
         if outcome.violation is not None:
             failed += 1
             _write(_line(outcome))
+            chosen = "" if options.only is None else f" --only {options.only}"
+            _write(f"    again: {_NAME} --seeds 1 --start {seed}{chosen}")
             for line in outcome.trace[-options.trace :] if options.trace else ():
                 _write(f"    {line}")
     _write(
         f"{options.seeds} seeds, {failed} failed; {messages} messages and {transactions} half "
         f"messages acknowledged, {duplicates} delivered again; digest {digest:08x}"
     )
-    _write("faults: " + ", ".join(f"{name} {struck[name]}" for name in TIMED_FAULTS))
+    _write("reached: " + ", ".join(f"{reached[name]} {name}" for name in SITUATIONS))
     return 1 if failed else 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m sparrowmq.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog=_NAME, description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--only", help="leave out every fault but these: reset,partition,...")

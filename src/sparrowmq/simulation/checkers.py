@@ -24,8 +24,7 @@ none of the clients' own records.
 9. No operation or request fails with an error that no code handles.
 10. Only the messages in removed files of the log expire: each queue begins at its first message
    behind these files. The group need not have consumed the expired messages.
-11. If nothing delays bytes or processes, brokers list exactly the live members after a short time,
-   and the members' shares have every queue exactly once.
+11. The rules of `ListLedger` for the brokers' lists of members, and the members' shares.
 12. The rules of `TransactionLedger` for transactions.
 13. A message that a broker has confirmed to take back comes again with one more retry; once it has
     all its retries behind it, it is among the dead letters (`find_unfinished`).
@@ -41,7 +40,8 @@ message is finished.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sparrowmq.broker.pop_changes import decode_pop_changes
@@ -60,6 +60,7 @@ from sparrowmq.protocol.record import decode_record
 from sparrowmq.simulation.delay_ledger import DelayLedger
 from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.ledger import TransactionLedger
+from sparrowmq.simulation.list_ledger import ListLedger
 from sparrowmq.simulation.plan_ledger import PlanLedger
 from sparrowmq.simulation.pop_ledger import PopLedger
 from sparrowmq.store.message_store import MessageStore
@@ -68,8 +69,6 @@ from sparrowmq.store.message_store import MessageStore
 _OWN_TOPICS = (TRANS_OP_HALF_TOPIC, TIMER_TOPIC, POP_LOG_TOPIC)
 # A member connects again, registers and asks within this.
 AGAIN_MS = 3_500
-# Members hear of a change and divide the queues within this.
-SHARE_NOTICE_MS = 5_000
 _NEVER_MS = 2**62
 # The delay level of a message's first retry; each further one is the next level.
 _FIRST_RETRY_LEVEL = 3
@@ -87,18 +86,6 @@ class _Commit(NamedTuple):
 
     at_ms: int
     offset: int
-
-
-class OwnershipCheck(NamedTuple):
-    """Queues that do not have exactly one owner."""
-
-    unowned: tuple[MessageQueue, ...]
-    doubled: tuple[MessageQueue, ...]
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every queue has exactly one owner."""
-        return not (self.unowned or self.doubled)
 
 
 class Holder(Protocol):
@@ -158,8 +145,11 @@ class Checkers:
         self.ledger = TransactionLedger(self.fail, is_calm=is_calm)
         self.plans = PlanLedger(self.fail)
         self.delays = DelayLedger(self.fail, topic, is_calm=is_calm)
+        self.lists = ListLedger(self.fail)
         self.pops: dict[str, PopLedger] = {}
         self.duplicates = self.steps_back = 0
+        # What members gave notice of, by the kind.
+        self.notices: Counter[str] = Counter()
         self.acked: dict[bytes, MessageQueue] = {}
         self._sent: set[bytes] = set()
         self._acked_at: dict[MessageQueue, dict[int, bytes]] = {}
@@ -193,14 +183,26 @@ class Checkers:
         self._delivered: dict[MessageQueue, set[int]] = {}
         # The instants until which a broker's locks may have two owners.
         self._locks_lost_until_ms: dict[str, int] = {}
-        # Every client id that a broker has listed.
-        self._listed: dict[str, set[str]] = {}
         # The offsets that a killed broker has forgotten, and the instants of its start.
         self._forgotten: dict[MessageQueue, tuple[int, int]] = {}
-        # The instant since which some queue is in no share or in several.
-        self._unshared_since_ms: int | None = None
-        # The instants since which a broker wrongly lists, or does not list, a client id.
-        self._unnoticed_since_ms: dict[tuple[str, str], int] = {}
+
+    @property
+    def reached(self) -> Counter[str]:
+        """How often the run came to each situation that it came to."""
+        found = self.notices + Counter(
+            {
+                "messages delivered again": self.duplicates,
+                "messages sent back": len(self._owed),
+                "messages expired": len(self._expired),
+                "messages lost with a log's end": len(self.lost),
+                "dead letters": len(self._dead),
+                "offsets set back": self.steps_back,
+            }
+        )
+        pops = [pop.reached for pop in self.pops.values()]
+        for each in (self.ledger.reached, self.delays.reached, self.plans.reached, *pops):
+            found.update(each)
+        return found
 
     def fail(self, text: str) -> None:
         """Note a violation; the first counts."""
@@ -541,42 +543,6 @@ class Checkers:
                     continue
                 self.fail(f"{_name(queue)}: locked by {owner} and {name} at once")
 
-    def note_members_gone(self, broker_name: str) -> None:
-        """Note that a broker has started: its members have to come back, and to divide again."""
-        for key in [key for key in self._unnoticed_since_ms if key[0] == broker_name]:
-            del self._unnoticed_since_ms[key]
-        self._unshared_since_ms = None
-
-    def check_listed(
-        self,
-        broker_name: str,
-        listed: Collection[str],
-        *,
-        live: Collection[str],
-        leaving: Collection[str],
-        now_ms: int,
-        bound_ms: int,
-    ) -> None:
-        """Check that a broker's list of members is right, or has been wrong only for a short time.
-
-        Args:
-            listed: the client ids that the broker lists.
-            live: the client ids of members that stay. A newcomer counts once the broker has listed
-                it: before, the newcomer may find no route.
-            leaving: the client ids of members that may be listed until they have left.
-            bound_ms: how long a leave, a death or a lost connection may go unnoticed.
-        """
-        known = self._listed.setdefault(broker_name, set())
-        known.update(listed)
-        wrong = known.intersection(live).difference(listed) | set(listed).difference(live, leaving)
-        since_ms = self._unnoticed_since_ms
-        for key in [k for k in since_ms if k[0] == broker_name and k[1] not in wrong]:
-            del since_ms[key]
-        for client_id in sorted(wrong):
-            if now_ms - since_ms.setdefault((broker_name, client_id), now_ms) > bound_ms:
-                does = "lists" if client_id in listed else "does not list"
-                self.fail(f"{broker_name} {does} {client_id}, {bound_ms} ms after its list changed")
-
     def note_asked(self, host: str, queue: MessageQueue, *, now_ms: int) -> None:
         """Note that a host asks for the group's offset of a queue."""
         self._asked_ms[host, queue] = now_ms
@@ -587,20 +553,6 @@ class Checkers:
             self.fail(
                 f"{host} delivers messages of {_name(queue)}, but stood still and did not ask"
             )
-
-    def check_shares(self, found: OwnershipCheck | None, *, now_ms: int) -> None:
-        """Check that every queue is in one share, or has been in none or several for a short time.
-
-        Args:
-            found: of the live members' shares; None while there are none, or brokers list others.
-        """
-        if found is None or found.is_exact:
-            self._unshared_since_ms = None
-            return
-        if self._unshared_since_ms is None:
-            self._unshared_since_ms = now_ms
-        if now_ms - self._unshared_since_ms > SHARE_NOTICE_MS:
-            self.fail(f"{SHARE_NOTICE_MS} ms after a change of members: {found}")
 
     # --- offsets ----------------------------------------------------------------------------
 
@@ -760,21 +712,6 @@ class Checkers:
     def find_open_transaction(self) -> str | None:
         """Return the fault of a transaction after the decision on all half messages."""
         return self.ledger.find_open(self._consumed)
-
-
-def judge_ownership(
-    queues: Iterable[MessageQueue], assignments: Mapping[str, Iterable[MessageQueue]]
-) -> OwnershipCheck:
-    """Return the queues that are assigned to no member or to several."""
-    owners: dict[MessageQueue, int] = dict.fromkeys(queues, 0)
-    for assigned in assignments.values():
-        for queue in assigned:
-            if queue in owners:
-                owners[queue] += 1
-    return OwnershipCheck(
-        tuple(queue for queue, count in owners.items() if count == 0),
-        tuple(queue for queue, count in owners.items() if count > 1),
-    )
 
 
 def _host_of(name: str) -> str:

@@ -19,11 +19,12 @@ from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_R
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import TRANS_HALF_TOPIC, retry_topic
 from sparrowmq.simulation import transaction_producers
-from sparrowmq.simulation.checkers import Checkers, OwnershipCheck, judge_ownership
+from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
 from sparrowmq.simulation.event_log import Trace
 from sparrowmq.simulation.faults import Faults, keep_only
+from sparrowmq.simulation.list_ledger import OwnershipCheck, judge_ownership
 from sparrowmq.simulation.members import MemberHost, ProducerHost
 from sparrowmq.simulation.network import Network
 from sparrowmq.simulation.nodes import BrokerNode, NameServerNode
@@ -322,7 +323,7 @@ class SimulatedCluster:
         for broker in self.brokers:
             if broker.process is not None:
                 group = broker.broker.state.consumers.find(GROUP)
-                self.checkers.check_listed(
+                self.checkers.lists.check(
                     broker.name,
                     () if group is None else group.client_ids(),
                     live=[member.client_id for member in self.live_members],
@@ -332,7 +333,7 @@ class SimulatedCluster:
                 )
         may_share = bool(self.live_members) and not self.has_ghosts()
         found = self.ownership() if may_share else None
-        self.checkers.check_shares(found, now_ms=self.timeline.now_ms)
+        self.checkers.lists.check_shares(found, now_ms=self.timeline.now_ms)
         self.timeline.call_in(LIST_LOOK_MS, self._look_at_lists)
 
     # --- running ----------------------------------------------------------------------------

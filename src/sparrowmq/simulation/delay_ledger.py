@@ -52,6 +52,14 @@ class DelayLedger:
         # The messages that may not come: their recall was asked for, and not refused.
         self._asked: set[bytes] = set()
 
+    @property
+    def reached(self) -> dict[str, int]:
+        """How many messages had a delay, and how many of them were recalled."""
+        return {
+            "messages delayed": sum(ms > 0 for ms in self._delays_ms.values()),
+            "messages recalled": len(self._recalled),
+        }
+
     def note_sent(self, payload: bytes, delay_ms: int, *, now_ms: int) -> None:
         """Note that a producer is about to send a message with a delay, 0 for none."""
         self._due_ms[payload] = now_ms + delay_ms

@@ -67,6 +67,15 @@ class TransactionLedger:
         """The messages with a commit that a broker confirmed."""
         return [payload for payload, outcome in self._ended.items() if outcome is _COMMIT]
 
+    @property
+    def reached(self) -> dict[str, int]:
+        """How often each of the ends of transactions came about."""
+        return {
+            "transactions committed": len(self.committed),
+            "transactions rolled back": len(self._ended) - len(self.committed),
+            "transactions discarded": len(self._put_away),
+        }
+
     # --- users ------------------------------------------------------------------------------
 
     def begin(self, payload: bytes) -> None:

@@ -208,6 +208,7 @@ class MemberHost:
         self._forgiven.update(key for key, call in self._running.items() if call.queue == queue)
 
     def _report(self, notice: Notice) -> None:
+        self._checkers.notices[f"{type(notice).__name__} notices"] += 1
         if isinstance(notice, AssignmentChanged):
             shown = " ".join(_short(queue) for queue in notice.assigned) or "nothing"
             self._trace.add(f"{self.name} has {shown}")

@@ -361,7 +361,7 @@ class BrokerNode:
             )
             self._checked_position = None
         self._checkers.check_restarted(self.name, self._store, wall_ms=self._wall_ms)
-        self._checkers.note_members_gone(self.name)
+        self._checkers.lists.note_gone(self.name)
         if self._has_stopped:
             self._checkers.check_reloaded(
                 self.name, self._offset_tables(), now_ms=self._timeline.now_ms

@@ -21,6 +21,11 @@ class PlanLedger:
         self._plans: dict[tuple[str, int], Mapping[MessageQueue, str]] = {}
         self._owners: dict[object, dict[MessageQueue, str]] = {}
 
+    @property
+    def reached(self) -> dict[str, int]:
+        """How many plans members have followed."""
+        return {"plans followed": len(self._plans)}
+
     def check_share(
         self,
         client_id: str,

@@ -88,7 +88,16 @@ class PopLedger:
         self._due_ms: dict[MessagePlace, int] = {}
         # Of the brokers' wall clocks: the broker, when, and how far.
         self._jumps: list[tuple[str, int, int]] = []
-        self.delivered = 0
+        self.delivered = self._again = 0
+
+    @property
+    def reached(self) -> dict[str, int]:
+        """How often messages were popped, and what came of them."""
+        return {
+            "messages popped": self.delivered,
+            "messages popped again": self._again,
+            "dead letters of pops": len(self._dead),
+        }
 
     # --- the store --------------------------------------------------------------------------
 
@@ -161,6 +170,7 @@ class PopLedger:
         """Note the answer to a pop: messages, and how often each was delivered before."""
         for place, times in found:
             self.delivered += 1
+            self._again += times > 0
             name = f"{place.queue.broker_name}:{place.queue.queue_id} offset {place.offset}"
             _, latest_ms = self._times_of(place.queue.broker_name, handle.pop_timestamp_ms, wall_ms)
             early_ms = self._hidden_ms.get(place, 0) - latest_ms

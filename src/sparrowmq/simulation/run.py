@@ -5,6 +5,7 @@ Tests: test_runs.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
@@ -18,6 +19,7 @@ from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.cluster import Scenario, SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import (
+    TIMED_FAULTS,
     Faults,
     describe,
     draw_delay_faults,
@@ -96,6 +98,27 @@ _DELAYED_SHARES = (0.0, 0.0, 0.3)
 _RETRIES_MAX = (None, None, 1)
 # The messages of each producer in runs whose brokers write much.
 BUSY_MESSAGE_COUNT = 300
+# What many runs together must come to: a situation that none meets is not proved.
+SITUATIONS = (
+    *TIMED_FAULTS,
+    "messages delivered again",
+    "messages sent back",
+    "messages expired",
+    "messages lost with a log's end",
+    "dead letters",
+    "offsets set back",
+    "transactions committed",
+    "transactions rolled back",
+    "transactions discarded",
+    "messages delayed",
+    "messages recalled",
+    "messages popped",
+    "messages popped again",
+    "dead letters of pops",
+    "plans followed",
+    *("DuplicateClientId notices", "DrainTimedOut notices", "QueueLost notices"),
+    *("OffsetCorrected notices", "CommitLost notices", "NotListed notices"),
+)
 STRATEGIES = ("AVG", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
 
 
@@ -111,6 +134,7 @@ class RunOutcome(NamedTuple):
         struck: the number of times that each fault happened.
         saw_duplicate_ids: whether queues with two owners, and with none, were seen.
         pop_count: the messages that groups popped which consume by messages.
+        reached: how often the run came to each of the `SITUATIONS`, and to others.
     """
 
     seed: int
@@ -123,11 +147,11 @@ class RunOutcome(NamedTuple):
     message_count: int
     transaction_count: int
     duplicate_count: int
-    step_back_count: int
     faults: Faults
     struck: Mapping[str, int]
     saw_duplicate_ids: bool = False
     pop_count: int = 0
+    reached: Mapping[str, int] = {}
 
 
 def draw_scenario(dice: Dice, draw_kind: Callable[[Dice], Faults]) -> Scenario:
@@ -286,11 +310,11 @@ def run_scenario(seed: int, scenario: Scenario) -> RunOutcome:
         message_count=len(checkers.acked),
         transaction_count=checkers.ledger.half_count,
         duplicate_count=checkers.duplicates,
-        step_back_count=checkers.steps_back,
         faults=faults,
         struck=injector.struck,
         saw_duplicate_ids=saw,
         pop_count=sum(ledger.delivered for ledger in checkers.pops.values()),
+        reached=checkers.reached + Counter(injector.struck),
     )
 
 

@@ -26,8 +26,10 @@ from sparrowmq.client.operations.send import (
     send_batch,
     send_oneway,
 )
+from sparrowmq.client.operations.transactions import send_half
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.transaction_outcomes import Coordinator
 from sparrowmq.errors import (
     BrokerError,
     ConnectFailed,
@@ -40,11 +42,11 @@ from sparrowmq.errors import (
     TransportError,
     UsageError,
 )
-from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
+from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus, TransactionState
 from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.message_id import UniqIdGenerator
+from sparrowmq.protocol.message_id import UniqIdGenerator, encode_offset_msg_id
 from sparrowmq.protocol.send_request import SendRequest
 
 NAME_SERVER = "ns:1"
@@ -60,6 +62,7 @@ class Servers:
         self.perm = perm
         self.failures: dict[str, list[Exception | int]] = {}
         self.remark = "said"
+        self.offset_msg_id = "OFFSET_ID"
         self.sent: list[tuple[str, RemotingCommand]] = []
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
@@ -73,7 +76,7 @@ class Servers:
         failure = failures.pop(0) if failures else ResponseCode.SUCCESS
         if isinstance(failure, Exception):
             raise failure
-        answer = {"msgId": "OFFSET_ID", "queueId": fields["e"], "queueOffset": "7"}
+        answer = {"msgId": self.offset_msg_id, "queueId": fields["e"], "queueOffset": "7"}
         return response_to(request, failure, remark=self.remark, ext_fields=answer)
 
     def route(self, request: RemotingCommand, topic: str) -> RemotingCommand:
@@ -154,6 +157,27 @@ def test_stored_with_a_reservation_is_no_error(
     assert SendStatus[status] == play(servers)(send(make_publisher(), Message("T", b"x"))).status
 
 
+@pytest.mark.parametrize("code", [10, 11, 12])
+def test_half_message_that_is_stored_with_a_reservation_is_rolled_back(
+    play: Callable[[Handler], Play], code: int
+) -> None:
+    servers = Servers("a")
+    servers.failures["a:1"] = [code]
+    servers.offset_msg_id = encode_offset_msg_id(bytes(8), 64)
+    driver = play(servers)
+    coordinator = Coordinator(
+        publisher=make_publisher(),
+        check=lambda _: TransactionState.UNKNOWN,
+        report=lambda failure: pytest.fail(f"{failure}"),
+    )
+
+    with pytest.raises(SendFailed, match="was rolled back"):
+        driver(send_half(coordinator, Message("T", b"x")))
+
+    ends = [sent for _, sent in driver.requests if sent.code == RequestCode.END_TRANSACTION]
+    assert [(sent.ext_fields or {})["commitOrRollback"] for sent in ends] == ["12"]
+
+
 def test_failed_send_is_tried_at_another_broker_at_once(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a", "b")
     servers.failures = {"a:1": [refused("a:1")] * 9}
@@ -206,6 +230,27 @@ def test_no_attempt_begins_after_the_timeout(play: Callable[[Handler], Play]) ->
         driver(send(make_publisher(), Message("T", b"x")))
 
     assert caught.value.brokers_tried == ("a",)
+
+
+def test_an_attempt_waits_for_what_is_left_of_the_timeout(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a", "b")
+    driver = play(servers)
+
+    def slow(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code in SENDS:
+            driver.now_ms += 2_000
+            raise InvokeTimeout("no answer", address=address)
+        return servers(address, request)
+
+    driver.handler = slow
+    with pytest.raises(SendFailed):
+        driver(send(make_publisher(send_timeout_ms=3_000), Message("T", b"x")))
+
+    codes = [request.code for _, request in driver.requests]
+    waits_ms = [wait for code, wait in zip(codes, driver.waits_ms, strict=True) if code in SENDS]
+    assert waits_ms == [3_000, 1_000]
 
 
 def test_refusal_for_good_is_not_repeated(play: Callable[[Handler], Play]) -> None:
@@ -262,6 +307,8 @@ def test_sharding_key_and_named_queue_stay_with_their_queue(
 
     assert MessageQueue("T", "a", 0) == selected == by_key.queue
     assert named.queue == MessageQueue("T", "b", 1)
+    # The only broker that may take the message gets a moment.
+    assert driver.slept_ms == [100, 100]
 
 
 def test_function_of_the_user_chooses_among_the_queues(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -60,6 +61,18 @@ def test_what_is_sent_is_pulled(run: Run, cluster: EmbeddedCluster, topic: str) 
     assert [message.body for message in messages] == [b"one", b"two", b"three"]
     assert [message.queue_offset for message in messages] == [0, 1, 2]
     assert (first.msg_id, first.offset_msg_id) == (messages[0].msg_id, messages[0].offset_msg_id)
+
+
+@pytest.mark.parametrize("delay", [timedelta(days=4), timedelta.max])
+def test_delay_beyond_the_brokers_bound_is_refused_with_what_to_give(
+    run: Run, cluster: EmbeddedCluster, topic: str, delay: timedelta
+) -> None:
+    with pytest.raises(BrokerError) as refused:
+        run(send(publisher_of(cluster.name_server), Message(topic, b"x", delay=delay)))
+
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
+    hint = "; give a shorter delay, or raise the broker's timerMaxDelaySec"
+    assert str(refused.value).endswith(hint)
 
 
 def test_pull_of_a_whole_queue_takes_large_steps(

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,9 @@ HEADS = (
     "| | 承诺 | 命令 | 最近结果 | | 作同样承诺者 |",
 )
 ENDS = (signal.SIGINT, signal.SIGTERM)
+NOT_REACHED = ("not reached{}: {}", "未达到{}：{}")
 NEVER = ("not run yet", "尚未运行")
+PART = (" ({:.0%} of a run)", "（完整运行的 {:.0%}）")
 
 
 def main() -> int:
@@ -140,9 +143,8 @@ def write(results: dict[str, dict[str, object]]) -> None:
         lines = [HEADS[language], "|---|---|---|---|---|---|"]
         for row in ROWS:
             result = results.get(row.name)
-            told, when = NEVER[language], ""
+            told, when = tell(result, language), ""
             if result is not None:
-                told = str(result["figure"])
                 when = f"{result['date']}, {result['commit']}, {result['seconds']} s"
             command = row.command.format(count=row.count)
             lines.append(
@@ -150,6 +152,17 @@ def write(results: dict[str, dict[str, object]]) -> None:
                 f"{row.others} |"
             )
         (RESULTS.parent / name).write_text("\n".join(lines) + "\n")
+
+
+def tell(result: Mapping[str, Any] | None, language: int) -> str:
+    """Return a row's figure in words of a language, and whether it is that of a whole run."""
+    if result is None:
+        return NOT_REACHED[language].format("", NEVER[language])
+    figure = str(result["figure"])
+    if result["passed"] and result["share"] >= 1:
+        return figure
+    part = "" if result["share"] >= 1 else PART[language].format(result["share"])
+    return NOT_REACHED[language].format(part, figure)
 
 
 def _git(*arguments: str) -> str:

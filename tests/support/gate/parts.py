@@ -62,10 +62,11 @@ def notes_of_code(name: str, *parts: str) -> Path | None:
     """Return where the parts of a proof are noted, None if the code is not a commit's.
 
     Args:
-        parts: the directories whose change makes the notes void; "src" is one always.
+        parts: the directories whose change makes the notes void; the code's and the proofs' are
+            always.
     """
-    git, directories = ("git", "-C", str(ROOT)), ("src", *parts)
-    status = [*git, "status", "--porcelain", "--", "tests/support/gate", *directories]
+    git, directories = ("git", "-C", str(ROOT)), ("src", "tests/support/gate", *parts)
+    status = [*git, "status", "--porcelain", "--", *directories]
     if subprocess.check_output(status):
         return None
     trees = [

@@ -79,8 +79,8 @@ class Member:
         check_start(self._subscriber)
         warn_no_subscription(self._subscriber)
         self._forgotten.detach()
-        self._dropped = weakref.finalize(consumer, warn_not_closed, self._subscriber)
         INSTANCES.register(self._subscriber, self._instance)
+        self._dropped = weakref.finalize(consumer, warn_not_closed, self._subscriber)
         self._host.start(self._loop, name=f"sparrowmq-consumer-{config.group}")
 
     def enter(self, consumer: AbstractContextManager[object]) -> None:

@@ -121,8 +121,7 @@ def fetch(state: Polling, count_max: int, *, timeout_ms: int | None) -> Operatio
 
     Raises: UsageError if `count_max` is below 1, or if nothing was subscribed or assigned.
     """
-    if not isinstance(count_max, int) or count_max < 1:
-        raise UsageError(f"count_max is {count_max!r}; it must be a whole number from 1 on")
+    _check_count(count_max)
     if not isinstance(timeout_ms, int | None):
         # Kafka's clients take seconds.
         raise UsageError(
@@ -285,12 +284,13 @@ def pull_queue(
 ) -> Operation[PullResult]:
     """Pull once from any queue at any offset, without a commit or a change of position.
 
-    Raises: RouteError, TransportError, BrokerError; UnreadableMessage if the first message cannot
-    be read and the policy is to stop.
+    Raises: UsageError; RouteError, TransportError, BrokerError; UnreadableMessage if the first
+    message cannot be read and the policy is to stop.
     """
     config = state.subscriber.config
     queue = state.namespace.wrap_queue(check_queue(queue))
     check_offset(offset)
+    _check_count(count_max)
     subscription = parse_selection(queue.topic, expression, sub_version=0)
     header = make_pull_header(
         config.group,
@@ -318,3 +318,8 @@ def pull_queue(
         messages = [message for message in messages if message.tags in subscription.tags_set]
     messages = state.namespace.unwrap_messages(messages)
     return PullResult(result.status, messages, next_offset, result.min_offset, result.max_offset)
+
+
+def _check_count(count_max: int) -> None:
+    if not isinstance(count_max, int) or count_max < 1:
+        raise UsageError(f"count_max is {count_max!r}; it must be a whole number from 1 on")

@@ -29,11 +29,14 @@ ANSWER_BYTES_MAX = 8 * 1024 * 1024
 # The length of a remark in an error's text and in logs.
 REMARK_CHARACTERS_MAX = 2_000
 
+_SHORTER_DELAY = "give a shorter delay, or raise the broker's timerMaxDelaySec"
 # Advice, by words of a remark. PlainPermissionManager.java, PlainAccessValidator.java.
 _HINTS_BY_REMARK = (
     ("No accessKey is configured", "give access_key and secret_key"),
     ("No acl config for", "check access_key; the server has no such account"),
     ("Check signature failed", "check secret_key"),
+    ("timer message illegal", _SHORTER_DELAY),
+    ("TIMER_DELAY_MS is", _SHORTER_DELAY),
     ("recall failed, operation is forbidden", "set recallMessageEnable=true at the broker"),
     ("recall failed, timestamp invalid", "the message is due, or delivered already"),
     ("AclException", "have an administrator of the cluster allow it to this access key"),
