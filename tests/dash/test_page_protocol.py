@@ -130,6 +130,7 @@ BROKEN = (
     request("GET /small", "Upgrade: websocket", "Connection: Upgrade"),
     request("POST /form", "Content-Length: 100") + b"password=",
     request("POST /form", "Transfer-Encoding: chunked") + b"5\r\nabc",
+    request("POST /form", "Transfer-Encoding: chunked") + b"ZZ\r\nabc\r\n",
     request("GET /failing"),
 )
 

@@ -263,7 +263,9 @@ def _parse(kind: Any, data: bytes) -> Any:
         raise Rejected(Code.BAD_REQUEST, text) from None
 
 
-async def _end(writer: asyncio.Task[None], commands: asyncio.Queue[TelemetryCommand | None]) -> None:
+async def _end(
+    writer: asyncio.Task[None], commands: asyncio.Queue[TelemetryCommand | None]
+) -> None:
     """Let a writer write what waits, and end: gRPC cannot end a call while it writes an answer."""
     await commands.put(None)
     await asyncio.wait({writer})
