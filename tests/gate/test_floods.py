@@ -158,10 +158,20 @@ def test_pulls_that_are_answered_and_connections_that_are_ended_are_counted(tmp_
         with connections.held_pulls(server.broker_port, 10, wait_ms=0) as refused:
             pass
         with connections.held_pulls(server.broker_port, 10, wait_ms=600) as short:
-            wait_until("answered", lambda: short.attend() or short.answered == 10)
+
+            def count_answers() -> int:
+                short.attend()
+                return short.answered
+
+            wait_until("answered", lambda: count_answers() == 10)
         # Half a handshake is no frame: a server without TLS ends the connection at once.
         with connections.Crowd(server, connections.KINDS["half-shaken"], 20, 0) as crowd:
-            wait_until("ended", lambda: crowd.attend() or crowd.ended >= 20)
+
+            def count_ends() -> int:
+                crowd.attend()
+                return crowd.ended
+
+            wait_until("ended", lambda: count_ends() >= 20)
     finally:
         server.kill()
 
