@@ -6,7 +6,7 @@ import json
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,7 +21,7 @@ CODES = (wire.PULL_MESSAGE, wire.CREATE_TOPIC, wire.GET_ALL_TOPICS, wire.SEND_ME
 
 
 @contextmanager
-def serving(serve: Serve) -> Iterator[int]:
+def serving(serve: Serve) -> Generator[int]:
     """Serve each connection by a function, in a thread; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -252,6 +252,6 @@ def test_messages_of_grpc_are_read_as_they_are_written() -> None:
     assert grpc_wire.first(data, 1, 1, 5) is None
 
 
-def _figure(name: str, figures: dict[str, object]) -> str:
+def _figure(name: str, figures: Mapping[str, object]) -> str:
     (row,) = (each for each in rows.ROWS if each.name == name)
     return row.figure(json.dumps(figures))

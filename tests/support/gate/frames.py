@@ -51,9 +51,9 @@ class Port:
 PORTS = {
     "broker": Port(flood_remoting, 35, 1_000),
     "name server": Port(flood_remoting, 35, 1_000),
-    "gRPC": Port(flood_grpc, 22, 1_000),
+    "gRPC": Port(flood_grpc, 23, 1_000),
     "health": Port(flood_http, 3, 100),
-    "page": Port(flood_http, 2, 100),
+    "page": Port(flood_http, 1, 100),
     "exporter": Port(flood_http, 3, 100),
 }
 PAGES = {"health": "/health", "page": "/login", "exporter": "/metrics"}
