@@ -37,6 +37,7 @@ ASKED_PER_COUNT = 50
 P99_MS_MAX = 20
 # Some are about to be ended, and made again, at any moment.
 OPEN_PERCENT_MIN = 95
+FILL_S_MAX = 20.0
 # Held pulls come many on a connection, as a consumer's do: one for each queue.
 PULLS_PER_CONNECTION = 5_000
 PULLS_PER_COUNT = 5
@@ -134,14 +135,14 @@ class Crowd:
 
     def attend(self) -> None:
         """Make ended connections again, and count those that the server has open."""
-        for number, _ in self._poll.poll(0):
-            self._poll.unregister(number)
-            self._sockets.pop(number).close()
-            self.ended += 1
-        self.fill()
-        deadline_s = time.monotonic() + 10
-        # The server accepts them in turns of its loop.
+        deadline_s = time.monotonic() + FILL_S_MAX
+        # The server accepts them in turns of its loop, and ends the first meanwhile if it is slow.
         while True:
+            for number, _ in self._poll.poll(0):
+                self._poll.unregister(number)
+                self._sockets.pop(number).close()
+                self.ended += 1
+            self.fill()
             found = self.server.descriptor_count() - self.descriptors
             if found * 100 >= self.count * OPEN_PERCENT_MIN or time.monotonic() > deadline_s:
                 break
