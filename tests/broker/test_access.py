@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from grpc_caller import GrpcCaller
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import invoke
 from sparrowmq.errors import BrokerError, SparrowError
+from sparrowmq.grpc_service.messages import Code, Resource
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.signatures import Credentials, signed
@@ -28,6 +31,7 @@ pytestmark = pytest.mark.slow
 
 ADMIN: dict[str, Any] = {"access_key": "administrator", "secret_key": "secret-of-the-administrator"}
 USER: dict[str, Any] = {"access_key": "orders-user", "secret_key": "secret-of-the-user"}
+QUEUE_START = RequestCode.GET_MIN_OFFSET
 RULES = f"""\
 accounts:
   - accessKey: {ADMIN["access_key"]}
@@ -305,6 +309,21 @@ def rewrite(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def overwrite(path: Path, text: str) -> None:
+    """Write in place, without a moment at which the file is empty."""
+    with path.open("r+") as file:
+        file.write(text)
+        file.truncate()
+
+
+def touch_back(path: Path, text: str) -> None:
+    """Write a text of the same size, and let the file seem older than it was."""
+    before = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns - 3_600_000_000_000))
+    assert path.stat().st_size == before.st_size
+
+
 def rename_over(path: Path, text: str) -> None:
     beside = path.with_suffix(".new")
     beside.write_text(text)
@@ -325,23 +344,39 @@ def test_revoked_account_is_refused_within_two_seconds_however_its_file_is_chang
 ) -> None:
     rules = tmp_path / "plain_acl.yml"
     swap_link(rules, RULES)
-    revoked = RULES.replace("orders=PUB|SUB", "orders=DENY")
+    revoked = RULES.replace(USER["access_key"], "x" * len(USER["access_key"]))
     took_s: dict[str, float] = {}
-    with EmbeddedCluster(options=("--acl", str(rules))) as cluster:
+    with EmbeddedCluster(options=("--acl", str(rules)), serves_grpc=True) as cluster:
         with Admin(name_server=cluster.name_server, **ADMIN) as admin:
             admin.create_topic("orders", 1)
-        user = Operator(cluster.broker, USER)
+        keys = USER["access_key"], USER["secret_key"]
+        broker, names = Operator(cluster.broker, USER), Operator(cluster.name_server, USER)
+        grpc = GrpcCaller(cluster.grpc, keys=keys)
 
-        def is_served() -> bool:
-            fields = {"topic": "orders", "queueId": "0"}
-            return user.call(RequestCode.GET_MAX_OFFSET, **fields).code == ResponseCode.SUCCESS
+        def served() -> list[str]:
+            """Return what still serves the account."""
+            queue = {"topic": "orders", "queueId": "0"}
+            asked = [
+                *((broker, code, queue) for code in (RequestCode.GET_MAX_OFFSET, QUEUE_START)),
+                (broker, RequestCode.GET_ALL_TOPIC_CONFIG, {}),
+                (names, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}),
+                (names, RequestCode.GET_BROKER_CLUSTER_INFO, {}),
+            ]
+            found = [code.name for by, code, fields in asked if by.call(code, **fields).code == 0]
+            topic = Resource(name="orders")
+            route = grpc.call("QueryRoute", topic=topic, endpoints=grpc.endpoints)
+            return [*found, *(["QueryRoute"] if route.status.code == Code.OK else [])]
 
-        for change in (swap_link, rename_over, rewrite):
+        assert len(served()) == 6
+        for change in (swap_link, swap_link, rename_over, rewrite, overwrite, touch_back):
             change(rules, revoked)
-            took_s[change.__name__] = wait_until("refused", lambda: not is_served())
+            name = f"{change.__name__} {len(took_s)}"
+            took_s[name] = wait_until("refused", lambda: not served())
             change(rules, RULES)
-            wait_until("served again", is_served)
-        user.close()
+            wait_until("served again", lambda: len(served()) == 6)
+        for each in (broker, names):
+            each.close()
+        grpc.__exit__()
 
     assert {name: s for name, s in took_s.items() if s > 2} == {}
     assert rules.is_symlink() is False

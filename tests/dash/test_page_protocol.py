@@ -154,3 +154,20 @@ async def test_peers_cause_no_line_and_a_fault_of_the_page_one_in_all(
         await ask(address)
 
     assert [re.sub(r" \(.*", "", line) for line in caplog.messages] == ["a page cannot be made"]
+
+
+@pytest.mark.parametrize("is_guarded", [False, True], ids=["a page", "a refusal"])
+async def test_a_peer_that_breaks_its_request_and_waits_causes_no_line(
+    caplog: pytest.LogCaptureFixture, is_guarded: bool
+) -> None:
+    logging.getLogger("uvicorn").propagate = True
+    method = "DELETE" if is_guarded else "GET"
+    async with serving(Pages(), OpenConnections(64)) as address:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(request(f"{method} /small", "Transfer-Encoding: chunked") + b"ZZ\r\nabc")
+            await reader.read()
+            writer.close()
+        await ask(address)
+
+    assert caplog.messages == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gate import __main__ as gate
-from gate import access, connections, disk, files, frames, kills, members, parts, simulation, wire
+from gate import disk, files, kills, members, parts, simulation, wire
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
 from sparrowmq.simulation.run import SITUATIONS
@@ -97,33 +97,6 @@ def test_kills_end_with_one_line_once_the_broker_refuses_messages(tmp_path: Path
 
     with pytest.raises(SystemExit, match=r"^kill 1 of 1000: the broker refuses .*disk"):
         kills.run(1_000, seed=1, data=tmp_path / "data", options=options)
-
-
-@pytest.mark.slow
-def test_servers_stand_a_flood_of_frames(tmp_path: Path) -> None:
-    figures = frames.run(2_000, seed=1, data=tmp_path / "data")
-
-    assert figures["unanswered"] == 0
-    assert figures["descriptors_left"] <= frames.DESCRIPTORS_MAX
-
-
-@pytest.mark.slow
-def test_servers_answer_a_healthy_client_beside_connections_of_all_kinds(tmp_path: Path) -> None:
-    figures = connections.run(100, data=tmp_path / "data")
-
-    assert set(figures["p99_ms"]) == {"none", "pulls", *connections.KINDS}
-    assert figures["descriptors_left"] <= frames.DESCRIPTORS_MAX
-    assert figures["growth_mb"] <= frames.GROWTH_MB_MAX
-
-
-@pytest.mark.slow
-def test_servers_with_accounts_serve_nobody_who_asks_wrongly(tmp_path: Path) -> None:
-    codes = (wire.PULL_MESSAGE, wire.CREATE_TOPIC, wire.GET_ALL_TOPICS, wire.SEND_MESSAGE_V2)
-
-    figures = access.run(codes, seed=1, directory=tmp_path)
-
-    assert (figures["served"], figures["changed"]) == (0, 0), figures["examples"]
-    assert figures["served_to_administrator"] == len(codes)
 
 
 def test_every_row_has_a_command_that_exists() -> None:

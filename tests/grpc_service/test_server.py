@@ -104,6 +104,18 @@ def consumer_settings(group: str, topic: str) -> Settings:
     )
 
 
+def test_telemetry_ends_once_its_client_has_said_all_and_has_every_answer(
+    cluster: EmbeddedCluster, caller: GrpcCaller, topic: str
+) -> None:
+    command = TelemetryCommand(settings=consumer_settings("G_said", topic))
+
+    answers = [[each.status.code for each in caller.telemetry(iter([command]))] for _ in range(10)]
+
+    # The settings are answered while the service reads the end of the client's part.
+    assert answers == [[Code.OK]] * 10
+    assert "ExecuteBatchError" not in cluster.log_path.read_text()
+
+
 def test_route_leads_to_where_the_client_asked(caller: GrpcCaller) -> None:
     route = caller.call("QueryRoute", topic=Resource(name="T"), endpoints=caller.endpoints)
 

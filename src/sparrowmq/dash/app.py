@@ -159,8 +159,9 @@ def make_server(
     """Return a server of an application, whose connections `opened` bounds."""
     config = uvicorn.Config(
         app,
-        # Its warnings are of requests in other protocols: anybody can cause any number.
-        log_level="error",
+        # Its warnings and errors are of requests that peers have broken: anybody can cause any
+        # number. `Guard` logs the faults of pages.
+        log_level="critical",
         lifespan="off",
         ws="none",
         server_header=False,

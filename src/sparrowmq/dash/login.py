@@ -145,6 +145,10 @@ class Access:
         return True
 
 
+class _UnsentError(Exception):
+    """The connection takes no answer any more."""
+
+
 class Guard:
     """Refuses requests that this server's pages never send, and adds the policy to answers."""
 
@@ -165,20 +169,25 @@ class Guard:
                 for name, value in _HEADERS.items():
                     headers[name] = value
                 headers.setdefault("cache-control", "no-store")
-            await send(message)
+            try:
+                await send(message)
+            except Exception as error:
+                raise _UnsentError from error
 
         problem = self._find_problem(scope["method"], Headers(scope=scope))
-        if problem is None:
-            try:
-                await self._app(scope, receive, send_guarded)
-            except Exception as error:
-                # The answer is sent. uvicorn would write the traceback of each request.
-                kind = ("page", type(error))
-                self._log.log(logging.ERROR, kind, "a page cannot be made", error=error)
-        else:
+        app = self._app
+        if problem is not None:
             status, text = problem
-            response = PlainTextResponse(f"{text}\n", status_code=status)
-            await response(scope, receive, send_guarded)
+            app = PlainTextResponse(f"{text}\n", status_code=status)
+        try:
+            await app(scope, receive, send_guarded)
+        except _UnsentError:
+            # A peer that broke its request in the middle: nobody has done anything wrong here.
+            pass
+        except Exception as error:
+            # The answer is sent. uvicorn would write the traceback of each request.
+            kind = ("page", type(error))
+            self._log.log(logging.ERROR, kind, "a page cannot be made", error=error)
 
     def _find_problem(self, method: str, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")

@@ -239,7 +239,9 @@ class GrpcServer:
                     for wait_s in waits_s:
                         loop.call_later(wait_s, tell, commands, answer)
                     waits_s = ()
+            await _end(writer, commands)
         except Rejected as rejected:
+            await _end(writer, commands)
             await self._abort(context, rejected)
         finally:
             writer.cancel()
@@ -259,6 +261,14 @@ def _parse(kind: Any, data: bytes) -> Any:
     except DecodeError:
         text = f"{len(data)} bytes that are not a {kind.DESCRIPTOR.full_name}"
         raise Rejected(Code.BAD_REQUEST, text) from None
+
+
+async def _end(
+    writer: asyncio.Task[None], commands: asyncio.Queue[TelemetryCommand | None]
+) -> None:
+    """Let a writer write what waits, and end: gRPC cannot end a call while it writes an answer."""
+    await commands.put(None)
+    await asyncio.wait({writer})
 
 
 async def _write_all(commands: asyncio.Queue[TelemetryCommand | None], context: Any) -> None:

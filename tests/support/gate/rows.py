@@ -80,8 +80,11 @@ def _filled(figures: Any) -> str:
 
 @_of_json
 def _flooded(figures: Any) -> str:
+    ports = ", ".join(f"{name} {frames:,}" for name, frames in figures["ports"].items())
     return (
-        f"{figures['frames']:,} frames, {figures['unanswered']} healthy requests unanswered, "
+        f"{figures['frames']:,} frames read ({ports}), {figures['whole']:,} of them whole; "
+        f"{figures['silent']} whole requests without an answer, {figures['unanswered']} of "
+        f"{figures['healthy'] + figures['unanswered']:,} healthy requests; "
         f"{figures['growth_mb']} MB more"
     )
 
@@ -89,8 +92,9 @@ def _flooded(figures: Any) -> str:
 @_of_json
 def _connected(figures: Any) -> str:
     return (
-        f"{figures['connections']:,} connections of each kind and {figures['pulls']:,} pulls; a "
-        f"healthy client's send and pull {max(figures['p99_ms'].values())} ms (p99); at most "
+        f"{figures['connections']:,} connections of each kind, at least {figures['open']:,} open "
+        f"at a time, and {figures['pulls']:,} pulls, {figures['pulls_answered']} of them answered; "
+        f"a healthy client's send and pull {max(figures['p99_ms'].values())} ms (p99); at most "
         f"{figures['peak_mb']} MB more, {figures['growth_mb']} MB of them not reused"
     )
 
@@ -107,8 +111,11 @@ def _upgraded(figures: Any) -> str:
 @_of_json
 def _asked(figures: Any) -> str:
     return (
-        f"{figures['requests']:,} requests of {figures['codes']} codes in {figures['ways']} ways, "
-        f"{figures['served']} served, {figures['changed']} changes"
+        f"{figures['requests']:,} requests of {figures['codes']} codes in {figures['ways']} ways "
+        f"and {figures['methods']} methods of gRPC in {figures['ways_of_calls']}: "
+        f"{figures['served']} served, {figures['hung_up']} hang-ups, {figures['changed']} changes; "
+        f"an administrator is served {figures['served_to_administrator']} of the "
+        f"{figures['known']} that a server knows"
     )
 
 
@@ -251,9 +258,11 @@ ROWS = (
     Row(
         "frames",
         (
-            "No bytes at the ports of a name server or a broker keep it from serving others, or "
-            "make it grow by more than 64 MB",
-            "发往 name server 或 broker 端口的任何字节都不妨碍它服务他人，内存增长不超过 64 MB",
+            "No bytes at the ports of a name server or a broker, of gRPC, health, the live page or "
+            "the exporter keep a server from serving others, or make it grow by more than 64 MB; "
+            "no whole request goes without an answer or the end of its connection",
+            "发往 name server、broker、gRPC、健康检查、实时页面与 exporter 端口的任何字节都不妨碍"
+            "服务他人，内存增长不超过 64 MB；每个完整的请求都得到应答或连接被关闭",
         ),
         "python -m gate.frames --count {count}",
         _flooded,
@@ -263,9 +272,9 @@ ROWS = (
     Row(
         "connections",
         (
-            "Connections that are idle, half a frame, a byte now and then, half a handshake or "
+            "Connections that are idle, half a frame, a byte now and then, half a TLS handshake or "
             "held pulls keep a healthy client waiting for at most 20 ms (p99)",
-            "空闲、只发半帧、偶尔发一字节、握手一半的连接以及挂起的拉取，"
+            "空闲、只发半帧、偶尔发一字节、TLS 握手一半的连接以及挂起的拉取，"
             "都不会让正常客户端等待超过 20 毫秒（p99）",
         ),
         "python -m gate.connections --count {count}",
@@ -288,9 +297,10 @@ ROWS = (
     Row(
         "access",
         (
-            "Servers with accounts serve no request that is unsigned, forged or changed, and show "
-            "no message to an account without permission",
-            "启用账号的服务器不处理任何未签名、伪造或被篡改的请求，也不向无权限的账号展示任何消息",
+            "Servers with accounts refuse every request of remoting or gRPC that is unsigned, "
+            "forged or changed, and show no message to an account without permission",
+            "启用账号的服务器拒绝任何未签名、伪造或被篡改的 remoting 与 gRPC 请求，"
+            "也不向无权限的账号展示任何消息",
         ),
         "python -m gate.access",
         _asked,
@@ -300,8 +310,8 @@ ROWS = (
         "accounts",
         (
             "An account does what its rules permit and no more; one that is revoked is refused "
-            "within two seconds, whatever the file holds",
-            "账号只能做其规则允许的事；被撤销的账号无论规则文件内容如何，两秒内即被拒绝",
+            "within two seconds, however a valid file is replaced",
+            "账号只能做其规则允许的事；无论以何种方式换上有效的规则文件，被撤销的账号两秒内即被拒绝",
         ),
         "python -m pytest tests/serving/test_access_file.py tests/broker/test_access.py",
         minutes=15,

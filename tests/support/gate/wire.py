@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -25,6 +26,8 @@ COMMIT_OFFSET = 15
 POP = 200_050
 ACKNOWLEDGE = 200_051
 
+# Bits of a header's flag.
+RESPONSE, ONEWAY = 1, 2
 PREPARED, COMMIT, ROLLBACK = 4, 8, 12
 _SUSPENDED, _SUBSCRIBED = 2, 4
 _FRAME_BYTES_MAX = 1 << 26
@@ -56,29 +59,39 @@ class Record(NamedTuple):
 class Connection:
     """One connection; requests are answered in turn. Raises: OSError once the server is gone."""
 
-    def __init__(self, port: int, *, timeout_s: float = 30) -> None:
+    def __init__(
+        self, port: int, *, timeout_s: float = 30, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
         self._opaques = count(1)
 
     def close(self) -> None:
         self._socket.close()
 
     def call(self, code: int, fields: Mapping[str, Any], body: bytes = b"") -> Answer:
-        """Send a request and return its answer."""
-        self._socket.sendall(request(code, fields, body, opaque=next(self._opaques)))
-        return self._read()
+        """Send a request and return its answer; the server's own requests are answered first."""
+        opaque = next(self._opaques)
+        self._socket.sendall(request(code, fields, body, opaque=opaque))
+        while True:
+            header, content = self._read()
+            if header["flag"] & RESPONSE:
+                fields = header.get("extFields") or {}
+                return Answer(header["code"], header.get("remark") or "", fields, content)
+            if not header["flag"] & ONEWAY:
+                answer = request(0, {}, opaque=header["opaque"], flag=RESPONSE)
+                self._socket.sendall(answer)
 
-    def _read(self) -> Answer:
+    def _read(self) -> tuple[dict[str, Any], bytes]:
+        """Return the header and the body of the next frame."""
         (size,) = struct.unpack(">I", self._exactly(4))
         if not 4 <= size <= _FRAME_BYTES_MAX:
             raise OSError(f"a frame of {size} bytes")
         frame = self._exactly(size)
         header_size = int.from_bytes(frame[1:4], "big")
-        header = json.loads(frame[4 : 4 + header_size])
-        fields = header.get("extFields") or {}
-        remark = header.get("remark") or ""
-        return Answer(header["code"], remark, fields, frame[4 + header_size :])
+        return json.loads(frame[4 : 4 + header_size]), frame[4 + header_size :]
 
     def _exactly(self, size: int) -> bytes:
         data = bytearray()
@@ -90,14 +103,16 @@ class Connection:
         return bytes(data)
 
 
-def request(code: int, fields: Mapping[str, Any], body: bytes = b"", *, opaque: int = 1) -> bytes:
+def request(
+    code: int, fields: Mapping[str, Any], body: bytes = b"", *, opaque: int = 1, flag: int = 0
+) -> bytes:
     """Return a request's frame."""
     header = {
         "code": code,
         "language": "OTHER",
         "version": 401,
         "opaque": opaque,
-        "flag": 0,
+        "flag": flag,
         "extFields": {name: str(value) for name, value in fields.items()},
         "serializeTypeCurrentRPC": "JSON",
     }
