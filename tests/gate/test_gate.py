@@ -13,6 +13,7 @@ import pytest
 
 from gate import __main__ as gate
 from gate import access, connections, disk, files, frames, kills, members, parts, simulation, wire
+from gate.consumption import Consumption
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
 from waiting import wait_until
@@ -62,6 +63,76 @@ def test_ledger_finds_what_is_lost_moved_doubled_or_out_of_order(
     assert broken(ledger) == expected
 
 
+def test_ledger_finds_doubles_of_all_kinds_and_what_comes_early() -> None:
+    ledger = Ledger()
+    ledger.owe("T", b"late", "delayed", due_ms=2_000)
+    for offset, stored_ms in enumerate((1_999, 2_000)):
+        ledger.read(PLACE, record(offset, b"late")._replace(stored_ms=stored_ms))
+
+    assert broken(ledger) == {"early": 1, "twice": 1}
+
+
+@pytest.mark.parametrize(
+    ("again", "expected"),
+    [
+        ([record(0, b"a"), record(1, b"b")], {}),
+        ([record(0, b"a"), record(1, b"c")], {"changed since it was read": 1}),
+        (
+            [record(0, b"a"), record(1, b"b")._replace(position=7)],
+            {"changed since it was read": 1},
+        ),
+        (
+            [record(0, b"a")],
+            {"changed since it was read": 1, "other messages than were read": 1},
+        ),
+        (
+            [record(0, b"a"), record(1, b"b"), record(2, b"c")],
+            {"other messages than were read": 1},
+        ),
+    ],
+    ids=["as before", "body", "position", "gone", "more"],
+)
+def test_ledger_finds_what_has_changed_since_it_was_read(
+    again: list[wire.Record], expected: dict[str, int]
+) -> None:
+    ledger = Ledger()
+    for offset, body in enumerate((b"a", b"b")):
+        ledger.read(PLACE, record(offset, body))
+    ledger.read_again(PLACE, again)
+
+    assert broken(ledger) == expected
+
+
+def test_popped_message_comes_neither_early_nor_after_its_acknowledgement() -> None:
+    ledger = Ledger()
+    consumption = Consumption(ledger, "T", 1)
+
+    def pop(offset: int, at_ms: int) -> None:
+        fields = {"popTime": f"{at_ms}", "invisibleTime": "1000"}
+        consumption.note_popped(offset, wire.Answer(0, "", fields, b""))
+
+    pop(0, 5_000)
+    pop(0, 6_000)
+    consumption.note_done(0)
+    assert ledger.broken == {}
+    pop(0, 7_000)
+    pop(1, 5_000)
+    pop(1, 5_999)
+
+    assert ledger.broken == {"popped after its acknowledgement": 1, "popped early": 1}
+
+
+def test_kills_that_lack_a_kind_or_start_slowly_prove_nothing() -> None:
+    acknowledged = dict.fromkeys(kills.KINDS, 1)
+
+    def failures(starts_s: list[float], **changed: int) -> list[str]:
+        return kills.find_failures({"acknowledged": acknowledged | changed, "starts_s": starts_s})
+
+    assert failures([0.5, 1.4]) == []
+    assert failures([0.5, 1.6]) == ["starts of 1.05 s on average, over 1.0 s"]
+    assert failures([0.5], **{"at a time": 0}) == ["nothing of: at a time"]
+
+
 def test_ledger_finds_what_never_came_and_what_should_not_have_come() -> None:
     ledger = Ledger()
     ledger.owe("T", b"late", "delayed")
@@ -77,6 +148,35 @@ def test_broker_that_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> Non
 
     assert figures["broken"] == {}, figures["examples"]
     assert sum(figures["acknowledged"].values()) >= 2 * kills.ACKNOWLEDGED_MIN
+
+
+MISTAKES = f"""
+import sys
+sys.path.append({str(gate.ROOT / "src")!r})
+from sparrowmq.broker import delivered_before, queue_lock_table, timer_messages
+from sparrowmq.broker.config_saving import ConfigSaving
+from sparrowmq.broker.processors import pop
+
+slot_of = timer_messages._slot
+delivered_before.DeliveredBefore.has = lambda *_, **__: False
+queue_lock_table.QueueLockTable.restore = lambda *_, **__: None
+timer_messages._slot = lambda due_ms: slot_of(due_ms) - 5
+ConfigSaving.save_work = lambda *_, **__: None
+pop.decode_pop_changes = lambda *_: []
+"""
+
+
+@pytest.mark.slow
+def test_mistakes_of_a_broker_that_is_killed_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(MISTAKES)
+    monkeypatch.setattr(kills, "Server", partial(kills.Server, source=tmp_path))
+
+    figures = kills.run(3, seed=1, data=tmp_path / "data")
+
+    seen = {"twice", "early", "offset behind", "lock lost", "popped after its acknowledgement"}
+    assert seen <= set(figures["broken"])
 
 
 @pytest.mark.slow

@@ -17,8 +17,11 @@ SEND_BATCH = 320
 PULL_MESSAGE = 11
 CREATE_TOPIC = 17
 GET_MAX_OFFSET = 30
+HEARTBEAT = 34
 SEND_BACK = 36
 END_TRANSACTION = 37
+LOCK = 41
+UNLOCK = 42
 GET_ALL_TOPICS = 206
 QUERY_OFFSET = 14
 COMMIT_OFFSET = 15
@@ -27,6 +30,7 @@ ACKNOWLEDGE = 200_051
 
 PREPARED, COMMIT, ROLLBACK = 4, 8, 12
 _SUSPENDED, _SUBSCRIBED = 2, 4
+_IS_ANSWER = 1
 _FRAME_BYTES_MAX = 1 << 26
 # Size, magic, body's sum, queue, flag, offset, position, system flag, born, host, stored, host,
 # times consumed, position of the half message, length of the body.
@@ -44,13 +48,14 @@ class Answer(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A message as a broker keeps it."""
+    """A message as a broker keeps it; `stored_ms` is when it was stored, by the broker's clock."""
 
     queue_id: int
     offset: int
     position: int
     body: bytes
     properties: Mapping[str, str]
+    stored_ms: int = 0
 
 
 class Connection:
@@ -70,15 +75,20 @@ class Connection:
         return self._read()
 
     def _read(self) -> Answer:
+        """Return the next answer; what the server asks or announces meanwhile is passed over."""
+        while True:
+            header, body = self._read_frame()
+            if header["flag"] & _IS_ANSWER:
+                fields, remark = header.get("extFields") or {}, header.get("remark") or ""
+                return Answer(header["code"], remark, fields, body)
+
+    def _read_frame(self) -> tuple[dict[str, Any], bytes]:
         (size,) = struct.unpack(">I", self._exactly(4))
         if not 4 <= size <= _FRAME_BYTES_MAX:
             raise OSError(f"a frame of {size} bytes")
         frame = self._exactly(size)
         header_size = int.from_bytes(frame[1:4], "big")
-        header = json.loads(frame[4 : 4 + header_size])
-        fields = header.get("extFields") or {}
-        remark = header.get("remark") or ""
-        return Answer(header["code"], remark, fields, frame[4 + header_size :])
+        return json.loads(frame[4 : 4 + header_size]), frame[4 + header_size :]
 
     def _exactly(self, size: int) -> bytes:
         data = bytearray()
@@ -203,5 +213,5 @@ def decode(data: bytes) -> Iterator[Record]:
         properties_begin = topic_begin + 1 + data[topic_begin] + 2
         text = data[properties_begin : begin + size].decode()
         pairs = (each.split("\1", 1) for each in text.split("\2") if "\1" in each)
-        yield Record(found[3], found[5], found[6], body, dict(pairs))
+        yield Record(found[3], found[5], found[6], body, dict(pairs), found[10])
         begin += size
