@@ -307,10 +307,16 @@ def line(pid: int, offset: int, time_s: float) -> members.Line:
     [
         pytest.param([line(1, 0, 1), line(2, 1, 2), line(2, 2, 3)], {}, {}, id="each once"),
         pytest.param(
-            [line(1, 0, 1), line(1, 1, 2), line(2, 1, 6), line(2, 2, 7)],
+            [line(1, 0, 1), line(1, 1, 4), line(2, 1, 6), line(2, 2, 7)],
             {},
             {1: 1},
             id="again after the kill",
+        ),
+        pytest.param(
+            [line(1, 0, 1), line(1, 1, 3.9), line(2, 1, 6), line(2, 2, 7)],
+            {"again, and consumed long before the kill": 1},
+            {1: 1},
+            id="again though it must have been committed",
         ),
         pytest.param(
             [line(1, 0, 1), line(2, 0, 4), line(2, 1, 6), line(2, 2, 7)],
@@ -319,7 +325,7 @@ def line(pid: int, offset: int, time_s: float) -> members.Line:
             id="twice before the kill",
         ),
         pytest.param(
-            [line(1, 0, 1), line(2, 0, 6), line(3, 0, 7), line(3, 1, 8), line(3, 2, 9)],
+            [line(1, 0, 4), line(2, 0, 6), line(3, 0, 7), line(3, 1, 8), line(3, 2, 9)],
             {"twice, though the former member lives": 1},
             {1: 1},
             id="twice by two that live",
@@ -349,6 +355,23 @@ def test_longest_pause_is_that_of_any_queue_until_the_end() -> None:
 
     assert members.longest_pause_s(lines, 1, 3.6) == pytest.approx(1.5)
     assert members.longest_pause_s(lines, 1, 9) == pytest.approx(5.5)
+
+
+def test_kills_of_members_that_had_nothing_prove_nothing() -> None:
+    assert members.find_failures(4, 3) == []
+    assert members.find_failures(4, 2) == ["2 of 4 members had consumed anything"]
+
+
+def test_group_that_consumes_nothing_between_two_kills_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = members.MEMBER.replace("os.write(output, text.encode())", "pass")
+    monkeypatch.setattr(members, "MEMBER", silent)
+    monkeypatch.setattr(members, "WAIT_S_MAX", 0.2)
+
+    figures = members.run(1, seed=1, directory=tmp_path)
+
+    assert "too little for a kill: consumed: 0" in figures["examples"]
 
 
 def test_members_that_are_killed_lose_nothing(tmp_path: Path) -> None:

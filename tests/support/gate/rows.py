@@ -52,8 +52,10 @@ def _killed(figures: Any) -> str:
 @_of_json
 def _members_killed(figures: Any) -> str:
     broken = sum(figures["broken"].values())
+    failures = "".join(f"; {failure}" for failure in figures["failures"])
     return (
-        f"{figures['kills']:,} kills, {figures['sent']:,} sent, {broken} broken; "
+        f"{figures['kills']:,} kills, {figures['busy']:,} of members that had consumed, "
+        f"{figures['sent']:,} sent, {broken} broken{failures}; "
         f"{figures['again']} came again, at most {figures['again_max']} after a kill; "
         f"longest pause of a queue {figures['pause_s']} s"
     )
@@ -166,11 +168,11 @@ ROWS = (
     Row(
         "members",
         (
-            "Members that are killed under load lose nothing; what comes again is what they had "
-            "not committed, groups that consume in order do so, and queues have owners again "
-            "within 30 s",
-            "负载下成员被 kill 不丢消息；重复的只是其尚未提交的消息，顺序消费的组仍保持顺序，"
-            "队列在 30 秒内重新有主",
+            "Members that are killed under load lose nothing; what comes again they had consumed "
+            "within the last second and not committed, groups that consume in order do so, and "
+            "queues have owners again within 30 s",
+            "负载下成员被 kill 不丢消息；重复的只是其最后一秒内消费且尚未提交的消息，"
+            "顺序消费的组仍保持顺序，队列在 30 秒内重新有主",
         ),
         "python -m gate.members --kills {count}",
         _members_killed,
