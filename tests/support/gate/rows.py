@@ -64,7 +64,9 @@ def _members_killed(figures: Any) -> str:
 @_of_json
 def _cut(figures: Any) -> str:
     cuts, broken = figures.pop("cuts"), figures.pop("broken")
-    return f"{cuts:,} cuts, {sum(figures.values()):,} confirmations, {broken} brokers broken"
+    missing = "".join(f"; nothing of: {kind}" for kind in figures.pop("missing"))
+    confirmations = sum(figures.values())
+    return f"{cuts:,} cuts, {confirmations:,} confirmations, {broken} brokers broken{missing}"
 
 
 @_of_json
@@ -207,10 +209,12 @@ ROWS = (
         "cuts",
         (
             "Wherever the power goes, what a broker confirmed holds: single messages, batches, "
-            "delayed, timed, recalled, sent back, transactions, pops, offsets, locks, topics, "
-            "groups; none comes twice or early",
+            "delayed, timed, recalled, sent back, transactions, pops, offsets of more than 2 s "
+            "ago, locks, plans, topics, groups, request modes; no message is stored twice, dead "
+            "letters of popped ones apart, nor early",
             "无论何时断电，broker 已确认的都成立：单条、批量、延迟、定时、撤回、回退、事务、pop、"
-            "offset、锁、topic、消费者组；消息不重复、不提前",
+            "2 秒之前提交的 offset、锁、分配计划、topic、消费者组、请求模式；"
+            "除已 pop 消息的死信外消息不重复存储，均不提前",
         ),
         "python -m gate.power --cuts {count}",
         _cut,
@@ -221,9 +225,13 @@ ROWS = (
     Row(
         "power",
         (
-            "A store loses nothing that was acknowledged by a power cut at any moment, nor by "
-            "damage to any of the last bytes",
-            "任意时刻断电、末尾任意字节损坏，存储都不丢失已确认的消息",
+            "A store loses nothing that was acknowledged by a power cut at any moment. Damage to "
+            "any of the log's last bytes is cut off if they were not synced, and else reported or "
+            "refused; a damaged config file is replaced by its backup, reported or refused, unless "
+            "it has no checksum and can still be understood",
+            "任意时刻断电，存储都不丢失已确认的消息。日志末尾任意字节损坏时，未同步的部分被截去，"
+            "已同步的会被报告或拒绝启动；损坏的配置文件由备份代替、被报告或拒绝启动，"
+            "除非它没有校验和且仍可解析",
         ),
         "python -m pytest tests/store tests/broker -k 'power or torn or cut or damage'",
         minutes=30,
